@@ -18,6 +18,7 @@ parity: engines ## install everything and run the built-in scenario on vLLM and 
 	@$(HARNESS) parity vllm sglang
 
 test: unit docs lint engines ## the fast tests, the site, linters, types, import contracts, then the slow tests; benchmarks alone
+	@$(VENV)/bin/python -m pytest -n 2 -m slow tests/unit tests/contract
 	@$(VENV)/bin/python -m pytest -n 2 --dist loadfile tests/integration
 	@$(VENV)/bin/python -m pytest tests/benchmarks
 
@@ -30,8 +31,8 @@ faults: engines ## every planted hang, every planted difference in float32 and i
 	@$(HARNESS) faults run --suite parity --out runs/planted-differences
 	@$(HARNESS) faults run --suite parity --dtype bfloat16 --out runs/planted-differences-bfloat16
 
-unit: $(READY) ## the fast tests, without engines
-	@$(VENV)/bin/python -m pytest -n 2 tests/unit tests/contract
+unit: $(READY) ## the fast tests: within a minute, without engines
+	@$(VENV)/bin/python -m pytest -n 2 -m "not slow" tests/unit tests/contract
 
 gpu: $(READY) ## what only a CUDA device shows: waits that spin, NCCL's dumps, rounding, coupled draws, the cost of probes
 	@$(VENV)/bin/python -m pytest --confcutdir tests/gpu tests/gpu

@@ -64,7 +64,7 @@ def _write_side(folder: Path, side: str, size: Size, steps: int) -> dict[str, in
                 if step:
                     log.events = [one for one in log.events if one[0] not in _ONCE and one[1].get("version") != 0]
                 for event in log.events:
-                    _number(*event, step)
+                    _number(event[0], event[1], step)
                 sent = [one for kind, one in log.events if kind == "weights" and one.get("source") == "learner"]
                 for told in (one for kind, one in log.events if kind == "learner"):
                     told["actor"] = weights.combine(sent[-1]["digests"])

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("harness", "scenarios", "reports", "probes")
 # Two reasons that have one number by chance, or formats that have versions of their own: changing one changes no other.

@@ -153,6 +153,7 @@ def test_documented_command_lines_are_found() -> None:
     assert {page.name for page, _ in COMMAND_LINES} >= {"README.md", "hang.md", "two-runs.md", "ci-gate.md", "watch.md"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "line"), COMMAND_LINES, ids=lambda value: getattr(value, "name", value))
 def test_every_documented_command_line_parses(page: Path, line: str) -> None:
     _parse(line)
@@ -213,6 +214,7 @@ class _Loads(HTMLParser):
             self.urls.append(values.get("href") or "")
 
 
+@pytest.mark.slow
 def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="run `make install`; `make test` builds the site too")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]

@@ -38,11 +38,13 @@ def imports(room: str) -> Iterator[tuple[Path, str]]:
                 yield from ((file, f"{node.module}.{alias.name}") for alias in node.names)
 
 
+@pytest.mark.slow
 def test_probes_bring_nothing_along() -> None:
     modules = loaded("import probes.install, probes.format, probes.weights, probes.shapes, probes.collectives")
     assert not modules & {*HEAVY, "harness", "reports", "scenarios"}
 
 
+@pytest.mark.slow
 def test_probes_import_the_standard_library_only() -> None:
     for file, name in imports("probes"):
         assert name.split(".")[0] in {*sys.stdlib_module_names, "probes"}, f"{file} imports {name}"
@@ -71,6 +73,7 @@ def test_harness_imports_without(package: str) -> None:
     assert package not in loaded("import harness")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", ["triage.run", "triage.watch", "doctor", "frameworks.record", "commands.report", "commands.adapters"]
 )
@@ -78,6 +81,7 @@ def test_a_core_command_imports_no_extra(module: str) -> None:
     assert not loaded(f"import harness.{module}, reports.renderers") & {*HEAVY} - {"pydantic"}
 
 
+@pytest.mark.slow
 def test_scenarios_know_probes_only() -> None:
     for file, name in imports("scenarios"):
         assert name.split(".")[0] not in ("harness", "reports"), f"{file} imports {name}"

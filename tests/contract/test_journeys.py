@@ -56,6 +56,7 @@ def literals(file: Path) -> Iterator[str]:
             yield text
 
 
+@pytest.mark.slow
 def test_an_engine_is_named_by_its_own_folder_and_its_entries_only() -> None:
     """An engine of a package is one folder: tests/integration/test_strangers.py."""
     engine = names_of_engines()

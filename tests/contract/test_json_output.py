@@ -59,6 +59,7 @@ def test_each_is_a_schema_that_refuses_something(item: Schema) -> None:
     assert not jsonschema.Draft202012Validator(schema).is_valid("text")
 
 
+@pytest.mark.slow
 def test_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     verdict = put(tmp_path, *pair())
     (tmp_path / "verdict.json").write_text(verdict.to_json())
@@ -92,6 +93,7 @@ def test_a_recorded_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     validate("recorded-run", printed(capsys, "report", str(make("baseline").write(tmp_path))))
 
 
+@pytest.mark.slow
 def test_the_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     document = printed(capsys, "doctor", "--no-imports")
     validate("doctor-report", document)
@@ -113,6 +115,7 @@ def test_a_bisection() -> None:
         validate("bisection", json.loads(one.to_json()) | {"status": "LOST"})
 
 
+@pytest.mark.slow
 def test_environments(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     one = Environment("vllm", "vllm", "0.32.0", "/x/python", "3.11.7", "2.60.0", "2.13.0", "cpu", True, shims=("a",))
     monkeypatch.setattr(envs, "every", lambda: [one])
@@ -121,6 +124,7 @@ def test_environments(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     validate("environment-checks", printed(capsys, "env", "check"))
 
 
+@pytest.mark.slow
 def test_adapters(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     found = symbols.Checked("trl", "python", "1.0", True, ("1.0", "2.0"), (symbols.Symbol("a.b", "always", "moved"),))
     monkeypatch.setattr(symbols, "check", lambda *a, **k: found)
@@ -130,12 +134,14 @@ def test_adapters(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
         validate("adapters", [{key: value for key, value in document[0].items() if key != "ok"}])
 
 
+@pytest.mark.slow
 def test_planted_faults(capsys: pytest.CaptureFixture[str]) -> None:
     validate("faults", printed(capsys, "faults", "list"))
     validate("fault-suite", json.loads(json.dumps(hang_tables.as_json([], lab.score([]), 5.0))))
     validate("fault-suite", json.loads(json.dumps(difference_tables.as_json([], difference_score([])))))
 
 
+@pytest.mark.slow
 def test_no_command_loads_the_schemas() -> None:
     code = "import sys, harness.cli; print('harness.schemas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

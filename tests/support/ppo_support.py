@@ -34,7 +34,7 @@ def random_models(home: Path, *, tied: bool = False) -> dict[str, str]:
         torch.manual_seed(0)
         policy = Qwen2ForCausalLM(Qwen2Config(**shape))
         policy.generation_config = GenerationConfig(bos_token_id=1, eos_token_id=2, pad_token_id=0)
-        reward = Qwen2ForSequenceClassification(Qwen2Config(**shape, num_labels=1))
+        reward = Qwen2ForSequenceClassification(Qwen2Config(**shape, num_labels=1))  # type: ignore[call-arg]
         for name, model in (("policy", policy), ("reward", reward)):
             model.save_pretrained(home / name)
             tokenizer.save_pretrained(home / name)

@@ -12,14 +12,19 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import pickle
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from framework_recordings import PLAN, job
 from recordings import FrameRecord, Jagged, Recording, digest, jagged, make, scenario, stage
 
+from harness.parity import judge
 from probes import weights
 from reports.model import SUSPICIONS, Verdict
 from scenarios.settings import Scenario
@@ -56,8 +61,20 @@ def own(kind: str) -> Scenario:
     return plan
 
 
-def sound(kind: str, *, native: bool = True) -> Runs:
+def sound(kind: str, *, native: bool) -> Runs:
     """A pair that is EQUIVALENT: our own with everything, or a framework's without margins, floor and native stage."""
+    runs: Runs = pickle.loads(_pickled(kind, native))
+    return runs
+
+
+@cache
+def _pickled(kind: str, native: bool) -> bytes:
+    return pickle.dumps(
+        _made(kind, native)
+    )  # a copy of a thousand small arrays is read faster than `deepcopy` makes it
+
+
+def _made(kind: str, native: bool) -> Runs:
     if kind != FOREIGN:
         runs = Runs(make("baseline", own(kind), native=native), make("candidate", own(kind), native=native))
         runs.baseline.made, runs.candidate.made = {}, {}
@@ -113,7 +130,7 @@ def tamper(runs: Runs, tampering: Tampering, place: str, seed: int = 0) -> bool:
         assert tampering.exchange is not None
         tampering.exchange(runs.baseline, runs.candidate)
     else:
-        pristine = copy.deepcopy(runs)
+        pristine: Runs = pickle.loads(pickle.dumps(runs))
         for side in ONE:
             if place in (side, BOTH):
                 other = pristine.candidate if side == "baseline" else pristine.baseline
@@ -121,6 +138,20 @@ def tamper(runs: Runs, tampering: Tampering, place: str, seed: int = 0) -> bool:
         if runs.again is not None and place == BOTH:  # a job that does it does it again
             tampering.change(runs.again, pristine.candidate, np.random.default_rng(seed))
     return fingerprint(runs) != before
+
+
+def verdict(kind: str, name: str, place: str, seed: int = 0) -> Verdict | None:
+    """That on a tampered pair; None where the tampering changed nothing."""
+    one = CATALOGUE[name]
+    runs = sound(kind, native=one.native)
+    return judged(runs) if tamper(runs, one, place, seed) else None
+
+
+def judged(runs: Runs) -> Verdict:
+    with tempfile.TemporaryDirectory() as folder:
+        where = Path(folder)
+        again = {} if runs.again is None else {"baseline": runs.again.write(where / "again")}
+        return judge(runs.baseline.write(where / "baseline"), runs.candidate.write(where / "candidate"), again=again)
 
 
 def fingerprint(runs: Runs) -> str:

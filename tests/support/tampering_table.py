@@ -5,37 +5,19 @@ Takes a few minutes; run it from the checkout.
 
 from __future__ import annotations
 
-import copy
 import sys
-import tempfile
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
 from pathlib import Path
 
 import tampering
-
-from harness.parity import judge
 
 PAGE = Path(__file__).parents[2] / "docs" / "measurements" / "tampering.md"
 Case = tuple[str, str, str]
 
 
-@cache
-def _sound(kind: str, native: bool) -> tampering.Runs:
-    return tampering.sound(kind, native=native)
-
-
 def _judged(case: Case) -> str:
-    kind, name, place = case
-    one = tampering.CATALOGUE[name]
-    runs = copy.deepcopy(_sound(kind, one.native))
-    if not tampering.tamper(runs, one, place):
-        return tampering.NOTHING
-    with tempfile.TemporaryDirectory() as folder:
-        where = Path(folder)
-        again = {} if runs.again is None else {"baseline": runs.again.write(where / "again")}
-        verdict = judge(runs.baseline.write(where / "b"), runs.candidate.write(where / "c"), again=again)
-    return tampering.cell(verdict)
+    verdict = tampering.verdict(*case)
+    return tampering.NOTHING if verdict is None else tampering.cell(verdict)
 
 
 def main() -> int:

@@ -12,9 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy import stats
 
-from harness.parity.facts.clusters import Clusters, Mean
+from harness.parity.facts.clusters import Clusters, Mean, student
 from harness.parity.facts.systematic import FALSE_ALARM, RUN
 
 # Least correlation of log-probabilities before an update with those after it: 0.96 at a learning rate of 1e-3 was
@@ -145,7 +144,7 @@ def _side(updates: Updates, error_rate: float) -> InUse:
 
 
 def _readings(where: str, step: int, table: np.ndarray, error_rate: float) -> list[Nearer]:
-    critical = float(stats.t.isf(error_rate / 2, max(1, len(table) - 1)))
+    critical = student(error_rate / 2, max(1, len(table) - 1))
     share = table[:, [_SQUARE]], table[:, _SQUARE] / 2 - table[:, _PRODUCT]
     means = [Mean.of(table, table[:, 1]), Mean.of(table, table[:, 2]), Mean.of(*share)]
     return [Nearer(name, where, step, mean, critical) for name, mean in zip(READINGS, means, strict=True)]

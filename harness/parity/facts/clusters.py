@@ -8,8 +8,10 @@ with the correction G/(G-1) for G clusters); tests use Student's t with G-1 degr
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
+from scipy import special
 
 from harness.recordings.tables import Table
 
@@ -42,6 +44,12 @@ class Clusters:
         found = np.zeros((len(keys), rows.shape[1]))
         np.add.at(found, place, rows)
         return found
+
+
+@lru_cache(maxsize=4096)  # every step of a run asks for the same few
+def student(tail: float, free: int) -> float:
+    """What Student's t with `free` degrees of freedom exceeds with probability `tail`."""
+    return -float(special.stdtrit(free, tail))
 
 
 @dataclass(frozen=True)

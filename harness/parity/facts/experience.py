@@ -13,11 +13,10 @@ values are clustered by their prompt (`clusters`).
 from __future__ import annotations
 
 import numpy as np
-from scipy import stats
 
 from harness.parity.facts import margins
 from harness.parity.facts.align import SHOWN_IDS, Match, equal_rows, first_difference, shared
-from harness.parity.facts.clusters import Clusters, Mean, prompts
+from harness.parity.facts.clusters import Clusters, Mean, prompts, student
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.gaps import COLUMNS, note_experience
@@ -199,7 +198,7 @@ def settle(e: Evidence) -> None:
         bound = _RESOLVED * max(1.0, float(table[:, _SIZE].sum() / count))
         if name in _LOGPROBS:  # of normalised distributions, see `systematic`
             bound += ALLOWED_BIAS * float(table[:, _SQUARE].sum() / count)
-        critical = float(stats.t.isf(FALSE_ALARM / len(made) / 2, mean.clusters - 1))
+        critical = student(FALSE_ALARM / len(made) / 2, mean.clusters - 1)
         if key in e.first or not abs(mean.value) - bound > critical * mean.error:
             continue
         values = float(table[:, _ONE].sum() / count), float(table[:, _TWO].sum() / count)

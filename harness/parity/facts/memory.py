@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from harness.parity.facts.clusters import student
 from harness.recordings.store import Recording
 from harness.recordings.tables import mapping, number
 
@@ -86,14 +86,7 @@ def growth(held: Held, series: int) -> Growth | None:
 
 def _bound(rises: np.ndarray, alpha: float) -> float:
     """What the mean of these exceeds by chance with this probability where there is no growth."""
-    return _quantile(alpha, len(rises) - 1) * float(rises.std(ddof=1)) / math.sqrt(len(rises))
-
-
-@cache
-def _quantile(alpha: float, freedom: int) -> float:
-    from scipy.stats import t
-
-    return float(t.isf(alpha, freedom))
+    return student(alpha, len(rises) - 1) * float(rises.std(ddof=1)) / math.sqrt(len(rises))
 
 
 def recorded(recording: Recording) -> list[Held]:

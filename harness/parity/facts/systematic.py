@@ -22,9 +22,8 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
-from harness.parity.facts.clusters import Clusters, Mean
+from harness.parity.facts.clusters import Clusters, Mean, student
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.floor import HEADROOM, RESOLUTION, Tolerance
 from harness.parity.facts.metrics import LABELS, POSITION_EDGES
@@ -195,8 +194,8 @@ def _test(what: str, where: str, step: int, table: np.ndarray, error_rate: float
     tokens = table[:, 0]
     count = tokens.sum()
     free = max(1, len(table) - 1)
-    critical = float(stats.t.isf(error_rate / 2, free))
-    reach = critical + float(stats.t.isf(1 - POWER, free))
+    critical = student(error_rate / 2, free)
+    reach = critical + student(1 - POWER, free)
     rounding = bool(table[:, _ROUNDING].any())
     unit = float(table[:, _ROUNDING if rounding else _SIZE].sum() / count)
     unit_of = "the learner's own rounding" if rounding else "mean |Δ|"

@@ -39,6 +39,7 @@ def choices(
     return Choices(logits, noise, chosen, draw, MARGIN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "asked"),
     [
@@ -76,6 +77,7 @@ def test_what_the_engine_sampled_with_is_found(made: dict[str, Any], asked: dict
             assert value == pytest.approx(made[name], rel=0.3 if name == "top_k" else 0.1, abs=0.03)
 
 
+@pytest.mark.slow
 def test_nothing_is_fitted_where_nothing_differs() -> None:
     assert fit(choices({}), NAMES) == []
 
@@ -109,6 +111,7 @@ def test_larger_sets_are_given_up_in_time() -> None:
     assert found and all(len(fitted.values) == 1 for fitted in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "positions"),
     [
@@ -131,6 +134,7 @@ def test_rounding_at_the_edge_of_a_filter_is_laid_to_no_other_parameter(made: di
         assert value == pytest.approx(made[name], rel=0.3 if name == "top_k" else 0.1, abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "turned"),
     [
@@ -160,6 +164,7 @@ def test_what_rounding_cannot_turn_is_not_spared() -> None:
     assert replace(one, far=9.0).short({}) == pytest.approx(float(gaps[3:].sum()))
 
 
+@pytest.mark.slow
 @given(
     temperature=st.sampled_from([0.3, 0.9, 1.0, 2.5]),
     top_k=st.sampled_from([-1, 1, 5, VOCABULARY - 1, VOCABULARY, VOCABULARY + 1]),

@@ -26,6 +26,8 @@ from harness.nightly import cells
 from reports.bisect_model import Bisection, Step
 from reports.model import Cause, CauseKey, Verdict
 
+pytestmark = pytest.mark.slow
+
 # Plays `harness parity A B … --set K=V …`: DIVERGENT where one of the causes is set, each a list of words.
 PLAYER = """
 import json, sys

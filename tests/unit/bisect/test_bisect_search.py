@@ -26,6 +26,7 @@ class Row:
         return "skip" if index in self.skipped else "bad" if index >= self.bad else "good"
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_the_first_bad_one_is_found_in_few_comparisons(data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 3000))

@@ -94,6 +94,7 @@ def test_a_state_that_cannot_be_read_is_removed_in_one_sentence(text: str) -> No
     assert len(said) == 1 and "could not be read" in said[0]
 
 
+@pytest.mark.slow
 def test_one_run_at_a_time_holds_the_engines_and_is_named() -> None:
     state.write(kept(state.Process.of(os.getpid()), engine()))
     assert state.holder() == 0

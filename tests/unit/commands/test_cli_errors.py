@@ -66,6 +66,7 @@ def test_an_error_is_one_sentence_and_its_exit_code(
     assert capsys.readouterr().err == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [["report", "{}"], ["diff", "{}", "x"], ["triage", "{}/x"], ["bundle", "{}"], ["{}"], ["run", "{}"],
@@ -98,6 +99,7 @@ def test_the_traceback_is_there_for_who_asks(
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "code"), [(1, 0), (10**6, 128 + signal.SIGPIPE)])
 def test_a_reader_that_has_gone_is_no_error_and_no_verdict(size: int, code: int) -> None:
     script = f"""
@@ -129,6 +131,7 @@ def test_a_wrong_command_line_ends_with_2(arguments: list[str], capsys: pytest.C
     assert cli.main(arguments) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -154,6 +157,7 @@ def test_version_and_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == []
 
 
+@pytest.mark.slow
 def test_help_is_light() -> None:
     script = """
 import sys
@@ -237,6 +241,7 @@ def test_sigterm_takes_the_way_of_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys
     assert cleaned == ["yes"]
 
 
+@pytest.mark.slow
 def test_an_output_that_takes_nothing_says_where_to_print_instead() -> None:
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "harness.entry", "env", "list"]
@@ -248,6 +253,7 @@ def test_an_output_that_takes_nothing_says_where_to_print_instead() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said", "fix"),
     [

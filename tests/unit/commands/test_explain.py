@@ -25,6 +25,7 @@ def test_a_cause_as_a_verdict_prints_it_has_its_meaning_fix_and_rivals(capsys: p
         assert f"looks the same: {rival.cause}, unless {rival.excluded_by[0]}" in told
 
 
+@pytest.mark.slow
 def test_several_kinds_may_have_one_name(capsys: pytest.CaptureFixture[str]) -> None:
     told = explained(capsys, "baseline-itself", "file-limit")
     assert "baseline-itself  cause" in told and "baseline-itself  check" in told and "file-limit  doctor check" in told
@@ -51,6 +52,7 @@ def test_a_cause_of_another_package_is_explained(
     assert one == dataclasses.asdict(glossary.Entry("IN_BITS", **wanted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "told"),
     [("STALE_WEIGHT", "; did you mean STALE_WEIGHTS"), ("alignement", "; did you mean ALIGNMENT?"), ("", "'' ")],

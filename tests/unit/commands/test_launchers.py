@@ -95,6 +95,7 @@ def rendered(launcher: str, folder: Path, *words: str) -> Path:
     return script
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", SAID)
 @given(words=WORDS)
 @example(words=SHELL.split("|"))
@@ -119,6 +120,7 @@ def test_variables_of_a_job_are_replaced_on_its_node(launcher: str, folder: Path
     assert (folder / "done" / "words").read_text().split("\0")[:-1] == ["0", "a=29500", "$NODE_RANKS", "$HOME"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["dstack", "skypilot"])
 def test_ray_is_started_before_the_command_and_ends_with_it(launcher: str, folder: Path, programs: Path) -> None:
     script = rendered(launcher, folder, "--ray", "--", "keep")
@@ -142,6 +144,7 @@ def manifest(launcher: str, folder: Path, *options: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_ray_job_of_kuberay_fits_its_custom_resource(folder: Path) -> None:
     path = manifest("kuberay", folder, "--image", "ray:1", "--gpus", "8", "--claim", "runs")
     job, config = yaml.safe_load_all(path.read_text())
@@ -153,6 +156,7 @@ def test_a_ray_job_of_kuberay_fits_its_custom_resource(folder: Path) -> None:
         jsonschema.validate(job, json.loads((FIXTURES / "kuberay-rayjob-1.7.0.json").read_text()))
 
 
+@pytest.mark.slow
 def test_a_ray_job_of_one_s_own_keeps_its_cluster(folder: Path) -> None:
     path = manifest("kuberay", folder, "--image", "ray:1")
     job, _ = yaml.safe_load_all(path.read_text())
@@ -164,6 +168,7 @@ def test_a_ray_job_of_one_s_own_keeps_its_cluster(folder: Path) -> None:
     assert job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["replicas"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("launcher", "text", "message"),
     [
@@ -199,6 +204,7 @@ def test_a_task_of_skypilot_is_read_by_skypilot(folder: Path) -> None:
     assert resources.accelerators == {"H100": 8} and "~/python.skypilot.sh" in task.file_mounts
 
 
+@pytest.mark.slow
 @given(words=WORDS)
 @example(words=SHELL.split("|"))
 def test_a_script_names_the_command_that_writes_it_again(
@@ -235,6 +241,7 @@ def test_a_ray_job_without_ray_is_refused(folder: Path, programs: Path) -> None:
     assert code == 127 and "there is no ray here to submit with; fix: pip install" in log
 
 
+@pytest.mark.slow
 def test_evidence_is_taken_before_the_time_limit(folder: Path, programs: Path) -> None:
     assert cli.main(["render", "torchrun", "--time", "2s", "--early", "1", "--", "sleep", "2"]) == 0
     code, log = run(folder / "sleep.torchrun.sh", programs, folder / "done", RUN_ID="x")
@@ -243,6 +250,7 @@ def test_evidence_is_taken_before_the_time_limit(folder: Path, programs: Path) -
     assert (folder / "done" / "harness-x" / "at-the-limit" / "verdict.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_job_that_is_told_twice_that_it_hangs_ends_once(folder: Path, programs: Path) -> None:
     slow = "trap 'sleep 2; touch $DONE/ended; exit' TERM; touch $DONE/up; while :; do sleep 0.1; done"
     script = rendered("torchrun", folder, "--", "bash", "-c", slow)
@@ -267,6 +275,7 @@ def test_recording_takes_the_place_of_watching(folder: Path, programs: Path) -> 
     assert (folder / "done" / "harness").read_text().split() == ["doctor", "record"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refused", ["0", "1"])
 def test_no_node_starts_before_the_doctor_has_passed_on_all(folder: Path, programs: Path, refused: str) -> None:
     options = ["--nodes", "2", "--shared", str(folder / "shared dir")]
@@ -312,6 +321,7 @@ def test_a_batch_script_outside_slurm_is_refused(folder: Path, programs: Path) -
     assert code == 2 and "no Slurm runs it; fix: sbatch" in log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -58,6 +58,7 @@ def test_what_is_no_size(text: str) -> None:
         size(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_help_is_cut_nowhere(columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from recordings import make
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 STUB = """
 import harness

@@ -11,6 +11,8 @@ from recordings import make
 
 from harness import cli
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 TAKES = "a run: a directory with run.json, from harness run or harness record, or a bundle"
 WITHOUT_EXTRAS = """

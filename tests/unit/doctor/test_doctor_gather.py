@@ -16,6 +16,7 @@ from harness.doctor.facts import Facts
 from harness.doctor.gather import graphics, limits, network, processes, software, storage
 
 
+@pytest.mark.slow
 def test_every_section_fits_the_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = Facts.from_dict(gather.node(skip=("imports", "tracing")))
     assert set(facts.gaps) == {"imports", "tracing"}
@@ -34,6 +35,7 @@ def test_a_sick_section_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> No
     assert "limits" in found and "gpus" not in found
 
 
+@pytest.mark.slow
 def test_a_section_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
@@ -77,6 +79,7 @@ def fake_module(folder: Path, name: str, content: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(software, "_COMPILED", {"numpy": name})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "ok", "error"),
     [
@@ -209,6 +212,7 @@ def test_limits_of_a_container(
     assert limits._quota() == cores
 
 
+@pytest.mark.slow
 def test_environments_are_asked_with_the_checks_of_harness_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fake_environments
 

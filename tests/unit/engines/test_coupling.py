@@ -53,6 +53,7 @@ def test_noise_follows_the_gumbel_distribution() -> None:
     assert stats.kstest(noise, "gumbel_r").pvalue > 0.001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "draw",
     [
@@ -76,6 +77,7 @@ def test_coupled_draws_are_an_exact_sample_of_the_filtered_softmax(draw: Draw) -
     assert stats.chisquare(counts[allowed].numpy(), (target[allowed] * n).numpy()).pvalue > 0.001
 
 
+@pytest.mark.slow
 def test_the_chi_squared_test_would_notice_another_temperature() -> None:
     logits = torch.randn(1, 24, generator=torch.Generator().manual_seed(7)) * 1.5
     n = 20_000

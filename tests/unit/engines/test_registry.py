@@ -108,6 +108,7 @@ def test_a_broken_entry_point_is_named(name: str, value: str, monkeypatch: pytes
             envs.parse(name)
 
 
+@pytest.mark.slow
 def test_an_engine_of_a_package_runs_as_ours_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     installed(monkeypatch, theirs=f"{__name__}:SPEC")
     environment = envs.resolve("theirs")

@@ -99,6 +99,7 @@ def test_an_engine_that_flips_now_and_then_is_heard_for_longer_and_beside_a_brok
 tokens = st.lists(st.integers(1, 4), min_size=1, max_size=7)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(tokens, st.lists(st.integers(0, 4), min_size=8, max_size=8)), min_size=1, max_size=4))
 def test_every_position_is_the_engines_own_choice_under_the_guide(rows) -> None:
     guide = {i: (tuple(base), "length") for i, (base, _) in enumerate(rows)}

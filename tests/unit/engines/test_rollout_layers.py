@@ -63,6 +63,7 @@ class Fused(torch.nn.Module):
         return self.model.norm(output, residual)[0]  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_hooks_see_what_transformers_says(model: Any) -> None:
     said = model(input_ids=torch.tensor([IDS]), output_hidden_states=True).hidden_states

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios.engines.coupling import Draw, choose, gumbel
 from scenarios.engines.sampling import Ordered, Reading, Tempered, filtered, read
+
+pytestmark = pytest.mark.slow
 
 VOCABULARY = 23
 DRAWS = st.builds(

@@ -58,6 +58,7 @@ def test_a_generation_can_be_left_out(mine: Environment) -> None:
     assert outcomes(mine)["generation"] == "not run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "status", "found"),
     [

@@ -66,6 +66,7 @@ def test_a_second_creation_finds_it_there(uv: FakeUv) -> None:
     assert len(uv.calls) == calls
 
 
+@pytest.mark.slow
 def test_a_changed_recipe_makes_it_anew(uv: FakeUv) -> None:
     made, _ = make()
     home.write_json(made.folder / "env.json", dataclasses.replace(made, digest="of an older recipe").to_json())
@@ -73,6 +74,7 @@ def test_a_changed_recipe_makes_it_anew(uv: FakeUv) -> None:
     assert new and again.digest == made.digest
 
 
+@pytest.mark.slow
 def test_recreate_makes_it_anew_and_leaves_nothing_beside_it(uv: FakeUv, tmp_path: Path) -> None:
     make()
     assert make(recreate=True)[1] and left(tmp_path) == ["vllm"]
@@ -104,6 +106,7 @@ def test_a_failed_creation_leaves_nothing_and_says_what_to_run(
     assert "No space left" in (tmp_path / "home" / "logs" / "env-vllm.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_failed_creation_keeps_the_environment_that_was_there(
     uv: FakeUv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +128,7 @@ def test_an_engine_that_cannot_be_imported_is_not_an_environment(
     assert left(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
 @pytest.mark.parametrize("at", ["making", "installing", "importing"])
 def test_an_interrupt_leaves_nothing(

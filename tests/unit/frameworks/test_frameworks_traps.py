@@ -307,6 +307,7 @@ def test_a_command_of_no_framework_is_refused() -> None:
         look(["python", "-c", "pass"], "auto", {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

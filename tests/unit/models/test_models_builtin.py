@@ -33,12 +33,14 @@ def content(directory: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in directory.iterdir()}
 
 
+@pytest.mark.slow
 def test_one_seed_gives_the_same_bytes(policy: Path, tmp_path: Path) -> None:
     assert content(models.build(0, tmp_path)) == content(policy)
     assert content(models.build(1, tmp_path)) != content(policy)
     assert content(models.build_reward(0, tmp_path / "a")) == content(models.build_reward(0, tmp_path / "b"))
 
 
+@pytest.mark.slow
 def test_a_built_model_is_found_again_and_nothing_half_made_stays(policy: Path) -> None:
     stamp = (policy / "model.safetensors").stat().st_mtime_ns
     assert models.build(0, policy.parent) == policy
@@ -57,6 +59,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_two_builders_at_once_both_get_the_model(policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def overtaken(seed: int, path: Path) -> None:
         """Another process finishes the same model while we still write ours."""

@@ -90,6 +90,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return address
 
 
+@pytest.mark.slow
 def test_what_was_kept_comes_back(place: str) -> None:
     new = Change("cause", "STOP", "cause STOP")
     with History.at(place) as history:
@@ -113,6 +114,7 @@ def test_what_was_kept_comes_back(place: str) -> None:
         assert [counts for _, counts in history.listing()] == [{"OK": 1}, {"REGRESSED": 1}]
 
 
+@pytest.mark.slow
 def test_two_writers_at_once_lose_nothing(place: str) -> None:
     both = [writer(place, 40, f"writer {index} cell ") for index in range(2)]
     assert [process.wait(timeout=120) for process in both] == [0, 0]
@@ -121,6 +123,7 @@ def test_two_writers_at_once_lose_nothing(place: str) -> None:
         assert sorted(len(history.night(number).results) for number in (1, 2)) == [40, 40]
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_when_the_writer_is_killed(tmp_path: Path) -> None:
     place = str(tmp_path / "history.db")
     process = writer(place, 100_000)
@@ -139,6 +142,7 @@ def test_nothing_is_lost_when_the_writer_is_killed(tmp_path: Path) -> None:
     assert sqlite3.connect(place).execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+@pytest.mark.slow
 def test_threads_that_open_a_new_history_together_make_one(place: str) -> None:
     errors: list[BaseException] = []
 

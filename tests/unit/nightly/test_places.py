@@ -127,6 +127,7 @@ def keeper(tmp_path: Path, **played: object) -> subprocess.Popen[bytes]:
     return process
 
 
+@pytest.mark.slow
 def test_a_keeper_is_no_child_and_hands_over_what_its_cell_showed(tmp_path: Path) -> None:
     process = keeper(tmp_path, hf_hf=support.verdict())
     assert process.stdout is not None and process.wait(30) == 0  # the keeper goes on
@@ -134,6 +135,7 @@ def test_a_keeper_is_no_child_and_hands_over_what_its_cell_showed(tmp_path: Path
     assert observation.verdict == "EQUIVALENT" and Path(observation.recording) == tmp_path / "attempt-1" / "recording"
 
 
+@pytest.mark.slow
 def test_a_cell_ends_with_all_its_processes_once_nobody_waits_for_its_keeper(tmp_path: Path) -> None:
     process = keeper(tmp_path, hf_hf="hang")
     assert process.stdin is not None and process.stdout is not None

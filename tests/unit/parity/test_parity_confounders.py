@@ -49,6 +49,7 @@ def test_another_cut_of_the_batch_that_rounds_otherwise(tmp_path: Path, name: st
     assert [one.name for one in verdict.confounders] == [f"ppo.{name}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), CUTS)
 def test_another_cut_of_the_batch_that_changed_no_bit_of_any_update(tmp_path: Path, name: str, value: object) -> None:
     baseline, candidate = sides(changed(ppo=dataclasses.replace(scenario().ppo, **{name: value})))  # type: ignore[arg-type]

@@ -42,6 +42,7 @@ def test_two_sound_engines_are_equivalent(tmp_path: Path) -> None:
     assert check(verdict, "engines").state == "ruled out"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [0, 1])
 def test_the_engine_that_differs_is_named(tmp_path: Path, engine: int) -> None:
     baseline, candidate = both()

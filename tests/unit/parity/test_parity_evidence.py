@@ -46,6 +46,7 @@ def contents(value: Any) -> Any:
     return repr(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", [second_bos, shifted, sound])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_judging_twice_gives_the_same_verdict_and_leaves_the_evidence(dtype: str, plant: Any, tmp_path: Path) -> None:

@@ -173,6 +173,7 @@ def ill_conditioned(rounding: float) -> list[Recording]:
     return both
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rounding", "verdict"),
     [(6e-5, "EQUIVALENT"), (2e-6, "DIVERGENT"), (0.5, "EQUIVALENT"), (float("nan"), "DIVERGENT")],
@@ -182,6 +183,7 @@ def test_a_token_may_round_in_float32_as_far_as_the_learners_own(rounding: float
     assert put(tmp_path, baseline, candidate).verdict == verdict
 
 
+@pytest.mark.slow
 def test_no_rounding_of_the_learner_excuses_more_than_ten_caps(tmp_path: Path) -> None:
     both = ill_conditioned(0.5)
     for recording in both:

@@ -49,6 +49,7 @@ def test_sound_sleep_is_ruled_out_and_what_it_freed_is_said(tmp_path: Path) -> N
     assert "nothing, on this device" in shown.evidence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -64,6 +65,7 @@ def test_what_an_engine_is_asked_in_its_sleep_is_named(change: Any, named: str, 
     assert verdict.parity.first_divergence is not None and verdict.parity.first_divergence.step == 2
 
 
+@pytest.mark.slow
 def test_sleep_that_nobody_recorded_is_not_tested(tmp_path: Path) -> None:
     candidate = run("candidate", 2)
     candidate.drop("call")
@@ -71,6 +73,7 @@ def test_sleep_that_nobody_recorded_is_not_tested(tmp_path: Path) -> None:
     assert verdict.verdict == "INCONCLUSIVE" and check(verdict, "lifecycle").state == "not tested"
 
 
+@pytest.mark.slow
 def test_engines_that_stay_awake_have_no_such_check(tmp_path: Path) -> None:
     verdict = put(tmp_path, run("baseline", 0), run("candidate", 0))
     assert verdict.parity is not None and "lifecycle" not in {one.name for one in verdict.parity.checks}

@@ -66,6 +66,7 @@ def test_float32_has_nothing_to_lift_and_says_nothing_of_it(tmp_path: Path) -> N
     assert "lifted" not in verdict.coverage and "float32" not in verdict.reason
 
 
+@pytest.mark.slow
 def test_half_precision_without_a_stage_is_not_tested_and_said(tmp_path: Path) -> None:
     verdict = with_stages(tmp_path, pair(plan=HALF, native=False), (None, None))
     assert check(verdict, CHECK).state == "not tested" and verdict.coverage["lifted"] == "not run"
@@ -164,6 +165,7 @@ def test_a_stage_of_one_side_proves_nothing(tmp_path: Path) -> None:
     assert "of the candidate" in untested(verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["torn", "no run.json", "copied", "no log-probabilities"])
 def test_damage_hides_no_fault_that_the_stage_shows(damage: str, tmp_path: Path) -> None:
     one, two = stage("baseline"), biased(stage("candidate"), 0.02)
@@ -198,6 +200,7 @@ def test_other_weights_than_the_runs_prove_nothing(tmp_path: Path) -> None:
     assert found.state == "not tested" and "no digests" in found.evidence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", ["bfloat16", None])
 def test_an_engine_that_was_not_lifted_proves_nothing(told: str | None, tmp_path: Path) -> None:
     one, two = stages()
@@ -252,6 +255,7 @@ def coarse(sd: float = 0.04) -> tuple[Recording, Recording]:
     return one, two
 
 
+@pytest.mark.slow
 def test_what_vanishes_is_named_arithmetic_of_the_format_and_stays_divergent(tmp_path: Path) -> None:
     one, two = coarse()
     verdict = with_stages(tmp_path, (one, rounded(two, 0.02)), stages())

@@ -73,6 +73,7 @@ def test_the_largest_batch_so_far_is_no_growth(seed: int, steps: int, size: floa
     assert not grows(np.maximum.accumulate(np.random.default_rng(seed).normal(0, size, steps)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [FEWEST, 20, 100])
 @pytest.mark.parametrize("series", [1, 20])
 def test_the_error_rate_is_for_all_series_together(steps: int, series: int) -> None:
@@ -136,6 +137,7 @@ def judged(folder: Path, leaks: dict[str, float], steps: int = STEPS, only: str 
     return recordings.put(folder, *pair, native=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("who", "named"),
     [
@@ -164,6 +166,7 @@ def test_without_growth_it_is_ruled_out_and_says_what_would_have_been_found(tmp_
     assert 1499 < run.measured["largest memory of trainer, MiB"] < 1501
 
 
+@pytest.mark.slow
 def test_too_few_steps_or_no_memory_is_not_tested(tmp_path: Path) -> None:
     few = check(judged(tmp_path / "few", {"trainer": 50.0}, steps=6), NAME)
     assert few.state == "not tested" and few.evidence == "baseline and candidate: memory of 6 steps, 16 are needed"
@@ -188,6 +191,7 @@ def test_odd_numbers_of_another_writer_are_missing_evidence(tmp_path: Path) -> N
     assert {(one.role, one.what) for one in series} == {("rollout", "rss"), ("rollout", "dev_shm")}
 
 
+@pytest.mark.slow
 def test_a_thousand_processes_are_read_in_seconds(tmp_path: Path) -> None:
     """And the one that leaks is named, beside 999 that do not."""
     write_manifest(tmp_path, {})
@@ -239,6 +243,7 @@ with install.start(sys.argv[1], role="reward", rank=1, world_size=2) as recorder
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leak", [4, 0])
 def test_a_real_process_that_leaks_is_found_within_20_steps(tmp_path: Path, leak: int) -> None:
     plan = scenario(steps=STEPS, prompts=2, group=2)

@@ -249,6 +249,7 @@ def test_a_sample_recorded_twice_is_no_evidence(tmp_path: Path) -> None:
     assert put(tmp_path, baseline, candidate).verdict == "INCONCLUSIVE"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, column", [("rollout", "logprob"), ("experience", "actor_logprob")])
 def test_one_step_without_its_log_probabilities_is_not_passed(tmp_path: Path, kind: str, column: str) -> None:
     baseline, candidate = pair(native=False)
@@ -323,6 +324,7 @@ def test_a_recording_that_says_almost_nothing(tmp_path: Path) -> None:
     assert len(verdict.parity.checks) == 24
 
 
+@pytest.mark.slow
 def test_the_cap_and_the_minimum_can_be_set(tmp_path: Path) -> None:
     both = pair(native=False, noise=2e-3)
     assert put(tmp_path / "a", *both).verdict == "DIVERGENT"
@@ -360,6 +362,7 @@ def test_a_malformed_frame_is_inconclusive(tmp_path: Path) -> None:
     assert verdict.verdict == "INCONCLUSIVE" and "malformed" in verdict.reason
 
 
+@pytest.mark.slow
 def test_a_verdict_is_the_same_twice_and_survives_json(tmp_path: Path) -> None:
     from harness.parity import judge
     from reports.model import Verdict
@@ -391,6 +394,7 @@ def _mode(
         frame.fields["mode"] = frames
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("told", "said"),
     [
@@ -456,6 +460,7 @@ def test_runs_are_made_of_the_rows_that_the_report_shows(tmp_path: Path) -> None
     assert make("baseline").manifest["side"] == "baseline"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, field",
     [
@@ -519,6 +524,7 @@ def test_a_job_that_ended_well_is_judged(tmp_path: Path, code: Any) -> None:
     assert put(tmp_path, baseline, candidate).verdict == "EQUIVALENT"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["scenario", "model", "rollout", "sampling", "engine"])
 @pytest.mark.parametrize("value", [[1], "x", 5])
 def test_a_part_of_run_json_that_is_no_object_is_unreadable(tmp_path: Path, part: str, value: Any) -> None:
@@ -557,6 +563,7 @@ def test_a_verdict_under_the_users_cap_says_so(tmp_path: Path) -> None:
     assert "cap" not in plain.reason and "cap_set_by_user" not in plain.coverage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["baseline", "candidate"])
 @pytest.mark.parametrize(
     ("lost", "said"),

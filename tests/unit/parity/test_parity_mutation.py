@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -21,9 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recordings import Jagged, Recording, make, pair, put, scenario
 from tampering import BOTH, CASES, CATALOGUE, FILTERED, FOREIGN, GREEDY, HALF, KEPT, ONE, OWN, STOPPED, TOLD, Runs
-
-from harness.parity import judge
-from reports.model import Verdict
 
 NIGHT = os.environ.get("TEST_PROFILE") == "nightly"
 TABLE = Path(__file__).parents[3] / "docs" / "measurements" / "tampering.md"
@@ -57,28 +53,8 @@ DECEPTIONS: list[Case] = [
 ]
 
 
-@cache
-def _sound(kind: str, native: bool) -> Runs:
-    return tampering.sound(kind, native=native)
-
-
-def _judged(kind: str, name: str, place: str, seed: int = 0) -> Verdict | None:
-    """The verdict on a tampered pair; None where the tampering changed nothing."""
-    one = CATALOGUE[name]
-    runs = copy.deepcopy(_sound(kind, one.native))
-    if not tampering.tamper(runs, one, place, seed):
-        return None
-    with tempfile.TemporaryDirectory() as folder:
-        return _written(Path(folder), runs)
-
-
-def _written(folder: Path, runs: Runs) -> Verdict:
-    again = {} if runs.again is None else {"baseline": runs.again.write(folder / "again")}
-    return judge(runs.baseline.write(folder / "baseline"), runs.candidate.write(folder / "candidate"), again=again)
-
-
 def _holds(kind: str, name: str, place: str, seed: int = 0) -> None:
-    verdict = _judged(kind, name, place, seed)
+    verdict = tampering.verdict(kind, name, place, seed)
     if verdict is None:
         return
     one = CATALOGUE[name]
@@ -100,9 +76,10 @@ def _table() -> dict[str, dict[tuple[str, str], str]]:
     return tampering.read_table(TABLE.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*tampering.PAIRS, HALF, GREEDY, FILTERED])
-def test_the_pairs_are_sound(kind: str, tmp_path: Path) -> None:
-    verdict = _written(tmp_path, copy.deepcopy(_sound(kind, True)))
+def test_the_pairs_are_sound(kind: str) -> None:
+    verdict = tampering.judged(tampering.sound(kind, native=True))
     assert verdict.verdict == "EQUIVALENT", verdict.reason
 
 
@@ -124,6 +101,7 @@ def _of_the_day() -> list[Case]:
     return list(dict.fromkeys([*DECEPTIONS, *always, *once]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name", "place"), CASES if NIGHT else _of_the_day())
 def test_a_tampering_ends_as_its_page_says(kind: str, name: str, place: str) -> None:
     _holds(kind, name, place)
@@ -167,6 +145,7 @@ def _parted_early(run: Recording, share: float) -> None:
         made["tokens"] = output.copy()  # a run that is not guided goes on from its own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "seen"), [(0.0, "EQUIVALENT"), (0.05, "EQUIVALENT"), (0.8, "INCONCLUSIVE")])
 def test_tokens_after_a_first_flip_are_not_passed(tmp_path: Path, share: float, seen: str) -> None:
     """In bfloat16 ties are common, and what follows the first one of a sample that is not guided is not compared."""
@@ -183,6 +162,7 @@ def test_tokens_after_a_first_flip_are_not_passed(tmp_path: Path, share: float, 
     assert ("tokens drawn were compared" in verdict.reason) == (seen == "INCONCLUSIVE")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["rollout", "native", "floor"])
 def test_one_engine_twice_may_draw_alike_in_every_bit(tmp_path: Path, what: str) -> None:
     """Two runs of one engine have the same kernels, seeds and draws: nothing of it is a copy."""
@@ -227,6 +207,7 @@ def _second_best(run: Recording, share: float) -> int:
     return flips
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "margin", "seen", "why"),
     [
@@ -245,7 +226,7 @@ def test_margins_that_say_nothing_excuse_no_flip(
     for run in (runs.baseline, runs.candidate) if margin is not None else ():
         for frame in run.frames("experience"):
             frame.arrays["margin"].values[:] = margin  # type: ignore[union-attr]
-    verdict = _written(tmp_path, runs)
+    verdict = tampering.judged(runs)
     assert verdict.verdict == seen and why in verdict.reason, verdict.reason
 
 
@@ -260,7 +241,7 @@ def test_greedy_gaps_are_held_against_the_probability_of_the_choice(tmp_path: Pa
             chosen = flipped.values != frame.arrays["tokens"].values  # type: ignore[union-attr]
             ties = np.random.default_rng(frame.step).uniform(0, 1e-6, len(chosen))
             margin.values = np.where(chosen, ties, margin.values)
-    verdict = _written(tmp_path, runs)
+    verdict = tampering.judged(runs)
     assert verdict.verdict == "INCONCLUSIVE"
     assert "smaller than the choice is likely" in verdict.reason
 
@@ -275,4 +256,4 @@ def test_greedy_samples_of_one_prompt_may_be_the_same(tmp_path: Path) -> None:
                 sample = frame.arrays["sample"].copy()  # type: ignore[union-attr]
                 frame.take([longest] * len(sample))
                 frame.arrays["sample"] = sample
-    assert "one and the same number" not in _written(tmp_path, runs).reason
+    assert "one and the same number" not in tampering.judged(runs).reason

@@ -73,6 +73,7 @@ def test_a_users_mapping_is_told_apart_parameter_by_parameter(tmp_path: Path) ->
         assert check(verdict, name).state == "confirmed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edits", "name", "words"),
     [
@@ -143,6 +144,7 @@ def test_a_temperature_that_the_candidate_asked_for_itself_is_the_candidates(tmp
     assert [(one.name, one.party) for one in verdict.causes] == [("SAMPLING_PARAM(temperature)", "candidate")]
 
 
+@pytest.mark.slow
 def test_the_same_wrong_parameter_on_both_sides_explains_no_difference_between_them(tmp_path: Path) -> None:
     """Control: both were given 0.9; what differs has another cause, or none that is known."""
     baseline, candidate = drawn_otherwise()
@@ -151,6 +153,7 @@ def test_the_same_wrong_parameter_on_both_sides_explains_no_difference_between_t
     assert causes(put(tmp_path, baseline, candidate)) == ["UNEXPLAINED"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("edits", "party"), [({"dtype": "auto"}, "mapping"), ({}, "candidate")])
 def test_another_data_type_than_was_asked_is_the_cause(tmp_path: Path, edits: dict[str, Any], party: str) -> None:
     """The mapping left it to the engine, or the engine took another than it was given."""

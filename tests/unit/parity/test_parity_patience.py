@@ -32,6 +32,7 @@ def test_a_comparison_tells_each_journal_and_each_step(tmp_path: Path) -> None:
     assert "looking for what differs" in told
 
 
+@pytest.mark.slow
 def test_a_slow_diff_says_so_on_stderr(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -311,6 +311,7 @@ def normed(made: Recording, norm: float) -> None:
         event["metrics"]["grad_norm"] = norm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize(("factor", "right"), [(0.5, True), (2.0, True), (0.52, False), (1.0, False)])
 def test_gradients_that_are_as_many_times_the_others_as_there_are_ranks(

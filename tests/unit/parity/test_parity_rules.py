@@ -92,6 +92,7 @@ def settled(verdict: Verdict, name: str, party: str = "candidate") -> None:
 # --- prompts ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("become", "name"),
     [
@@ -751,6 +752,7 @@ def test_a_shift_beside_a_stale_tensor_is_not_hidden_by_it(tmp_path: Path) -> No
     assert set(causes(verdict)) == {f"STALE_WEIGHTS({TENSORS[0]})", "ALIGNMENT"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crossed", [False, True])
 def test_a_cache_is_told_from_the_place_in_the_group_by_samples_that_are_first_in_theirs(
     tmp_path: Path, crossed: bool
@@ -772,6 +774,7 @@ def test_a_cache_is_told_from_the_place_in_the_group_by_samples_that_are_first_i
     assert ("not told apart from a fault of the place in the group" in named.evidence) is not crossed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crossed", [False, True])
 def test_a_cache_is_told_from_the_length_of_prompts_by_long_ones_without_cached_tokens(
     tmp_path: Path, crossed: bool
@@ -925,6 +928,7 @@ def test_a_fault_next_to_a_benign_flip(tmp_path: Path) -> None:
 # --- responses that were encoded again, ranks, what a place shows --------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", ["same", "other", "unrecorded"])
 def test_responses_that_were_encoded_again(tmp_path: Path, read: str) -> None:
     """Two ids of one text, as bytes of a broken character are: the text that was recorded says so."""

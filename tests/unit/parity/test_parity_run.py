@@ -110,6 +110,7 @@ def asked(command: str, function: str, monkeypatch: pytest.MonkeyPatch) -> dict[
     return caught
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, PARITY, {"stall_s": 0.0, "overrides": ["engine.seed=1"], "scenario": "./mine.toml"}]
 )
@@ -225,6 +226,7 @@ def test_the_end_of_the_ray_node_is_said_in_plain_words(tmp_path: Path) -> None:
     assert "Ray node of this run ended" in said(cancelled) and "session_latest/logs" in said(cancelled)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_at_the_start_of_a_recording_cuts_the_run(
     no_cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +271,7 @@ def test_a_refused_run_leaves_no_directory_behind(
     assert list((tmp_path / "mine").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("interrupt", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
 def test_an_interrupt_says_where_the_recording_is(
     interrupt: type[KeyboardInterrupt],

@@ -95,6 +95,7 @@ def test_without_it_nothing_passes(tmp_path: Path) -> None:
     assert "repeated" not in verdict.coverage
 
 
+@pytest.mark.slow
 def test_either_side_can_be_run_again_and_the_other_is_measured_by_it(tmp_path: Path) -> None:
     verdict = judged(tmp_path, side="candidate")
     assert verdict.verdict == "EQUIVALENT", verdict.reason
@@ -102,6 +103,7 @@ def test_either_side_can_be_run_again_and_the_other_is_measured_by_it(tmp_path: 
     assert check(verdict, "baseline-itself").state == "not tested"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", [nothing, reordered(3)])
 def test_a_difference_beyond_the_measured_floor_diverges_though_the_cap_would_allow_it(
     tmp_path: Path, again: Plant
@@ -112,6 +114,7 @@ def test_a_difference_beyond_the_measured_floor_diverges_though_the_cap_would_al
     assert verdict.parity.first_divergence.step == 1
 
 
+@pytest.mark.slow
 def test_many_other_tokens_of_the_candidate_are_no_ties(tmp_path: Path) -> None:
     verdict = judged(tmp_path, candidate=redrawn(2))
     assert verdict.verdict == "DIVERGENT" and check(verdict, "tokens").state == "confirmed"
@@ -167,6 +170,7 @@ def learned(step: int) -> Plant:
     return plant
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plant", "name"), [(rewarded, "rewards"), (learned, "learner")])
 def test_what_the_job_does_not_repeat_by_itself_is_nobodys_fault(
     tmp_path: Path, plant: Callable[[int], Plant], name: str
@@ -250,6 +254,7 @@ def test_a_job_that_says_nowhere_which_engine_drew_does_not_pass(tmp_path: Path,
     assert verdict.reason.startswith("which engine drew is not recorded of the candidate")
 
 
+@pytest.mark.slow
 def test_what_differs_differs_whichever_engine_drew(tmp_path: Path) -> None:
     def plant(recording: Recording) -> None:
         engineless(recording)
@@ -268,6 +273,7 @@ def test_a_recording_of_no_framework_has_to_say_it_too(tmp_path: Path) -> None:
     assert verdict.verdict == "INCONCLUSIVE" and "engine" in verdict.reason, verdict.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["torn", "copy"])
 def test_a_useless_second_run_takes_nothing_from_the_floor_that_a_run_carries_itself(tmp_path: Path, way: str) -> None:
     """The reference scenario's engines have drawn again by themselves; a second run that says nothing adds nothing."""
@@ -307,10 +313,12 @@ def test_samples_prove_the_weights_that_they_were_drawn_with(tmp_path: Path) -> 
     assert sync.details["baseline"]["by_samples"] == [1, 2, 3, 4, 5, 0]
 
 
+@pytest.mark.slow
 def test_the_last_weights_have_no_samples_which_is_said(tmp_path: Path) -> None:
     assert any("nothing was drawn with weight version 6" in item for item in judged(tmp_path).missing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [0, 3])
 def test_a_version_whose_samples_have_no_log_probabilities_is_not_proven(tmp_path: Path, version: int) -> None:
     def plant(recording: Recording) -> None:

@@ -45,6 +45,7 @@ def plain() -> tuple[Recording, Recording]:
     return pair(native=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_prompts_of_the_engines_process_are_joined_to_their_samples(tmp_path: Path, ranks: int) -> None:
     baseline, candidate = plain()
@@ -61,6 +62,7 @@ def cut(frames: list[FrameRecord], at: int) -> None:
     frames[at].arrays["prompt_seen"] = jagged([prompts.rows()[0][2:]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks, rank", [(1, 0), (2, 0), (2, 1)])
 def test_a_prompt_that_one_process_of_the_engine_saw_cut_is_found_there(tmp_path: Path, ranks: int, rank: int) -> None:
     baseline, candidate = plain()

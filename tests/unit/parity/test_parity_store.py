@@ -79,6 +79,7 @@ def test_a_line_that_is_broken_behind_its_kind_is_found_when_it_is_parsed(tmp_pa
     assert found.torn and "not JSON" in found.torn[0][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [100, 1 << 12, scan.BLOCK])
 def test_many_lines_are_indexed_like_few(tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "BLOCK", block)

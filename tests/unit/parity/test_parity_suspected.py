@@ -59,6 +59,7 @@ def test_an_end_token_left_out_confirms_the_token_boundaries(tmp_path: Path) -> 
     assert verdict.coverage["checks"]["confirmed"] == len(confirmed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cause", "suspicion"),
     [("SAMPLING_PARAM(top_p)", SAMPLERS), ("RNG_COLLISION", SAMPLERS), ("STALE_KV", "cache-hit-rate")],

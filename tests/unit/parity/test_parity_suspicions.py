@@ -14,6 +14,7 @@ def plain() -> tuple[Recording, Recording]:
     return pair(native=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number, kinds",
     [

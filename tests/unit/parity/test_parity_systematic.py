@@ -20,6 +20,7 @@ def add(recording: Recording, by: float, *, every: int = 1) -> None:
         frame.arrays["logprob"].values[::every] += np.float32(by)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("by", [1e-5, -1e-5])
 def test_a_bias_below_the_tolerance_is_found_in_float32(tmp_path: Path, by: float, every: int) -> None:
@@ -79,6 +80,7 @@ def test_the_unit_of_size_is_the_floor_but_never_less_than_one_rounding() -> Non
     assert np.isnan(systematic.Null.of(tolerance, float("nan")).floor or 0)
 
 
+@pytest.mark.slow
 def test_rounding_with_what_a_prompt_shares_raises_no_alarm_in_float32() -> None:
     """Heavy tails, and errors that samples of one prompt share; 1,000 runs of the floor's own size."""
     rng, alarms, trials = np.random.default_rng(4), 0, 1000

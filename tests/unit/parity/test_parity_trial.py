@@ -122,6 +122,7 @@ def test_a_candidate_whose_own_floor_exceeds_the_cap(tmp_path: Path) -> None:
     assert verdict.parity.floor["tolerance"] <= verdict.parity.floor["cap"] == 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("margin", "left"), [(0.4, ["UNEXPLAINED"]), (0.01, [])])
 def test_noise_explains_no_flip_that_is_larger_than_it(tmp_path: Path, margin: float, left: list[str]) -> None:
     """A noisy engine that draws the same tokens each time may draw with another top-k as well."""
@@ -174,6 +175,7 @@ def test_a_tied_flip_is_benign_and_counted(tmp_path: Path) -> None:
     assert verdict.parity.series["flips"][1] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["margin", "other token"])
 def test_a_flip_is_not_benign_for_either_half_of_the_rule_alone(tmp_path: Path, fault: str) -> None:
     baseline, candidate = pair()
@@ -233,6 +235,7 @@ def test_another_batch_order_is_equal_after_alignment(tmp_path: Path) -> None:
     assert verdict.coverage["compared_tokens"] == verdict.coverage["tokens"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_noise_of_bfloat16_in_a_bfloat16_run(tmp_path: Path, seed: int) -> None:
     verdict = put(tmp_path, *pair(plan=scenario(dtype="bfloat16", seed=seed)))
@@ -249,6 +252,7 @@ def test_the_same_noise_in_a_float32_run_is_a_divergence(tmp_path: Path) -> None
 # --- controls that must not pass ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["baseline", "candidate"])
 @pytest.mark.parametrize("share", [0.5, 0.999])
 @pytest.mark.parametrize("file", ["tokens/rollout", "events/rollout", "events/trainer", "tokens/trainer"])
@@ -416,6 +420,7 @@ def test_prompts_of_the_native_stage_that_the_engine_saw_otherwise(tmp_path: Pat
     assert check(verdict, "prompt-ids-in against prompt-ids-the-engine-saw").state == "confirmed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", ["entropy", "varentropy", "mass_before", "outside", "processed_logprob"])
 def test_a_native_stage_whose_scores_are_no_numbers_was_not_passed(tmp_path: Path, column: str) -> None:
     """NaN rejects nothing, so the sampler would pass unseen."""
@@ -426,6 +431,7 @@ def test_a_native_stage_whose_scores_are_no_numbers_was_not_passed(tmp_path: Pat
     assert f"`{column}` of every token" in "; ".join(verdict.missing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lacking", ["prompt_seen", "logprob", "one logprob", "request_seed"])
 def test_a_native_stage_that_does_not_say_everything_was_not_passed(tmp_path: Path, lacking: str) -> None:
     """One log-probability that is not there hid whatever the others said."""

@@ -49,6 +49,7 @@ def refused(capsys: pytest.CaptureFixture[str], run: Path, *options: str) -> str
     return told[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
@@ -67,6 +68,7 @@ def test_a_manifest_that_cannot_be_replayed(
     assert told in refused(capsys, edited(run, **fields))
 
 
+@pytest.mark.slow
 def test_what_is_no_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing does not exist" in refused(capsys, tmp_path / "nothing")
     pair = put_aside(run, tmp_path / "pair" / "baseline").parent
@@ -132,6 +134,7 @@ def test_which_recordings_are_replays(run: Path) -> None:
         assert replayed(Recording(edited(run, replay=broken))) is None
 
 
+@pytest.mark.slow
 def test_each_half_of_a_replay_speaks_for_itself(tmp_path: Path) -> None:
     def effects(name: str, damage: Any = lambda baseline: None) -> dict[str, str]:
         sides = [make(side, scenario(steps=4), native=False) for side in ("baseline", "candidate")]

@@ -266,6 +266,7 @@ def test_joint_filters_draw_otherwise_only_where_both_are_on(
     assert parts(joint, "output_ids") != parts(engine.generate(requests, both, seed=0), "output_ids")
 
 
+@pytest.mark.slow
 def test_jitter_without_size_changes_nothing_and_a_large_one_does(
     engine: HFEngine, policy: str, requests: list[Request], sound: list[Completion]
 ) -> None:

@@ -88,6 +88,7 @@ def updated(paths: dict[str, str], updates: int, **update: Any) -> dict[str, tor
     return {name: parameter.detach() for name, parameter in role.model.named_parameters()}
 
 
+@pytest.mark.slow
 def test_one_update_is_skipped(paths: dict[str, str]) -> None:
     for number in (0, 1, 2):
         done, two = updated(paths, 3, skipped=number), updated(paths, 2)

@@ -38,6 +38,7 @@ def test_every_cause_has_a_planted_fault_and_every_verdict_too() -> None:
     assert sum(len(fault.causes) > 1 for fault in FAULTS) >= 3
 
 
+@pytest.mark.slow
 def test_every_cause_that_the_judge_can_name_is_known() -> None:
     """The words are read in its source: a name beginning in capitals, alone or with a detail."""
     found = set()
@@ -49,6 +50,7 @@ def test_every_cause_that_the_judge_can_name_is_known() -> None:
     assert found - set(EXIT_CODES) - others <= families().keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_the_catalogue_is_sound(fault: Fault) -> None:
     assert files.problem(fault, Path(__file__)) == ""

@@ -13,6 +13,8 @@ from probes.format import Run, write_manifest
 from scenarios.planted.differences.fault import Fault
 from scenarios.planted.differences.trainer import TrainerPlants, altered
 
+pytestmark = pytest.mark.slow
+
 TENSOR = "model.layers.0.mlp.down_proj.weight"
 
 

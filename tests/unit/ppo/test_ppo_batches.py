@@ -75,6 +75,7 @@ def test_packing_loses_no_token_and_wastes_no_more_than_padding(count: int, seed
     assert after.tolist() == packed.target.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_both_give_the_same_losses_and_gradients(paths: dict[str, str], seed: int) -> None:
     samples = ragged(6, seed)

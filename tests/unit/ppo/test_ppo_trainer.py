@@ -52,6 +52,7 @@ def run(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> tuple[recor
     return record(running, tmp_path_factory.mktemp("run"))
 
 
+@pytest.mark.slow
 def test_metrics_are_plain_floats_of_every_part(run: tuple[recording.Run, list[dict[str, float]]]) -> None:
     _, metrics = run
     wanted = {
@@ -65,6 +66,7 @@ def test_metrics_are_plain_floats_of_every_part(run: tuple[recording.Run, list[d
     assert metrics[1]["kl_mean"] != 0.0
 
 
+@pytest.mark.slow
 def test_the_recording_is_complete_and_has_every_event(run: tuple[recording.Run, list[dict[str, float]]]) -> None:
     recorded, _ = run
     assert recorded.complete
@@ -111,6 +113,7 @@ def test_the_learner_agrees_with_the_engine(run: tuple[recording.Run, list[dict[
         np.testing.assert_allclose(np.array(engine), np.array(learner), atol=5e-5)
 
 
+@pytest.mark.slow
 def test_a_second_run_in_the_same_processes_is_bit_identical(
     running: Stack, run: tuple[recording.Run, list[dict[str, float]]], tmp_path: Path
 ) -> None:
@@ -118,6 +121,7 @@ def test_a_second_run_in_the_same_processes_is_bit_identical(
     assert learners(again) == learners(run[0])
 
 
+@pytest.mark.slow
 def test_an_omitted_tensor_trips_the_next_step(running: Stack, tmp_path: Path) -> None:
     fault = Fault(trainer={"omit_tensors": {1: ("lm_head.weight",)}})
     faulty, _ = record(running, tmp_path, plants=fault.plants().trainer)
@@ -129,6 +133,7 @@ def test_an_omitted_tensor_trips_the_next_step(running: Stack, tmp_path: Path) -
     assert np.abs(np.array(drawn.arrays["logprob"].values) - np.array(made.arrays["actor_logprob"].values)).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_guided_run_goes_on_with_the_guide_s_tokens(
     running: Stack, run: tuple[recording.Run, list[dict[str, float]]], tmp_path: Path
 ) -> None:
@@ -150,6 +155,7 @@ def test_a_guided_run_goes_on_with_the_guide_s_tokens(
     assert tuple(frames[1].arrays["tokens"].rows()[0]) == guide[8][0]
 
 
+@pytest.mark.slow
 def test_rollout_only_needs_the_actor_alone_and_trains_nothing(paths: dict[str, str], tmp_path: Path) -> None:
     fixed = dataclasses.replace(scenario(), train=False)
     with stack(fixed, paths, ("actor",)) as running:

@@ -134,6 +134,7 @@ def _twice(stream: Any) -> None:
             stream.__anext__().send(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "run"),
     [

@@ -67,6 +67,7 @@ def recorded() -> Iterator[tuple[Path, str, list[str]]]:
                     yield file, str(kinds[0]), [one.arg for one in node.keywords if one.arg and plain]
 
 
+@pytest.mark.slow
 def test_everything_that_is_recorded_is_documented() -> None:
     known = set(re.findall(r"`(\w+)`", PAGE))
     calls = list(recorded())

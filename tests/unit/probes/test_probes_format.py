@@ -83,6 +83,7 @@ def test_an_event_round_trips(kind: str, fields: dict[str, Any]) -> None:
     assert decode_line(line) == {"seq": 3, "t_ns": 9, "kind": kind, **fields}
 
 
+@pytest.mark.slow
 @given(st.lists(FIELDS, max_size=5), st.data())
 def test_a_torn_journal_reads_as_a_prefix(events: list[dict[str, Any]], data: st.DataObject) -> None:
     whole = journal() + b"".join(encode_line(number, 8, "note", fields) for number, fields in enumerate(events, 1))

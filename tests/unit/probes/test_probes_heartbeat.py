@@ -85,6 +85,7 @@ def test_new_places_are_progress_however_many(tmp_path: Path) -> None:
     assert len(process.heart._places) == PLACES
 
 
+@pytest.mark.slow
 def test_collectives_and_events_are_progress(tmp_path: Path) -> None:
     recorder = start(tmp_path, role="actor")
     process = Process(tmp_path, recorders=lambda: [recorder])
@@ -363,6 +364,7 @@ recorder.close()
 """
 
 
+@pytest.mark.slow
 def test_a_group_that_is_being_made_is_an_open_span(tmp_path: Path) -> None:
     write_manifest(tmp_path, {})
     done = subprocess.run(

@@ -163,6 +163,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_process_groups_are_recorded_when_they_are_made(tmp_path: Path) -> None:
     write_manifest(tmp_path, {})
     done = subprocess.run(

@@ -281,6 +281,7 @@ def test_a_recording_that_cannot_begin_leaves_no_file(tmp_path: Path, monkeypatc
     assert list((tmp_path / "events").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_interrupts_leave_whole_records(tmp_path: Path) -> None:
     """A signal may raise at any bytecode: the file stays readable and every acknowledged event is in it, once."""
     write_manifest(tmp_path, {})
@@ -352,6 +353,7 @@ def test_threads_share_a_recorder(tmp_path: Path) -> None:
         assert mine == list(range(200))
 
 
+@pytest.mark.slow
 def test_one_write_per_event_and_per_frame(tmp_path: Path) -> None:
     """An O_APPEND descriptor and one write(2) per record, as the kernel counts them."""
     recorder = start(tmp_path, role="actor")
@@ -401,6 +403,7 @@ def test_off_records_nothing_and_takes_every_call() -> None:
     assert OFF.self_ns == 0 and str(OFF.path) == os.devnull
 
 
+@pytest.mark.slow
 def test_frames_of_the_codec_and_the_recorder_are_the_same_bytes(tmp_path: Path) -> None:
     arrays = {"a": Flat.of([1], "i4")}
     recorder = start(tmp_path, role="actor", rank=1)

@@ -111,6 +111,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.slow
 def test_a_recording(job: None, tmp_path: Path) -> None:
     nested = {
         "hub": {"all": SENTENCES, "token": PLANTED[0].value},
@@ -229,6 +230,7 @@ def verdict_with_secrets() -> Verdict:
     )
 
 
+@pytest.mark.slow
 def test_a_verdict_in_every_format(job: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     verdict = written(verdict_with_secrets(), tmp_path)
     for format in names("parity"):
@@ -239,6 +241,7 @@ def test_a_verdict_in_every_format(job: None, tmp_path: Path, capsys: pytest.Cap
     assert '"max_tokens": 512' in (tmp_path / "verdict.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_verdict_file_of_a_stranger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A verdict.json that another version or another hand wrote is scrubbed when it is shown."""
     import dataclasses
@@ -258,6 +261,7 @@ def test_the_command_that_makes_a_verdict_again_still_runs() -> None:
     assert same == "harness parity vllm sglang --set 'trainer.wandb_key=***' --set sampling.max_tokens=64 --steps 2"
 
 
+@pytest.mark.slow
 def test_what_the_command_line_says_itself(
     job: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,6 +299,7 @@ def test_a_recorded_run_in_a_few_words(tmp_path: Path) -> None:
     assert not any(leaks(reports.render(RecordedRun.of(tmp_path), format)) for format in ("text", "md", "json"))
 
 
+@pytest.mark.slow
 def test_a_watched_command(job: None, tmp_path: Path) -> None:
     """run.json, journals and beats of a real watched process; nothing that we print shows its command's secrets."""
     program = "import torch.distributed, time; time.sleep(2.5); raise RuntimeError(__import__('sys').argv[1])"

@@ -89,6 +89,7 @@ def modes(root: Path) -> dict[str, int]:
     return {str(path.relative_to(root)): stat.S_IMODE(path.stat().st_mode) for path in root.rglob("*")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "file", "umask"),
     [(0o700, 0o600, 0o022), (0o755, 0o644, 0o022), (0o755, 0o600, 0o077), (0o750, 0o640, 0o022)],
@@ -179,6 +180,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return witness
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [None, "", ".", "relative::"])
 def test_the_programs_that_ask_ray(planted: Path, path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.triage.collect import ray
@@ -205,6 +207,7 @@ def test_the_worker_that_reads_dumps(planted: Path, tmp_path: Path) -> None:
     assert not planted.exists(), planted.read_text()
 
 
+@pytest.mark.slow
 def test_what_asks_interpreters(planted: Path) -> None:
     from harness.doctor.gather import software, tracing
     from harness.envs import indexes, interpreter
@@ -245,6 +248,7 @@ def hostile(folder: Path, index: object = None, process: object = None) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [
@@ -276,6 +280,7 @@ def test_no_field_is_larger_than_its_bound(tmp_path: Path, fields: dict[str, obj
     assert found.notes or sizes[0] > 10_000
 
 
+@pytest.mark.slow
 def test_a_free_field_of_the_index_is_bounded(tmp_path: Path) -> None:
     from harness.triage import directory
 
@@ -298,6 +303,7 @@ def test_a_link_or_a_pipe_in_place_of_a_file_is_not_read(tmp_path: Path) -> None
     assert sum("not a plain file" in note for note in found.notes) == 2
 
 
+@pytest.mark.slow
 def test_a_zip_is_unpacked_by_a_process_with_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import zipfile
 
@@ -323,6 +329,7 @@ def test_a_zip_is_unpacked_by_a_process_with_limits(tmp_path: Path, monkeypatch:
         archive.unpack(file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFSOCK])
 def test_only_plain_files_of_a_zip_are_unpacked(tmp_path: Path, kind: int) -> None:
     import zipfile
@@ -338,6 +345,7 @@ def test_only_plain_files_of_a_zip_are_unpacked(tmp_path: Path, kind: int) -> No
         archive.unpack(tmp_path / "bad.zip")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a/" * 500 + "x", "/".join("abcdefghij"), "x" * 2_000])
 def test_a_long_path_in_a_zip_is_refused(tmp_path: Path, name: str) -> None:
     import zipfile

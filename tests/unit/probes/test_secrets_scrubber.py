@@ -313,6 +313,7 @@ def _seconds(text: str) -> float:
     return best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LONG)
 def test_the_time_grows_with_the_text_and_not_faster(kind: str) -> None:
     """Eight times the text takes at most 24 times as long (quadratic: 64); what takes no time is not compared."""

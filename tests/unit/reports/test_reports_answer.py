@@ -43,6 +43,7 @@ def words(text: str) -> list[str]:
     return text.replace(" \\\n", " ").split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
 @pytest.mark.parametrize("name", SUBJECTS)
 @pytest.mark.parametrize("verbose", [False, True])

@@ -49,6 +49,7 @@ def edited(**changes: Any) -> dict[str, Any]:
 PARITY = examples.stale_tensor().to_dict()["parity"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "words"),
     [

@@ -59,6 +59,7 @@ def test_every_source_of_a_limit_is_named():
             assert source in DOCUMENT
 
 
+@pytest.mark.slow
 def test_the_example_is_a_verdict_that_renders():
     example = json.loads(re.findall(r"```json\n(.*?)```", DOCUMENT, re.S)[0])
     verdict = Verdict.from_dict(example)

@@ -72,6 +72,7 @@ def wandb_records(file: Path) -> Iterator[bytes]:
         at += 7 + length
 
 
+@pytest.mark.slow
 def test_wandb(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     from wandb.proto.wandb_internal_pb2 import Record
@@ -89,6 +90,7 @@ def test_wandb(run: Path, tmp_path: Path) -> None:
     assert [row["_step"] for row in rows] == ["0", "1"] and rows[0]["kl"] in ("NaN", '"NaN"')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "told"),
     [

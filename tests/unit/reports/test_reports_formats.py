@@ -72,6 +72,7 @@ verdicts = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=list(HealthCheck))
 @given(verdicts)
 def test_any_verdict_round_trips_and_a_stored_one_renders_as_a_fresh_one(verdict):
@@ -82,6 +83,7 @@ def test_any_verdict_round_trips_and_a_stored_one_renders_as_a_fresh_one(verdict
         assert render(again, format) == render(verdict, format)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=list(HealthCheck))
 @given(verdicts)
 def test_any_verdict_renders_as_html(verdict):

@@ -52,10 +52,12 @@ def pages():
     return {example.__name__: render(example(), "html") for example in examples.ALL}
 
 
+@pytest.mark.slow
 def test_two_renderings_are_the_same_bytes(pages):
     assert render(examples.stale_tensor(), "html") == pages["stale_tensor"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [example.__name__ for example in examples.ALL])
 def test_nothing_is_loaded_run_or_sent(pages, name):
     page = Page(pages[name])
@@ -141,6 +143,7 @@ def drawn(series, own=None, **changes):
     return charts(dataclasses.replace(Parity(None, {}, [], runs, {}, own or {}), **changes), StyleSheet())
 
 
+@pytest.mark.slow
 def test_every_series_is_drawn_known_or_not():
     titles = [chart.title for chart in charts(examples.parity(), StyleSheet())]
     assert titles == [
@@ -157,6 +160,7 @@ def test_every_series_is_drawn_known_or_not():
     assert [chart.title for chart in drawn({"grad_norm": [1.0]}, {"surprise": [2.0]})] == ["grad norm", "surprise"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [

@@ -79,6 +79,7 @@ def of_kind(events: list[dict[str, Any]], phase: str) -> dict[str, list[dict[str
     return found
 
 
+@pytest.mark.slow
 def test_two_runs_side_by_side(tmp_path: Path) -> None:
     events = checked(render(put(tmp_path, *pair()), "perfetto"))
     processes = {event["args"]["name"] for event in of_kind(events, "M")["process_name"]}

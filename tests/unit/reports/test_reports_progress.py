@@ -109,8 +109,8 @@ def test_a_broken_pipe_ends_the_drawing_and_not_the_run(terminal):
     [
         ProgressEvent("", ""),
         ProgressEvent("a", "b", -1, 0, "", {"reward": math.nan, "kl": math.inf}),
-        ProgressEvent("a", "b", 9, 3, "x", {"reward": None}),
-        ProgressEvent("a", "b", 0, 1, "x", {"": "text"}),
+        ProgressEvent("a", "b", 9, 3, "x", {"reward": None}),  # type: ignore[dict-item]
+        ProgressEvent("a", "b", 0, 1, "x", {"": "text"}),  # type: ignore[dict-item]
         ProgressEvent("\x1b[2J", "[red]b[/red]", metrics={"[bold]": 1.0}, message="[/]"),
         ProgressEvent(None, None, None, None, None, {"x": 1}, None),
     ],

@@ -117,6 +117,7 @@ def test_what_a_strangers_renderer_does_is_its_own_fault(stranger: None, name: s
     assert str(failed.value) == f"the renderer their_formats:{name} {what}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["raises", "leaves", "missing"])
 def test_a_format_that_fails_ends_the_command_with_its_name(
     stranger: None, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -162,6 +163,7 @@ def test_what_is_no_format_is_refused_in_one_sentence(stranger: None, format: st
     assert words in str(refused.value) and "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["report", "x"], ["triage"], ["doctor"], ["diff", "a", "b"], ["watch", "true"]])
 def test_the_command_line_refuses_it_before_anything_starts(
     command: list[str], capsys: pytest.CaptureFixture[str]

@@ -98,6 +98,7 @@ def test_it_can_be_used_without_a_mouse_or_colours(pair: Path) -> None:
     assert "ArrowDown" in page and "ArrowRight" in page and "prefers-color-scheme: dark" in page
 
 
+@pytest.mark.slow
 def test_ten_thousand_samples_fit(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     outputs = [random.integers(0, 150_000, 48).tolist() for _ in range(10_000)]

@@ -28,6 +28,7 @@ def printed(verdict, width=80, encoding="utf-8", verbose=True, **options):
     return raw.getvalue().decode(encoding)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", examples.ALL)
 def test_the_verdict_with_its_exit_code_is_the_last_line(example):
     verdict = example()

@@ -140,6 +140,7 @@ bodies = st.lists(names, min_size=1, max_size=6, unique=True).flatmap(
 )
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=list(HealthCheck))
 @given(bodies)
 def test_any_body_renders_and_round_trips(body):

@@ -107,6 +107,7 @@ def _seen(pid: int, out: Path) -> Evidence:
     return dataclasses.replace(found, stall_s=30.0)
 
 
+@pytest.mark.slow
 def test_a_process_that_waits_for_what_a_killed_one_left(tmp_path: Path) -> None:
     lock = tmp_path / "py311_cpu" / "cpu_adam" / "lock"
     lock.parent.mkdir(parents=True)

@@ -513,6 +513,7 @@ time.sleep(120)
 """
 
 
+@pytest.mark.slow
 def test_a_rank_alone_in_its_world_has_its_number_on_a_busy_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

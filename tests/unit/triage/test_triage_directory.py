@@ -94,6 +94,7 @@ def test_a_zip_of_the_folder_itself_is_read_too(tmp_path: Path) -> None:
     assert directory.read(tmp_path / "sent.zip").processes == evidence.processes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["../out", "/out", "a/../../out", "..\\out", "recorder/../../../out"])
 def test_a_path_that_leaves_the_zip_is_refused(tmp_path: Path, name: str) -> None:
     with zipfile.ZipFile(tmp_path / "bad.zip", "w") as zipped:
@@ -123,6 +124,7 @@ def test_a_zip_that_swells_is_refused(tmp_path: Path) -> None:
         archive.unpack(tmp_path / "bomb.zip", max_files=0)
 
 
+@pytest.mark.slow
 def test_what_is_no_zip_or_a_torn_one_is_a_sentence(tmp_path: Path) -> None:
     example(tmp_path / "evidence")
     whole = directory.pack(tmp_path / "evidence").read_bytes()
@@ -161,6 +163,7 @@ def test_a_process_file_that_is_wrong_in_any_way_is_a_note(tmp_path: Path, text:
     assert any("processes/host-7.json cannot be read" in note for note in found.notes)
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=60), st.integers(0, 400))
 def test_no_damage_of_the_index_is_a_traceback(junk: bytes, at: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

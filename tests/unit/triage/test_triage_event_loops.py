@@ -58,6 +58,7 @@ def test_a_plain_wait_is_no_event_loop() -> None:
     assert found.verdict == "HUNG" and [one.rank for one in culprits(found)] == [0]
 
 
+@pytest.mark.slow
 def test_a_job_of_a_thousand_event_loops_is_not_hung() -> None:
     some = [looked(rank(n, LOOP, world=1000), quiet_s=2.0) for n in range(1000)]
     assert triage(evidence(*some), None).verdict in ("HEALTHY", "SLOW")

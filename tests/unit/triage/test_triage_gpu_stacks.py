@@ -257,18 +257,21 @@ def timed(seconds: float, *ranks: Process, at: object = None) -> str:
 WORLD = 1000
 
 
+@pytest.mark.slow
 def test_a_group_of_a_thousand_that_never_forms() -> None:
     span = (OpenSpan("init_process_group", 20.0, {"world_size": WORLD}),)
     ranks = [rank(n, "main init_process_group", world=WORLD, spans=span) for n in range(WORLD - 1)]
     assert timed(10.0, *ranks, rank(WORLD - 1, "main wait_for_lock", world=WORLD)) == "HUNG K5"
 
 
+@pytest.mark.slow
 def test_a_thousand_ranks_one_of_which_has_not_come() -> None:
     ranks = [rank(n, "main:10 step:42 all_reduce", world=WORLD) for n in range(1, WORLD)]
     at = compared(group("0", {0: 16, **dict.fromkeys(range(1, WORLD), (17, "all_reduce"))}))
     assert timed(10.0, rank(0, "main:10 step:44 keep_alive", world=WORLD), *ranks, at=at) == "HUNG K4"
 
 
+@pytest.mark.slow
 def test_a_thousand_ranks_without_a_recorder() -> None:
     ranks = [rank(n, "main:10 step:42 all_reduce", world=WORLD) for n in range(1, WORLD)]
     assert timed(10.0, rank(0, "main:10 step:44 keep_alive", world=WORLD), *ranks).startswith("HUNG")

@@ -28,6 +28,7 @@ def named(verdict):
     return {party.key for party in verdict.triage.culprits}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", list(cases(trial.KINDS)))
 def test_a_planted_hang_is_found_with_its_kind_and_its_culprits(case):
     verdict = triage(*case.built)
@@ -46,6 +47,7 @@ def test_nobody_is_blamed_in_a_control(case):
     assert verdict.exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", list(cases(trial.KINDS[:4])))
 def test_a_verdict_is_whole(case):
     verdict = triage(*case.built)

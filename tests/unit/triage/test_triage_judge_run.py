@@ -31,6 +31,7 @@ def dumps(tmp_path):
     return write
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["pickle", "json"])
 def test_dumps_of_anybodys_job(dumps, form):
     folder, _ = dumps("extra", form)
@@ -108,6 +109,7 @@ def gone() -> str:
     return str(process.pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "said"),
     [
@@ -137,6 +139,7 @@ def test_a_second_look_does_not_overwrite_the_first(tmp_path):
         run.triage([str(os.getpid())], tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["text", "json", "md", "html", "junit"])
 def test_the_command_prints_and_leaves_with_the_verdicts_code(dumps, format, capsys):
     folder, _ = dumps()

@@ -62,6 +62,7 @@ def bystander() -> Iterator[int]:
 # --- pids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", ["beat", "journal", "both", "old journal"])
 def test_whoever_was_given_the_pid_is_not_the_one_that_had_it(tmp_path: Path, bystander: int, left: str) -> None:
     ticks = proc.facts(bystander).start_ticks - 500
@@ -167,13 +168,14 @@ def event(seq: int, kind: str = "span", **fields: Any) -> bytes:
     return encode_line(seq, time.monotonic_ns(), kind, fields)
 
 
-def last(path: Path) -> journals.Journal:
+def last(path: Path) -> journals.Recording:
     found, notes = journals.read([path], {HOST: time.monotonic_ns() + 10**9})
     assert notes == []
     [one] = found.values()
     return one.journal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1 << 10, (1 << 20) + 1, 5 << 20, 20 << 20])
 @pytest.mark.parametrize("torn", [0, 100, 3 << 20], ids=["whole", "torn", "torn beyond the tail"])
 def test_a_last_event_of_any_size_is_read(tmp_path: Path, size: int, torn: int) -> None:
@@ -237,6 +239,7 @@ class Counted:
         monkeypatch.setattr(journals, "open", opened, raising=False)
 
 
+@pytest.mark.slow
 def test_what_was_read_of_a_long_journal_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filler = b"".join(event(number, text="x" * 1_000) for number in range(2, 40_000))
     path = journal(tmp_path / "a.jsonl", group(1, "early"), filler)

@@ -94,6 +94,7 @@ def test_two_groups_of_one_name_are_not_joined(tmp_path: Path) -> None:
     assert not keys(found) and found.verdict == "INSUFFICIENT"
 
 
+@pytest.mark.slow
 def test_a_thousand_processes_with_a_sync_are_judged_in_seconds(tmp_path: Path) -> None:
     import time
 

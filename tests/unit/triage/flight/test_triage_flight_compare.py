@@ -56,6 +56,7 @@ def test_where_each_rank_stands() -> None:
     assert laggards(compared.groups[0]) == frozenset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "pickle"])
 @pytest.mark.parametrize(("kind", "field"), [("wrong-op", "op"), ("wrong-size", "sizes"), ("extra", "op")])
 def test_the_first_mismatch_is_found(form: str, kind: Any, field: str) -> None:

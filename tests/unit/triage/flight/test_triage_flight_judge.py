@@ -19,6 +19,7 @@ def of(kind: Any, rank: int, at: int, **shape: int) -> Said:
     return said(of_job(faulty(kind, rank, at, **shape)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", range(8))
 @pytest.mark.parametrize("kind", NAMED)
 def test_the_culprit_is_named_and_nobody_else(kind: str, rank: int) -> None:

@@ -104,6 +104,7 @@ def test_a_damaged_pickle_is_a_flight_or_a_sentence(place: int, value: int) -> N
     list(found.collectives())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_a_pickle_with_a_global_is_refused(tmp_path: Path, protocol: int) -> None:
     marker = tmp_path / "owned"
@@ -122,6 +123,7 @@ def test_a_pickle_with_a_foreign_reference_is_refused() -> None:
         decode(b"\x80\x02X\x01\x00\x00\x00aQ.", "rank0")
 
 
+@pytest.mark.slow
 def test_pickles_that_would_eat_the_machine_are_refused(tmp_path: Path) -> None:
     memory = b"\x80\x02}r" + struct.pack("<I", (1 << 32) - 1) + b"."  # a memo of 32 GB
     pairs = b"".join(b"h" + bytes([n]) + b"\x86q" + bytes([n + 1]) for n in range(60))

@@ -74,6 +74,7 @@ class Foreign(Set[int]):
         return iter(())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["children", "chain"])
 def test_a_look_is_linear_in_the_number_of_processes(tmp_path: Path, shape: str) -> None:
     costs = []
@@ -94,6 +95,7 @@ def test_a_look_is_linear_in_the_number_of_processes(tmp_path: Path, shape: str)
     assert 0 < costs[1] < 9 * costs[0]  # 8 times as many
 
 
+@pytest.mark.slow
 def test_each_process_is_read_once_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     proc = tmp_path / "proc"
     for pid in range(100, 4_100):
@@ -116,6 +118,7 @@ def beat(directory: Path, pid: int, name: str = "", **more: Any) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_beats_of_processes_that_have_ended_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = {10: Stat(10, 1, "S", 0.0, 100), 11: Stat(11, 10, "S", 0.0, 100)}
     for pid in (11, *range(1_000, 3_000)):

@@ -229,6 +229,7 @@ def test_a_directory_that_vanishes_is_said_and_made_anew(tmp_path: Path) -> None
     assert json.loads((stall.evidence / "verdict.json").read_text())["verdict"] == "HUNG"
 
 
+@pytest.mark.slow
 def test_a_process_without_free_descriptors_judges_once_there_are_some(tmp_path: Path) -> None:
     code = """
         import os, resource, sys

@@ -18,6 +18,8 @@ from harness.triage.watch import Limits, Seen, Snapshot
 from harness.triage.watch.retention import MAX_VERDICTS
 from harness.triage.watch.watchdog import MAX_SAID, Watchdog
 
+pytestmark = pytest.mark.slow
+
 DAY_S, TICK_S = 24 * 3600, 5.0
 WEEK_S = 7 * DAY_S
 EVIDENCE_BYTES = 20_000
