@@ -10,6 +10,7 @@ import hashlib
 import html
 import itertools
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -20,6 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from probes.redaction import scrub
+from reports.nightly_model import LABELS
 from reports.sections.nightly import TONES, duration
 from reports.text import clean, number, show
 
@@ -30,14 +32,15 @@ _WIDTH, _HEIGHT = 6, 16  # of a night in the heat map
 
 _CSS = """
 :root { color-scheme: light dark; --ink: #1b2130; --paper: #fff; --muted: #5a6374; --rule: #dde1e8;
-  --ok: #2f9e68; --bad: #c02626; --warn: #d49a1f; --known: #4f8fc0; --none: #e4e7ec; }
+  --ok: #1f7f50; --bad: #c02626; --warn: #9a6700; --known: #2f73a8; --none: #dde1e8; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --paper: #14171d; --muted: #9ba5b6; --rule: #2d333f;
-  --ok: #2f8a5f; --bad: #ff6b6b; --warn: #e6b450; --known: #7db7e4; --none: #262b35; } }
+  --ok: #4cb98a; --bad: #ff6b6b; --warn: #e6b450; --known: #7db7e4; --none: #2d333f; } }
 body { margin: 0; padding: 1.6rem; background: var(--paper); color: var(--ink);
   font: 14px/1.5 system-ui, "Noto Sans", "DejaVu Sans", sans-serif; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.05rem; margin-top: 2rem; } a { color: inherit; }
 table { border-collapse: collapse; } td, th { padding: .15rem .8rem .15rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--rule); white-space: nowrap; }
+.courses td, .courses th { vertical-align: middle; }
 td.told { white-space: normal; overflow-wrap: anywhere; min-width: 16rem; } h1 { overflow-wrap: anywhere; }
 tr { content-visibility: auto; contain-intrinsic-size: auto 1.4rem; }
 .muted { color: var(--muted); } svg { vertical-align: middle; }
@@ -45,6 +48,9 @@ tr { content-visibility: auto; contain-intrinsic-size: auto 1.4rem; }
 .warn { fill: var(--warn); color: var(--warn); } .known { fill: var(--known); color: var(--known); }
 .none { fill: var(--none); } path { fill: none; stroke: var(--ink); stroke-width: 1.2; } .mark { fill: var(--bad); }
 b.ok, b.bad, b.warn, b.known { font-weight: 650; }
+@media (max-width: 48rem) { body { padding: 1rem; } tr.head, td.told:empty { display: none; } svg { max-width: 100%; }
+  table, tbody, tr { display: block; } tr { border-bottom: 1px solid var(--rule); padding: .4rem 0; }
+  td, th { display: inline-block; border: 0; vertical-align: middle; } td.told, .courses th { display: block; } }
 """
 _POLICY = base64.b64encode(hashlib.sha256(_CSS.encode()).digest()).decode()
 
@@ -117,7 +123,9 @@ def _spark(values: Sequence[float], width: int = 120, height: int = 18) -> str:
     finite = [value for value in values if abs(value) < float("inf")]
     if not finite:
         return ""
-    low, span = min(finite), (max(finite) - min(finite)) or 1.0
+    low, span = min(finite), max(finite) - min(finite)
+    if not span:  # a line in the middle
+        low, span = low - 0.5, 1.0
     step, moved, parts = width / max(1, len(values) - 1), True, []
     for index, value in enumerate(values):
         if not abs(value) < float("inf"):
@@ -132,11 +140,14 @@ def _spark(values: Sequence[float], width: int = 120, height: int = 18) -> str:
 def _cell(
     folder: Path, name: str, course: Sequence[Any], metrics: Sequence[dict[str, float]], started: dict[int, str]
 ) -> str:
-    parts = [f'<p><a href="../{MARKER}">all cells</a></p>\n<h1>{_text(name)}</h1>\n<table>\n']
+    parts = [f'<p><a href="../{MARKER}">all cells</a></p>\n<h1>{_text(name)}</h1>\n<table class="courses">\n']
     for metric in SPARKS:
         values = [one[metric] for one in metrics]
         if spark := _spark(values, 360, 40):
-            parts.append(f"<tr><th>{metric}</th><td>{spark}</td><td>{show(values[-1])}</td></tr>\n")
+            finite = [value for value in values if math.isfinite(value)]
+            span = f"{show(min(finite))} to {show(max(finite))}"
+            told = f'<td>{show(values[-1])}</td><td class="muted">{span}</td>'
+            parts.append(f"<tr><th>{_text(LABELS.get(metric, metric))}</th><td>{spark}</td>{told}</tr>\n")
     parts.append("</table>\n<h2>Nights</h2>\n<table>\n")
     for index in range(len(course) - 1, -1, -1):
         row = course[index]
@@ -151,7 +162,7 @@ def _night(folder: Path, row: Any, start: str) -> str:
     if row.path and not row.removed and (file := Path(row.path) / "report.html").is_file():
         report = f'<a href="{quote(os.path.relpath(file, folder / "cells"))}">report</a>'
     return (
-        f'<tr><td>{row.night_id}</td><td>{_text(start)}</td><td><b class="{tone}">{_text(row.status)}</b></td>'
+        f'<tr><td>{row.night_id}</td><td>{_text(_minute(start))}</td><td><b class="{tone}">{_text(row.status)}</b></td>'
         f"<td>{_text(row.verdict)}</td><td class='told'>{'<br>'.join(_told(row.changes))}</td><td>{report}</td></tr>\n"
     )
 
@@ -161,7 +172,7 @@ def _told(changes: str) -> Iterator[str]:
     if '"text"' not in changes and '"confirmation": ""' in changes:
         return
     value = scrub(json.loads(changes))
-    for title, key in (("new", "new"), ("another since then", "explains"), ("gone", "gone"), ("as before", "standing")):
+    for title, key in (("new", "new"), ("others since then", "explains"), ("gone", "gone"), ("as before", "standing")):
         yield from (f"{title}: {_text(one['text'])}" for one in value[key])
     yield from (f"known: {_text(text)}" for text in value["known"])
     if value["confirmation"]:
@@ -169,12 +180,20 @@ def _told(changes: str) -> Iterator[str]:
 
 
 def _index(nights: Sequence[tuple[int, str]], lines: Sequence[str]) -> str:
-    span = f"nights {nights[0][0]} to {nights[-1][0]}, {_text(nights[-1][1])}" if nights else "no night"
+    span = "no night"
+    if nights:
+        span = f"nights {nights[0][0]} to {nights[-1][0]}, the last of {_text(_minute(nights[-1][1]))}"
     key = ", ".join(f'<b class="{tone}">{status}</b>' for status, tone in TONES.items())
-    head = "<tr><th>cell</th><th>last</th><th>nights, the newest on the right</th>"
-    head += "<th>max |Δ logprob|</th><th>time</th></tr>"
+    key += ", grey: did not run"
+    head = "<tr class='head'><th>cell</th><th>last</th><th>nights, the newest on the right</th>"
+    head += f"<th>{LABELS[SPARKS[0]]}</th><th>time</th></tr>"
     body = f'<h1>Nightly</h1>\n<p class="muted">{len(lines)} cells, {span}. {key}</p>\n'
     return _page("Nightly", f"{body}<table>\n{head}\n{''.join(lines)}</table>\n")
+
+
+def _minute(started: str) -> str:
+    """2026-11-26T09:04:26+00:00 without what nobody reads."""
+    return f"{started[:16].replace('T', ' ')}{' UTC' if started.endswith('+00:00') else started[19:]}"
 
 
 def _page(title: str, body: str) -> str:

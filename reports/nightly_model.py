@@ -11,6 +11,10 @@ from reports.codec import Number
 Kind = Literal["verdict", "cause", "metric", "fewer", "slower", "finding", "known", "moved", "setting"]
 Status = Literal["OK", "NEW", "REGRESSED", "FLAKY", "FIXED", "STILL FAILING", "KNOWN", "COULD NOT RUN"]
 
+LABELS = {  # of metrics whose names are no words
+    "max_delta_logprob": "max |Δ logprob|", "k1": "mean Δ logprob", "compared_tokens": "tokens compared",
+    "native_samples": "native samples",
+}  # fmt: skip
 CHANGED: tuple[Status, ...] = ("REGRESSED", "FLAKY", "FIXED", "NEW", "COULD NOT RUN")
 
 

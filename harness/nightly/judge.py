@@ -17,7 +17,7 @@ from functools import partial
 from typing import cast
 
 from harness.nightly.observation import Observation, group_and_name, metric
-from reports.nightly_model import Change, Kind, Status
+from reports.nightly_model import LABELS, Change, Kind, Status
 from reports.text import counted, figure
 
 WINDOW = 28  # nights; a level that has held for so long is the cell's new normal
@@ -32,7 +32,7 @@ SLOWER = math.log(1.5)  # of seconds a step beyond what the other phases of the 
 BRIEF = 0.02  # seconds a step; a shorter phase is the scheduler's
 FEWER_TOKENS = 0.98  # of the median; another version may stop a sample elsewhere
 _FEWER = {"steps": 1.0, "samples": 1.0, "native_samples": 1.0, "compared_tokens": FEWER_TOKENS}
-_NUMBERS = {"max_delta_logprob": "max |Δ logprob|", "k1": "mean Δ logprob"}
+_NUMBERS = ("max_delta_logprob", "k1")
 _ERROR = ("verdict", "ERROR")
 _CAP = 1e-4  # nats: float32's (`harness.parity.facts.floor`), the strictest, where a verdict names none
 
@@ -180,8 +180,7 @@ def _missing(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
 
 def _label(name: str) -> str:
     group, kind = group_and_name(name)
-    label = _NUMBERS.get(kind, kind.replace("_", " ").replace("compared tokens", "tokens compared"))
-    return f"{group}: {label}" if group else label
+    return metric(group, LABELS.get(kind, kind))
 
 
 def _numbers(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
