@@ -23,10 +23,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "support"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """By day the tests marked `night` are skipped: what they show is shown in part by a shorter one beside them."""
+    """By day the tests marked `night` are skipped: what they show is shown in part by a shorter one beside them, or by
+    the main job, as that an environment draws."""
     for item in items if not NIGHT else ():
         if item.get_closest_marker("night"):
             item.add_marker(pytest.mark.skip(reason="at night only: TEST_PROFILE=nightly"))
+    # The longest files first: at the end no worker waits for one that the other has just begun.
+    items.sort(key=lambda item: item.get_closest_marker("engines") is None)
 
 
 @pytest.fixture(scope="session")

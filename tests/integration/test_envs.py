@@ -29,6 +29,7 @@ def test_an_environment_is_sound(engine: str) -> None:
     assert [item.found for item in checks if item.outcome == "failed"] == []
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("engine", registry.names(embedded=False))
 def test_a_prompt_goes_through_the_real_engine(engine: str) -> None:
     environment = envs.resolve(engine)

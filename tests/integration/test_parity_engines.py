@@ -22,16 +22,7 @@ from scenarios.planted.differences.catalog import named
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(2400)]
 
 # One of each kind of seam; all of one scenario, so that they share a baseline.
-PLANTED = (
-    "control",
-    "temperature",
-    "text-prompt",
-    "stale-tensor",
-    "shifted-logprobs",
-    "noisy-candidate",
-    "trainer-mask-shifted",
-    "train-batch-halved",
-)
+PLANTED = ("control", "temperature", "text-prompt", "stale-tensor", "trainer-mask-shifted")
 STALE = "model.layers.0.mlp.down_proj.weight"
 
 
@@ -105,7 +96,6 @@ def test_first_places(planted: dict[str, Outcome]) -> None:
     assert first("temperature").step == 0
     assert (first("text-prompt").step, first("text-prompt").sample) == (0, 5)
     assert first("stale-tensor").step == 3 and STALE in str(first("stale-tensor"))
-    assert first("shifted-logprobs").step == 0 and first("shifted-logprobs").field == "logprob"
 
 
 def test_a_recording_torn_in_the_middle_is_inconclusive(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,5 +51,8 @@ def test_a_planted_fault_in_bfloat16(planted: dict[str, Outcome], name: str) -> 
 
 
 @pytest.mark.engines
-def test_vllm_and_sglang_are_the_same_run_in_bfloat16(tmp_path: Path) -> None:
-    is_the_same(harness.run_parity("vllm", "sglang", scenario="ppo-tiny-bf16", out=tmp_path / "it"))
+@pytest.mark.parametrize(
+    "options", [{"steps": 4, "native": False}, pytest.param({}, marks=pytest.mark.night)], ids=["shortened", "whole"]
+)
+def test_vllm_and_sglang_are_the_same_run_in_bfloat16(options: dict[str, Any], tmp_path: Path) -> None:
+    is_the_same(harness.run_parity("vllm", "sglang", scenario="ppo-tiny-bf16", out=tmp_path / "it", **options))

@@ -39,9 +39,10 @@ def proven(verdict: Verdict, side: str) -> list[float]:
     return [event["proof_max_delta"] for event in Run(verdict.paths["run"] + f"/{side}").events(kind="sync")]
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("baseline", "candidate", "kind", "changes"),
-    [("hf", "vllm", "llama", {}), pytest.param("vllm", "sglang", "qwen3_moe", EXPERTS, marks=pytest.mark.night)],
+    [("hf", "vllm", "llama", {}), ("vllm", "sglang", "qwen3_moe", EXPERTS)],
 )
 def test_a_model_of_another_architecture_is_the_same_run_on_both_engines(
     baseline: str, candidate: str, kind: str, changes: dict[str, Any], built_in: dict[str, str], tmp_path: Path

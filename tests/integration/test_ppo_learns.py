@@ -81,6 +81,7 @@ def test_the_saved_policy_draws_in_an_engine_as_the_learner_does(run: recording.
         assert one == pytest.approx(other, abs=1e-4)
 
 
+@pytest.mark.night
 def test_the_builders_make_the_same_bytes_in_another_process(built_in: dict[str, str], tmp_path: Path) -> None:
     import subprocess
     import sys

@@ -227,6 +227,7 @@ def test_their_cause_is_recognised_proven_by_their_trial_and_named_with_their_fi
     ]
 
 
+@pytest.mark.night
 def test_their_engine_that_misbehaves_is_blamed_by_its_package(python: Path, tmp_path: Path) -> None:
     words = ("parity", "hf", "dies", "--rollout-only", "--steps", "1", "--no-native", "--out", tmp_path / "run")
     code, _, err = harness(python, *words)

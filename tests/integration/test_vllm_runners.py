@@ -22,7 +22,7 @@ from scenarios.engines.engine import Request
 from scenarios.engines.hf.engine import HFEngine
 from scenarios.settings import Engine, Sampling, Scenario
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.engines, pytest.mark.night, pytest.mark.timeout(2400)]
 SAMPLING = Sampling(temperature=0.9, top_k=80, top_p=0.97, max_tokens=6, min_tokens=2)
 # Three slots for seven requests, of which some go on from tokens that were drawn already: slots are handed on.
 SCENARIO = Scenario(engine=Engine(max_model_len=128, max_num_seqs=3), sampling=SAMPLING)
