@@ -19,7 +19,7 @@ from harness import envs
 from harness.cluster import launch
 from harness.cluster.launch import driver_seat
 from harness.errors import BadInput, HarnessError
-from harness.parity.runs.preflight import preflight
+from harness.parity.runs.preflight import check_cores, preflight
 from harness.warm import state
 from harness.warm.keeper import Order, Word
 from scenarios.settings import Scenario
@@ -47,8 +47,11 @@ def up(
         raise BadInput(f"engines are up already ({there.names}, since {there.since})", fix="harness down")
     for backend in backends:
         preflight(scenario, backend)
+    environments = [envs.resolve(backend) for backend in backends]
+    for environment in environments:
+        check_cores(environment, scenario)
     order = Order(
-        [str(envs.parse(backend)) for backend in backends], [envs.resolve(one).to_json() for one in backends],
+        [str(envs.parse(backend)) for backend in backends], [one.to_json() for one in environments],
         scenario.to_json(), native and scenario.native.samples > 0, device, idle_s,
     )  # fmt: skip
     root = driver_seat().env["PYTHONPATH"]

@@ -4,15 +4,17 @@ first."""
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from harness import envs
+from harness.envs.environment import Environment
 from harness.errors import BadInput
 from harness.parity.runs import user_mapping
 from reports.text import counted
 from scenarios import prompts
-from scenarios.engines import parameters
+from scenarios.engines import parameters, processes
 from scenarios.engines.engine import ParameterRefused
 from scenarios.settings import BUILTIN, Scenario
 
@@ -38,6 +40,17 @@ def preflight(scenario: Scenario, backend: str, mapping: dict[str, Any] | None =
         raise BadInput(str(error)) from error
     except prompts.PromptError as error:
         raise BadInput(str(error), fix=error.fix) from error
+
+
+def check_cores(environment: Environment, scenario: Scenario, address: str | None = None) -> None:
+    """Refuse more ranks of an engine than this process has cores for them; on a cluster at `address` the engine itself
+    does, for its host has others. Raises BadInput."""
+    ranks = scenario.engine.tensor_parallel
+    if ranks > 1 and environment.device == "cpu" and not address:
+        try:
+            processes.cores(ranks, os.sched_getaffinity(0))
+        except ParameterRefused as error:
+            raise BadInput(str(error), fix=f"--set engine.tensor_parallel={len(os.sched_getaffinity(0))}") from error
 
 
 def check_pair(base: Scenario, other: Scenario) -> None:

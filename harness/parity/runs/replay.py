@@ -21,7 +21,7 @@ from harness.cluster.waiting import RunCut
 from harness.errors import BadInput
 from harness.parity.runs.command_line import command_line
 from harness.parity.runs.options import LaunchOptions, command_options
-from harness.parity.runs.preflight import preflight
+from harness.parity.runs.preflight import check_cores, preflight
 from harness.parity.runs.recording import compacted, guarded, judged, recording_in, written
 from reports import places
 from reports.model import Finding, Verdict
@@ -67,6 +67,7 @@ def run_replay(
     scenario = dataclasses.replace(known.scenario, steps=window.stop, guided=False)
     environment = envs.resolve(backend)
     preflight(scenario, backend)
+    check_cores(environment, scenario, options.address)
     reproduce = command_line(
         "replay", Path(run), backend=backend, steps=steps, from_step=from_step or None, cap=cap,
         **command_options(options),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
+from harness import envs
 from harness.errors import BadInput
 from harness.parity.runs import run
 from harness.parity.runs.options import RunOptions
-from harness.parity.runs.preflight import check_resume, preflight
+from harness.parity.runs.preflight import check_cores, check_resume, preflight
 from scenarios.settings import Engine, Model, Prompts, Scenario
 
 MANIFEST = {"format": 1, "step": 3, "version": 4, "scenario": {}, "files": {}}
@@ -127,3 +129,14 @@ def test_a_run_with_a_mapping_of_the_users_is_not_held_to_ours(tmp_path: Path, m
         run.run_scenario("ppo-tiny", refused, backend="sglang")
     with pytest.raises(KeyError, match="past the preflight"):
         run.run_scenario("ppo-tiny", refused, backend="sglang", mapping=str(mapping))
+
+
+def test_more_ranks_than_cores_are_refused_before_anything_starts_here_and_on_a_cpu() -> None:
+    cores = len(os.sched_getaffinity(0))
+    scenario, environment = Scenario(engine=Engine(tensor_parallel=cores + 1)), envs.resolve("hf")
+    with pytest.raises(BadInput, match=f"needs a core of its own, and this process may use {cores}") as refused:
+        check_cores(environment, scenario)
+    assert refused.value.fix == f"--set engine.tensor_parallel={cores}"
+    check_cores(environment, Scenario(engine=Engine(tensor_parallel=cores)))
+    check_cores(environment, scenario, "10.0.0.1:6379")
+    check_cores(dataclasses.replace(environment, device="cuda"), scenario)
