@@ -70,6 +70,14 @@ Cold = Annotated[bool, typer.Option("--cold", help="start new engines, even wher
 Stall = Annotated[
     str, typer.Option(help="examine a run that made no progress for this long, and end it if it hangs; 0: never")
 ]
+TokenFile = Annotated[
+    str,
+    typer.Option(
+        "--token-file",
+        help="the file with the token that watches serve evidence with; default: the variable RLHF_HARNESS_TOKEN",
+        show_default=False,
+    ),
+]
 Cap = Annotated[
     float | None,
     typer.Option(

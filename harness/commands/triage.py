@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from harness.commands.options import TokenFile
 from harness.commands.showing import format_option, show
 
 
@@ -14,8 +15,9 @@ def triage(
         list[str] | None,
         typer.Argument(
             help="what to judge: pids, a Ray address, a run directory, an evidence directory or its zip, the evidence "
-            "directories of all nodes of a job (or the directory that holds them), a bundle, or a directory of flight "
-            "recorder dumps; default: the Ray cluster of this host",
+            "directories of all nodes of a job (or the directory that holds them), the URLs of watches that serve "
+            "theirs (harness watch --serve), a bundle, or a directory of flight recorder dumps; default: the Ray "
+            "cluster of this host",
             show_default=False,
         ),
     ] = None,
@@ -27,6 +29,7 @@ def triage(
             show_default=False,
         ),
     ] = "",
+    token_file: TokenFile = "",
     format: Annotated[str, format_option("triage")] = "text",
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="also print coverage, figures and every finding")
@@ -35,4 +38,4 @@ def triage(
     """Say who is stuck in a job that stands still, who only waits, and why; or that the evidence is not enough."""
     from harness.triage.run import triage as run
 
-    show(run(what or [], out or None), format, verbose=verbose)
+    show(run(what or [], out or None, token_file=token_file), format, verbose=verbose)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from harness.commands.options import seconds, size
+from harness.commands.options import TokenFile, seconds, size
 from harness.commands.showing import format_option, say, show_aside
 
 if TYPE_CHECKING:
@@ -47,6 +47,18 @@ def watch(
             help="how many bytes of evidence to keep: 500M, 1G; the first and the last directory are always kept",
         ),
     ] = "1G",
+    serve: Annotated[
+        str,
+        typer.Option(
+            help="give evidence of this host to harness triage http://HOST:PORT, at [HOST:]PORT; HOST is 127.0.0.1 "
+            "without one",
+            show_default=False,
+        ),
+    ] = "",
+    serve_after: Annotated[
+        str, typer.Option("--serve-after", help="serve so long after the end of a command that had a stall")
+    ] = "5m",
+    token_file: TokenFile = "",
 ) -> None:
     """Run any command under the watchdog; judge a stall and report it. Its output and exit code pass through."""
     from harness.frameworks.configured import Configured
@@ -63,9 +75,18 @@ def watch(
 
     # A job of a known framework gets its hooks too: their spans say what a process was at. `record` asks more of it.
     job = detect(command, known[0].name) if len(known := recognised(command)) == 1 else None
+    serving = None
+    if serve:
+        from harness.triage.remote import serve as remote
+        from harness.triage.remote import token
+        from harness.triage.watch import Serving
+
+        serving = Serving(remote.Server(serve, token.read(token_file)), seconds(serve_after, "--serve-after"))
+        where = "this host only; --serve HOST:PORT for others" if serving.server.local else "whoever has the token"
+        say(f"evidence is served at {serving.server.url} to {where}")
     result = run(
         command, stall_s=seconds(stall), out=Path(out) if out else None, on_stall=on_stall, say=say, show=show,
-        limits=limits, environ={**os.environ, **job.variables()} if job else None,
+        limits=limits, serving=serving, environ={**os.environ, **job.variables()} if job else None,
         beside=(lambda folder: Configured(job.framework, folder, say)) if job else contextlib.nullcontext,
     )  # fmt: skip
     if job and result.directory:

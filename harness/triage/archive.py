@@ -31,14 +31,15 @@ _START = f"import sys; sys.path.insert(0, {_ROOT!r}); from {__name__} import mai
 _ENDED = "{file} ended the process that unpacked it: refused"
 
 
-def pack(folder: Path) -> Path:
-    """Zip `folder` into `<folder>.zip`, replacing an earlier one; links are left out. BadInput where there is none."""
+def pack(folder: Path, target: Path | None = None) -> Path:
+    """Zip `folder` into `target`, without one into `<folder>.zip`, replacing an earlier one; links are left out.
+    BadInput where there is none."""
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such directory", fix="harness triage PID --out DIR")
     folder = folder.resolve()
-    target = folder.with_name(f"{folder.name}.zip")
+    target = target or folder.with_name(f"{folder.name}.zip")
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    mode = mode_in(folder) & mode_in(folder.parent)
+    mode = mode_in(folder) & mode_in(target.parent)
     try:
         with (
             os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream,

@@ -233,4 +233,5 @@ class Evidence:
     ray_lost: str = (
         ""  # the cluster's address and why nobody can connect to it; empty where somebody can, or none is known
     )
+    unreached: dict[str, str] = field(default_factory=dict)  # address of a watch -> why it gave no evidence
     directories: tuple[str, ...] = ()  # of the nodes whose evidence was united; then no ages of two hosts are compared

@@ -21,10 +21,11 @@ from harness.triage.graph.worlds import met_at
 World = tuple[tuple[str, ...], str, int]  # where its ranks meet (empty: nobody noted it), engine, size
 
 
-def unite(parts: Mapping[Path, Evidence]) -> Evidence:
+def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, str] | None = None) -> Evidence:
     """One evidence of what the directories hold; BadInput where they cannot be of one moment of one job.
 
-    A process that was looked at on its own host counts, and not what another directory says of it from afar.
+    `unreached`: address of a watch -> why it gave no evidence. A process that was looked at on its own host counts, and
+    not what another directory says of it from afar.
     """
     only_dumps = [path for path, part in parts.items() if part.source == "dumps"]
     if only_dumps:
@@ -61,9 +62,13 @@ def unite(parts: Mapping[Path, Evidence]) -> Evidence:
         dumps,
         max((part.expected_world or 0 for part in everybody), default=0) or None,
         max(part.threshold_s for part in everybody),
-        tuple(dict.fromkeys(f"{path.name}: {note}" for path, part in parts.items() for note in part.notes)),
+        (
+            *(f"no evidence from {address}: {why}" for address, why in (unreached or {}).items()),
+            *dict.fromkeys(f"{path.name}: {note}" for path, part in parts.items() for note in part.notes),
+        ),
         tuple(dict.fromkeys(node for part in everybody for node in part.ray_nodes)),
         next((part.ray_lost for part in everybody if part.ray_lost), ""),
+        dict(unreached or {}),
         tuple(str(path) for path in parts),
     )
 

@@ -7,6 +7,7 @@ import os
 import shlex
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,27 +22,27 @@ from reports import places
 from reports.model import Verdict
 
 WHAT = (
-    "a run directory, pids, a Ray address, an evidence directory or its zip, a directory of each node, a bundle, or a "
-    "directory of recorder dumps"
+    "a run directory, pids, a Ray address, an evidence directory or its zip, a directory of each node, the URL of a "
+    "watch that serves its evidence, a bundle, or a directory of recorder dumps"
 )
 LIVE = "events", "beats"
 WATCH = "watch"  # of a directory of harness parity
 
 
-def triage(what: list[str], out: str | os.PathLike[str] | None = None) -> Verdict:
+def triage(what: list[str], out: str | os.PathLike[str] | None = None, *, token_file: str = "") -> Verdict:
     """The verdict on `what`: WHAT above; `auto` or nothing is the Ray cluster of this host.
 
     Live processes are looked at now, for at most some ten seconds, and their evidence is kept under `out` (a new
-    directory under runs/ without it); what is there already is read, and nothing is written into it. Raises BadInput
-    for what is none of these.
+    directory under runs/ without it); so is that of watches that serve it, of which `token_file` holds the token. What
+    is there already is read, and nothing is written into it. Raises BadInput for what is none of these.
     """
-    evidence, fresh = _evidence(what, Path(out) if out else None)
+    evidence, made = _evidence(what, Path(out) if out else None, token_file)
     verdict: Verdict = places.shown(judge.triage(evidence))
-    reproduce = shlex.join(redaction.arguments(["harness", "triage", *([evidence.path] if fresh else what)]))
-    verdict = dataclasses.replace(verdict, reproduce=reproduce)
-    if out is None and not fresh:
+    again = what if made is None else evidence.directories or [evidence.path]
+    verdict = dataclasses.replace(verdict, reproduce=shlex.join(redaction.arguments(["harness", "triage", *again])))
+    folder = Path(out) if out else made
+    if folder is None:
         return verdict
-    folder = Path(out) if out else Path(evidence.path)
     path = folder / VERDICT
     verdict = dataclasses.replace(verdict, paths={**verdict.paths, "verdict": str(path)})
     try:
@@ -52,19 +53,22 @@ def triage(what: list[str], out: str | os.PathLike[str] | None = None) -> Verdic
     return verdict
 
 
-def _evidence(what: list[str], out: Path | None) -> tuple[Evidence, bool]:
-    """The evidence, and whether it was taken now."""
+def _evidence(what: list[str], out: Path | None, token_file: str) -> tuple[Evidence, Path | None]:
+    """The evidence, and the folder that it was taken into now; None where it was there before."""
     from harness.bundle.opening import is_bundle, resolve
     from harness.triage import directory
+    from harness.triage.remote import gather
 
+    if urls := [word for word in what if gather.is_url(word)]:
+        return _served(urls, [Path(word) for word in what if word not in urls], out, token_file)
     paths = [resolve(one) for one in what]
     there = [path for path in paths if path.exists() and not str(path).isdigit()]
     if there and len(what) > 1:
         if absent := [word for word, path in zip(what, paths, strict=True) if path not in there]:
             raise BadInput(f"{absent[0]}: no such directory; a directory of each node, or pids", fix=f"ls {absent[0]}")
-        return _nodes(paths), False
+        return _nodes(paths), None
     if there and (nodes := _of_nodes(there[0])):
-        return _nodes(nodes), False
+        return _nodes(nodes), None
     if there:
         path = there[0]
         if path.is_file() and path.suffix != ".zip" and not zipfile.is_zipfile(path):
@@ -73,7 +77,7 @@ def _evidence(what: list[str], out: Path | None) -> tuple[Evidence, bool]:
                 fix=f"harness triage {shlex.quote(str(path.parent))}",
             )
         if directory.is_evidence(path) or path.is_file():
-            return directory.read(path), False
+            return directory.read(path), None
         path = _watched(path)
         taken = newest(path)
         if taken is None and is_bundle(what[0]) and (path / LIVE[0]).is_dir():  # its pids are of another machine
@@ -82,11 +86,30 @@ def _evidence(what: list[str], out: Path | None) -> tuple[Evidence, bool]:
                 fix=f"harness report {shlex.quote(what[0])}",
             )
         if is_bundle(what[0]) or not any((path / name).is_dir() for name in LIVE):
-            return directory.read(taken or path), False
+            return directory.read(taken or path), None
         return _run(path, taken, out)
     if len(what) == 1 and _pathlike(what[0]):
         raise BadInput(f"{what[0]}: no such file or directory", fix=f"harness triage WHAT   # {WHAT}")
-    return _live(what, out), True
+    evidence = _live(what, out)
+    return evidence, Path(evidence.path)
+
+
+def _served(urls: list[str], beside: list[Path], out: Path | None, token_file: str) -> tuple[Evidence, Path]:
+    """The evidence that watches serve, and what lies here of other nodes."""
+    from harness.triage.remote import gather, token
+
+    if absent := [path for path in beside if not path.is_dir()]:
+        raise BadInput(f"{absent[0]}: no such directory; a directory of each node beside the watches that serve theirs",
+                       fix=f"ls {shlex.quote(str(absent[0]))}")  # fmt: skip
+    secret = token.read(token_file)
+    folder = out or _new_folder()
+    try:
+        gathered = gather.gather(urls, secret, folder)
+    except BadInput:
+        if out is None:
+            folder.rmdir()
+        raise
+    return _nodes([*gathered.folders, *beside], gathered.silent), folder
 
 
 def _of_nodes(path: Path) -> list[Path]:
@@ -101,7 +124,7 @@ def _of_nodes(path: Path) -> list[Path]:
     return found if len(found) > 1 else []
 
 
-def _nodes(paths: list[Path]) -> Evidence:
+def _nodes(paths: list[Path], unreached: Mapping[str, str] | None = None) -> Evidence:
     """The newest evidence of each node's directory, as of one job; where none was taken, the last words of its
     processes: that they have ended by now says nothing of the time at which the others were looked at."""
     from harness.triage import directory
@@ -115,17 +138,18 @@ def _nodes(paths: list[Path]) -> Evidence:
         taken = path if directory.is_evidence(path) else newest(path)
         if taken is None and any((path / name).is_dir() for name in LIVE):
             parts[path] = _live([str(path)], None)
-            ended |= set() if _alive(parts[path]) else {path}
+            ended |= set() if alive(parts[path]) else {path}
         else:
             parts[path] = directory.read(taken or path)
     if len(ended) < len(parts):
         for path in ended:
             last_words = tuple(dataclasses.replace(one, samples=()) for one in parts[path].processes)
             parts[path] = dataclasses.replace(parts[path], processes=last_words)
-    return unite(parts)
+    return unite(parts, unreached)
 
 
-def _alive(evidence: Evidence) -> bool:
+def alive(evidence: Evidence) -> bool:
+    """Whether any of its processes lived when it was taken."""
     return any(one.samples and one.samples[-1].state not in ENDED for one in evidence.processes)
 
 
@@ -144,14 +168,14 @@ def _watched(path: Path) -> Path:
     )
 
 
-def _run(run: Path, taken: Path | None, out: Path | None) -> tuple[Evidence, bool]:
+def _run(run: Path, taken: Path | None, out: Path | None) -> tuple[Evidence, Path | None]:
     """A run directory: looked at now while any of its processes lives, else its newest evidence."""
     from harness.triage import directory
 
     evidence = _live([str(run)], out)
-    if not _alive(evidence) and taken is not None:
-        return directory.read(taken), False
-    return evidence, True
+    if not alive(evidence) and taken is not None:
+        return directory.read(taken), None
+    return evidence, Path(evidence.path)
 
 
 def newest(run: Path) -> Path | None:
@@ -171,18 +195,23 @@ def _live(what: list[str], out: Path | None) -> Evidence:
 
     scope = live(what or ["auto"])
     if out is None:
-        name = f"triage-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
-        out = Path("runs") / name
-        try:
-            out.mkdir(parents=True)
-        except OSError:  # a working directory that cannot be written: evidence of a hang is not lost for that
-            out = Path(tempfile.mkdtemp(prefix=f"harness-{name}-"))
+        out = _new_folder()
     elif (out / archive.INDEX).exists():
         raise BadInput(
             f"{out} already holds evidence: another look needs another directory",
             fix=f"harness triage {' '.join(what)} --out {out}-2",
         )
     return collect(scope, out=out)
+
+
+def _new_folder() -> Path:
+    name = f"triage-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
+    folder = Path("runs") / name
+    try:
+        folder.mkdir(parents=True)
+    except OSError:  # a working directory that cannot be written: evidence of a hang is not lost for that
+        return Path(tempfile.mkdtemp(prefix=f"harness-{name}-"))
+    return folder
 
 
 def _pathlike(word: str) -> bool:

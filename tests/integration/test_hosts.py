@@ -6,6 +6,7 @@ The hosts are network namespaces (tests/support/hosts.py): real gloo over a real
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ pytestmark = [pytest.mark.timeout(180), pytest.mark.skipif(bool(lab.why_not()), 
 
 HARNESS = [sys.executable, "-m", "harness.cli"]
 UNDER_WAY = 10  # steps
+SERVED = 7700  # the port at which each watch serves its evidence
 JOB = f"""\
 import datetime, sys, time
 from pathlib import Path
@@ -65,11 +67,12 @@ class Job:
     ) -> None:  # fmt: skip
         self.root = root
         (root / "job.py").write_text(JOB)
-        self.folders = [root / name for name in lab.NAMES]
+        (root / "token").write_text("the token of this job's nodes")
+        self.hosts, self.folders = hosts, [root / name for name in hosts.names]
         self.processes = []
         for host, folder in enumerate(self.folders):
             words = lab.torchrun(host, root / "job.py", mode, str(steps), str(root), master=master)
-            watched = [*HARNESS, "watch", "--stall", stall, "--out", str(folder), "--", *words]
+            watched = [*HARNESS, "watch", "--stall", stall, "--out", str(folder), *self.served(host), "--", *words]
             self.processes.append(hosts.start(host, watched, root / f"{lab.NAMES[host]}.log", **environ))
 
     def under_way(self) -> None:
@@ -78,6 +81,17 @@ class Job:
     def looked_at(self, *numbers: int) -> None:
         for folder in (self.folders[number] for number in numbers):
             lab.wait_for(lambda at=folder: _complete(at), 60, self.log)  # type: ignore[misc]
+
+    def served(self, host: int) -> list[str]:
+        """The options by which the watch of a host serves its evidence."""
+        return ["--serve", f"{lab.ADDRESSES[host]}:{SERVED}", "--token-file", str(self.root / "token")]
+
+    def gather(self, name: str, token: str = "token") -> tuple[int, str]:
+        """`harness triage` of all hosts' watches, from the first host: its exit code, and what it printed."""
+        urls = [f"http://{address}:{SERVED}" for address in lab.ADDRESSES[: len(self.folders)]]
+        words = [*urls, "--token-file", str(self.root / token), "--out", str(self.root / name), "--format", "json"]
+        code = self.hosts.start(0, [*HARNESS, "triage", *words], self.root / f"{name}.log").wait(120)
+        return code, (self.root / f"{name}.log").read_text()
 
     def log(self) -> str:
         return "\n".join(file.read_text(errors="replace")[-2000:] for file in self.root.glob("host?.log"))
@@ -146,6 +160,9 @@ def test_a_partition_is_the_networks_and_no_ranks(hosts: lab.Hosts, tmp_path: Pa
     """Judged from the directory above both, as it is on a shared file system."""
     job = Job(hosts, tmp_path, "works", 100_000, "4s")
     job.under_way()
+    sound = Verdict.from_dict(json.loads(job.gather("sound")[1]))
+    assert sound.verdict != "HUNG" and not culprits(sound), f"the control: {sound.reason}"
+    shutil.rmtree(tmp_path / "sound")
     hosts.cut(0)
     try:
         job.looked_at(0, 1)
@@ -171,6 +188,29 @@ def test_a_host_that_dies_is_named_and_none_of_its_ranks_is_blamed(hosts: lab.Ho
     verdict = run.triage(list(map(str, job.folders)))
     assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict), verdict.reason
     assert "no evidence was taken on hostb (rank 2-3)" in verdict.reason
+
+
+def test_a_rank_that_stops_is_named_by_evidence_that_each_watch_serves(hosts: lab.Hosts, tmp_path: Path) -> None:
+    """From the first host, which reads no file of the other one; then that one is cut off."""
+    job = Job(hosts, tmp_path, "stops", 1000, "4s")
+    job.under_way()
+    culprit = job.ranks(1)[3]
+    job.looked_at(0)
+    code, said = job.gather("gathered")
+    verdict = Verdict.from_dict(json.loads(said))
+    assert (code, verdict.verdict) == (1, "HUNG") and culprits(verdict) == [(3, "hostb", culprit)], said
+    (tmp_path / "other").write_text("the token of another job")
+    code, said = job.gather("refused", "other")
+    assert code == 2 and "it has another token" in said and not (tmp_path / "refused" / "verdict.json").exists(), said
+    hosts.cut(1)
+    try:
+        code, said = job.gather("cut")
+    finally:
+        hosts.mend(1)
+    verdict = Verdict.from_dict(json.loads(said))
+    assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict), said
+    assert f"http://{lab.ADDRESSES[1]}:{SERVED} gave no evidence (no answer within 5 s)" in verdict.reason
+    assert "rank 2-3 of 4" in verdict.reason
 
 
 @pytest.mark.night

@@ -90,7 +90,7 @@ class Job:
         self.process = hosts.start(host, [*watch, *command], root / "job.log")
         lab.wait_for(lambda: len(list(root.glob("rank-?"))) == 2, 60, self.log)
         self.who = [tuple(one) for one in json.loads((root / "who").read_text())]
-        assert [host for host, _ in self.who] == list(lab.NAMES)
+        assert [host for host, _ in self.who] == list(hosts.names)
 
     def log(self) -> str:
         return (self.root / "job.log").read_text(errors="replace")[-3000:]

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from harness.triage.watch import Stall, Watchdog, watch
+from harness.triage.remote.serve import Server
+from harness.triage.watch import Serving, Stall, Watchdog, watch
 from harness.triage.watch.observe import Stat, table
+from harness.triage.watch.signals import passing_on
 from reports.model import Verdict
 
 ROOT = Path(__file__).parents[2]
@@ -150,3 +152,26 @@ def test_a_bystander_is_left_alone(tmp_path: Path) -> None:
     finally:
         bystander.kill()
         bystander.wait()
+
+
+def test_a_signal_ends_the_time_for_which_evidence_is_served_after_the_command() -> None:
+    lines: list[str] = []
+
+    def told(line: str) -> None:
+        lines.append(line)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    server = Server("0", b"a token of these nodes")
+    with passing_on() as passed, subprocess.Popen(["true"]) as child:
+        child.wait()
+        passed.to(child)
+        Serving(server, after_s=3600.0).stay(told, passed)
+    server.close()
+    assert lines == ["the command has ended; its evidence is served for 3600 s more; Ctrl-C ends that"]
+
+
+def test_the_command_does_not_inherit_the_token(tmp_path: Path) -> None:
+    environ = {**ENVIRONMENT, "RLHF_HARNESS_TOKEN": "a token of these nodes"}
+    asks = ["sh", "-c", f"echo ${{RLHF_HARNESS_TOKEN-none}} > {tmp_path}/job"]
+    assert watch(asks, stall_s=None, out=tmp_path / "out", environ=environ).exit_code == 0
+    assert (tmp_path / "job").read_text() == "none\n"

@@ -1,5 +1,5 @@
-"""A laboratory of two hosts on this one: each a network namespace with an address, a host name, processes and temporary
-files of its own, with a cable between them. Whatever it made is removed at its end.
+"""A laboratory of two to four hosts on this one: each a network namespace with an address, a host name, processes and
+temporary files of its own, with a cable to a switch. Whatever it made is removed at its end.
 
 A second link, on request, delays and loses packets: two TUN devices and a thread between them, since not every kernel
 has netem.
@@ -28,9 +28,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("hosta", "hostb")
+NAMES = ("hosta", "hostb", "hostc", "hostd")
 INTERFACE = "rlhf0"
-ADDRESSES = ("10.213.77.1", "10.213.77.2")
+ADDRESSES = ("10.213.77.1", "10.213.77.2", "10.213.77.3", "10.213.77.4")
 SLOW, SLOW_ADDRESSES = "rlhf1", ("10.213.78.1", "10.213.78.2")
 TUNSETIFF, IFF_TUN_NO_PI = 0x400454CA, 0x1001
 
@@ -45,17 +45,22 @@ def why_not() -> str:
     tried = f"rh{os.getpid()}t"
     if subprocess.run(["ip", "netns", "add", tried], capture_output=True).returncode:
         return "network namespaces cannot be made here"
+    bridge = subprocess.run(["ip", "-n", tried, "link", "add", "tried", "type", "bridge"], capture_output=True)
     subprocess.run(["ip", "netns", "del", tried], check=True)
-    return ""
+    return "this kernel has no bridges" if bridge.returncode else ""
 
 
 @dataclass
 class Hosts:
-    """The hosts by number, 0 and 1, and the processes started on them."""
+    """The hosts by number, from 0, and the processes started on them."""
 
-    namespaces: tuple[str, str]
+    namespaces: tuple[str, ...]
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
     inits: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)  # host -> what ends all below it
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return NAMES[: len(self.namespaces)]
 
     def start(self, host: int, command: Sequence[str], log: Path, **environ: str) -> subprocess.Popen[bytes]:
         """A process on a host, in a session of its own; what it prints goes to `log`."""
@@ -112,7 +117,7 @@ class Hosts:
 
     def end(self) -> None:
         """End every process on all hosts."""
-        for host in range(len(NAMES)):
+        for host in range(len(self.names)):
             self.kill(host)
         for process in self.started:
             # One that has only just been started is not on its host yet, and nobody else has waited for its pid.
@@ -126,23 +131,30 @@ _NUMBERS = itertools.count()
 
 
 @contextlib.contextmanager
-def laboratory() -> Iterator[Hosts]:
+def laboratory(count: int = 2) -> Iterator[Hosts]:
     number = next(_NUMBERS)
-    names = (f"rh{os.getpid()}a{number}", f"rh{os.getpid()}b{number}")
-    hosts = Hosts(names)
+    switch, *names = (f"rh{os.getpid()}{letter}{number}" for letter in "sabcd"[: count + 1])
+    hosts = Hosts(tuple(names))
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+
     try:
-        for name in names:
-            subprocess.run(["ip", "netns", "add", name], check=True, capture_output=True)
-        pair = ["type", "veth", "peer", "name", INTERFACE, "netns", names[1]]
-        subprocess.run(["ip", "-n", names[0], "link", "add", INTERFACE, *pair], check=True, capture_output=True)
-        for host, address in enumerate(ADDRESSES):
+        for name in (switch, *names):
+            ip("netns", "add", name)
+        ip("-n", switch, "link", "add", "switch", "type", "bridge")
+        ip("-n", switch, "link", "set", "switch", "up")
+        for host, (name, address) in enumerate(zip(names, ADDRESSES, strict=False)):
+            port = f"port{host}"
+            ip("-n", name, "link", "add", INTERFACE, "type", "veth", "peer", "name", port, "netns", switch)
+            ip("-n", switch, "link", "set", port, "master", "switch", "up")
             hosts.inside(host, "ip", "addr", "add", f"{address}/24", "dev", INTERFACE)
             for device in ("lo", INTERFACE):
                 hosts.inside(host, "ip", "link", "set", device, "up")
         yield hosts
     finally:
         hosts.end()
-        for name in names:
+        for name in (switch, *names):
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
@@ -184,11 +196,11 @@ def _relay(ends: Sequence[int], delay_s: float, loss: float, over: threading.Eve
             heapq.heappop(flying)
 
 
-def torchrun(host: int, script: Path, *words: str, master: str) -> list[str]:
-    """One node of a job of 2 hosts x 2 ranks, as the Slurm launcher starts it."""
+def torchrun(host: int, script: Path, *words: str, master: str, nodes: int = 2, ranks: int = 2) -> list[str]:
+    """One node of a job of so many nodes x ranks, as the Slurm launcher starts it."""
     return [
-        sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(host),
-        "--nproc-per-node", "2", "--master-addr", master, "--master-port", "29500", str(script), *words,
+        sys.executable, "-m", "torch.distributed.run", "--nnodes", str(nodes), "--node-rank", str(host),
+        "--nproc-per-node", str(ranks), "--master-addr", master, "--master-port", "29500", str(script), *words,
     ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import permutations
+from urllib.parse import urlsplit
 
 from harness.triage.flight.model import GroupState, RankState
 from harness.triage.graph import Subject
@@ -35,6 +36,13 @@ def incomplete(case: Case) -> Ruling | None:
     if not told:
         return None
     seen = ", ".join(_hosts(case))
+    if silent := _unreached(case):
+        return Ruling(
+            "INSUFFICIENT",
+            f"{silent}, and nobody else has evidence of {'; '.join(told)}: there is some of {seen}. {_GONE}",
+            missing=tuple(f"nothing from {one}" for one in told),
+            next=_reach(case),
+        )
     return Ruling(
         "INSUFFICIENT",
         f"no directory holds {'; '.join(told)}; those given are of {seen}",
@@ -126,6 +134,13 @@ def lost(case: Case) -> Ruling | None:
         if actor.host in away and (actor.state != "DEAD" or actor.host not in held):
             held.setdefault(actor.host, {})[actor.name] = None
     waiters = [one for one in case.graph.stuck() if not one.progress]
+    if (silent := _unreached(case)) and waiters:
+        return Ruling(
+            "INSUFFICIENT",
+            f"{silent}, while {case.names(one.key for one in waiters)} waited. {_GONE}",
+            missing=tuple(f"a look at {address}" for address in case.evidence.unreached),
+            next=_reach(case),
+        )
     if case.evidence.ray_lost and (waiters or unseen(case)):
         blind = [f"rank {rank}" for rank in unseen(case)[:8]]
         held_up = f"{case.names(one.key for one in waiters)} cannot go on without it" if waiters else ""
@@ -147,6 +162,20 @@ def lost(case: Case) -> Ruling | None:
         missing=tuple(f"a look at {host}" for host in held),
         next=(f"is {host} up? ping {host}; ray status; its console and dmesg say how it ended", AGAIN),
     )
+
+
+_GONE = "The host died, was cut off, or its watch has ended"
+
+
+def _unreached(case: Case) -> str:
+    """The watches that were asked and gave nothing, with the reason of each; empty where all answered."""
+    told = [f"{address} gave no evidence ({why})" for address, why in case.evidence.unreached.items()]
+    return "; ".join([*told[:8], *([f"{len(told) - 8} more gave none"] if len(told) > 8 else [])])
+
+
+def _reach(case: Case) -> tuple[str, ...]:
+    host = urlsplit(next(iter(case.evidence.unreached))).hostname
+    return (f"is {host} up? ping it; its console, dmesg and the scheduler's log say how it ended", "then ask all again")
 
 
 def _some(names: list[str]) -> str:

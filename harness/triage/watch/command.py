@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import BadInput
+from harness.triage.remote import token
 from harness.triage.watch.ending import KILL_S, end, unended
 from harness.triage.watch.retention import Limits
 from harness.triage.watch.signals import Passing, passing_on
@@ -30,6 +31,7 @@ from probes.heartbeat import BEATS
 from probes.identity import ADAPTER, DIGESTS, SOCKETS, WATCH
 
 if TYPE_CHECKING:
+    from harness.triage.remote.serve import Server
     from reports.model import Verdict
 
 OnStall = Literal["report", "end", "exit"]
@@ -48,6 +50,19 @@ class WatchResult:
     exit_code: int
     verdict: Verdict | None
     directory: Path | None  # None where nothing was worth keeping
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Evidence for other hosts; for `after_s` longer than the command where the watch had something to tell."""
+
+    server: Server
+    after_s: float = 300.0
+
+    def stay(self, tell: Callable[[str], None], passed: Passing) -> None:
+        with contextlib.suppress(KeyboardInterrupt), passed.looking():
+            tell(f"the command has ended; its evidence is served for {self.after_s:.0f} s more; Ctrl-C ends that")
+            time.sleep(self.after_s)
 
 
 class CommandNotRun(BadInput):
@@ -70,17 +85,19 @@ def watch(
     watchdog: Callable[..., Watchdog] = Watchdog,
     environ: Mapping[str, str] | None = None,
     beside: Callable[[Path], AbstractContextManager[object]] = nullcontext,
+    serving: Serving | None = None,
 ) -> WatchResult:
     """Run `command` to its end and watch it. `say` takes a line, `show` a stall, both for the user.
 
     `on_stall`: `report` leaves the command alone and goes on watching; `end` ends it and everything below it once it is
     HUNG at two looks, a threshold apart; `exit` leaves it running and returns; the last two with exit code 86. `out`:
     where the recordings, evidence and verdict go; without it a folder under runs/, removed when nothing was found.
-    `limits`: of the evidence. `beside`: what goes on with the watch directory while the command runs. Without
-    `stall_s` nobody watches: the processes are recorded only. Raises BadInput for a command or a folder that cannot
-    be used.
+    `limits`: of the evidence. `beside`: what goes on with the watch directory while the command runs. `serving`:
+    gives evidence to other hosts. Without `stall_s` nobody watches: the processes are recorded only. Raises BadInput
+    for a command or a folder that cannot be used.
     """
     environment = dict(os.environ if environ is None else environ)
+    environment.pop(token.VARIABLE, None)  # it is the watch's, and no job needs it
     program = _program(command, environment)
     directory = _directory(out, command)
     folder = sockets()
@@ -104,8 +121,14 @@ def watch(
                     code = _code(child.wait())
                 else:
                     dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=limits)
+                    if serving is not None:
+                        serving.server.start(dog.look)
                     code = _Follower(child, dog, passed, on_stall, show).follow()
+                    if serving is not None and dog.retention and child.poll() is not None:
+                        serving.stay(dog.tell, passed)
         finally:
+            if serving is not None:
+                serving.server.close()
             if dog is not None:
                 dog.close()
     kept = out is not None or (dog is not None and bool(dog.retention)) or child.poll() is None

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -72,6 +73,7 @@ class Watchdog:
         self._said: dict[str, None] = {}
         self._patience, self._hung, self._looked_s = 1.0, False, -math.inf
         self._ticks, self._fd = 0, -1
+        self._still_s, self._collecting = 0.0, threading.Lock()
 
     def tick(self) -> Stall | None:
         """Look once. A stall is returned when it has been judged to be one, and once only.
@@ -97,6 +99,7 @@ class Watchdog:
         self._beat()
         now = self._clock()
         suspicion = self.progress.feed(self._observe())
+        self._still_s = suspicion.still_s if suspicion is not None else 0.0
         if self.progress.debugged:
             names = ", ".join(seen.name or str(seen.pid) for seen in self.progress.debugged)
             self._once(f"{names} sits in a debugger: nothing counts as a stall until it goes on")
@@ -114,6 +117,17 @@ class Watchdog:
         suspicion = self.progress.feed(self._observe())
         self._hung = False
         return self._examine(suspicion) if suspicion is not None else None
+
+    def look(self, folder: Path) -> Path:
+        """Evidence of this moment in the new directory `folder`, or where the last one is, once nobody lives. From any
+        thread. Raises HarnessError where there is none."""
+        from harness.triage.run import alive, newest
+
+        if alive(self._collected(folder, self.observer.roots, self._still_s)):
+            return folder
+        if (last := newest(self.directory)) is None:
+            raise HarnessError(f"{self.directory} holds no evidence, and nobody lives")
+        return last
 
     def close(self) -> None:
         """The watch ends on purpose: processes that live on need not miss it."""
@@ -198,10 +212,13 @@ class Watchdog:
             self._say(line)
 
     def _collect_for_real(self, folder: Path, stall_s: float) -> Evidence:
+        return self._collected(folder, tuple(self.observer.living()), stall_s)
+
+    def _collected(self, folder: Path, roots: tuple[int, ...], stall_s: float) -> Evidence:
         from harness.triage.collect import Scope, collect
 
-        scope = Scope(tuple(self.observer.living()), self.directory)
-        return collect(scope, out=folder, stall_s=stall_s, threshold_s=self.stall_s)
+        with self._collecting:  # two collectors at one time would each keep the other from the stacks
+            return collect(Scope(roots, self.directory), out=folder, stall_s=stall_s, threshold_s=self.stall_s)
 
     def _beat(self, **more: Any) -> None:
         """Tell the watched processes that somebody is there; they say so when nobody is."""

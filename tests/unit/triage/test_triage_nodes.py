@@ -13,7 +13,7 @@ import pytest
 import triage_evidence as make
 
 from harness.errors import BadInput
-from harness.triage import directory, run
+from harness.triage import directory, judge, nodes, run
 from harness.triage.evidence import Evidence, Process
 from harness.triage.flight import synthesis
 from harness.triage.flight.synthesis import Fault
@@ -136,6 +136,32 @@ def test_a_missing_directory_is_named_and_nobody_is_blamed(job: Callable[..., Cl
     assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict)
     assert "rank 4-5 of 6 (node 2 of 3, counted from 0)" in verdict.reason and "a, b" in verdict.reason
     assert any("rank 4-5" in item for item in verdict.missing)
+
+
+def test_a_watch_that_gave_nothing_is_named_where_ranks_are_missing(job: Callable[..., Cluster]) -> None:
+    cluster = job(world=6)
+    parts = {path: directory.read(path) for path in (cluster.node("a"), cluster.node("b"))}
+    verdict = judge.triage(nodes.unite(parts, {"http://c:7700": "no answer within 5 s"}))
+    assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict)
+    assert "http://c:7700 gave no evidence (no answer within 5 s)" in verdict.reason, verdict.reason
+    assert "rank 4-5 of 6" in verdict.reason and verdict.triage and "is c up?" in verdict.triage.next[0]
+
+
+def test_a_watch_that_gave_nothing_and_whose_ranks_nobody_knows_is_named_before_what_is_unseen() -> None:
+    waits = make.rank(0, "main train all_reduce", world=2)
+    alone = make.evidence(waits, stall_s=30.0)
+    assert judge.triage(alone).verdict == "INSUFFICIENT"
+    silent = dataclasses.replace(alone, unreached={"http://c:7700": "connection refused"})
+    verdict = judge.triage(silent)
+    assert verdict.verdict == "INSUFFICIENT" and "http://c:7700 gave no evidence" in verdict.reason, verdict.reason
+
+
+def test_a_watch_that_gave_nothing_takes_no_culprit_away_whose_ranks_are_all_there(job: Callable[..., Cluster]) -> None:
+    cluster = job()
+    parts = {path: directory.read(path) for path in (cluster.node("a"), cluster.node("b"))}
+    verdict = judge.triage(nodes.unite(parts, {"http://c:7700": "connection refused"}))
+    assert culprits(verdict) == [(3, "b", 101)]
+    assert "no evidence from http://c:7700: connection refused" in verdict.missing
 
 
 @pytest.mark.parametrize("world_size", [6, None])

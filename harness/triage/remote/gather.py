@@ -1,0 +1,151 @@
+"""Asks the watches of a job's hosts for their evidence, all at once, each within a limit.
+
+An answer counts when it is proven to be of a holder of the token, and is unpacked as a stranger's zip is.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from harness.errors import BadInput
+from harness.triage import archive
+from harness.triage.remote import token as tokens
+from probes.files import make_folder
+
+CONNECT_S = 5.0  # two losses of a SYN: the kernel sends it again after 1 and 3 s (RFC 6298)
+LOOKED_S = 60.0  # a look takes 8 s, or 20 s with other nodes of a Ray cluster, and another one may be under way
+DEADLINE_S = 180.0  # of the whole answer
+MAX_ZIP = 1 << 30  # of a zip: dumps shrink to a twentieth
+AT_ONCE = 32  # chosen: each is a thread that waits
+_OTHER_TOKEN = "it has another token"
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """`folders`: what each answer holds. `silent`: URL -> why none came."""
+
+    folders: list[Path]
+    silent: dict[str, str]
+
+
+class _NoAnswer(Exception):
+    """The message says why, in words that follow a colon."""
+
+
+def is_url(word: str) -> bool:
+    return re.match(r"https?://", word) is not None
+
+
+def gather(
+    urls: Sequence[str], token: bytes, out: Path, *, connect_s: float = CONNECT_S, answer_s: float = LOOKED_S
+) -> Gathered:
+    """The evidence of all, each in a folder of its own below `out`. BadInput for what is no URL of a watch, is given
+    twice, or lies in `out` already, and where none has answered."""
+    targets = {url: out / _named(url) for url in urls}
+    if len(set(targets.values())) < len(urls):
+        raise BadInput("a watch is given twice", fix="harness triage http://HOST:PORT http://HOST:PORT ...")
+    for target in targets.values():
+        if target.exists():
+            raise BadInput(f"{target} exists: another look needs another directory", fix=f"--out {out}-2")
+    try:
+        make_folder(out)
+    except OSError as error:
+        raise BadInput(f"{out} cannot be made: {error.strerror}", fix="--out DIR") from error
+    folders, silent = [], {}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        asked = {url: pool.submit(_ask, url, token, target, connect_s, answer_s) for url, target in targets.items()}
+        for url, answer in asked.items():
+            try:
+                folders.append(answer.result())
+            except _NoAnswer as error:
+                silent[url] = str(error)
+    if not folders:
+        told = "; ".join(f"{url}: {why}" for url, why in silent.items())
+        other = "--token-file FILE   # the one of the watch"
+        fix = other if _OTHER_TOKEN in silent.values() else "harness watch --serve HOST:PORT -- COMMAND   # there"
+        raise BadInput(f"no evidence was given: {told}", fix=fix)
+    return Gathered(folders, silent)
+
+
+def _named(url: str) -> str:
+    """What the folder of a watch is called. Raises BadInput for what is no URL of one."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host or not port or parts.scheme != "http" or parts.path.strip("/") or parts.query or parts.username:
+        raise BadInput(f"{url} is no address of a watch", fix="harness triage http://HOST:PORT   # of watch --serve")
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", f"{host}-{port}")[:200]
+
+
+def _ask(url: str, token: bytes, target: Path, connect_s: float, answer_s: float) -> Path:
+    """The evidence of one watch, in the new folder `target`. Raises _NoAnswer."""
+    file = target.with_name(f".{target.name}.zip")
+    try:
+        _fetch(url, token, file, connect_s, answer_s)
+        folder = archive.unpack(file)
+        if not (folder / archive.INDEX).is_file():
+            raise _NoAnswer("what it sent is no evidence")
+        shutil.move(folder, target)
+    except BadInput as error:
+        raise _NoAnswer(f"what it sent is refused: {error.message}") from error
+    finally:
+        file.unlink(missing_ok=True)
+    return target
+
+
+def _fetch(url: str, token: bytes, file: Path, connect_s: float, answer_s: float) -> None:
+    parts, limit_s = urlsplit(url), connect_s
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=connect_s)
+    try:
+        connection.connect()
+        connection.sock.settimeout(limit_s := answer_s)
+        _download(connection, token, file, time.monotonic() + DEADLINE_S)
+    except TimeoutError as error:
+        raise _NoAnswer(f"no answer within {limit_s:g} s") from error
+    except ConnectionRefusedError as error:
+        raise _NoAnswer("connection refused: its watch has ended, or serves elsewhere") from error
+    except OSError as error:
+        raise _NoAnswer(error.strerror or str(error) or type(error).__name__) from error
+    except (http.client.HTTPException, ValueError) as error:
+        raise _NoAnswer(f"what answers is no watch ({type(error).__name__})") from error
+    finally:
+        connection.close()
+
+
+def _download(connection: http.client.HTTPConnection, token: bytes, file: Path, by: float) -> None:
+    connection.request("GET", tokens.PATH)
+    first = connection.getresponse()
+    scheme, _, theirs = first.headers.get("WWW-Authenticate", "").partition(" ")
+    if first.status != 401 or scheme != tokens.SCHEME or not tokens.is_nonce(theirs) or first.length != 0:
+        raise _NoAnswer("what answers is no watch")
+    first.read()
+    mine = tokens.nonce()
+    proof = tokens.asked(token, theirs, mine)
+    connection.request("GET", tokens.PATH, headers={"Authorization": f"{tokens.SCHEME} {mine} {proof}"})
+    answer = connection.getresponse()
+    if answer.status == 401:
+        raise _NoAnswer(_OTHER_TOKEN)
+    if answer.status != 200:
+        raise _NoAnswer("its watch has no evidence to give")
+    size = int(answer.headers.get("Content-Length", ""))
+    if not 0 < size <= MAX_ZIP:
+        raise _NoAnswer(f"its answer is larger than {MAX_ZIP >> 30} GiB")
+    with os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as sink:
+        while block := answer.read1(archive.BLOCK):
+            sink.write(block)
+            if time.monotonic() > by:
+                raise _NoAnswer(f"its answer takes longer than {DEADLINE_S:g} s")
+        sink.seek(0)
+        if not tokens.same(tokens.answered(token, theirs, mine, sink), answer.headers.get(tokens.PROOF, "")):
+            raise _NoAnswer("its answer is damaged, or of somebody without the token")

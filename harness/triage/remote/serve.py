@@ -1,0 +1,162 @@
+"""Serves the evidence of one watch to whoever holds the token: read only, a few at a time, beside the watch.
+
+A connection is given a nonce, and asks again on the same connection with the proof; so no proof is good twice. Each
+look is taken when it is asked for, one at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import shutil
+import socket
+import socketserver
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness import leaving
+from harness.errors import BadInput, HarnessError
+from harness.triage import archive
+from harness.triage.remote import token as tokens
+
+MOST = 8  # connections at one time: who gathers is one, and others are turned away
+IDLE_S = 30.0  # that a connection may keep us waiting
+BACKLOG = 16  # chosen: twice as many as are served wait to be turned away
+ENDS_S = 0.1  # within which it ends; what it looks for ten times a second costs nothing to speak of
+LOOPBACK = "127.0.0.1"
+
+
+def place(text: str) -> tuple[str, int]:
+    """Host and port of `[HOST:]PORT`; BadInput for anything else."""
+    host, _, port = text.rpartition(":")
+    host = host or LOOPBACK
+    if not port.isascii() or not port.isdecimal() or int(port) > 65535 or "/" in host:
+        raise BadInput(f"--serve {text!r} is no port, and no HOST:PORT", fix="--serve 7700   # or --serve HOST:7700")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class Server:
+    """Bound to its address from the beginning, so that one which is taken is told before a job is started.
+
+    `start` is given what takes evidence: into the folder that it is given, or it names where there is some. Raises
+    BadInput for an address that cannot be had.
+    """
+
+    def __init__(self, address: str, token: bytes) -> None:
+        host, port = place(address)
+        try:
+            family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self._http = _Http(family, where, token)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise BadInput(
+                f"evidence cannot be served at {host}:{port}: {why}", fix=f"--serve 0   # a free port of {LOOPBACK}"
+            ) from error
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self._http.server_address[1]}"
+        self.local = host.startswith("127.") or host in ("localhost", "::1")
+
+    def start(self, take: Callable[[Path], Path]) -> None:
+        self._http.take, self._http.folder = take, Path(tempfile.mkdtemp(prefix="harness-served-"))
+        leaving.then(self.close)
+        threading.Thread(target=self._http.serve_forever, args=(ENDS_S,), name="harness serve", daemon=True).start()
+
+    def close(self) -> None:
+        if self._http.take is not None:  # `shutdown` waits for a loop that has begun
+            self._http.take = None
+            self._http.shutdown()
+            shutil.rmtree(self._http.folder, ignore_errors=True)
+        self._http.server_close()
+
+
+class _Http(socketserver.ThreadingMixIn, http.server.HTTPServer):
+    daemon_threads, block_on_close = True, False
+    request_queue_size = BACKLOG
+
+    def __init__(self, family: int, address: Any, token: bytes) -> None:
+        self.address_family = family
+        self.token, self.looking = token, threading.Lock()
+        self.take: Callable[[Path], Path] | None = None
+        self._free = threading.Semaphore(MOST)
+        self.folder = Path()  # where answers are made, while there is `take`
+        super().__init__(address[:2], _Handler)
+
+    def server_bind(self) -> None:
+        socketserver.TCPServer.server_bind(self)  # HTTPServer's asks a name server, which may take long
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who asks is told by the closed connection; the terminal is the job's."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"  # a connection is kept for the second request
+    server_version, sys_version = "harness", ""
+    timeout = IDLE_S
+    server: _Http
+    nonce = ""
+
+    def do_GET(self) -> None:
+        if self.path != tokens.PATH:
+            return self._say(404)
+        theirs = self._asker()
+        if theirs is None:
+            self.nonce = tokens.nonce()
+            return self._say(401, f"{tokens.SCHEME} {self.nonce}")
+        mine, self.nonce = self.nonce, ""
+        with tempfile.TemporaryDirectory(dir=self.server.folder) as folder:
+            try:
+                zipped = self._taken(Path(folder))
+            except (HarnessError, OSError):
+                return self._say(503)
+            with open(zipped, "rb") as body:
+                proof = tokens.answered(self.server.token, mine, theirs, body)
+                self.send_response(200)
+                self.send_header("Content-Type", "application/zip")
+                self.send_header("Content-Length", str(body.tell()))
+                self.send_header(tokens.PROOF, proof)
+                self.end_headers()
+                body.seek(0)
+                shutil.copyfileobj(body, self.wfile)
+
+    def _taken(self, folder: Path) -> Path:
+        with self.server.looking:
+            take = self.server.take
+            if take is None:
+                raise HarnessError("the watch has ended")
+            return archive.pack(take(folder / "evidence"), folder / "evidence.zip")
+
+    def _asker(self) -> str | None:
+        """The nonce of one who has proven to hold the token; None of anybody else."""
+        words = self.headers.get("Authorization", "").split()
+        if len(words) != 3 or words[0] != tokens.SCHEME or not tokens.is_nonce(words[1]) or not self.nonce:
+            return None
+        return words[1] if tokens.same(tokens.asked(self.server.token, self.nonce, words[1]), words[2]) else None
+
+    def _say(self, code: int, challenge: str = "") -> None:
+        self.send_response(code)
+        if challenge:
+            self.send_header("WWW-Authenticate", challenge)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """The terminal is the job's."""
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            super().handle()

@@ -1,0 +1,75 @@
+"""The token that the nodes of a job share, and the proofs that somebody holds it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from io import BufferedIOBase
+
+from harness.errors import BadInput
+
+VARIABLE = "RLHF_HARNESS_TOKEN"
+PATH = "/evidence"  # of what is served
+SCHEME = "Harness"
+PROOF = "X-Harness-Proof"
+MIN_LENGTH, MAX_LENGTH = 16, 4096  # of a token: 16 hexadecimal digits are 64 bits
+_NONCE = re.compile(r"[0-9a-f]{64}")
+_MADE = "head -c 32 /dev/urandom | base64 > FILE"
+
+
+def read(file: str) -> bytes:
+    """The token in `file`, without one that of the environment. Raises BadInput where there is none that will do."""
+    where = file or f"the environment's {VARIABLE}"
+    if file:
+        try:
+            with open(file, "rb") as stream:
+                token = stream.read(MAX_LENGTH + 1).strip()
+        except OSError as error:
+            raise BadInput(
+                f"the token file {file} cannot be read: {error.strerror}", fix=f"{_MADE}   # on one node; copy it"
+            ) from error
+    else:
+        token = os.environ.get(VARIABLE, "").encode().strip()
+        if not token:
+            raise BadInput(
+                "evidence is served and gathered with a token that the job's nodes share, and there is none",
+                fix=f"(umask 077; {_MADE})   # the same file on every node, with --token-file",
+            )
+    if not MIN_LENGTH <= len(token) <= MAX_LENGTH:
+        raise BadInput(
+            f"the token in {where} has {len(token)} characters; it needs {MIN_LENGTH} to {MAX_LENGTH}",
+            fix=_MADE,
+        )
+    return token
+
+
+def nonce() -> str:
+    """A number that is used once."""
+    return secrets.token_hex(32)
+
+
+def is_nonce(text: str) -> bool:
+    return _NONCE.fullmatch(text) is not None
+
+
+def asked(token: bytes, theirs: str, mine: str) -> str:
+    """The proof of who asks. `theirs`: the nonce of who serves."""
+    return _proof(token, f"ask {theirs} {mine}".encode())
+
+
+def answered(token: bytes, theirs: str, mine: str, body: BufferedIOBase) -> str:
+    """The proof of who answers with `body`, read to its end. `theirs`: the nonce of who serves."""
+    digest = hashlib.file_digest(body, "sha256").hexdigest()
+    return _proof(token, f"answer {theirs} {mine} {digest}".encode())
+
+
+def same(one: str, other: str) -> bool:
+    """Compared in a time that says nothing of where they differ."""
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+def _proof(token: bytes, what: bytes) -> str:
+    return hmac.new(token, what, hashlib.sha256).hexdigest()
