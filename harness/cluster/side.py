@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import importlib.metadata
 import os
 import platform
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from harness import dates
 from harness.envs.environment import Environment
 from scenarios.engines import registry
 from scenarios.engines.spec import EngineSpec
@@ -84,5 +84,5 @@ class Side:
             **({"placement": placement} if placement else {}),
             "mapping": self.parameter_map,
             "planted": {"name": self.plants.name, "summary": self.plants.summary} if self.plants.name else {},
-            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "started": dates.now(),
         }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from harness import dates
 from harness.commands.options import seconds
 from harness.commands.showing import format_option, say, show
 
@@ -103,8 +103,7 @@ def bisect(
     else:
         seconds(limit, "--limit")
         request.check()
-        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        journal = Journal.begin(Path(out or f"runs/bisect-{stamp}").resolve(), request)
+        journal = Journal.begin(Path(out or f"runs/bisect-{dates.stamp()}").resolve(), request)
     search = Search(journal, Judge(journal.request), say)
     over = {"releases": releases.bisect, "settings": settings.bisect, "commits": commits.bisect}
     try:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness import dates
 from harness.envs import home, indexes, interpreter, recipe
 from harness.envs.environment import (
     Device,
@@ -19,7 +20,6 @@ from harness.envs.environment import (
     default_name,
     find_whole,
     folder,
-    now,
 )
 from harness.envs.install import UNSATISFIABLE, CommandFailed, Uv, nvidia_gpu, uv_binary
 from harness.envs.interpreter import Driver
@@ -187,7 +187,7 @@ def _build(wanted: Order, partial: Path, log: Path, progress: Progress, lock: in
         torch=found.versions["torch"],
         device=plan.device,
         owned=True,
-        created=now(),
+        created=dates.now(),
         digest=wanted.digest,
         shims=found.shims,
         env=variables,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import re
 import shlex
@@ -118,7 +117,3 @@ def get(name: str) -> Environment:
         fix = f"harness env create {name}" if name in registry.names(embedded=False) else "harness env list"
         raise BadInput(f"there is no environment named {name!r} (there are: {names})", fix=fix)
     return environment
-
-
-def now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

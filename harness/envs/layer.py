@@ -10,8 +10,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from harness import dates
 from harness.envs import home, interpreter, recipe
-from harness.envs.environment import Environment, check_name, folder, now
+from harness.envs.environment import Environment, check_name, folder
 from harness.envs.indexes import pip_configuration, uv_environment
 from harness.envs.install import CommandFailed, run, uv_binary
 from harness.envs.interpreter import Driver
@@ -44,7 +45,7 @@ class Layer:
         plan = recipe.load(base.engine, base.device)
         made = dataclasses.replace(
             base, name=self.name, version=found.versions[base.engine], python=str(self.python), owned=True,
-            created=now(), digest=plan.digest(base.asked, driver.ray, driver.minor),
+            created=dates.now(), digest=plan.digest(base.asked, driver.ray, driver.minor),
         )  # fmt: skip
         home.write_json(folder(self.name) / "env.json", made.to_json())
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from harness import dates
 from harness.envs import home, interpreter, recipe
-from harness.envs.environment import Device, Environment, check_name, find_whole, folder, get, now
+from harness.envs.environment import Device, Environment, check_name, find_whole, folder, get
 from harness.envs.interpreter import Driver
 from harness.errors import BadInput, EnvironmentUnusable
 from scenarios.engines import registry
@@ -45,7 +46,7 @@ def add(name: str, engine: str, python: str) -> Environment:
         torch=found.versions["torch"],
         device=device,
         owned=False,
-        created=now(),
+        created=dates.now(),
         shims=found.shims,
         env=variables,
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness import dates
 from harness.errors import BadInput
 from harness.frameworks.configured import Configured
 from harness.frameworks.detection import AUTO, Job, detect
@@ -46,8 +46,7 @@ def record(
     command, environment = steered(job.framework, command, environment, seed=seed)
     for warning in job.warnings:
         say(warning)
-    started = datetime.datetime.now()
-    directory = out or Path("runs") / f"{job.framework.name}-{started:%Y%m%d-%H%M%S}-{os.getpid()}"
+    directory = out or Path("runs") / f"{job.framework.name}-{dates.stamp()}-{os.getpid()}"
     if directory.exists() and not directory.is_dir():
         raise BadInput(f"{directory} is a file, and a recording is a directory", fix="harness record --out DIR -- …")
     if (directory / "run.json").exists():

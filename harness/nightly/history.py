@@ -23,7 +23,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 
-from harness import extras, verdict_file
+from harness import dates, extras, verdict_file
 from harness.errors import HarnessError
 from harness.nightly.judge import WINDOW, Past
 from harness.nightly.observation import Facts, Observation, to_read
@@ -203,7 +203,7 @@ class History:
 
     def begin(self, matrix: str, planned: Sequence[str], left_out: Sequence[tuple[str, str]]) -> int:
         """A new night; returns its number."""
-        values = {"matrix": matrix, "machine": socket.gethostname(), "started": now(), "planned": list(planned),
+        values = {"matrix": matrix, "machine": socket.gethostname(), "started": dates.now(), "planned": list(planned),
                   "left_out": [list(one) for one in left_out]}  # fmt: skip
         with self._write() as connection:
             return int(connection.execute(nights.insert().values(values).returning(nights.c.id)).scalar_one())
@@ -231,7 +231,7 @@ class History:
         with self._write() as connection:
             first = connection.execute(sa.select(nights.c.left_out).where(own)).scalar_one()
             every = dict(first) | dict(left_out)
-            values = {"finished": now(), "left_out": [list(one) for one in every.items()]}
+            values = {"finished": dates.now(), "left_out": [list(one) for one in every.items()]}
             connection.execute(nights.update().where(own).values(values))
 
     def add(self, night: int, observation: Observation, result: CellResult, folder: Path | None = None) -> None:
@@ -353,7 +353,7 @@ class History:
         """Remove recordings of this machine that are older, more, or larger than is kept, with what lies beside them in
         their cell's folder of a night (second runs, failed attempts); returns how many. Those that do not lie below
         `below` belong to another --out: they are neither counted nor touched."""
-        today, root = today or datetime.datetime.now(datetime.UTC), below.resolve()
+        today, root = today or dates.utc(), below.resolve()
         query = (
             sa.select(recordings, nights.c.started).join_from(recordings, verdicts).join(nights)
             .where(recordings.c.removed.is_(None), recordings.c.machine == socket.gethostname())
@@ -378,7 +378,7 @@ class History:
                 continue
             with self._write() as connection:
                 gone = recordings.update().where(recordings.c.verdict_id == row.verdict_id)
-                connection.execute(gone.values(removed=now()))
+                connection.execute(gone.values(removed=dates.now()))
             removed += 1
         return removed
 
@@ -387,10 +387,6 @@ def _of_cell(recording: Path, root: Path) -> Path:
     """What goes with a recording below `root`: its cell's folder, night-N/CELL; itself where it lies elsewhere."""
     inside = recording.resolve().relative_to(root).parts
     return root.joinpath(*inside[:2]) if len(inside) > 2 and inside[0].startswith("night-") else recording
-
-
-def now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _none_at(where: str) -> NoHistory:

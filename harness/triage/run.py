@@ -8,9 +8,9 @@ import shlex
 import tempfile
 import zipfile
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
+from harness import dates
 from harness.errors import BadInput, HarnessError
 from harness.triage import archive, judge
 from harness.triage.evidence import ENDED, Evidence
@@ -205,7 +205,7 @@ def _live(what: list[str], out: Path | None) -> Evidence:
 
 
 def _new_folder() -> Path:
-    name = f"triage-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
+    name = f"triage-{dates.stamp()}-{os.getpid()}"
     folder = Path("runs") / name
     try:
         folder.mkdir(parents=True)

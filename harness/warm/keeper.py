@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ from typing import Any, TextIO
 
 import msgspec
 
+from harness import dates
 from harness.cluster.experiment import natively, session
 from harness.cluster.launch import Cluster, driver_seat
 from harness.cluster.side import Side
@@ -127,7 +127,7 @@ def _started(
         waiting.result(actor.submit("ready"), sides[0], "starting the learners' processes")
     kept = state.Kept(
         state.boot(), ray.get_runtime_context().gcs_address,
-        datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), order.idle_s, device,
+        dates.now(), order.idle_s, device,
         state.Process.of(os.getpid()), state.Process.of(_raylet()), state.below(os.getpid()), tuple(engines),
         spares.names if spares is not None else (),
     )  # fmt: skip

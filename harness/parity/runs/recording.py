@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import verdict_file
+from harness import dates, verdict_file
 from harness.cluster.waiting import RunCut
 from harness.errors import BadInput, HarnessError
 from harness.parity.runs.options import LaunchOptions
@@ -91,8 +90,7 @@ def recording_in(out: str | os.PathLike[str] | None, name: str) -> Iterator[Path
 
 def _folder(out: str | os.PathLike[str] | None, name: str) -> Path:
     if out is None:
-        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        return (Path("runs") / f"{name.replace('@', '-')}-{stamp}").resolve()
+        return (Path("runs") / f"{name.replace('@', '-')}-{dates.stamp()}").resolve()
     folder = Path(out).resolve()
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{folder} is a file; a recording is a directory", fix="choose another --out")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import os
 import threading
 import time
@@ -16,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness import dates
 from harness.errors import HarnessError
 from harness.triage import directory
 from harness.triage.collect import beats, bounded, connections, gpus, journals, proc, ras, ray, recorder, stacks
@@ -78,7 +78,7 @@ def collect(
         raise HarnessError("collecting evidence reads /proc, which this system does not have", fix="run it on Linux")
     spies = threading.Semaphore(max(4, 2 * (os.cpu_count() or 1)))
     terms = _Terms(Path(out), clock(), samples, gap_s, deadline_s, native, clock, spies, connections.Sockets(clock))
-    taken = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    taken = dates.utc().isoformat(timespec="milliseconds")
     empty = Evidence(str(out), "watch" if stall_s else "live", taken, stall_s, threshold_s=threshold_s)
     there = cast(scope, exclude=(os.getpid(),))
     _kept(dataclasses.replace(empty, notes=there.notes), terms.out, complete=False)

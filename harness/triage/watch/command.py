@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import errno
 import json
 import math
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from harness import dates
 from harness.errors import BadInput
 from harness.triage.remote import token
 from harness.triage.watch.ending import KILL_S, end, unended
@@ -279,12 +279,11 @@ def _directory(out: Path | None, command: Sequence[str]) -> Path:
     from probes.files import make_folder
     from probes.format import write_manifest
 
-    started = datetime.datetime.now(datetime.UTC)
-    directory = out or Path("runs") / f"watch-{started:%Y%m%d-%H%M%S}-{os.getpid()}"
+    directory = out or Path("runs") / f"watch-{dates.stamp()}-{os.getpid()}"
     if any((directory / name).is_dir() and any((directory / name).iterdir()) for name in (BEATS, "events")):
         raise BadInput(f"{directory} holds another recording", fix=f"harness watch --out {directory}-2 -- …")
     try:
-        manifest = {"command": redact.command(command), "started": started.isoformat(timespec="seconds")}
+        manifest = {"command": redact.command(command), "started": dates.now()}
         write_manifest(directory, {**manifest, "watch": True})
         make_folder(directory / BEATS)
     except OSError as error:

@@ -6,7 +6,6 @@ No method raises for the disk's sake: evidence that cannot be kept is still judg
 from __future__ import annotations
 
 import contextlib
-import datetime
 import errno
 import json
 import os
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness import dates
 from harness.verdict_file import NAME as VERDICT
 from probes.files import make_folder, write_whole
 
@@ -81,7 +81,7 @@ class Retention:
         """A new directory for one look, elsewhere when the watch directory takes nothing, and where nothing takes
         anything the name of one that is not there."""
         before = [order(look.folder.name)[0] for look in self._adopted()]
-        stamp = max([f"{_now():%Y%m%d-%H%M%S}", self._last[0], *before])  # a clock that was set back hides nobody
+        stamp = max([dates.stamp(), self._last[0], *before])  # a clock that was set back hides nobody
         failed: OSError | None = None
         for base in self._places():
             try:
@@ -225,10 +225,6 @@ def order(name: str) -> tuple[str, int]:
     """What sorts the evidence folders of a watch by age: `<second>`, `<second>-2`, ..., `<second>-10`."""
     head, _, number = name.rpartition("-")
     return (head, int(number)) if head.count("-") == 1 and number.isdecimal() else (name, 1)
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
 
 
 def _kind(file: Path) -> str:
