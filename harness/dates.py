@@ -14,6 +14,6 @@ def now() -> str:
     return utc().isoformat(timespec="seconds")
 
 
-def stamp(at: datetime.datetime | None = None) -> str:
-    """YYYYmmdd-HHMMSS of `at`, by default of now."""
-    return f"{at or utc():%Y%m%d-%H%M%S}"
+def stamp() -> str:
+    """YYYYmmdd-HHMMSS of now."""
+    return f"{utc():%Y%m%d-%H%M%S}"
