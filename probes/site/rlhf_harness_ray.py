@@ -5,7 +5,10 @@ runtime environment has a PYTHONPATH of its own, which replaces the one that the
 import os
 import sys
 
-_TOLD = ("RLHF_HARNESS_WATCH", "RLHF_HARNESS_SOCKETS", "RLHF_HARNESS_ADAPTER", "RLHF_HARNESS_DIGESTS")
+_TOLD = (
+    "RLHF_HARNESS_WATCH", "RLHF_HARNESS_SOCKETS", "RLHF_HARNESS_ADAPTER", "RLHF_HARNESS_DIGESTS",
+    "RLHF_HARNESS_ENGINES",
+)  # fmt: skip
 _FILE = "/tmp/ray/ray_current_cluster"  # where Ray notes the cluster that a plain `ray.init()` joins
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from probes import plugins
+from probes.engines import EngineProcess
 from probes.plugins import Plugin, PluginError
 from scenarios.engines.engine import EngineError, ParameterRefused
 from scenarios.engines.spec import EngineSpec
@@ -75,6 +76,11 @@ def guarded(name: str) -> AbstractContextManager[None]:
 def names(*, embedded: bool | None = None) -> tuple[str, ...]:
     """The names of all engines, or of those that are embedded or not."""
     return tuple(name for name, spec in specs().items() if embedded is None or spec.embedded == embedded)
+
+
+def processes() -> dict[str, EngineProcess]:
+    """How the processes of each engine are told."""
+    return {name: spec.process for name, spec in specs().items()}
 
 
 @functools.cache

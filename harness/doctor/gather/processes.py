@@ -6,10 +6,11 @@ import os
 import re
 import time
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from harness.doctor.gather.files import age, pids, status, title
-from probes.engines import ENGINES, TITLES
+from scenarios.engines import registry
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,6 @@ class Processes:
 
 FOLLOW_S = 2.0  # chosen: within which a process that sees its parent's end has ended too
 # Names that the programs give themselves: engines with setproctitle, Ray's workers as ray::<task>.
-_MODULES = "|".join(re.escape(module) for engine in ENGINES.values() for module in engine.modules)
-_ENGINE = re.compile(rf"^({TITLES})::|(-m |/)({_MODULES})\b")
 _RAY = re.compile(r"^ray::|/raylet/raylet\b|/gcs/gcs_server\b|^raylet\b|^gcs_server\b")
 
 
@@ -50,13 +49,21 @@ def processes() -> dict[str, Any]:
     return {"found": found, "shell_age_s": age(os.getppid())}
 
 
+@cache
+def _engine() -> re.Pattern[str]:
+    engines = registry.processes().values()
+    titles = "|".join(title for engine in engines for title in engine.titles)
+    modules = "|".join(re.escape(module) for engine in engines for module in engine.modules)
+    return re.compile(rf"^({titles})::|(-m |/)({modules})\b")
+
+
 def _now(above: set[int]) -> list[dict[str, Any]]:
     found = []
     for pid in pids():
         if pid in above:
             continue
         name, about = title(pid), status(pid)
-        kind = "engine" if _ENGINE.search(name) else "ray" if _RAY.search(name) else ""
+        kind = "engine" if _engine().search(name) else "ray" if _RAY.search(name) else ""
         if not kind or not about:
             continue
         found.append({

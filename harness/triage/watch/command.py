@@ -27,8 +27,10 @@ from harness.triage.watch.ending import KILL_S, end, unended
 from harness.triage.watch.retention import Limits
 from harness.triage.watch.signals import Passing, passing_on
 from harness.triage.watch.watchdog import Stall, Watchdog
+from probes import engines
 from probes.heartbeat import BEATS
 from probes.identity import ADAPTER, DIGESTS, SOCKETS, WATCH
+from scenarios.engines import registry
 
 if TYPE_CHECKING:
     from harness.triage.remote.serve import Server
@@ -38,7 +40,7 @@ OnStall = Literal["report", "end", "exit"]
 STALLED = 86  # the exit code: free, of sysexits.h and of shells
 NOT_FOUND, NOT_RUNNABLE = 127, 126  # as env, nice, timeout and every shell say it
 # What a process has to be told where it inherits nothing; probes/site/rlhf_harness_ray.py tells Ray's workers the same.
-TOLD = (WATCH, SOCKETS, ADAPTER, DIGESTS)
+TOLD = (WATCH, SOCKETS, ADAPTER, DIGESTS, engines.TOLD)
 SITE = Path(__file__).resolve().parents[3] / "probes" / "site"
 
 
@@ -141,7 +143,8 @@ def watched(environment: Mapping[str, str], directory: Path, sockets: str = "") 
     rest = environment.get("PYTHONPATH", "")
     parts = [str(SITE), *(part for part in rest.split(os.pathsep) if part and part != str(SITE))]
     found = {**environment, WATCH: str(directory.resolve()), "PYTHONPATH": os.pathsep.join(parts)}
-    return {**found, SOCKETS: sockets} if sockets else found
+    more = {SOCKETS: sockets, engines.TOLD: engines.told(registry.processes())}
+    return {**found, **{name: value for name, value in more.items() if value}}
 
 
 def with_environment(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:

@@ -1,11 +1,11 @@
 """SGLang: its engine, its coupled draw, its plugin."""
 
-from probes.engines import ENGINES
+from probes.engines import BUILT_IN
 from scenarios.engines.sglang import parameters
 from scenarios.engines.sglang.plugin import SWITCH
 from scenarios.engines.spec import EngineSpec, FramePattern
 
-PROCESS = ENGINES["sglang"]
+PROCESS = BUILT_IN["sglang"]
 SPEC = EngineSpec(
     name="sglang",
     title="SGLang",

@@ -1,10 +1,10 @@
 """vLLM: its engine, its coupled draw, its weight receiver."""
 
-from probes.engines import ENGINES
+from probes.engines import BUILT_IN
 from scenarios.engines.spec import EngineSpec, FramePattern
 from scenarios.engines.vllm import parameters
 
-PROCESS = ENGINES["vllm"]
+PROCESS = BUILT_IN["vllm"]
 SPEC = EngineSpec(
     name="vllm",
     title="vLLM",
