@@ -63,7 +63,7 @@ class Job:
 
     def __init__(
         self, hosts: lab.Hosts, root: Path, mode: str, steps: int, stall: str, master: str = lab.ADDRESSES[0],
-        **environ: str,
+        ranks: int = 2, **environ: str,
     ) -> None:  # fmt: skip
         self.root = root
         (root / "job.py").write_text(JOB)
@@ -71,7 +71,9 @@ class Job:
         self.hosts, self.folders = hosts, [root / name for name in hosts.names]
         self.processes = []
         for host, folder in enumerate(self.folders):
-            words = lab.torchrun(host, root / "job.py", mode, str(steps), str(root), master=master)
+            words = lab.torchrun(
+                host, root / "job.py", mode, str(steps), str(root), master=master, nodes=len(self.folders), ranks=ranks
+            )
             watched = [*HARNESS, "watch", "--stall", stall, "--out", str(folder), *self.served(host), "--", *words]
             self.processes.append(hosts.start(host, watched, root / f"{lab.NAMES[host]}.log", **environ))
 
@@ -211,6 +213,55 @@ def test_a_rank_that_stops_is_named_by_evidence_that_each_watch_serves(hosts: la
     assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict), said
     assert f"http://{lab.ADDRESSES[1]}:{SERVED} gave no evidence (no answer within 5 s)" in verdict.reason
     assert "rank 2-3 of 4" in verdict.reason
+
+
+def test_of_four_hosts_the_one_whose_rank_stops_is_named(tmp_path: Path) -> None:
+    with lab.laboratory(4) as four:
+        job = Job(four, tmp_path, "stops", 1000, "4s", ranks=1)
+        job.under_way()
+        culprit = job.ranks(3)[3]
+        job.looked_at(0)
+        said = job.gather("gathered")[1]
+    verdict = Verdict.from_dict(json.loads(said))
+    assert verdict.verdict == "HUNG" and culprits(verdict) == [(3, "hostd", culprit)], said
+
+
+@pytest.mark.night
+def test_of_four_hosts_the_one_that_is_cut_off_is_named_and_none_is_blamed(tmp_path: Path) -> None:
+    with lab.laboratory(4) as four:
+        job = Job(four, tmp_path, "works", 100_000, "4s", ranks=1)
+        job.under_way()
+        four.cut(2)
+        job.looked_at(0, 1, 2, 3)
+        said = job.gather("gathered")[1]
+    verdict = Verdict.from_dict(json.loads(said))
+    assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict), said
+    assert f"http://{lab.ADDRESSES[2]}:{SERVED} gave no evidence" in verdict.reason and "rank 2 of 4" in verdict.reason
+    together = run.triage(list(map(str, job.folders)))
+    assert not culprits(together) and "the network between" in together.reason, together.reason
+
+
+def test_a_route_on_which_answers_are_lost_is_the_networks_and_no_ranks(tmp_path: Path) -> None:
+    """Packets from the first host arrive, and those to it do not."""
+    with lab.laboratory() as hosts:
+        job = Job(hosts, tmp_path, "works", 100_000, "4s")
+        job.under_way()
+        hosts.astray(1, 0)
+        job.looked_at(0, 1)
+    verdict = run.triage(list(map(str, job.folders)))
+    assert not culprits(verdict) and "the network between hosta and hostb" in verdict.reason, verdict.reason
+
+
+def test_a_firewall_that_drops_what_ranks_send_to_one_another_is_the_networks(tmp_path: Path) -> None:
+    """All but the port of the rendezvous: the group never forms."""
+    with lab.laboratory() as hosts:
+        hosts.firewall(1, 0, 29500)
+        job = Job(hosts, tmp_path, "works", 100_000, "4s")
+        job.looked_at(0, 1)
+    verdict = run.triage(list(map(str, job.folders)))
+    assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict), verdict.reason
+    assert "every rank has come to init_process_group of 4 ranks, on hosta and hostb" in verdict.reason, verdict.reason
+    assert "do not reach one another" in verdict.reason
 
 
 @pytest.mark.night

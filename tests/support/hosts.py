@@ -30,6 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 NAMES = ("hosta", "hostb", "hostc", "hostd")
 INTERFACE = "rlhf0"
+GATEWAY = "10.213.77.254"  # the switch, which forwards nothing
 ADDRESSES = ("10.213.77.1", "10.213.77.2", "10.213.77.3", "10.213.77.4")
 SLOW, SLOW_ADDRESSES = "rlhf1", ("10.213.78.1", "10.213.78.2")
 TUNSETIFF, IFF_TUN_NO_PI = 0x400454CA, 0x1001
@@ -106,6 +107,19 @@ class Hosts:
         """Pull the cable: packets are lost, and no connection is closed."""
         self.inside(host, "ip", "link", "set", INTERFACE, "down")
 
+    def astray(self, host: int, other: int) -> None:
+        """Route what a host sends to another one through a gateway that forwards nothing: an asymmetric route."""
+        self.inside(host, "ip", "route", "add", f"{ADDRESSES[other]}/32", "via", GATEWAY, "dev", INTERFACE)
+
+    def firewall(self, host: int, other: int, port: int) -> None:
+        """Drop what comes from another host, but to one port and from it. By IPsec's policies, which iproute2 alone can
+        set, where nft and iptables are not installed; they drop as silently."""
+        source, target = (f"{ADDRESSES[one]}/32" for one in (other, host))
+        between = ["ip", "xfrm", "policy", "add", "src", source, "dst", target]
+        self.inside(host, *between, "dir", "in", "action", "block", "priority", "9")
+        for end in ("sport", "dport"):
+            self.inside(host, *between, "proto", "tcp", end, str(port), "dir", "in", "action", "allow", "priority", "1")
+
     def mend(self, host: int) -> None:
         self.inside(host, "ip", "link", "set", INTERFACE, "up")
 
@@ -143,7 +157,9 @@ def laboratory(count: int = 2) -> Iterator[Hosts]:
         for name in (switch, *names):
             ip("netns", "add", name)
         ip("-n", switch, "link", "add", "switch", "type", "bridge")
+        ip("-n", switch, "addr", "add", f"{GATEWAY}/24", "dev", "switch")
         ip("-n", switch, "link", "set", "switch", "up")
+        ip("netns", "exec", switch, "sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_forward")
         for host, (name, address) in enumerate(zip(names, ADDRESSES, strict=False)):
             port = f"port{host}"
             ip("-n", name, "link", "add", INTERFACE, "type", "veth", "peer", "name", port, "netns", switch)

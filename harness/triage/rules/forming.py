@@ -161,7 +161,7 @@ def _addresses(case: Case, joining: list[Subject], place: str, steps: tuple[str,
     }
     places = Counter(at.values()).most_common()
     if len(places) < 2:
-        return None
+        return _apart(joining, place)
     alone = {
         key: f"meets at {where}, the others at {places[0][0]}"
         for key, where in at.items()
@@ -174,6 +174,26 @@ def _addresses(case: Case, joining: list[Subject], place: str, steps: tuple[str,
         alone,
         place=place,
         next=steps,
+    )
+
+
+def _apart(joining: list[Subject], place: str) -> Ruling | None:
+    """Every rank has come, on several hosts, and none comes out: they reach the rendezvous and not one another."""
+    worlds = {what.world_size for one in joining if (what := forming(one)) is not None}
+    hosts = sorted({one.process.host for one in joining if one.process})
+    if len(hosts) < 2 or worlds != {len({one.rank for one in joining})}:
+        return None
+    between = f"{', '.join(hosts[:-1])} and {hosts[-1]}"
+    return Ruling(
+        "INSUFFICIENT",
+        f"every rank has come to {place}, on {between}, and none comes out: ranks of different hosts do not reach one "
+        "another, though they reach the rendezvous",
+        place=place,
+        missing=(f"whether {between} let the ranks' own ports through",),
+        next=(
+            f"does a firewall between {between} pass all ports? the kernel picks those of the ranks",
+            "is GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME an interface that the hosts share? harness doctor on each",
+        ),
     )
 
 

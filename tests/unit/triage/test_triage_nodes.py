@@ -14,7 +14,7 @@ import triage_evidence as make
 
 from harness.errors import BadInput
 from harness.triage import directory, judge, nodes, run
-from harness.triage.evidence import Evidence, Process
+from harness.triage.evidence import Evidence, OpenSpan, Process
 from harness.triage.flight import synthesis
 from harness.triage.flight.synthesis import Fault
 from reports.model import Verdict
@@ -162,6 +162,22 @@ def test_a_watch_that_gave_nothing_takes_no_culprit_away_whose_ranks_are_all_the
     verdict = judge.triage(nodes.unite(parts, {"http://c:7700": "connection refused"}))
     assert culprits(verdict) == [(3, "b", 101)]
     assert "no evidence from http://c:7700: connection refused" in verdict.missing
+
+
+@pytest.mark.parametrize(
+    ("hosts", "told"),
+    [("aabb", True), ("aaaa", False), ("aab", False)],
+    ids=["two hosts", "the control: one host", "the control: a rank has not come"],
+)
+def test_ranks_that_all_come_to_a_group_which_does_not_form_do_not_reach_one_another(hosts: str, told: bool) -> None:
+    opening = (OpenSpan("init_process_group", 30.0, {"world_size": 4}),)
+    ranks = [
+        dataclasses.replace(make.rank(number, "main init_process_group", world=4, spans=opening), host=host)
+        for number, host in enumerate(hosts)
+    ]
+    verdict = judge.triage(make.evidence(*ranks))
+    assert ("do not reach one another" in verdict.reason) is told, verdict.reason
+    assert not told or (verdict.verdict == "INSUFFICIENT" and "on a and b" in verdict.reason and not culprits(verdict))
 
 
 @pytest.mark.parametrize("world_size", [6, None])
