@@ -45,6 +45,8 @@ def install_command(extra: str) -> str:
     if receipt := _read(prefix / "pipx_metadata.json"):
         asked = re.search(rf"{NAME}\[([^]]*)\]", str(receipt.get("main_package", {}).get("package_or_url")))
         return shlex.join(["pipx", "install", "--force", *_source(*(asked[1].split(",") if asked else ()), extra)])
+    if _of_uvx(prefix):
+        return shlex.join(["uvx", "--from", _source(extra)[-1], "harness"]) + " …"
     return shlex.join([*_installer(), *_source(extra)])
 
 
@@ -55,7 +57,14 @@ def upgrade_command() -> str:
         return f"uv tool upgrade {NAME}"
     if (prefix / "pipx_metadata.json").exists():
         return f"pipx upgrade {NAME}"
+    if _of_uvx(prefix):
+        return f"uvx {NAME}@latest"
     return shlex.join([*_installer(), "--upgrade", NAME])
+
+
+def _of_uvx(prefix: Path) -> bool:
+    """An environment that `uvx` made: it lies in uv's cache, and the next `uvx` may make another."""
+    return prefix.parent.name.startswith("archive-v") and (prefix / "pyvenv.cfg").is_file()
 
 
 def _installer() -> list[str]:

@@ -86,6 +86,17 @@ def test_pipx_keeps_its_extras(prefix: Path) -> None:
     assert extras.upgrade_command() == "pipx upgrade rlhf-harness"
 
 
+def test_an_environment_of_uvx_is_not_changed_but_made_again(
+    prefix: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cached = tmp_path / "archive-v0" / "qvrEB23sMjEWFRxr"
+    cached.mkdir(parents=True)
+    (cached / "pyvenv.cfg").write_text("home = /usr/bin\nuv = 0.13.9\n")
+    monkeypatch.setattr(sys, "prefix", str(cached))
+    assert shlex.split(extras.install_command("diff")) == ["uvx", "--from", "rlhf-harness[diff]", "harness", "…"]
+    assert extras.upgrade_command() == "uvx rlhf-harness@latest"
+
+
 @pytest.mark.parametrize("receipt", ["", "\0", '[tool]\nrequirements = ["rlhf-harness"]'])
 def test_a_receipt_that_nobody_can_read_ends_nothing(prefix: Path, receipt: str) -> None:
     (prefix / "uv-receipt.toml").write_text(receipt)
