@@ -235,6 +235,15 @@ def test_a_ray_job_is_submitted_with_its_folder_and_what_was_asked(folder: Path,
     assert (folder / "kept" / "harness-x" / "doctor-node-0.txt").exists()
 
 
+@pytest.mark.parametrize("address", ["ray://head:10001", "auto"])
+def test_an_address_of_another_client_of_ray_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], address: str
+) -> None:
+    assert cli.main(["render", "ray-job", "--address", address, "--", "keep"]) == 2
+    assert "fix: --address http://HEAD:8265" in capsys.readouterr().err
+    assert not (folder / "keep.ray-job.sh").exists()
+
+
 def test_a_ray_job_without_ray_is_refused(folder: Path, programs: Path) -> None:
     assert cli.main(["render", "ray-job", "--", "keep"]) == 0
     code, log = run(folder / "keep.ray-job.sh", programs, folder / "done", PATH="/usr/bin:/bin")
