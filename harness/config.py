@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from harness import invalid
 from harness.errors import BadInput
 from scenarios.engines.canonical import BY_NAME
 from scenarios.settings import Scenario
@@ -54,9 +55,7 @@ def validate(data: dict[str, Any], *, where: str) -> Scenario:
     try:
         scenario = pydantic.TypeAdapter(Scenario).validate_python(data)
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise BadInput(f"{where}: {key} = {first['input']!r}: {first['msg'].lower()}") from error
+        raise BadInput(invalid.sentence(error, where)) from error
     _check_numbers(data, Scenario, where, "")
     _check_ranges(scenario, where)
     return scenario

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import pydantic
 
-from harness import envs
+from harness import envs, invalid
 from harness.commands.options import overrides, seconds, size
 from harness.errors import BadInput, HarnessError
 from reports.text import counted
@@ -194,11 +194,9 @@ def parsed(kind: type[T], data: dict[str, Any], where: str) -> T:
     try:
         return kind.model_validate(data)
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            raise BadInput(f"{where}: unknown key {key}", fix=FORMAT) from error
-        raise BadInput(f"{where}: {key}: {first['msg'][0].lower()}{first['msg'][1:]}", fix=FORMAT) from error
+        sections = kind.model_json_schema().get("$defs", {}).values()
+        known = [*kind.model_fields, *(name for one in sections for name in one.get("properties", ()))]
+        raise BadInput(invalid.sentence(error, where, known), fix=FORMAT) from error
 
 
 def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:

@@ -325,13 +325,15 @@ def test_a_name_in_the_matrix_does_not_drive_the_terminal(folder: Path, capsys: 
     ("text", "words"),
     [
         ("name = ", "is not TOML"),
-        ("", "name: field required"),
+        ("", "name is missing"),
         ('name = "x"', "has no cell"),
         ('name = "x"\nnights = 3', "unknown key nights"),
-        ('name = "x"\n[matrix]\npairs = [["hf"]]', "matrix.pairs.0.1: field required"),
+        ('name = "x"\n[matrix]\npair = [["hf", "hf"]]', "unknown key matrix.pair; did you mean pairs?"),
+        ('name = "x"\n[defaults]\nretries = "a"', "defaults.retries = 'a': a whole number was expected"),
+        ('name = "x"\n[matrix]\npairs = [["hf"]]', "matrix.pairs.0.1 is missing"),
         ('name = "x"\n[matrix]\npairs = [["hf", "vlm"]]', "cell hf-vlm/ppo-tiny: there is no backend 'vlm'"),
         ('name = "x"\n[matrix]\npairs = [["hf", "hf"]]\nscenarios = ["ppo-tony"]', "did you mean ppo-tiny?"),
-        ('name = "x"\n[matrix]\npairs = [["hf", "hf"]]\nmodes = ["warm"]', "matrix.modes.0: input should be"),
+        ('name = "x"\n[matrix]\npairs = [["hf", "hf"]]\nmodes = ["warm"]', "matrix.modes.0 = 'warm': it should be"),
         ('name = "x"\n[matrix]\npairs = [["hf", "hf"], ["hf", "hf"]]', "several cells are hf-hf/ppo-tiny"),
         ('name = "x"\n[matrix]\npairs = [["hf", "hf"]]\nexclude = [{ mode = "greedy" }]', "matches no cell"),
         (

@@ -1,0 +1,31 @@
+"""What pydantic found wrong with a file of the user's, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from harness.errors import closest
+
+if TYPE_CHECKING:
+    import pydantic
+
+# By how the types of pydantic's errors begin: what was expected.
+_EXPECTED = {
+    "string": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "tuple": "a list",
+    "list": "a list", "dict": "a table", "model": "a table", "dataclass": "a table",
+}  # fmt: skip
+
+
+def sentence(error: pydantic.ValidationError, where: str, known: Iterable[str] = ()) -> str:
+    """Of the first error. `where`: what is read; `known`: all keys there are, of which the nearest are named."""
+    first = error.errors()[0]
+    key, kind = ".".join(str(part) for part in first["loc"]), first["type"]
+    if kind == "missing":
+        return f"{where}: {key} is missing"
+    if kind == "extra_forbidden":
+        name = str(first["loc"][-1])  # may be known in another section
+        return f"{where}: unknown key {key}{closest(name, {*known} - {name})}"
+    expected = _EXPECTED.get(kind.partition("_")[0])
+    told = f"{expected} was expected" if expected else first["msg"].replace("Input should be", "it should be")
+    return f"{where}: {key} = {first['input']!r}: {told}"
