@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -232,9 +232,9 @@ RAY_RESOURCES = ("learner", "engine")  # by host: a custom resource that its nod
 
 
 @contextlib.contextmanager
-def ray_cluster(hosts: Hosts, root: Path) -> Iterator[str]:
+def ray_cluster(hosts: Hosts, root: Path, *environs: Mapping[str, str]) -> Iterator[str]:
     """The address of a Ray cluster of one node on each host, the head on the first, with temporary files of their own.
-    At the end both hosts are ended."""
+    `environs`: variables of each host's `ray start`. At the end both hosts are ended."""
     address = f"{ADDRESSES[0]}:{RAY_PORT}"
     with tempfile.TemporaryDirectory(prefix="rh", dir="/tmp", ignore_cleanup_errors=True) as files:  # sockets: short
         try:
@@ -249,6 +249,7 @@ def ray_cluster(hosts: Hosts, root: Path) -> Iterator[str]:
                      "--object-store-memory", "80000000", "--temp-dir", f"{files}/{NAMES[host]}",
                      "--disable-usage-stats", "--block"],
                     log, RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0",
+                    **(environs[host] if environs else {}),
                 )  # fmt: skip
                 wait_for(lambda: "Ray runtime started" in log.read_text(), 60, lambda: log.read_text()[-2000:])  # noqa: B023
             yield address
