@@ -52,6 +52,4 @@ def test_a_disk_that_logs_have_filled_is_told_on_its_host(hosts: lab.Hosts, tmp_
     here, there = (told(hosts, host, tmp_path, RAY_TMPDIR=str(small)) for host in (0, 1))
     full = there["disk-space", "this shell"]
     assert f"{small}: 0 B of 8 MiB free" in full and "--temp-dir" in full
-    assert str(small) not in here.get(("disk-space", "this shell"), ""), (
-        "the control: the same folder elsewhere"
-    )
+    assert str(small) not in here.get(("disk-space", "this shell"), ""), "the control: the same folder elsewhere"

@@ -244,6 +244,12 @@ def test_an_address_of_another_client_of_ray_is_refused(
     assert not (folder / "keep.ray-job.sh").exists()
 
 
+def test_a_node_whose_environment_is_not_active_is_told_the_option(folder: Path, programs: Path) -> None:
+    assert cli.main(["render", "torchrun", "--", "keep"]) == 0
+    code, log = run(folder / "keep.torchrun.sh", programs, folder / "done", RUN_ID="x", PATH="/usr/bin:/bin")
+    assert code == 1 and "node-0: no harness is in PATH" in log and "--setup 'source" in log, log
+
+
 def test_a_ray_job_without_ray_is_refused(folder: Path, programs: Path) -> None:
     assert cli.main(["render", "ray-job", "--", "keep"]) == 0
     code, log = run(folder / "keep.ray-job.sh", programs, folder / "done", PATH="/usr/bin:/bin")
