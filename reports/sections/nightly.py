@@ -50,7 +50,8 @@ def compared(first: Night, second: Night) -> list[tuple[str, str, str]]:
 
 
 def _causes(result: CellResult) -> str:
-    problems = {change.subject for change in (*result.new, *result.standing) if change.kind != "verdict"}
+    problems = {f"{change.kind} {change.subject}" if change.kind in ("fewer", "slower") else change.subject
+                for change in (*result.new, *result.standing) if change.kind != "verdict"}  # fmt: skip
     return f" ({', '.join(sorted(problems))})" if problems else ""
 
 

@@ -78,6 +78,8 @@ def test_a_metric_that_is_gone_is_told_on_the_terminal(folder: Path, capsys: pyt
     assert run() == 1 and statuses(2)["hf-vllm/ppo-tiny"] == "REGRESSED"
     printed = " ".join(capsys.readouterr().out.split())
     assert "max |Δ logprob| absent, 4e-6 before" in printed and "mean Δ logprob absent, 0 before" in printed
+    assert cli.main(["history", "compare", "1", "2"]) == 0
+    assert "hf-vllm/ppo-tiny: EQUIVALENT → EQUIVALENT (fewer k1, fewer max_delta_logprob)" in capsys.readouterr().out
 
 
 @pytest.mark.slow
