@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,11 @@ class Judged:
     environment: str = ""
 
 
+def _warm(folder: Path) -> bool:
+    """Whether a recording below was made on engines that `harness up` keeps."""
+    return any("warm" in json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*/run.json"))
+
+
 @dataclass(frozen=True)
 class Judge:
     """What is good and what is bad: the verdict, or a metric above a bound, or a cause by its name or family."""
@@ -44,7 +50,8 @@ class Judge:
 
     def call(self, verdict: Verdict, folder: Path) -> Judged:
         """`folder`: of the recordings."""
-        request, why = self.request, f"{verdict.verdict}: {verdict.reason}"
+        warm = " (engines that were up)" if _warm(folder) else ""
+        request, why = self.request, f"{verdict.verdict}{warm}: {verdict.reason}"
         decided = verdict.verdict in ("EQUIVALENT", "DIVERGENT")
         bad = verdict.verdict == "DIVERGENT"
         if request.metric:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.options import Address, Cap, Device, Format, Out, Stall, Verbose, stall_seconds
+from harness.commands.options import Address, Cap, Cold, Device, Format, Out, Stall, Verbose, stall_seconds
 from harness.commands.showing import progress, show
 
 
@@ -29,6 +29,7 @@ def replay(
     out: Out = "",
     address: Address = "",
     device: Device = "auto",
+    cold: Cold = False,
     stall: Stall = "60s",
     format: Format = "text",
     verbose: Verbose = False,
@@ -42,6 +43,7 @@ def replay(
             out=out or None,
             address=address or None,
             device=device,
+            cold=cold,
             stall_s=stall_seconds(stall),
             progress=view.update,
         )

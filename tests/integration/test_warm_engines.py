@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 from ppo_support import random_models
 
-from harness import envs
+from harness import cli, envs
 from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
 from harness.cluster.waiting import Waiting
-from harness.parity.runs.options import ParityOptions
-from harness.parity.runs.run import run_parity
+from harness.parity.runs.options import ParityOptions, RunOptions
+from harness.parity.runs.replay import run_replay
+from harness.parity.runs.run import run_parity, run_scenario
 from harness.warm import pool, state, up
 from scenarios.planted import leftovers
 from scenarios.settings import Scenario
@@ -64,6 +65,7 @@ def wait_until(true: Callable[[], Any]) -> None:
 def test_warm_and_cold_say_the_same_and_down_leaves_nothing(
     options: ParityOptions, scenario: Scenario, tmp_path: Path
 ) -> None:
+    own = RunOptions(overrides=options.overrides, steps=options.steps)
     cold = run_parity("hf", "hf", options, out=tmp_path / "cold", cold=True)
     said: list[str] = []
     kept = up.up(["hf", "hf"], scenario, idle_s=3600, say=said.append)
@@ -82,11 +84,35 @@ def test_warm_and_cold_say_the_same_and_down_leaves_nothing(
             manifest = json.loads((tmp_path / f"warm-{number}" / "candidate" / "run.json").read_text())
             assert manifest["warm"] == {"since": kept.since, "started_anew": {}}
         assert [row.stage for row in up.listed(pytest.fail)] == ["coupled", "coupled", "native", "native"]
+        told.clear()
+        recorded = run_scenario("ppo-tiny", own, out=tmp_path / "run", progress=lambda one: told.append(one.message))
+        assert [line for line in told if line] == [f"warm: hf, up since {kept.since}"]
+        told.clear()
+        replayed = run_replay(recorded, out=tmp_path / "replay", progress=lambda one: told.append(one.message))
+        assert f"warm: hf, up since {kept.since}" in told and replayed.figures["warm"] is True
+        assert replayed.verdict == "EQUIVALENT"
     finally:
         there = state.below(kept.keeper.pid)
         up.down(said.append)
     assert len(there) > 4 and not [one for one in there if one.alive]
     assert up.listed(pytest.fail) == []
+
+
+@pytest.mark.night
+def test_a_bisection_over_settings_uses_them(options: ParityOptions, scenario: Scenario, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
+    good.write_text((ROOT / "scenarios/catalog/ppo-tiny.toml").read_text())
+    bad.write_text(good.read_text().replace("temperature = 1.0", "temperature = 0.5"))
+    words = [word for one in options.overrides for word in ("--set", one)]
+    ends = ["--good", str(good), "--bad", str(bad), "--out", str(tmp_path / "out")]
+    up.up(["hf"], scenario, native=False, idle_s=3600, say=print)
+    try:
+        assert cli.main(["bisect", "hf", *ends, "--", *words, "--steps", "2"]) == 0
+    finally:
+        up.down(print)
+    found = json.loads((tmp_path / "out" / "bisect.json").read_text())
+    assert found["results"] == [["sampling.temperature: 1 → 0.5"]]
+    assert all(" (engines that were up): " in step["why"] for step in found["steps"]), found
 
 
 @pytest.mark.night

@@ -35,13 +35,15 @@ class LaunchOptions:
     """How something is run.
 
     `out`: the directory of the recording; None: a new one under runs/. `address`: of a Ray cluster to join. `stall_s`:
-    without progress for so long, a run is looked at and ended if it hangs; 0: nobody watches.
+    without progress for so long, a run is looked at and ended if it hangs; 0: nobody watches. `cold`: use no engine
+    that `harness up` keeps.
     """
 
     out: str | os.PathLike[str] | None = field(default=None, metadata=_option(None))
     address: str | None = None
     device: str = "auto"
     stall_s: float = field(default=STALL_S, metadata=_option("stall", written=duration))
+    cold: bool = False
     progress: Callable[[ProgressEvent], None] = field(default=silent, metadata=_option(None))
 
 
@@ -50,7 +52,7 @@ class RunOptions(LaunchOptions):
     """A scenario's run; None: as the scenario has it.
 
     `overrides`: section.key=value, any iterable. `mapping`: a parameter mapping of your own, a file
-    (docs/reference/parameters.md). `cold`: use no engine that `harness up` keeps.
+    (docs/reference/parameters.md).
     """
 
     overrides: Iterable[str] = field(default=(), metadata=_option("set"))
@@ -59,7 +61,6 @@ class RunOptions(LaunchOptions):
     steps: int | None = None
     rollout_only: bool = False
     mapping: str | None = field(default=None, metadata=_option("mapping", written=Path))
-    cold: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "overrides", tuple(self.overrides))

@@ -15,11 +15,11 @@ from typing import Any
 
 from harness import envs
 from harness.cluster.experiment import Experiment
-from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
 from harness.errors import BadInput
 from harness.parity.runs.command_line import command_line
+from harness.parity.runs.engines import cluster_for
 from harness.parity.runs.options import LaunchOptions, command_options
 from harness.parity.runs.preflight import check_cores, preflight
 from harness.parity.runs.recording import compacted, guarded, judged, recording_in, written
@@ -80,12 +80,13 @@ def run_replay(
         start = _start(first, from_step)
         if start is not None:
             options.progress(ProgressEvent("", "", message=start.summary))
-        cut = None
+        cut, warm = None, None
         try:
-            with guarded(folder, options) as guard, Cluster(options.address) as cluster:
+            with guarded(folder, options) as guard, cluster_for([side], options) as (cluster, warm):
                 experiment = Experiment(
-                    cluster, [side], progress=options.progress, device=options.device, guard=guard, command=reproduce
-                )
+                    cluster, [side], progress=options.progress, device=options.device, guard=guard, command=reproduce,
+                    warm=warm,
+                )  # fmt: skip
                 experiment.begin()
                 experiment.record(side, replay=known.path, resume=None if checkpoint is None else str(checkpoint))
         except RunCut as error:
@@ -97,7 +98,7 @@ def run_replay(
         verdict,
         findings=[*found, *verdict.findings],
         coverage=verdict.coverage | {"replayed": {"first_step": first, "stop": window.stop}},
-        figures=verdict.figures | {"total_s": round(time.monotonic() - started, 1)},
+        figures=verdict.figures | {"warm": warm is not None, "total_s": round(time.monotonic() - started, 1)},
         reproduce=reproduce,
     )
     return written(places.shown(verdict), folder)

@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from harness import config, envs
 from harness.cluster.experiment import Experiment
-from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
 from harness.parity.runs import user_mapping
 from harness.parity.runs.command_line import command_line, scenario_word
+from harness.parity.runs.engines import cluster_for
 from harness.parity.runs.lifting import Lifting, wanted
 from harness.parity.runs.options import JudgeOptions, ParityOptions, RunOptions, command_options, silent
 from harness.parity.runs.preflight import check_cores, check_pair, check_resume, preflight
 from harness.parity.runs.recording import check_ranks, compacted, guarded, judged, recording_in, written
 from harness.parity.runs.second_draw import second_draw
 from harness.triage.watch.guard import Guard
-from harness.warm.pool import Pool, claim
 from probes.format import SIDES
 from reports.model import Finding, Verdict
 from reports.progress import ProgressEvent
@@ -112,7 +111,7 @@ def run_scenario(
     with recording_in(options.out, f"run-{base.name}-{backend}") as folder:
         side = Side("run", str(envs.parse(backend)), envs.resolve(backend), base, folder, mapping=map_of_user)
         check_cores(side.environment, base, options.address)
-        with guarded(folder, options) as guard, _engines([side], options) as warm, _cluster(options, warm) as cluster:
+        with guarded(folder, options) as guard, cluster_for([side], options) as (cluster, warm):
             experiment = Experiment(
                 cluster, [side], progress=options.progress, device=options.device, guard=guard, command=command,
                 warm=warm,
@@ -182,8 +181,7 @@ def _record_pair(
         native = options.native and left.scenario.native.samples > 0
         refused = "the lifted stage starts engines in float32 (--no-lifted runs without)" if lift else ""
         refused = "a fault is planted in an engine of its own" if options.fault else refused
-        warmth = _engines([left, right], options, native=native, refused=refused)
-        with guarded as guard, warmth as warm, _cluster(options, warm) as cluster:
+        with guarded as guard, cluster_for([left, right], options, native=native, refused=refused) as (cluster, warm):
             experiment = Experiment(
                 cluster, [left, right], progress=options.progress, device=options.device, guard=guard, command=command,
                 warm=warm,
@@ -226,24 +224,6 @@ def _record_pair(
     except RunCut as cut:
         return cut, attribution, lifting
     return None, attribution, lifting
-
-
-def _engines(
-    sides: list[Side], options: RunOptions, *, native: bool = False, refused: str = ""
-) -> contextlib.AbstractContextManager[Pool | None]:
-    """The engines that `harness up` keeps, claimed for these sides; None where they must be started."""
-    if options.cold or options.address:
-        return contextlib.nullcontext()
-    if any(side.mapping for side in sides):
-        refused = "a mapping of your own starts an engine of its own"
-    if any(side.scenario.engine.engines > 1 for side in sides):
-        refused = "this run has several engines on a side"
-    say = lambda line: options.progress(ProgressEvent("", "", message=line))  # noqa: E731
-    return claim(sides, device=options.device, native=native, refused=refused, say=say)
-
-
-def _cluster(options: RunOptions, warm: Pool | None) -> Cluster:
-    return Cluster(options.address) if warm is None else Cluster(warm.address, ours=True)
 
 
 def _load_judge() -> None:

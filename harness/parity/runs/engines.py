@@ -1,0 +1,31 @@
+"""Where the engines of a run come from: those that `harness up` keeps, or new ones on a cluster of the run's own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from harness.cluster.launch import Cluster
+from harness.cluster.side import Side
+from harness.parity.runs.options import LaunchOptions
+from harness.warm.pool import Pool, claim
+from reports.progress import ProgressEvent
+
+
+@contextlib.contextmanager
+def cluster_for(
+    sides: Sequence[Side], options: LaunchOptions, *, native: bool = False, refused: str = ""
+) -> Iterator[tuple[Cluster, Pool | None]]:
+    """An open cluster, and the engines on it that are up and fit all sides; None where the run starts its own.
+    `refused`: why it must."""
+    if any(side.mapping for side in sides):
+        refused = "a mapping of your own starts an engine of its own"
+    if any(side.scenario.engine.engines > 1 for side in sides):
+        refused = "this run has several engines on a side"
+    say = lambda line: options.progress(ProgressEvent("", "", message=line))  # noqa: E731
+    with contextlib.ExitStack() as opened:
+        warm = None
+        if not (options.cold or options.address):
+            warm = opened.enter_context(claim(sides, device=options.device, native=native, refused=refused, say=say))
+        cluster = Cluster(options.address) if warm is None else Cluster(warm.address, ours=True)
+        yield opened.enter_context(cluster), warm
