@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import os
+import shutil
 import site
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+
+PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
 
 def environment_with(source: Path, home: Path) -> Path:
     """The interpreter of a new environment below `home` with everything of this one and the package's wheel."""
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", home / "wheel", source]
-    subprocess.run(build, check=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "env"], check=True)
     python = home / "env" / "bin" / "python"
     [packages] = (home / "env" / "lib").glob("python*/site-packages")
     ours = "".join(f"import site; site.addsitedir({path!r})\n" for path in site.getsitepackages())
     (packages / "ours.pth").write_text(ours)
-    [wheel] = (home / "wheel").glob("*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", packages, wheel], check=True)
+    install(source, python)
     return python
+
+
+def install(source: Path, python: Path) -> None:
+    """Build the package's wheel and install it into an environment, over an earlier one."""
+    with tempfile.TemporaryDirectory() as folder:
+        build = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source]
+        subprocess.run(build, check=True)
+        [wheel] = Path(folder).glob("*.whl")
+        [packages] = (python.parents[1] / "lib").glob("python*/site-packages")
+        for earlier in packages.glob(f"{wheel.name.partition('-')[0]}*"):
+            shutil.rmtree(earlier)
+        subprocess.run([*PIP, "install", "--no-deps", "--target", packages, wheel], check=True)
 
 
 def harness(python: Path, *words: str | Path, timeout_s: float = 600, **environ: str) -> tuple[int, str, str]:
