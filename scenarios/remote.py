@@ -170,6 +170,10 @@ class Remote:
             bound = bound.options(concurrency_group="urgent")
         return _RayFuture(bound.remote(method, *args, **kwargs))
 
+    def become(self, target: str, variables: dict[str, str], *args: Any, **kwargs: Any) -> _RayFuture:
+        """Make a spare process this actor. Before the future is done, calls of other processes may come first."""
+        return _RayFuture(self.handle.become.remote(target, variables, *args, **kwargs))
+
     def stop(self) -> None:
         import ray
 

@@ -118,6 +118,8 @@ class Experiment:
                 look = looks[side.name]
                 self._sessions[side.name] = self._warm.adopt(self._cluster, side, "coupled", look, self._waiting)
                 self._manifest(side)
+            for future in self._warm.becoming:  # the stage calls the others
+                self._wait(future, first, "starting the learners")
 
     def record(
         self, side: Side, *, guide: Path | None = None, resume: str | None = None, replay: Path | None = None

@@ -30,6 +30,7 @@ class Pool:
         self._kept, self._chosen, self._say = kept, chosen, say
         self._started_anew: dict[Place, str] = {}
         self.address, self.raylet = kept.address, kept.raylet.pid
+        self.becoming: list[Future] = []  # learners in processes that were up: until it is done, each is still a spare
 
     def has(self, side: Side, stage: state.Stage) -> bool:
         return (side.name, stage) in self._chosen
@@ -69,7 +70,7 @@ class Pool:
             state.write(self._kept)
             with contextlib.suppress(ValueError):  # it has ended
                 actor = cluster.adopt(name, urgent)
-                actor.handle.become.remote(target, seat.env, *args, **kwargs)
+                self.becoming.append(actor.become(target, seat.env, *args, **kwargs))
                 return actor
         return cluster.actor(target, seat, *args, urgent=urgent, **kwargs)
 

@@ -1,7 +1,7 @@
 """The history of many cells over many nights: every query finds its rows by an index, and what a person waits for.
 
 By hand, for figures: `python tests/benchmarks/test_history_scale.py CELLS NIGHTS [FILE]` (10000 365: 3.65 M verdicts,
-some 4 GB). Prints seconds and processor seconds of each query, of `harness history list`, and of the dashboard.
+1.3 GB). Prints seconds and processor seconds of each query, of `harness history list`, and of the dashboard.
 """
 
 from __future__ import annotations
