@@ -25,7 +25,7 @@ def sentence(error: pydantic.ValidationError, where: str, known: Iterable[str] =
         return f"{where}: {key} is missing"
     if kind == "extra_forbidden":
         name = str(first["loc"][-1])  # may be known in another section
-        return f"{where}: unknown key {key}{closest(name, {*known} - {name})}"
+        return f"{where}: unknown key {key}{closest(name, sorted({*known} - {name}))}"
     expected = _EXPECTED.get(kind.partition("_")[0])
     told = f"{expected} was expected" if expected else first["msg"].replace("Input should be", "it should be")
     return f"{where}: {key} = {first['input']!r}: {told}"
