@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from harness import dates
 from harness.triage import directory, recorders
 from harness.triage.collect import recorder, scope
 from harness.triage.collect.beats import parse
@@ -134,7 +135,7 @@ def test_the_clock_of_another_host_is_that_of_its_beats() -> None:
 
 def test_the_newest_evidence_stays_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moment = datetime.datetime(2026, 11, 23, 12, 0, tzinfo=datetime.UTC)
-    monkeypatch.setattr(retention, "_now", lambda: moment)
+    monkeypatch.setattr(dates, "utc", lambda: moment)
     kept = Retention(tmp_path, lambda line: None)
     made = []
     for number in range(12):
