@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -48,7 +49,7 @@ def command_line() -> str:
     ]
     for words, command in commands():
         parts.append(f"## harness {words}\n")
-        parts.append((command.help or "").replace("<", "&lt;") + "\n")
+        parts.append(_fenced((command.help or "").replace("<", "&lt;")) + "\n")
         arguments = [item for item in command.params if item.param_type_name == "argument"]
         options = [item for item in command.params if item.param_type_name == "option" and item.name != "help"]
         if arguments:
@@ -59,6 +60,11 @@ def command_line() -> str:
                      _default(item)) for item in options]  # fmt: skip
             parts.append(_table(("option", "meaning", "default"), rows))
     return "\n".join(parts)
+
+
+def _fenced(text: str) -> str:
+    """Help whose paragraphs that begin with \\b, which are not wrapped, are blocks of code."""
+    return re.sub(r"\x08\n(.*?)(?=\n\n|\Z)", r"```toml\n\1\n```", text, flags=re.DOTALL)
 
 
 def _default(option: Any) -> str:

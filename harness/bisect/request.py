@@ -55,13 +55,14 @@ class Request:
         """Both ends of WHAT, GOOD..BAD. Raises BadInput."""
         match = RANGE.fullmatch(self.what)
         if match is None:
-            example = "vllm@0.29..0.32 --against sglang"
-            if self.repo:
-                example = (
-                    "vllm@v1..v2 --repo DIR --against sglang" if self.against else "v1..v2 --repo DIR --run COMMAND"
-                )
-            raise BadInput(f"{self.what or 'nothing'!r} is no range GOOD..BAD", fix=f"harness bisect {example}")
+            raise BadInput(f"{self.what or 'nothing'!r} is no range GOOD..BAD", fix=f"harness bisect {self._example()}")
         return match["good"], match["bad"]
+
+    def _example(self) -> str:
+        """What follows `harness bisect` in a command of this kind."""
+        if self.over == "commits":
+            return "vllm@v1..v2 --repo DIR --against sglang" if self.against else "v1..v2 --repo DIR --run COMMAND"
+        return "vllm@0.29..0.32 --against sglang" if self.over == "releases" else "--good a.toml --bad b.toml"
 
     def engine_and_ends(self) -> tuple[str, tuple[str, str]]:
         """Over commits: the engine that is built from each, empty with --run; and both ends. Raises BadInput."""
@@ -107,7 +108,7 @@ class Request:
             self.ends()
         for name, value in needed:
             if not value:
-                raise BadInput(f"a bisection over {over} needs {name}", fix="docs/how-to/bisect.md shows each kind")
+                raise BadInput(f"a bisection over {over} needs {name}", fix=f"harness bisect {self._example()}")
         for name, other in strange.items():
             if other:
                 beside = " with --run" if self.run and over == "commits" else ""

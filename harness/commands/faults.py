@@ -179,14 +179,13 @@ def _refuse_impossible(faults: Sequence[Fault], backends: tuple[str, str]) -> No
 def _suite_of(path: Path) -> Literal["all", "hang", "parity"]:
     """The suite of which a Python file has a list, which is executed; all where it has both. Raises BadInput."""
     from harness.errors import BadInput
+    from harness.planted.differences.files import EXAMPLE
     from harness.planted.foreign import executed
 
-    module = executed(
-        path, document="docs/measurements/hang-lab.md and docs/measurements/parity-faults.md describe the interface"
-    )
+    module = executed(path)
     hangs, faults = hasattr(module, "HANGS"), hasattr(module, "FAULTS")
     if not (hangs or faults):
-        raise BadInput(f"{path} has no list HANGS or FAULTS at its top level", fix="docs/measurements/parity-faults.md")
+        raise BadInput(f"{path} has no list HANGS or FAULTS at its top level", fix=EXAMPLE)
     return "all" if hangs and faults else "hang" if hangs else "parity"
 
 

@@ -31,9 +31,7 @@ LEAST_BYTES = 1 << 20  # that must fit below --out before a night begins; a cell
 
 
 def nightly(
-    matrix: Annotated[
-        Path, typer.Argument(help="a matrix of comparisons, in TOML; see docs/how-to/nightly.md", show_default=False)
-    ],
+    matrix: Annotated[Path, typer.Argument(help="a TOML file that says which comparisons to run", show_default=False)],
     history: HistoryAt = FILE,
     only: Annotated[
         list[str],
@@ -66,6 +64,26 @@ def nightly(
 
     Exits with 1 if a cell regressed, or is new and does not pass; else with 2 if one could not run, or none ran; else
     with 0.
+
+    A matrix, and its known differences, which may be left out:
+
+    \b
+    name = "engines"
+    known = "known.toml"
+    [matrix]                           # the product of these
+    pairs = [["vllm", "sglang"], ["vllm@0.31", "vllm@0.32"]]
+    dtypes = ["float32", "bfloat16"]
+    [[include]]                        # one more cell
+    pair = ["hf", "vllm"]
+    candidate_settings = ["engine.prefix_caching=false"]
+
+    \b
+    [[known]]                          # in known.toml
+    cell = "vllm-sglang/*"
+    cause = "STALE_WEIGHTS*"
+    reason = "a known bug of the engine"
+    owner = "me"
+    expires = 2030-01-31
     """
     from harness.nightly import matrix as matrices
     from harness.nightly.history import History, Retention

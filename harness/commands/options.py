@@ -11,6 +11,10 @@ import typer
 
 from harness.commands.showing import format_option
 
+MAPPING = (
+    "a Python file that defines ENGINE_engine or ENGINE_sampling, each (asked, ours) -> a dict of the engine's own "
+    "arguments; asked: canonical parameters, ours: what the harness makes of them"
+)
 _UNITS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _SIZES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}  # powers of two
 

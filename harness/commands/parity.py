@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from harness.commands.options import (
+    MAPPING,
     Address,
     Cap,
     Cold,
@@ -44,10 +45,7 @@ def parity(
     ],
     command: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="a job of OpenRLHF, verl or TRL, which is run on both backends instead of a scenario; see "
-            "docs/how-to/frameworks.md"
-        ),
+        typer.Argument(help="a job of OpenRLHF, verl or TRL, which is run on both backends instead of a scenario"),
     ] = None,
     framework: Annotated[
         str, typer.Option(help="the framework of the command; auto: found from the command and its scripts")
@@ -108,13 +106,11 @@ def parity(
     mapping: Annotated[
         str,
         typer.Option(
-            help="a Python file with a parameter mapping for the candidate; see docs/reference/parameters.md",
+            help=f"for the candidate, {MAPPING}",
             show_default=False,
         ),
     ] = "",
-    baseline_mapping: Annotated[
-        str, typer.Option(help="a Python file with a parameter mapping for the baseline", show_default=False)
-    ] = "",
+    baseline_mapping: Annotated[str, typer.Option(help=f"for the baseline, {MAPPING}", show_default=False)] = "",
     cap: Cap = None,
     out: Out = "",
     address: Address = "",

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from harness.commands.options import (
+    MAPPING,
     Address,
     Cold,
     Device,
@@ -42,7 +43,7 @@ def run(
     mapping: Annotated[
         str,
         typer.Option(
-            help="a Python file with a parameter mapping of your own; see docs/reference/parameters.md",
+            help=MAPPING,
             show_default=False,
         ),
     ] = "",

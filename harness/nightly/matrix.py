@@ -19,7 +19,7 @@ from harness.commands.options import overrides, seconds, size
 from harness.errors import BadInput, HarnessError
 from reports.text import counted
 
-FORMAT = "docs/how-to/nightly.md shows a matrix and its known.toml"
+FORMAT = "harness nightly --help   # shows a matrix and its known differences"
 Pair = tuple[str, str]
 Dtype = Literal["", "float32", "bfloat16", "float16"]
 Mode = Literal["", "coupled", "native", "greedy"]  # native is refused by the check of a cell, which says why

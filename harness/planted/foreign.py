@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,24 +13,27 @@ from scenarios.planted.differences.foreign import imported, module_name
 FIX = "harness faults run --from FILE.py"
 
 
-def listed(path: Path, name: str, *, document: str) -> list[Any]:
+def listed(path: Path, name: str, *, example: str) -> list[Any]:
     """The list `name` at the top level of the Python file `path`, which is executed. Raises BadInput."""
-    found = getattr(executed(path, document=document), name, None)
+    found = getattr(executed(path), name, None)
     if not isinstance(found, (list, tuple)):
-        raise BadInput(f"{path} has no list {name} at its top level", fix=document)
+        raise BadInput(f"{path} has no list {name} at its top level", fix=example)
     if not found:
-        raise BadInput(f"{path}: its list {name} is empty", fix=document)
+        raise BadInput(f"{path}: its list {name} is empty", fix=example)
     return list(found)
 
 
-def executed(path: Path, *, document: str) -> ModuleType:
-    """The module in the file `path`. Raises BadInput for what cannot be executed; `document`: where help is."""
+def executed(path: Path) -> ModuleType:
+    """The module in the file `path`. Raises BadInput for what cannot be executed."""
     if not path.is_file():
         raise BadInput(f"{path}: no such file", fix=FIX)
     try:
         return imported(path)
     except (Exception, SystemExit) as error:  # whatever somebody else's file raises, the user needs its sentence
-        raise BadInput(f"{path} cannot be executed: {_said(error, path)}", fix=document) from error
+        raise BadInput(
+            f"{path} cannot be executed: {_said(error, path)}",
+            fix=f"python {shlex.quote(str(path))}   # shows its traceback",
+        ) from error
 
 
 def _said(error: BaseException, path: Path) -> str:

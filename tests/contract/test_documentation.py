@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import shlex
@@ -127,6 +128,22 @@ def test_no_message_of_the_code_names_a_page_that_is_not_there(pages: dict[str, 
     for name in tracked.stdout.split():
         for path in re.findall(r"\bdocs/([\w/-]+\.md)", (ROOT / name).read_text("utf-8")):
             assert (DOCS / path).exists() or path in pages, f"{name}: docs/{path}"
+
+
+def test_no_message_sends_a_user_to_a_page_that_a_wheel_lacks() -> None:
+    """What a user reads says itself what to write: an installation holds no docs/. Docstrings and comments may."""
+    wrong = []
+    for room in ("harness", "reports", "probes", "scenarios"):
+        for file in (ROOT / room).rglob("*.py"):
+            tree = ast.parse(file.read_text("utf-8"))
+            told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+            wrong += [
+                f"{file.relative_to(ROOT)}:{node.lineno}: {node.value}"
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told
+                if re.search(r"docs/[\w/-]+\.md", node.value) and " " in node.value
+            ]
+    assert not wrong
 
 
 # --- examples

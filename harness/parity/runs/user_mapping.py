@@ -9,25 +9,24 @@ from typing import Any
 from harness.errors import BadInput
 from scenarios.engines.mapping import NAMES
 
-FIX = "docs/reference/parameters.md shows a whole file"
-
 
 def load(path: str, engine: str) -> dict[str, Any]:
     """The file as `scenarios.engines.mapping.ParameterMap` takes it, with its text, so that a recording holds it.
 
     Raises BadInput, with one sentence, for what is no mapping for `engine`. The file is compiled here and not executed.
     """
+    fix = f"def {engine}_sampling(asked, ours): return dict(ours)   # in the file, changed where yours differs"
     file = Path(path).expanduser().resolve()
     try:
         source = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
-        raise BadInput(f"the mapping {path} cannot be read: {why}", fix=FIX) from error
+        raise BadInput(f"the mapping {path} cannot be read: {why}", fix=fix) from error
     try:
         tree = ast.parse(source, str(file))
     except (SyntaxError, ValueError) as error:
         where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise BadInput(f"the mapping {path} is not Python{where}: {error.args[0]}", fix=FIX) from error
+        raise BadInput(f"the mapping {path} is not Python{where}: {error.args[0]}", fix=fix) from error
     found = _functions(tree)
     mine = sorted({f"{engine}_engine", f"{engine}_sampling"} & set(found))
     if not mine:
@@ -36,7 +35,7 @@ def load(path: str, engine: str) -> dict[str, Any]:
         raise BadInput(
             f"the mapping {path} defines {has}; for {engine} it must define {engine}_engine or {engine}_sampling, each "
             "(asked, ours) -> a dict of native arguments",
-            fix=FIX,
+            fix=fix,
         )
     for name in mine:
         arguments = found[name].args
@@ -46,7 +45,7 @@ def load(path: str, engine: str) -> dict[str, Any]:
             raise BadInput(
                 f"the mapping {path}, line {found[name].lineno}: {name} takes {taken} arguments; it is called with "
                 "two, what was asked and what the harness would give",
-                fix=FIX,
+                fix=fix,
             )
     return {"file": str(file), "source": source}
 

@@ -24,7 +24,7 @@ from scenarios.planted.differences.fault import Fault as Fault
 from scenarios.planted.differences.trainer import TrainerPlants
 from scenarios.settings import Scenario
 
-DOCUMENT = "docs/measurements/parity-faults.md describes the interface"
+EXAMPLE = 'FAULTS = [Fault("mine", "another seed", settings=("seed=1",))]   # of scenarios.planted.differences.fault'
 PARTIES = ("baseline", "candidate", "mapping", "trainer", "comparison", "unknown")
 
 
@@ -33,15 +33,15 @@ def faults(source: str = "") -> tuple[Fault, ...]:
     if not source:
         return FAULTS
     path = Path(source)
-    found = listed(path, "FAULTS", document=DOCUMENT)
+    found = listed(path, "FAULTS", example=EXAMPLE)
     for number, one in enumerate(found):
         wrong = problem(one, path)
         if wrong:
-            raise BadInput(f"{path}: FAULTS[{number}] {wrong}", fix=DOCUMENT)
+            raise BadInput(f"{path}: FAULTS[{number}] {wrong}", fix=EXAMPLE)
     names = [one.name for one in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise BadInput(f"{path}: several faults are called {', '.join(twice)}", fix=DOCUMENT)
+        raise BadInput(f"{path}: several faults are called {', '.join(twice)}", fix=EXAMPLE)
     return tuple(_placed(one, path.resolve()) for one in found)
 
 
@@ -121,7 +121,7 @@ def _settings(one: Fault, said: str) -> str:
 def _plants(one: Fault, said: str, path: Path) -> str:
     """Names that are no plant, and wrappers that the file does not define."""
     if "wrapper" in one.engine:
-        wrapper = getattr(executed(path, document=DOCUMENT), str(one.engine["wrapper"]), None)
+        wrapper = getattr(executed(path), str(one.engine["wrapper"]), None)
         if not inspect.isclass(wrapper):
             return f"{said} has the wrapper {one.engine['wrapper']!r}, which is no class of this file"
         unknown = set(one.engine) - {"wrapper", "settings", "only"}

@@ -12,7 +12,7 @@ from scenarios.planted.hangs.catalog import CONDITIONS, HANGS, VARIANTS, Hang
 
 KINDS = tuple(HANG_KINDS)
 VERDICTS = ("HUNG", "SLOW", "HEALTHY", "INSUFFICIENT")
-DOCUMENT = "docs/measurements/hang-lab.md describes the interface"
+EXAMPLE = 'HANGS = [Hang("mine", "K4", "rank 1 dies", "train.py", world=2)]   # of scenarios.planted.hangs.catalog'
 
 
 def hangs(source: str = "") -> tuple[Hang, ...]:
@@ -46,15 +46,15 @@ def chosen(
 
 def load(path: Path) -> tuple[Hang, ...]:
     """The `HANGS` of a Python file. Raises BadInput for one that cannot be run, or whose hangs are none."""
-    found = listed(path, "HANGS", document=DOCUMENT)
+    found = listed(path, "HANGS", example=EXAMPLE)
     for number, one in enumerate(found):
         wrong = problem(one, path.resolve().parent)
         if wrong:
-            raise BadInput(f"{path}: HANGS[{number}] {wrong}", fix=DOCUMENT)
+            raise BadInput(f"{path}: HANGS[{number}] {wrong}", fix=EXAMPLE)
     names = [one.name for one in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise BadInput(f"{path}: several hangs are called {', '.join(twice)}", fix=DOCUMENT)
+        raise BadInput(f"{path}: several hangs are called {', '.join(twice)}", fix=EXAMPLE)
     return tuple(_placed(one, path.resolve().parent) for one in found)
 
 

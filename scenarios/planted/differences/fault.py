@@ -19,7 +19,7 @@ class Fault:
     """A fault, or a control when `expected` is not DIVERGENT.
 
     Everything is applied to the side at fault, but for `scenario`, which sets up both. Strings of settings are
-    section.key=value. docs/measurements/parity-faults.md describes each field.
+    section.key=value.
     """
 
     name: str = ""

@@ -21,6 +21,8 @@ from harness.errors import ERROR_FILE, BadInput, EnvironmentUnusable, HarnessErr
 from probes.plugins import Plugin
 from scenarios.engines.engine import EngineError
 
+EXAMPLE = "harness nightly --help   # shows a matrix and its known differences"
+
 
 @pytest.fixture(autouse=True)
 def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
@@ -266,10 +268,11 @@ def test_an_output_that_takes_nothing_says_where_to_print_instead() -> None:
         ("adapters check --framework x", "there is no adapter for 'x'", "harness adapters list"),
         ("adapters check --python /nowhere", "there is no interpreter /nowhere",
          "command -v python   # in the job's environment, prints the interpreter to name"),
+        ("bisect --good a.toml", "a bisection over settings needs --bad", "harness bisect --good a.toml --bad b.toml"),
         ("doctor --framework x", "there is no adapter for 'x'", "harness adapters list"),
-        ("nightly /", "/ cannot be read: Is a directory", "docs/how-to/nightly.md shows a matrix and its known.toml"),
+        ("nightly /", "/ cannot be read: Is a directory", EXAMPLE),
         ("render github /", "/ cannot be read: Is a directory",
-         "docs/how-to/nightly.md shows a matrix and its known.toml"),
+         EXAMPLE),
         (f"history list --history {__file__}", "file is not a database",
          "--history FILE   # another one, or postgresql://HOST/DATABASE"),
         ("parity hf hf --prompts /", "prompts.path = '/': a directory", "--prompts FILE.jsonl   # or FILE.parquet"),
