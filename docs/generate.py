@@ -157,10 +157,11 @@ def doctor_checks() -> str:
 def hang_kinds() -> str:
     from reports.model import HANGS
 
-    rows = [(f"`{key}`", name) for key, name in HANGS.items()]
+    rows = [(f"`{key}`", kind.name, kind.shows, kind.named) for key, kind in HANGS.items()]
     return (
-        "# Hang kinds\n\nA `HUNG` verdict names one kind. [The wait graph](../explanation/wait-graph.md#the-kinds) "
-        "says what shows each kind and who is named.\n\n" + _table(("kind", "name"), rows)
+        "# Hang kinds\n\nA `HUNG` verdict names one kind. `harness explain KIND` prints what stands here. [The wait "
+        "graph](../explanation/wait-graph.md#how-it-decides) says how it is found.\n\n"
+        + _table(("kind", "name", "what shows it", "who is named"), rows)
     )
 
 

@@ -1,4 +1,4 @@
-"""What the names in a report mean: of causes, of a comparison's checks and of the doctor's, from their registries."""
+"""What the names in a report mean: of causes, checks and the doctor's checks, from their registries, and of hangs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from harness.errors import BadInput, closest
 from probes.plugins import PluginError
 
-Kind = Literal["cause", "check", "doctor check"]
+Kind = Literal["cause", "check", "doctor check", "hang"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ def entries() -> list[Entry]:
     from harness.doctor import checks as doctor
     from harness.parity.causes.registry import families
     from harness.parity.checks.registry import checks
+    from reports.model import HANGS
 
     return [
         *(
@@ -37,6 +38,7 @@ def entries() -> list[Entry]:
         *(Entry(one.name, "check", one.meaning) for one in checks()),
         *(Entry(one.name, "doctor check", one.rule) for one in doctor.CHECKS),
         *(Entry(one.name, "doctor check", one.rule) for one in doctor.COMPARISONS),
+        *(Entry(name, "hang", f"{one.name}: {one.shows}. Named: {one.named}") for name, one in HANGS.items()),
     ]
 
 
@@ -49,11 +51,12 @@ def refused() -> tuple[PluginError, ...]:
 
 
 def find(given: str) -> list[Entry]:
-    """Those of that name, which may have a cause's details behind it: STALE_WEIGHTS(lm_head.weight). Raises
-    BadInput."""
+    """Those of that name, which may have a cause's details behind it, STALE_WEIGHTS(lm_head.weight), as a hang
+    has its own: K10 rank-conditional collective. Raises BadInput."""
     every, name = entries(), given.partition("(")[0].strip().casefold()
-    found = [one for one in every if one.name.casefold() == name]
+    hang = name.partition(" ")[0]
+    found = [one for one in every if one.name.casefold() == (hang if one.kind == "hang" else name)]
     if not found:
         near = closest(given.upper(), [one.name for one in every]) or closest(given, [one.name for one in every])
-        raise BadInput(f"there is no cause or check {given!r}{near}", fix="harness explain   # lists them")
+        raise BadInput(f"there is no cause, check or hang {given!r}{near}", fix="harness explain   # lists them")
     return found

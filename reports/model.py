@@ -172,21 +172,75 @@ class Parity:
     series: dict[str, list[Number]] = field(default_factory=dict)  # one value a step: max |Δ logprob|, flips, ...
 
 
-# The kinds of a hang (docs/explanation/wait-graph.md).
+@dataclass(frozen=True)
+class HangKind:
+    """One kind of a hang, as people read it: what shows it, and who is named as the culprit."""
+
+    name: str
+    shows: str
+    named: str
+
+
 HANGS = {
-    "K1": "trip count",
-    "K2": "order inversion",
-    "K3": "rank-local branch",
-    "K4": "dead peer",
-    "K5": "group never forms",
-    "K6": "control-plane cycle",
-    "K7": "slow, not hung",
-    "K8": "sleep or wake stuck",
-    "K9": "process state",
-    "K10": "rank-conditional collective",
-    "K11": "environment mismatch",
-    "K12": "symmetric wedge",
-    "K13": "refused call",
+    "K1": HangKind(
+        "trip count",
+        "at one place of a group's sequence the ranks run different operations, or a rank has left the loop in which "
+        "the others still wait",
+        "the minority; nobody where there is none (two against two)",
+    ),
+    "K2": HangKind(
+        "order inversion",
+        "a ring of waits over several groups, or every rank of the world stands in a collective or a receive for "
+        "longer than a stall",
+        "nobody: it is a cycle",
+    ),
+    "K3": HangKind(
+        "rank-local branch",
+        "some ranks of one engine are in a collective, the others in their scheduler loop",
+        "the fewer; of two ranks, the one that stays in its loop",
+    ),
+    "K4": HangKind(
+        "dead peer",
+        "a rank has ended, or is alive outside any collective and does nothing that would end the wait",
+        "the rank with the first local error, not those whose waits timed out",
+    ),
+    "K5": HangKind(
+        "group never forms",
+        "some processes are in init_process_group, new_group, a rendezvous or the group of a weight sync, and other "
+        "members are not, mean another group, or give it another name",
+        "the members that have not come, also those that never started; of ranks that mean different groups the fewer; "
+        "nobody where they are as many, or where two claim one rank",
+    ),
+    "K6": HangKind("control-plane cycle", "a ring of ray.get, HTTP or engine requests", "nobody: it is a cycle"),
+    "K7": HangKind("slow, not hung", "the job advances between two looks", "nobody; the straggler is shown"),
+    "K8": HangKind(
+        "sleep or wake stuck",
+        "an open span, or a stack, of an engine's sleep or wake-up",
+        "the process that is in it",
+    ),
+    "K9": HangKind(
+        "process state",
+        "a process is stopped, is in uninterruptible sleep, holds the interpreter lock (no heartbeat), waits for the "
+        "lock file of a build of torch's extensions that nobody runs, or its device does not start what its "
+        "host enqueued",
+        "that process; of a build that stands still, the process that builds",
+    ),
+    "K10": HangKind(
+        "rank-conditional collective",
+        "a collective inside a checkpoint, an evaluation, or an `if` on the rank, while the others are in the next one",
+        "the ranks in it",
+    ),
+    "K11": HangKind("environment mismatch", "`harness doctor` finds it before the run", "nobody"),
+    "K12": HangKind(
+        "symmetric wedge",
+        "all members are in the same operation, and none comes out",
+        "no process: the fabric, or a device",
+    ),
+    "K13": HangKind(
+        "refused call",
+        "an engine's last call failed at once, the engine is idle, and somebody waits for it",
+        "the engine that refused, with its message",
+    ),
 }
 
 # Triage's exit codes; `harness watch` has one more, 86, for a command that it found hung.
@@ -252,7 +306,7 @@ class Triage:
 
     @property
     def name(self) -> str:
-        return HANGS.get(self.hang, "")
+        return HANGS[self.hang].name if self.hang in HANGS else ""
 
 
 @dataclass(frozen=True)

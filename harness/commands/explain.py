@@ -1,4 +1,4 @@
-"""`harness explain`: what a cause or a check in a report means."""
+"""`harness explain`: what a name in a report means."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def explain(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="causes and checks, as a report names them: 'STALE_WEIGHTS(lm_head.weight)'; default: list all",
+            help="names as a report prints them: 'STALE_WEIGHTS(lm_head.weight)', weight-sync, K10; default: list all",
             show_default=False,
         ),
     ] = None,
@@ -25,7 +25,7 @@ def explain(
         Literal["text", "json"], typer.Option("--format", help="the format: text for people, json for programs")
     ] = "text",
 ) -> None:
-    """Say what a cause or a check in a report means, and what to do about a cause."""
+    """Say what a cause, a check or a hang in a report means, and what to do about a cause."""
     from harness import glossary
 
     found = [entry for name in names for entry in glossary.find(name)] if names else glossary.entries()

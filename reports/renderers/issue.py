@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from probes.distribution import pip_install
-from reports.model import HANGS
 from reports.renderers import Renderer
 from reports.renderers.markdown import LIVE, code, escape, fence, findings, first_divergence, hang, table
 from reports.sections import answer, parity, triage, versions
@@ -97,7 +96,7 @@ def _reproduction(verdict: Verdict) -> list[str]:
 
 def _expected(verdict: Verdict) -> str:
     if verdict.triage and verdict.triage.hang:
-        return f"No hang ({escape(HANGS.get(verdict.triage.hang, 'unknown kind'))})."
+        return f"No hang ({escape(verdict.triage.name or 'unknown kind')})."
     tolerance = verdict.parity.floor.get("tolerance") if verdict.parity else None
     within = f" within the measured rounding of {escape(show(tolerance))} nats" if isinstance(tolerance, float) else ""
     return f"Equal tokens, and log-probabilities equal{within}, for equal prompts, weights, seeds and parameters."

@@ -10,6 +10,7 @@ import pytest
 from harness import cli, glossary
 from harness.parity.causes import registry
 from harness.parity.causes.family import CauseFamily
+from reports.model import HANGS
 
 
 def explained(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -29,6 +30,13 @@ def test_a_cause_as_a_verdict_prints_it_has_its_meaning_fix_and_rivals(capsys: p
 def test_several_kinds_may_have_one_name(capsys: pytest.CaptureFixture[str]) -> None:
     told = explained(capsys, "baseline-itself", "file-limit")
     assert "baseline-itself  cause" in told and "baseline-itself  check" in told and "file-limit  doctor check" in told
+
+
+def test_a_hang_as_a_verdict_prints_it_says_what_shows_it_and_who_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    kind = HANGS["K10"]
+    for words in (["K10"], ["k10 rank-conditional collective"]):
+        told = " ".join(explained(capsys, *words).split())
+        assert told == f"K10 hang {kind.name}: {kind.shows}. Named: {kind.named}"
 
 
 def test_everything_is_listed_with_a_meaning_and_every_cause_with_a_fix(capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,5 +68,5 @@ def test_a_cause_of_another_package_is_explained(
 def test_an_unknown_name_comes_with_the_closest(name: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", name]) == 2
     first, fix = capsys.readouterr().err.splitlines()
-    assert f"there is no cause or check {name!r}" in first and told in f"{first} "
+    assert f"there is no cause, check or hang {name!r}" in first and told in f"{first} "
     assert fix == "  fix: harness explain   # lists them"
