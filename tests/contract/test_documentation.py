@@ -37,6 +37,7 @@ def pages() -> dict[str, str]:
 # --- what is registered is documented
 
 
+@pytest.mark.slow
 def test_every_command_and_option_is_documented_with_its_meaning(pages: dict[str, str]) -> None:
     page = pages["reference/command-line.md"]
     for words, command in generate.commands():
@@ -119,6 +120,7 @@ def test_every_path_of_the_architecture_is_there() -> None:
     assert not {path for path in named if not (ROOT / path).exists()}
 
 
+@pytest.mark.slow
 def test_no_message_of_the_code_names_a_page_that_is_not_there(pages: dict[str, str]) -> None:
     tracked = subprocess.run(
         ["git", "ls-files", "*.py", "*.toml"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -128,6 +130,7 @@ def test_no_message_of_the_code_names_a_page_that_is_not_there(pages: dict[str, 
             assert (DOCS / path).exists() or path in pages, f"{name}: docs/{path}"
 
 
+@pytest.mark.slow
 def test_no_message_sends_a_user_to_a_page_that_a_wheel_lacks() -> None:
     """What a user reads says itself what to write: an installation holds no docs/. Docstrings and comments may."""
     wrong = []

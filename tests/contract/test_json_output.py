@@ -89,6 +89,7 @@ def test_explanations(capsys: pytest.CaptureFixture[str]) -> None:
     validate("explanations", printed(capsys, "explain"))
 
 
+@pytest.mark.slow
 def test_a_recorded_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     validate("recorded-run", printed(capsys, "report", str(make("baseline").write(tmp_path))))
 
@@ -107,6 +108,7 @@ def test_a_night() -> None:
     validate("night", json.loads(Night(3, "matrix", "2026-01-01", (cell,), (("other", "no GPU"),)).to_json()))
 
 
+@pytest.mark.slow
 def test_a_bisection() -> None:
     step = Step("vllm@0.31", "skip", "its environment cannot be", float("nan"), environment="vllm-0.31")
     one = Bisection("releases", "why?", "ONE OF THESE", "one of two", (("vllm@0.31", "vllm@0.32"),), steps=(step,))

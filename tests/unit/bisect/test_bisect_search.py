@@ -40,6 +40,7 @@ def test_the_first_bad_one_is_found_in_few_comparisons(data: st.DataObject) -> N
     assert all(left >= len(row.asked) - place + 1 for place, left in enumerate(row.expected))  # an estimate from above
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_what_was_skipped_is_among_the_suspects_as_git_says_it(data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 300))

@@ -29,6 +29,8 @@ from probes.format import Flat, Run, write_manifest
 from probes.install import start
 from reports.model import Verdict
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -53,7 +55,6 @@ def comparable(verdict: Verdict) -> object:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("hashed", [False, True])
 def test_the_verdict_on_a_bundle_is_that_on_its_runs(folder: Path, tmp_path: Path, hashed: bool) -> None:
     pack([folder], tmp_path / "b.zip", hash_prompts=hashed)
@@ -65,7 +66,6 @@ def test_the_verdict_on_a_bundle_is_that_on_its_runs(folder: Path, tmp_path: Pat
     assert comparable(sides) == comparable(before)
 
 
-@pytest.mark.slow
 def test_two_runs_make_a_pair_and_are_judged(tmp_path: Path) -> None:
     sides = [make(side).write(tmp_path / name) for side, name in (("baseline", "one"), ("candidate", "two"))]
     manifest = pack(sides, tmp_path / "b.zip")
@@ -73,7 +73,6 @@ def test_two_runs_make_a_pair_and_are_judged(tmp_path: Path) -> None:
     assert json.loads(zipfile.ZipFile(tmp_path / "b.zip").read("verdict.json"))["verdict"] == "EQUIVALENT"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("format", ["text", "md", "json", "html", "perfetto", "issue"])
 def test_a_bundle_is_named_and_not_where_it_was_unpacked(
     folder: Path, format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -115,7 +114,6 @@ def test_what_is_damaged_in_a_bundle_is_named_in_it(
     assert "b.zip" in told and "99" in told and "harness-evidence-" not in told
 
 
-@pytest.mark.slow
 def test_hashed_prompts_are_nowhere_in_it(folder: Path, tmp_path: Path) -> None:
     pack([folder], tmp_path / "plain.zip")
     pack([folder], tmp_path / "hashed.zip", hash_prompts=True)
@@ -133,7 +131,6 @@ def test_hashed_prompts_are_nowhere_in_it(folder: Path, tmp_path: Path) -> None:
     assert [end["prompt_first"] for end in ends[:1]] == [list(hashed[0][: len(ends[0]["prompt_first"])])]
 
 
-@pytest.mark.slow
 def test_prompts_that_were_hashed_apart_are_not_compared(folder: Path, tmp_path: Path) -> None:
     for side in ("baseline", "candidate"):
         pack([folder / side], tmp_path / f"{side}.zip", hash_prompts=True)
@@ -149,7 +146,6 @@ def test_a_hash_keeps_what_is_equal_and_what_is_special() -> None:
     assert key.ids((250,), frozenset(), 100) == [250]
 
 
-@pytest.mark.slow
 def test_the_page_shows_the_report_with_its_samples_and_loads_nothing(folder: Path, tmp_path: Path) -> None:
     pack([folder], tmp_path / "b.zip")
     page = zipfile.ZipFile(tmp_path / "b.zip").read(INDEX).decode()
@@ -157,7 +153,6 @@ def test_the_page_shows_the_report_with_its_samples_and_loads_nothing(folder: Pa
     assert str(folder) not in page
 
 
-@pytest.mark.slow
 def test_the_same_runs_make_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     for name in ("one.zip", "two.zip"):
         pack([folder], tmp_path / name)
@@ -166,7 +161,6 @@ def test_the_same_runs_make_the_same_bytes(folder: Path, tmp_path: Path) -> None
         pack([folder], tmp_path / "one.zip")
 
 
-@pytest.mark.slow
 def test_evidence_is_judged_and_triaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory.write(evidence(process(7, "trainer")), tmp_path / "evidence")
     assert pack([tmp_path / "evidence"], tmp_path / "b.zip").kind == "evidence"
@@ -175,7 +169,6 @@ def test_evidence_is_judged_and_triaged(tmp_path: Path, capsys: pytest.CaptureFi
     assert codes == [3, 3] and len(told) == 2 and all('"INSUFFICIENT"' in one for one in told)
 
 
-@pytest.mark.slow
 def test_a_run_opens_as_its_steps_and_is_no_hang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make("baseline").write(tmp_path / "run")
     bundle = tmp_path / "b.zip"
@@ -188,7 +181,6 @@ def test_a_run_opens_as_its_steps_and_is_no_hang(tmp_path: Path, capsys: pytest.
     assert "no evidence of a hang" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_no_secret_of_a_foreign_recording_is_in_it(tmp_path: Path) -> None:
     """Written as another framework would, past our own recorder's scrubber."""
     run, marker = tmp_path / "run", "PLACE-OF-A-SECRET"
@@ -226,7 +218,6 @@ def _manifest(**changes: object) -> Callable[[dict[str, bytes]], None]:
     return lambda members: members.update({NAME: json.dumps(json.loads(members[NAME]) | changes).encode()})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -265,7 +256,6 @@ def test_a_bomb_and_a_crowd_are_refused(tmp_path: Path, monkeypatch: pytest.Monk
         opening.resolve(tmp_path / "b.zip")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("content", ["text", "zip"])
 @pytest.mark.parametrize(
     ("words", "told", "fix"),
@@ -297,7 +287,6 @@ def test_a_file_that_is_no_bundle_is_called_that(
     assert first == f"harness: {told}" and second.startswith(f"  fix: {fix}")
 
 
-@pytest.mark.slow
 def test_a_bundle_of_a_bundle_is_refused(folder: Path, tmp_path: Path) -> None:
     pack([folder], tmp_path / "b.zip")
     with pytest.raises(BadInput, match=r"b\.zip is a bundle already"):
@@ -315,7 +304,6 @@ def test_an_issue_of_a_run_and_in_another_format_are_refused(
     assert "--issue and --format json ask for two formats" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_what_cannot_be_packed_says_why(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="holds neither a run"):
         contents([tmp_path])
@@ -369,7 +357,6 @@ def test_opening_loads_no_heavy_package() -> None:
     assert done.stdout == "set()\n"
 
 
-@pytest.mark.slow
 def test_a_verdict_is_shown_with_the_recordings_beside_it(folder: Path, tmp_path: Path) -> None:
     from harness import verdict_file
 

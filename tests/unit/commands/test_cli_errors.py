@@ -124,6 +124,7 @@ sys.exit(cli.main(["work"]))
     assert (answer.returncode, answer.stderr) == (code, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [["nonsense"], ["--nonsense"], ["env", "nonsense"], ["env", "list", "--nonsense"], ["env", "create"], ["env"],

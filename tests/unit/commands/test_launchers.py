@@ -307,6 +307,7 @@ def test_no_node_starts_before_the_doctor_has_passed_on_all(folder: Path, progra
     assert "no gloo here" in (folder / "shared dir" / "harness-x" / f"doctor-node-{refused}.txt").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environ", "message"),
     [

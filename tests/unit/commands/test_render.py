@@ -13,6 +13,8 @@ import yaml
 from harness import cli
 from harness.launchers import WRITTEN_BY, launchers
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 MATRIX = 'name = "x"\n[matrix]\npairs = [["hf", "vllm"], ["hf", "sglang"]]\nmodes = ["coupled", "greedy"]\n'
 
@@ -39,7 +41,6 @@ def test_each_launcher_is_a_file_with_a_command() -> None:
     assert all(cli.main(["render", name, "--help"]) == 0 for name in launchers())
 
 
-@pytest.mark.slow
 def test_a_cell_is_a_job_with_a_cache_an_artefact_a_summary_and_annotations(folder: Path) -> None:
     night = rendered("--at", "0 3 * * *")["harness-nightly.yml"]
     assert night["on"] == {"schedule": [{"cron": "0 3 * * *"}], "workflow_dispatch": None}
@@ -56,7 +57,6 @@ def test_a_cell_is_a_job_with_a_cache_an_artefact_a_summary_and_annotations(fold
     assert "always()" in keep["if"], "a cell that regressed must not lose its history"
 
 
-@pytest.mark.slow
 def test_what_gates_a_push_is_given_or_the_first_pair_of_the_matrix(folder: Path) -> None:
     [gate] = [step for step in steps(rendered()["harness-push.yml"]) if step.get("name") == "Gate"]
     words = shlex.split(gate["run"])
@@ -75,7 +75,6 @@ def test_a_file_of_somebody_else_is_never_replaced(folder: Path, capsys: pytest.
     assert own.read_text() == "name: mine\n" and len(list(own.parent.iterdir())) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [

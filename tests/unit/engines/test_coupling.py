@@ -133,6 +133,7 @@ def test_end_ids_are_masked_until_min_tokens() -> None:
     assert 1 not in tokens[:3] and tokens[3:] == [1, 1]
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 2**40),
     st.lists(st.tuples(st.integers(0, 2**50), st.integers(0, 5000)), min_size=1, max_size=5),

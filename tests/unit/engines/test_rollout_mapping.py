@@ -71,6 +71,7 @@ samplings = st.builds(
 )
 
 
+@pytest.mark.slow
 @over(engines, st.sampled_from(["vllm", "sglang", "hf"]))
 def test_our_mapping_gives_what_was_asked_of_an_engine(engine: Engine, backend: str) -> None:
     wanted = parameters.engine_asked("m", "bfloat16", engine, device="cpu")

@@ -44,6 +44,7 @@ def answering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: dict[str,
 GOOD = {"tokens": 8, "finite": True, "start_s": 1.0, "generate_s": 0.5, "shims": ["sgl-kernel"]}
 
 
+@pytest.mark.slow
 def test_a_sound_environment_passes_every_check(
     mine: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,6 +55,7 @@ def test_a_sound_environment_passes_every_check(
     assert checks[-1].found == "8 tokens; engine started in 1.0 s, generated in 0.5 s, shims active: sgl-kernel"
 
 
+@pytest.mark.slow
 def test_a_generation_can_be_left_out(mine: Environment) -> None:
     assert outcomes(mine)["generation"] == "not run"
 
@@ -86,6 +88,7 @@ def test_a_vanished_interpreter_is_the_only_answer(mine: Environment) -> None:
     assert outcomes(mine) == {"interpreter": "failed"}
 
 
+@pytest.mark.slow
 def test_another_ray_and_another_engine_are_found_and_stop_the_generation(mine: Environment, tmp_path: Path) -> None:
     for name, old in (("ray", RAY), ("vllm", "0.32.0")):
         (info,) = (tmp_path / "mine").glob(f"lib/*/site-packages/{name}-{old}.dist-info/METADATA")
@@ -103,6 +106,7 @@ def test_shims_that_went_missing_are_found(mine: Environment) -> None:
     assert outcomes(dataclasses.replace(mine, shims=("sgl-kernel",)))["shims"] == "failed"
 
 
+@pytest.mark.slow
 def test_an_engine_that_no_longer_imports_is_found(mine: Environment, tmp_path: Path) -> None:
     (module,) = (tmp_path / "mine").glob("lib/*/site-packages/vllm/__init__.py")
     module.write_text("raise OSError('libcudart.so.13')\n")

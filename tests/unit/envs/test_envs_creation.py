@@ -80,6 +80,7 @@ def test_recreate_makes_it_anew_and_leaves_nothing_beside_it(uv: FakeUv, tmp_pat
     assert make(recreate=True)[1] and left(tmp_path) == ["vllm"]
 
 
+@pytest.mark.slow
 def test_a_broken_description_is_replaced(uv: FakeUv) -> None:
     made, _ = make()
     (made.folder / "env.json").write_text("{")

@@ -75,6 +75,7 @@ def test_without_pip_the_variables_alone_count(tmp_path: Path, monkeypatch: pyte
     assert found == {"find-links": "/wheels", "timeout": "7"}
 
 
+@pytest.mark.slow
 def test_pip_itself_says_what_it_is_configured_with(tmp_path: Path) -> None:
     file = tmp_path / "pip.conf"
     file.write_text("[global]\nindex-url = https://a.invalid/index\n[install]\nfind-links = /w1\n  /w2\n")

@@ -40,6 +40,7 @@ def test_the_device_is_that_of_its_torch(tmp_path: Path) -> None:
     assert (made.device, made.env) == ("cuda", {})
 
 
+@pytest.mark.slow
 def test_registering_again_reads_again_and_removing_forgets(tmp_path: Path) -> None:
     registration.add("mine", "vllm", str(venv(tmp_path / "one")))
     shutil.rmtree(tmp_path / "one")

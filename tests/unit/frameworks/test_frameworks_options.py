@@ -167,6 +167,7 @@ def trap(check: str, examined: Examined) -> list[Outcome]:
     return list(traps[0].look(examined.settings))
 
 
+@pytest.mark.slow
 def test_the_settings_of_trls_file_are_read_and_the_command_holds_over_them(trl: Job, tmp_path: Path) -> None:
     text = "use_vllm: true\ngeneration_kwargs: {seed: 3}\nnum_generations: 4\nenv: {WANDB_MODE: offline}\n"
     file = yaml(tmp_path, text)

@@ -25,6 +25,7 @@ def plan(baseline: str, candidate: str, command: list[str], framework: str = "au
     return parity.plan(baseline, candidate, command, framework, {"PATH": "/usr/bin:/bin"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [[], [f"{SWITCH}=vllm"], [f"{SWITCH}=sglang", "a.b=c"], [f"++{SWITCH}=vllm"]])
 def test_verls_engine_is_swapped_by_its_own_switch_and_nothing_else(given: list[str]) -> None:
     job, left, right = plan("vllm", "sglang", [*VERL, *given])
@@ -148,6 +149,7 @@ def test_a_job_that_fails_is_inconclusive_and_its_other_half_is_not_run(tmp_path
     assert verdict.reproduce.startswith("harness parity vllm sglang --framework verl -- ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "told"), [(None, True), (5, False)])
 def test_a_trap_that_the_seed_mends_is_not_told(tmp_path: Path, monkeypatch: Any, seed: int | None, told: bool) -> None:
     environments(monkeypatch, a="0.11.2", b="0.11.3")

@@ -175,6 +175,7 @@ def test_a_process_that_its_succeeded_job_ended_is_whole(tmp_path: Path) -> None
     assert run.complete and close["frames"] == 1 and close["ended"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("torn", "code"), [(True, 0), (False, 1)])
 def test_a_torn_or_failed_one_is_not(tmp_path: Path, torn: bool, code: int) -> None:
     killed(tmp_path / "run", torn=torn)
@@ -182,6 +183,7 @@ def test_a_torn_or_failed_one_is_not(tmp_path: Path, torn: bool, code: int) -> N
     assert Run(tmp_path / "run", strict=False).incomplete
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beats_on", [False, True])
 def test_a_process_of_another_node_has_ended_when_it_beats_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beats_on: bool

@@ -62,6 +62,7 @@ def test_every_folder_is_a_framework_with_an_adapter_of_its_name() -> None:
         assert all(trap.check.startswith(f"{name}-") and trap.read_in for trap in framework.traps)
 
 
+@pytest.mark.slow
 def test_another_packages_framework_is_recorded_where_it_is_not_installed(
     little: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,6 +87,7 @@ def recorded(folder: Path, seed: int | None, *modes: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "modes", "asked", "said"),
     [

@@ -18,6 +18,8 @@ from harness.frameworks.spec import Framework, frameworks
 from harness.frameworks.symbols import check
 from probes.adapters import Hook
 
+pytestmark = pytest.mark.slow
+
 EXTRA = {
     "inherits.py": "from .trainer import Trainer\nclass Mine(Trainer):\n    pass\n",
     "reexports.py": (
@@ -109,7 +111,6 @@ def program(folder: Path, text: str) -> str:
     return str(file)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -135,7 +136,6 @@ def test_what_is_no_python_is_said_in_one_sentence(
     assert sentence in line and fix == f"  fix: {installed_.NAME_IT}"
 
 
-@pytest.mark.slow
 def test_ls_and_a_directory_are_no_pythons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["adapters", "check", "--python", "/bin/ls"]) == 2
     assert "/bin/ls is no Python interpreter that works" in capsys.readouterr().err
@@ -150,7 +150,6 @@ def test_ls_and_a_directory_are_no_pythons(tmp_path: Path, capsys: pytest.Captur
     assert f"--python {tmp_path / 'bin' / 'python'}" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_python_that_hangs_is_ended_with_what_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

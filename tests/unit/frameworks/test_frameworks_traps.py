@@ -53,6 +53,7 @@ def hazards(command: list[str], framework: str, check: str, **variables: str) ->
     return [item for item in found(command, framework, check, **variables) if isinstance(item, Hazard)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("framework", "check", "planted", "control", "severity"),
     [
@@ -115,6 +116,7 @@ def test_a_size_from_a_shell_variable_is_not_checked_and_says_so() -> None:
     assert [type(item) for item in items] == [Unchecked]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variables", "problems"),
     [
@@ -442,6 +444,7 @@ print("went on")
 """
 
 
+@pytest.mark.slow
 def test_a_script_whose_settings_no_one_read_is_judged_when_it_starts(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

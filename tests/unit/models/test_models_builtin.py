@@ -72,6 +72,7 @@ def test_two_builders_at_once_both_get_the_model(policy: Path, tmp_path: Path, m
     assert content(models.build(0, tmp_path)) == content(policy)
 
 
+@pytest.mark.slow
 def test_building_leaves_the_caller_s_torch_as_it_was(short: None, tmp_path: Path) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
@@ -82,6 +83,7 @@ def test_building_leaves_the_caller_s_torch_as_it_was(short: None, tmp_path: Pat
     assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (threads, strict)
 
 
+@pytest.mark.slow
 def test_configuration_and_generation_configuration_agree(policy: Path) -> None:
     model = models.load_policy(policy)
     tokenizer = models.load_tokenizer(policy)

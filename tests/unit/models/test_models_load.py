@@ -83,6 +83,7 @@ def test_the_value_head_follows_the_seed_alone(paths: dict[str, str]) -> None:
     assert not torch.equal(first, models.load_value(paths["policy"], seed=5).head.weight)
 
 
+@pytest.mark.slow
 def test_values_are_the_head_on_the_policy_s_trunk(paths: dict[str, str]) -> None:
     ids = torch.tensor([[1, 30, 40, 50]])
     value = models.load_value(paths["policy"], seed=0)

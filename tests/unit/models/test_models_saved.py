@@ -25,6 +25,7 @@ def made(kind: str, seed: int, **changes: object) -> object:
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**SIZE, **KINDS[kind], **changes})).float()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_names_and_values_are_those_of_the_checkpoint_on_disk(kind: str, tmp_path: Path) -> None:
     model = made(kind, 0)
@@ -66,6 +67,7 @@ def test_a_name_that_no_checkpoint_has_is_refused() -> None:
         saved.restore(made("mixtral", 0), {"nonsense": torch.zeros(1)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wider_copy_says_the_same(kind: str) -> None:
     model, twin = made(kind, 0).eval(), made(kind, 0).eval()

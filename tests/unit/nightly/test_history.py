@@ -162,6 +162,7 @@ def test_threads_that_open_a_new_history_together_make_one(place: str) -> None:
         assert len(history.listing()) == 4
 
 
+@pytest.mark.slow
 def test_an_older_history_is_brought_up_to_date(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with History.at(place) as history:
         support.keep(history, history.begin("trial", [], []), "a", support.observation())
@@ -214,6 +215,7 @@ def _torn(file: Path) -> None:
     file.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -234,6 +236,7 @@ def test_a_history_that_is_none_is_one_sentence(
     assert file.read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "words"),
     [

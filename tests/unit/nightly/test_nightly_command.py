@@ -18,6 +18,8 @@ import pytest
 from harness import cli
 from harness.nightly import cells, matrix
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("sqlalchemy", reason="the extra [nightly] is not installed")
 HISTORY = "runs/nightly/history.db"
 
@@ -82,7 +84,6 @@ def test_a_metric_that_is_gone_is_told_on_the_terminal(folder: Path, capsys: pyt
     assert "hf-vllm/ppo-tiny: EQUIVALENT → EQUIVALENT (fewer k1, fewer max_delta_logprob)" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_nights_from_new_to_regressed_to_fixed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     equal, other = support.verdict(), support.verdict("DIVERGENT", "STOP")
     assert run() == 0 and set(statuses(1).values()) == {"NEW"}
@@ -115,7 +116,6 @@ def test_nights_from_new_to_regressed_to_fixed(folder: Path, capsys: pytest.Capt
     assert page.count("<tr>") == 3 and "FIXED" in page and len(list((folder / "site" / "cells").iterdir())) == 3
 
 
-@pytest.mark.slow
 def test_a_change_that_a_second_run_does_not_show_is_flaky(folder: Path) -> None:
     equal, other = support.verdict(), support.verdict("DIVERGENT", "STOP")
     support.script(folder / "script.json", hf_hf=equal, hf_sglang=equal, hf_vllm=[equal, other, equal, other, other])
@@ -124,7 +124,6 @@ def test_a_change_that_a_second_run_does_not_show_is_flaky(folder: Path) -> None
     assert run("--only", "hf-vllm*") == 1 and statuses(3) == {"hf-vllm/ppo-tiny": "REGRESSED"}
 
 
-@pytest.mark.slow
 def test_a_test_that_tests_less_is_a_regression(folder: Path) -> None:
     equal, less = support.verdict(), support.verdict(checks=3)
     support.script(folder / "script.json", hf_hf=equal, hf_sglang=equal, hf_vllm=[equal, less])
@@ -134,7 +133,6 @@ def test_a_test_that_tests_less_is_a_regression(folder: Path) -> None:
     assert told == ["3 checks tested, 5 before; no longer: check 3, check 4"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("played", "words"), [("die", "ended by signal 9"), ("refuse", "there is no backend")])
 def test_a_cell_that_dies_ends_itself_only(folder: Path, played: str, words: str) -> None:
     equal = support.verdict()
@@ -154,7 +152,6 @@ def test_a_cell_that_is_killed_leaves_no_process_in_any_session(folder: Path) ->
     assert support.running(str(folder)) == []
 
 
-@pytest.mark.slow
 def test_a_cell_is_ended_at_its_limit_with_its_children_and_tried_again(folder: Path) -> None:
     (folder / "matrix.toml").write_text(
         'name = "slow"\n[[include]]\npair = ["hf", "vllm"]\nlimit = "2s"\nretries = 1\n'
@@ -167,7 +164,6 @@ def test_a_cell_is_ended_at_its_limit_with_its_children_and_tried_again(folder: 
     assert support.running(str(folder / "player.py")) == []
 
 
-@pytest.mark.slow
 def test_known_differences_do_not_count_until_they_expire(folder: Path) -> None:
     equal, other = support.verdict(), support.verdict("DIVERGENT", "STOP(eos)", "LENGTH")
     support.script(folder / "script.json", hf_hf=equal, hf_vllm=[equal, other], hf_sglang=equal)
@@ -183,7 +179,6 @@ def test_known_differences_do_not_count_until_they_expire(folder: Path) -> None:
     assert run() == 0 and statuses(4)["hf-vllm/ppo-tiny"] == "STILL FAILING"
 
 
-@pytest.mark.slow
 def test_a_night_that_was_cut_is_resumed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.nightly.night import Nightly
 
@@ -204,7 +199,6 @@ def test_a_night_that_was_cut_is_resumed(folder: Path, monkeypatch: pytest.Monke
     assert run("--resume") == 2
 
 
-@pytest.mark.slow
 def test_a_night_that_is_still_running_is_not_resumed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,7 +223,6 @@ def test_a_night_in_which_nothing_ran_does_not_pass(folder: Path) -> None:
     assert run() == 2
 
 
-@pytest.mark.slow
 def test_cells_of_one_name_in_two_matrices_are_two(folder: Path) -> None:
     assert run() == 0 and set(statuses(1).values()) == {"NEW"}
     (folder / "matrix.toml").write_text(support.MATRIX.replace('"trial"', '"another"'))
@@ -267,7 +260,6 @@ def test_an_out_without_space_is_refused_before_the_night(
     assert "No space left on device" in capsys.readouterr().err and not Path(HISTORY).exists()
 
 
-@pytest.mark.slow
 def test_an_older_night_that_was_cut_is_resumed_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.nightly.night import Nightly
 
@@ -285,7 +277,6 @@ def test_a_dry_run_makes_no_history(folder: Path, capsys: pytest.CaptureFixture[
     assert not Path("runs").exists()
 
 
-@pytest.mark.slow
 def test_a_budget_takes_what_changed_last_then_what_was_longest_not_run(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -322,7 +313,6 @@ def test_a_name_in_the_matrix_does_not_drive_the_terminal(folder: Path, capsys: 
     assert run("--dry-run") == 0 and "\n1 cell, about" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -419,7 +409,6 @@ def test_a_cell_whose_needs_this_machine_has_not_is_left_out(folder: Path) -> No
     assert "needs 9,999 GPUs, which this machine does not have" in Path("runs/nightly/night-00001/night.md").read_text()
 
 
-@pytest.mark.slow
 def test_every_text_is_escaped_on_its_way_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evil = support.verdict("DIVERGENT", "STOP(<script>alert(1)</script>\n::error::x\x1b[31m)")
     support.script(folder / "script.json", hf_hf=evil, hf_vllm=evil, hf_sglang=evil)

@@ -17,6 +17,7 @@ def plain() -> tuple[Recording, Recording]:
     return pair(native=False)
 
 
+@pytest.mark.slow
 def test_another_tensor_arrived_than_was_sent(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for received in candidate.events("weights", source="received", version=2):
@@ -27,6 +28,7 @@ def test_another_tensor_arrived_than_was_sent(tmp_path: Path) -> None:
     assert (verdict.parity.first_divergence.step, verdict.parity.first_divergence.phase) == (2, "sync")
 
 
+@pytest.mark.slow
 def test_a_tensor_left_out_of_one_sync_only_is_stale_by_its_digest(tmp_path: Path) -> None:
     baseline, candidate = plain()
     stale = TENSORS[0]
@@ -37,6 +39,7 @@ def test_a_tensor_left_out_of_one_sync_only_is_stale_by_its_digest(tmp_path: Pat
     assert verdict.parity.first_divergence.step == 3
 
 
+@pytest.mark.slow
 def test_a_tensor_that_is_never_sent_and_moves_nothing_is_a_finding(tmp_path: Path) -> None:
     """A tied output layer: absent from every sync, and the proof holds."""
     baseline, candidate = plain()
@@ -47,6 +50,7 @@ def test_a_tensor_that_is_never_sent_and_moves_nothing_is_a_finding(tmp_path: Pa
     assert any("lm_head.weight" in finding.summary for finding in verdict.findings)
 
 
+@pytest.mark.slow
 def test_a_proof_beyond_the_tolerance_is_a_divergence_even_when_every_digest_agrees(tmp_path: Path) -> None:
     baseline, candidate = plain()
     next(candidate.events("sync", version=4))["proof_max_delta"] = 0.02
@@ -56,6 +60,7 @@ def test_a_proof_beyond_the_tolerance_is_a_divergence_even_when_every_digest_agr
     assert (verdict.parity.first_divergence.step, verdict.parity.first_divergence.field) == (4, "proof_max_delta")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("proof", ["nan", "inf"])
 def test_a_proof_that_is_no_number_is_no_proof(tmp_path: Path, proof: str) -> None:
     baseline, candidate = plain()
@@ -276,6 +281,7 @@ def test_a_fault_beside_an_explained_one_stays_unexplained(tmp_path: Path) -> No
     assert "step 4" in cause(verdict, "UNEXPLAINED").evidence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field, phase", [("batch", "experience"), ("actor", "train"), ("critic", "train")])
 def test_learners_that_part_without_a_confounder(tmp_path: Path, field: str, phase: str) -> None:
     baseline, candidate = plain()

@@ -22,6 +22,7 @@ def changed(**values: object) -> Scenario:
     return dataclasses.replace(scenario(), **values)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plan, name",
     [
@@ -40,6 +41,7 @@ def test_settings_that_must_be_equal(tmp_path: Path, plan: Scenario, name: str) 
 CUTS = [("world_size", 2), ("packing", True), ("micro_batch_size", 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), CUTS)
 def test_another_cut_of_the_batch_that_rounds_otherwise(tmp_path: Path, name: str, value: object) -> None:
     baseline, candidate = sides(changed(ppo=dataclasses.replace(scenario().ppo, **{name: value})))  # type: ignore[arg-type]
@@ -60,6 +62,7 @@ def test_another_cut_of_the_batch_that_changed_no_bit_of_any_update(tmp_path: Pa
     assert verdict.verdict == "CONFOUNDED" and [one.name for one in verdict.confounders] == [f"ppo.{name}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
     [
@@ -91,6 +94,7 @@ def test_an_inverted_eager_flag_moves_nothing_and_is_a_finding_all_the_same(tmp_
     assert check(verdict, "engine-parameter-map").state == "confirmed"
 
 
+@pytest.mark.slow
 def test_more_context_than_asked_is_no_finding_and_less_is(tmp_path: Path) -> None:
     for length, state in ((136, "ruled out"), (126, "confirmed")):
         baseline, candidate = pair(native=False)
@@ -156,6 +160,7 @@ def test_other_initial_weights_leave_each_engine_against_its_learner(tmp_path: P
     assert verdict.verdict == "DIVERGENT", verdict.reason
 
 
+@pytest.mark.slow
 def test_digests_of_another_format_version_are_not_compared(tmp_path: Path) -> None:
     """They were made by another hash: all differ, and none says that anything differs."""
     baseline, candidate = pair(native=False)
@@ -203,6 +208,7 @@ def test_a_thread_count_is_a_finding_and_a_device_a_confounder(tmp_path: Path) -
     assert verdict.verdict == "CONFOUNDED" and "Accelerator" in verdict.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("other", "second"), [("verl", "verl"), ("", "the reference scenario")])
 def test_jobs_of_two_frameworks_are_said_first(tmp_path: Path, other: str, second: str) -> None:
     left, right = sides(changed(ppo=PPO(world_size=2)))

@@ -16,6 +16,8 @@ from harness.parity.verdict import judged
 from probes.format import SIDES
 from reports import render
 
+pytestmark = pytest.mark.slow
+
 HALF = scenario(dtype="bfloat16")
 ENGINES = systematic.Means(systematic.Compared.ENGINES)
 
@@ -40,7 +42,6 @@ EXACT = ("exact_logprob", "behind_logprob", "behind_exact_logprob")
 # --- holes ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("by", [0.045, -0.045, 0.01])
 def test_a_bias_of_every_token_is_no_rounding(tmp_path: Path, by: float, recorded: bool) -> None:
@@ -109,7 +110,6 @@ def slowed(recording: Recording, share: float) -> None:
             frame.arrays["behind_logprob"].values = (exact + moved + rounding).astype(np.float32)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("share", "expected"), [(1.0, "DIVERGENT"), (0.03, "DIVERGENT"), (0.001, "INCONCLUSIVE")])
 def test_one_update_behind_is_found_or_not_tested(tmp_path: Path, share: float, expected: str) -> None:
     """Updates of 0.1 nats, of 3e-3 and of 1e-4 under rounding of 0.008."""
@@ -138,7 +138,6 @@ def test_what_the_whole_run_tells_is_told_by_the_step_that_shows_it() -> None:
     assert told and all(one.step >= 3 for one in told)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rounds", "at", "elsewhere", "state"),
     [
@@ -227,7 +226,6 @@ def test_a_sound_engine_is_known_after_small_updates_where_it_rounds_like_its_le
     assert verdict.verdict == expected and not verdict.causes, verdict.reason
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("now", "before", "expected", "state"),
     [
@@ -255,7 +253,6 @@ def test_in_float32_the_proofs_tell_two_versions_apart(
         assert verdict.causes[0].proofs
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("by", [0.04, 0.001])
 @pytest.mark.parametrize("column", ["reward", "value", "advantage", "return", "reference_logprob"])
 def test_what_must_be_bit_identical_is_compared_bit_by_bit(tmp_path: Path, column: str, by: float) -> None:
@@ -273,7 +270,6 @@ def test_what_must_be_bit_identical_is_compared_bit_by_bit(tmp_path: Path, colum
     assert check(verdict, name).state == "confirmed" and verdict.parity.first_divergence.step == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("column", ["reward", "value", "advantage"])
 def test_the_last_bit_of_one_number_is_found(tmp_path: Path, column: str, dtype: str) -> None:
@@ -286,7 +282,6 @@ def test_the_last_bit_of_one_number_is_found(tmp_path: Path, column: str, dtype:
     assert check(verdict, "rewards" if column == "reward" else "experience").state == "confirmed"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("by", "expected"), [(0.04, "confirmed"), (0.005, "ruled out")])
 def test_rewards_of_a_framework_may_round_and_no_more(tmp_path: Path, by: float, expected: str) -> None:
     baseline, candidate = pair(plan=HALF, native=False)
@@ -323,7 +318,6 @@ def test_between_a_small_floor_and_the_cap_nothing_is_ruled_out_unmeasured(tmp_p
     assert "between ten floors" in check(verdict, "logprobs").evidence
 
 
-@pytest.mark.slow
 def test_figures_beyond_a_published_limit_are_told_above_an_equivalent_verdict(tmp_path: Path) -> None:
     """Both engines are as far from the learner as it rounds itself: equivalent, and bad by what others publish."""
     plan = scenario(dtype="bfloat16", prompts=8)
@@ -351,7 +345,6 @@ def test_figures_beyond_a_published_limit_are_told_above_an_equivalent_verdict(t
 # --- controls ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("noise", [None, 0.002, 0.01])
 def test_rounding_with_mean_zero_is_no_alarm(tmp_path: Path, seed: int, noise: float | None) -> None:
@@ -364,7 +357,6 @@ def test_rounding_with_mean_zero_is_no_alarm(tmp_path: Path, seed: int, noise: f
     assert told.details["smallest"]["logprob"]["bias of the run"] < 0.01
 
 
-@pytest.mark.slow
 def test_the_false_alarms_are_those_that_are_stated() -> None:
     """Rounding that the samples of a prompt share in part, with heavy tails: 1,000 verdicts."""
     rng, alarms, naive = np.random.default_rng(0), 0, 0
@@ -401,7 +393,6 @@ def test_a_mean_of_clusters_has_the_error_of_clusters() -> None:
 # --- choices that rounding turns ----------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flips", "margin", "second", "found"),
     [(1, 0.13, True, 0), (12, 0.13, True, 12), (1, 0.9, True, 1), (1, 0.13, False, 1)],
@@ -423,7 +414,6 @@ def test_one_choice_turned_by_a_token_that_rounds_far_is_no_difference(
     assert len(e.flips.table) == found and e.counts.get("flips_beyond_margin", 0) == found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("choices", "edge", "found"), [(1, 0.1, 0), (12, 0.1, 12), (1, 0.4, 1), (1, float("nan"), 1), (1, None, 1)]
 )
@@ -447,7 +437,6 @@ def test_one_choice_that_the_far_edge_of_a_filter_turns_is_no_difference(
     assert [len(e.found(Kind.CHOICE.of(side))) for side in SIDES] == [found, found]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flips", "edge", "found"), [(1, 0.1, 0), (12, 0.1, 12), (1, 0.4, 1), (1, float("nan"), 1), (1, None, 1)]
 )

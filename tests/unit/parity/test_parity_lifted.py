@@ -213,6 +213,7 @@ def test_an_engine_that_was_not_lifted_proves_nothing(told: str | None, tmp_path
     assert verdict.verdict == "INCONCLUSIVE"
 
 
+@pytest.mark.slow
 def test_a_torn_stage_and_one_without_its_steps_prove_nothing(tmp_path: Path) -> None:
     one, two = stages()
     two.logs["rollout"].closed = False
@@ -225,6 +226,7 @@ def test_a_torn_stage_and_one_without_its_steps_prove_nothing(tmp_path: Path) ->
     assert f"step {window.stop}" in untested(verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("device", "by", "state"), [
     ("cpu", 5e-3, "confirmed"), ("cuda", 5e-3, "not tested"), ("cuda", 0.1, "confirmed"),
 ])  # fmt: skip
@@ -274,6 +276,7 @@ def test_more_than_rounding_is_not_called_rounding(tmp_path: Path) -> None:
     assert "the stage's fresh engines do not have" in verdict.causes[0].evidence
 
 
+@pytest.mark.slow
 def test_nothing_vanishes_without_a_stage_that_agrees(tmp_path: Path) -> None:
     runs = tuple(rounded(run, 0.02) for run in coarse())
     verdict = with_stages(tmp_path / "none", runs, (None, None))  # type: ignore[arg-type]
@@ -287,6 +290,7 @@ def test_nothing_vanishes_without_a_stage_that_agrees(tmp_path: Path) -> None:
 # --- what differs in both -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage_names", ["this engine", "the other engine", "nothing"])
 def test_what_the_stage_names_of_an_engine_explains_the_same_kinds_of_it_in_half_precision(
     stage_names: str, tmp_path: Path

@@ -156,6 +156,7 @@ def test_planted_growth_is_found_and_its_process_named(tmp_path: Path, who: str,
     assert verdict.verdict == "EQUIVALENT"  # a leak changes no number
 
 
+@pytest.mark.slow
 def test_without_growth_it_is_ruled_out_and_says_what_would_have_been_found(tmp_path: Path) -> None:
     verdict = judged(tmp_path, {})
     found = check(verdict, NAME)

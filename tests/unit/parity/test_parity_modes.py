@@ -102,6 +102,7 @@ def cut_at_a_flip(baseline: Recording, candidate: Recording, *, length: int | No
         margin.values[margin.offsets[row] + length - 1] = 1e-7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [0, 6, None])
 def test_a_sample_that_ends_for_a_flip_without_one_is_a_difference(tmp_path: Path, length: int | None) -> None:
     baseline, candidate = pair(native=False)
@@ -174,6 +175,7 @@ def test_learners_part_where_each_engine_drew_its_own_samples(tmp_path: Path) ->
     assert check(verdict, "learner").evidence == "the runs trained on other tokens from step 2 on"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("same", [True, False])
 def test_learners_that_took_equal_samples_in_another_order_round_otherwise(tmp_path: Path, same: bool) -> None:
     """Seen with verl on two coupled engines: the order of training depends on who was finished first."""
@@ -216,6 +218,7 @@ def test_the_engines_native_log_probabilities_are_held_against_the_learner(tmp_p
     assert verdict.verdict == "DIVERGENT" and "native" in verdict.reason
 
 
+@pytest.mark.slow
 def test_tempered_native_log_probabilities_are_said_and_not_compared(tmp_path: Path) -> None:
     baseline, candidate = pair(plan=scenario(temperature=0.7))
     for info in candidate.events("engine_info"):
@@ -259,6 +262,7 @@ def test_one_step_without_its_log_probabilities_is_not_passed(tmp_path: Path, ki
     assert "step 4" in verdict.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", ["sync", "learner"])
 def test_one_step_without_its_proof_is_not_passed(tmp_path: Path, event: str) -> None:
     baseline, candidate = pair(native=False)
@@ -298,6 +302,7 @@ def test_rollouts_at_another_weight_version_than_the_learner(tmp_path: Path) -> 
     assert verdict.parity.first_divergence.field == "weight_version"
 
 
+@pytest.mark.slow
 def test_another_frameworks_recording_without_floor_can_diverge_but_not_pass(tmp_path: Path) -> None:
     for fault in (False, True):
         baseline, candidate = pair(native=False, floor=False)
@@ -446,6 +451,7 @@ def test_a_replay_whose_frames_are_none_passes_nothing(tmp_path: Path) -> None:
     assert verdict.verdict == "INCONCLUSIVE" and "replay" in verdict.reason
 
 
+@pytest.mark.slow
 def test_runs_are_made_of_the_rows_that_the_report_shows(tmp_path: Path) -> None:
     verdict = put(tmp_path, *pair())
     one, two = verdict.parity.runs
@@ -506,6 +512,7 @@ def test_engines_without_recorded_packages_leave_the_environment_untested(tmp_pa
     assert check(verdict, SUSPICIONS[9]).state == "not tested"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [1, -9, "1"])
 def test_a_job_that_failed_passes_nothing_and_hides_nothing(tmp_path: Path, code: Any) -> None:
     baseline, candidate = pair(plan=scenario(steps=2), native=False)
@@ -517,6 +524,7 @@ def test_a_job_that_failed_passes_nothing_and_hides_nothing(tmp_path: Path, code
     assert put(tmp_path / "divergent", baseline, candidate).verdict == "DIVERGENT"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [0, None])
 def test_a_job_that_ended_well_is_judged(tmp_path: Path, code: Any) -> None:
     baseline, candidate = pair(plan=scenario(steps=2), native=False)

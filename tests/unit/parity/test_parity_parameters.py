@@ -42,6 +42,7 @@ def named(verdict: Verdict, name: str) -> list[Finding]:
     return [one for one in verdict.findings if one.name == name]
 
 
+@pytest.mark.slow
 def test_our_own_mapping_on_both_sides_has_nothing_to_say(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     mapped(baseline, {}, engine="vllm")

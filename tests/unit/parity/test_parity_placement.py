@@ -31,6 +31,7 @@ def test_a_run_where_it_was_asked_for(tmp_path: Path) -> None:
     assert not [one for one in verdict.findings if one.name == "placement"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hosts", "named"), [({"rollout": "node-1"}, "rollout ran on node-1"), ({"actor": "node-2"}, "actor ran on node-2")]
 )

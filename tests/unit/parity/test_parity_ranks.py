@@ -61,6 +61,7 @@ def named(verdict: Verdict, what: What, *words: str, ranks: tuple[int, ...] = (1
     assert check(verdict, "ranks").state == "confirmed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
 def test_sound_ranks_are_ruled_out(tmp_path: Path, world: int) -> None:
     verdict = put(tmp_path, run("baseline", world), run("candidate", world))
@@ -73,6 +74,7 @@ def test_a_learner_of_one_rank_has_no_such_check(tmp_path: Path) -> None:
     assert verdict.parity is not None and "ranks" not in {one.name for one in verdict.parity.checks}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["updates", "share"])
 def test_ranks_that_recorded_nothing_are_not_tested(tmp_path: Path, lost: str) -> None:
     candidate = run("candidate")
@@ -81,6 +83,7 @@ def test_ranks_that_recorded_nothing_are_not_tested(tmp_path: Path, lost: str) -
     assert verdict.verdict == "INCONCLUSIVE" and check(verdict, "ranks").state == "not tested"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["updates", "share"])
 def test_a_rank_that_did_not_record_one_step_is_not_tested(tmp_path: Path, lost: str) -> None:
     candidate = run("candidate")
@@ -116,6 +119,7 @@ def test_a_rank_that_trains_on_one_sample_twice(tmp_path: Path) -> None:
     named(judged(tmp_path, plant), What.DEALT, "rank 1", "sample")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "words"), [(2, "by the number of ranks as well"), (3, "ranks 0 and 1 by")])
 def test_a_loss_that_the_number_of_ranks_divides(tmp_path: Path, factor: int, words: str) -> None:
     def plant(made: Recording) -> None:
@@ -204,6 +208,7 @@ def test_weights_that_part_between_two_updates_are_told_by_the_other_run(tmp_pat
     named(judged(tmp_path, plant), What.APART, f"rank {rank}", "before the first update of step 2", ranks=(rank,))
 
 
+@pytest.mark.slow
 def test_samples_that_one_ranks_weights_scored_are_explained_and_others_are_not(tmp_path: Path) -> None:
     def plant(made: Recording) -> None:
         for own in frames(made, 1):
@@ -226,6 +231,7 @@ def test_samples_that_one_ranks_weights_scored_are_explained_and_others_are_not(
     assert "UNEXPLAINED" in causes(verdict) and f"TRAINER({What.APART})" in causes(verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", ["reward", "value"])
 def test_answers_that_are_put_together_in_another_order_of_ranks(tmp_path: Path, column: str) -> None:
     def plant(made: Recording) -> None:
@@ -258,6 +264,7 @@ def test_advantages_that_are_normalised_by_rank(tmp_path: Path) -> None:
     named(verdict, What.ADVANTAGES, "in every step", ranks=())
 
 
+@pytest.mark.slow
 def test_a_role_of_which_one_rank_answers_otherwise(tmp_path: Path) -> None:
     def plant(made: Recording, samples: slice) -> None:
         for frame in made.frames("experience"):

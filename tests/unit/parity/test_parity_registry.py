@@ -13,6 +13,8 @@ from harness.parity import explain, judge
 from harness.parity.causes import registry as causes
 from harness.parity.checks import registry
 
+pytestmark = pytest.mark.slow
+
 CHECKS = """
 import sys
 from dataclasses import replace

@@ -65,6 +65,7 @@ def test_a_resumed_run_that_goes_another_way_is_divergent(tmp_path: Path) -> Non
     assert verdict.verdict == "DIVERGENT" and f"from step {FIRST + 1} on" in verdict.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [PLAN.steps, "3", True, None, -1])
 def test_a_place_that_is_none_takes_nothing_away(tmp_path: Path, step: object) -> None:
     recording = resumed("candidate")

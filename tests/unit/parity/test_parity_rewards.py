@@ -74,6 +74,7 @@ def test_a_penalty_that_does_not_follow_from_its_columns_is_not_passed(tmp_path:
     assert any("kl of step 0 does not follow" in one for one in verdict.missing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", ["k1", "k2", "k3", "none"])
 def test_every_estimator_of_a_framework_is_known(tmp_path: Path, made: str) -> None:
     runs = half()

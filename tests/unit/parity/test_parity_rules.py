@@ -225,6 +225,7 @@ def test_an_ignored_end_that_undoes_the_stops_as_well_is_one_cause(tmp_path: Pat
     assert cause(verdict, "STOP(ignore_eos)").party == "mapping"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("side", "said"), [("candidate", "length"), ("baseline", "length"), ("candidate", "stop")])
 def test_a_reason_that_the_sample_itself_contradicts(side: str, said: str, tmp_path: Path) -> None:
     pair = dict(zip(("baseline", "candidate"), plain(), strict=True))
@@ -392,6 +393,7 @@ def test_an_id_that_the_tokenizer_does_not_know(tmp_path: Path) -> None:
     settled(put(tmp_path, baseline, candidate), "VOCAB")
 
 
+@pytest.mark.slow
 def test_the_last_id_that_the_tokenizer_knows_is_none(tmp_path: Path) -> None:
     baseline, candidate = plain()
     flip(candidate.frame("rollout", 2), 2, 0, VOCABULARY - 1)
@@ -543,6 +545,7 @@ def test_a_change_at_one_position_of_all_samples_may_be_a_fault_of_the_position(
     assert "not told apart from a fault of the position" in named.evidence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [True, False])
 def test_a_change_at_one_position_of_prompt_and_response_may_be_a_fault_of_the_position(
     tmp_path: Path, ahead: bool
@@ -851,6 +854,7 @@ def test_noise_in_the_floor_beside_a_nan_is_noise(tmp_path: Path) -> None:
     assert set(causes(put(tmp_path, baseline, candidate))) == {"NUMERIC_FATAL", "candidate-itself"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "expected"), [("prefill", ["STALE_KV"]), ("batch", ["STALE_KV", "candidate-itself"])]
 )
@@ -972,6 +976,7 @@ def shares(recording: Recording, samples: tuple[int, int]) -> None:
         recording.logs[f"actor-{rank}"] = log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [(8, 8), (9, 8), (12, 4)])
 def test_ranks_with_unequal_shares(tmp_path: Path, samples: tuple[int, int]) -> None:
     baseline, candidate = plain()

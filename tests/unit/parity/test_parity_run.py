@@ -129,6 +129,7 @@ def test_a_verdict_names_the_command_that_asks_for_the_same_again(
     assert again == complete("run_parity", options) | {"positional": ("hf", "hf")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "options"), [("ppo-tiny", {}), ("ppo-tiny", RUN), ("mine.toml", {})])
 def test_a_run_records_the_command_that_makes_it_again(
     scenario: str, options: dict[str, Any], no_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -251,6 +252,7 @@ def test_a_verdict_without_room_is_still_given(no_cluster: None, monkeypatch: py
     assert not Path("it/verdict.json").exists() and not Path("it/report.html").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", [None, "new/deep/it"])
 def test_a_refused_run_leaves_no_directory_behind(
     out: str | None, no_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

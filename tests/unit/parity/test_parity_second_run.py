@@ -157,6 +157,7 @@ def test_a_job_whose_learner_takes_another_order_is_not_reproducible_and_is_judg
     assert verdict.coverage["compared_tokens"] > 100 and verdict.causes == []
 
 
+@pytest.mark.slow
 def test_a_pair_that_agrees_does_not_pass_while_the_job_parts_from_itself(tmp_path: Path) -> None:
     assert judged(tmp_path, again=reordered(4)).verdict == "INCONCLUSIVE"
 
@@ -201,6 +202,7 @@ def test_a_second_run_with_other_prompts_says_from_where_on(tmp_path: Path) -> N
     assert verdict.verdict == "INCONCLUSIVE" and "from step 2 on: the prompts differ in step 2" in verdict.reason
 
 
+@pytest.mark.slow
 def test_a_torn_second_run_measures_nothing(tmp_path: Path) -> None:
     def plant(recording: Recording) -> None:
         recording.logs["rollout"].closed = False
@@ -209,6 +211,7 @@ def test_a_torn_second_run_measures_nothing(tmp_path: Path) -> None:
     assert verdict.verdict == "INCONCLUSIVE" and "the second run's recording was cut short" in verdict.reason
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_first_run_measures_nothing(tmp_path: Path) -> None:
     one, two = job("baseline").write(tmp_path / "a"), job("candidate").write(tmp_path / "b")
     verdict = judge(one, two, native=False, again={"baseline": job("baseline").write(tmp_path / "copy")})
@@ -221,6 +224,7 @@ def test_the_candidate_is_no_second_run_of_the_baseline(tmp_path: Path) -> None:
     assert verdict.verdict == "INCONCLUSIVE" and "a copy of another recording" in verdict.reason
 
 
+@pytest.mark.slow
 def test_a_run_of_another_version_is_no_second_run(tmp_path: Path) -> None:
     def plant(recording: Recording) -> None:
         next(recording.events("engine_info"))["version"] = "0.31.0"

@@ -50,6 +50,7 @@ def same(path: Path) -> None:
     assert list(fast.events()) == list(slow.events())
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=st.lists(st.tuples(KINDS, FIELDS), max_size=30), cut=st.floats(0, 1), spaced=st.booleans())
 def test_a_torn_journal_reads_as_the_reference_reads_it(tmp_path: Path, events: Any, cut: float, spaced: bool) -> None:

@@ -96,6 +96,7 @@ def test_an_environment_is_not_ruled_out_where_something_is_left(tmp_path: Path)
     assert check(found, "environment").state == "not tested"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("live", "stands"), [("TRUNCATION(left)", False), ("LOGPROB_SEMANTICS(tempered)", True)])
 def test_what_native_samples_are_likely_under_says_nothing_of_an_engine_with_another_prompt(
     live: str, stands: bool, tmp_path: Path
@@ -111,6 +112,7 @@ def test_what_native_samples_are_likely_under_says_nothing_of_an_engine_with_ano
     assert any(one.name == "withdrawn: SAMPLING_PARAM(temperature)" for one in verdict.findings) != stands
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("after", "stands"), [(0, False), (12, True)])
 def test_what_a_tensor_explains_on_the_bench_is_no_arithmetic_of_the_format(
     after: int, stands: bool, tmp_path: Path
@@ -148,6 +150,7 @@ def test_a_withdrawn_cause_confirms_nothing_any_more(tmp_path: Path) -> None:
     assert any(item.startswith("environment: ") for item in verdict.missing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("own", "lifted", "party", "named"),
     [

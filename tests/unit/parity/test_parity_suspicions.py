@@ -37,6 +37,7 @@ def test_without_its_evidence_a_suspicion_is_not_tested(tmp_path: Path, number: 
     assert found.state == state, found.evidence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 10])
 def test_an_engine_that_does_not_say_what_it_saw(tmp_path: Path, number: int) -> None:
     baseline, candidate = plain()
@@ -93,6 +94,7 @@ def test_other_padding_of_the_same_tokens(tmp_path: Path) -> None:
     assert "padded_tokens " in found.evidence and "real_tokens" not in found.evidence  # what differs, and no more
 
 
+@pytest.mark.slow
 def test_other_micro_batches_of_the_same_experience(tmp_path: Path) -> None:
     baseline, candidate = plain()
     first = next(candidate.events("shapes"))
@@ -129,6 +131,7 @@ def test_nccl_against_gloo(tmp_path: Path) -> None:
     assert found.state == "confirmed" and "gloo" in found.evidence and "nccl" in found.evidence
 
 
+@pytest.mark.slow
 def test_another_number_of_workers_makes_other_groups(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for event in candidate.events("group"):
@@ -166,6 +169,7 @@ def test_no_cached_token_tests_nothing_about_the_cache(tmp_path: Path) -> None:
     assert check(put(tmp_path, baseline, candidate), "cache-hit-rate").state == "not tested"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [False, True])
 def test_where_every_token_was_cached_the_learner_alone_can_rule_the_cache_out(wrong: bool, tmp_path: Path) -> None:
     baseline, candidate = plain()
@@ -220,6 +224,7 @@ def asked_for_caching(asked: bool) -> tuple[Recording, Recording]:
     return baseline, candidate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("asked", "severity"), [(True, "info"), (False, "warning")])
 def test_a_cache_that_nobody_asked_for_is_no_warning(tmp_path: Path, asked: bool, severity: str) -> None:
     verdict = put(tmp_path, *asked_for_caching(asked))
@@ -258,6 +263,7 @@ def test_what_one_engine_alone_reads_is_not_listed(tmp_path: Path) -> None:
     assert found.summary == "1 variable differs: only such as one engine alone reads"
 
 
+@pytest.mark.slow
 def test_words_are_plain_where_nothing_differs(tmp_path: Path) -> None:
     verdict = put(tmp_path, *plain())
     assert "flip parted" not in check(verdict, "lengths").evidence
@@ -274,6 +280,7 @@ def slow_step(recording: Recording, step: int, seconds: float, tokens: float) ->
             span["dur_ns"] = int((seconds if event["step"] == step else 1e-3 * size) * 1e9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tokens", "says"), [(20_000.0, "which explain 20.0 s"), (400.0, "no more than 0.4 s")])
 def test_a_slow_step_and_whether_its_size_explains_it(tmp_path: Path, tokens: float, says: str) -> None:
     baseline, candidate = pair(plan=scenario(steps=12), native=False)
@@ -313,6 +320,7 @@ def test_an_engine_against_itself_says_what_that_does_not_cover(tmp_path: Path) 
     assert any("another start" in one for one in found.details["not covered"])
 
 
+@pytest.mark.slow
 def test_every_report_has_the_eleven(tmp_path: Path) -> None:
     verdict = put(tmp_path, *plain())
     found = {one.number: one for one in verdict.parity.checks if one.number}
@@ -320,6 +328,7 @@ def test_every_report_has_the_eleven(tmp_path: Path) -> None:
     assert all(one.state in ("ruled out", "confirmed", "not tested") and one.evidence for one in found.values())
 
 
+@pytest.mark.slow
 def test_what_both_native_stages_were_asked_is_as_asked(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):

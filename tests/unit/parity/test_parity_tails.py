@@ -38,6 +38,7 @@ def test_one_token_far_beyond_the_cap_is_no_rounding(tmp_path: Path) -> None:
     assert (verdict.parity.first_divergence.step, verdict.parity.first_divergence.field) == (2, "logprob")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("by", "expected"), [(0.06, "ruled out"), (0.3, "confirmed")])
 def test_rounding_of_half_precision_has_a_longer_tail(tmp_path: Path, by: float, expected: str) -> None:
     """Seen on real engines beside a bfloat16 learner: one token of 563 was 0.051 nats away, on average 0.0067."""
@@ -46,6 +47,7 @@ def test_rounding_of_half_precision_has_a_longer_tail(tmp_path: Path, by: float,
     assert check(put(tmp_path, baseline, candidate), "engine-against-learner").state == expected
 
 
+@pytest.mark.slow
 def test_tokens_that_are_each_as_far_as_rounding_once_went_are_together_no_rounding(tmp_path: Path) -> None:
     """The learner rounds beyond the cap here and there and once by 0.19 nats, so that one token may be 0.5 nats off and
     some beyond the cap: a score of tokens that are 0.44 nats off is neither."""
@@ -107,6 +109,7 @@ def test_a_tolerated_outlier_is_not_blamed_for_another_sample(tmp_path: Path) ->
     assert causes(put(tmp_path, baseline, candidate)) == ["TOKENIZATION(double BOS)"]
 
 
+@pytest.mark.slow
 def test_a_proof_with_one_bad_position_holds_and_with_a_bad_mean_fails(tmp_path: Path) -> None:
     for name, mean, wanted in (("tail", 2.3e-6, "EQUIVALENT"), ("mean", 6e-5, "DIVERGENT")):
         baseline, candidate = pair(native=False)

@@ -76,6 +76,7 @@ def test_another_temperature_in_the_candidate(tmp_path: Path) -> None:
     assert any(finding.severity == "warning" and "temperature" in finding.summary for finding in verdict.findings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [1, -1])
 def test_log_probabilities_shifted_by_one(tmp_path: Path, shift: int) -> None:
     baseline, candidate = pair()
@@ -146,6 +147,7 @@ def test_another_engine_seed_in_native_mode_is_no_alarm(tmp_path: Path) -> None:
 # --- controls that must pass ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_equal_runs_are_equivalent_with_coverage(tmp_path: Path, seed: int) -> None:
     verdict = put(tmp_path, *pair(plan=scenario(seed=seed)))
@@ -162,6 +164,7 @@ def test_equal_runs_are_equivalent_with_coverage(tmp_path: Path, seed: int) -> N
     assert Verdict.from_dict(verdict.to_dict()).verdict == "EQUIVALENT"
 
 
+@pytest.mark.slow
 def test_a_tied_flip_is_benign_and_counted(tmp_path: Path) -> None:
     baseline, candidate = pair()
     for recording in (baseline, candidate):
@@ -192,6 +195,7 @@ def test_a_flip_is_not_benign_for_either_half_of_the_rule_alone(tmp_path: Path, 
     assert causes(verdict) == ["UNEXPLAINED"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", ["margin", "runner_up"])
 def test_a_flip_is_no_tie_where_only_the_baselines_learner_takes_it_for_one(tmp_path: Path, column: str) -> None:
     """Margins that were lost in one recording excuse nothing: the other learner was asked the same."""
@@ -244,6 +248,7 @@ def test_noise_of_bfloat16_in_a_bfloat16_run(tmp_path: Path, seed: int) -> None:
     assert verdict.parity.floor["cap"] == 0.05
 
 
+@pytest.mark.slow
 def test_the_same_noise_in_a_float32_run_is_a_divergence(tmp_path: Path) -> None:
     verdict = put(tmp_path, *pair(noise=0.008))
     assert verdict.verdict == "DIVERGENT"
@@ -307,6 +312,7 @@ def test_twenty_tokens_are_inconclusive(tmp_path: Path) -> None:
     assert "tokens" in verdict.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("experience",), ("floor",), ("sync",), ("learner",), ("rollout",)])
 def test_what_was_not_recorded_was_not_passed(tmp_path: Path, kinds: tuple[str, ...]) -> None:
     baseline, candidate = pair(native=False)
@@ -403,6 +409,7 @@ def test_a_native_sampler_at_another_temperature_is_a_divergence(tmp_path: Path)
     assert check(verdict, "native").state == "confirmed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rollouts", [False, True])
 def test_prompts_of_the_native_stage_that_the_engine_saw_otherwise(tmp_path: Path, rollouts: bool) -> None:
     """With the same cause in the rollouts it is named once."""
@@ -473,12 +480,14 @@ def test_clones_in_a_native_group_are_a_collision(tmp_path: Path) -> None:
     assert "RNG_COLLISION" in causes(verdict)
 
 
+@pytest.mark.slow
 def test_rollouts_only_need_no_learner(tmp_path: Path) -> None:
     verdict = put(tmp_path, *pair(plan=scenario(train=False)))
     assert verdict.verdict == "EQUIVALENT", verdict.reason
     assert check(verdict, "learner").state == "not tested"
 
 
+@pytest.mark.slow
 def test_a_nan_is_a_divergence_and_no_pass(tmp_path: Path) -> None:
     baseline, candidate = pair()
     candidate.frame("rollout", 2).arrays["logprob"].values[4] = np.nan
@@ -488,6 +497,7 @@ def test_a_nan_is_a_divergence_and_no_pass(tmp_path: Path) -> None:
     assert causes(verdict) == ["NUMERIC_FATAL"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("asked", "seen"), [(None, "EQUIVALENT"), ("--cap", "EQUIVALENT"), ("float32", "DIVERGENT")])
 def test_engines_in_float32_beside_a_bfloat16_learner_have_the_tolerance_of_float32(
     tmp_path: Path, asked: str | None, seen: str

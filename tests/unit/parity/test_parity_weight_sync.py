@@ -9,8 +9,9 @@ import pytest
 from framework_recordings import job
 from recordings import TENSORS, Log, Recording, check, digest, pair, put, scenario
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize(
     ("sides", "versions", "said"),
     [
@@ -58,7 +59,6 @@ def second_engine(run: Recording) -> Log:
     return log
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stale", [-1, 0, 1])
 def test_each_of_several_engines_received_the_learners_weights(tmp_path: Path, stale: int) -> None:
     baseline, candidate = pair()
@@ -135,7 +135,6 @@ def test_a_framework_names_no_tensors_and_that_is_said(tmp_path: Path, tensors: 
     assert state == "not tested" or "so that others were sent is not known" in sync.evidence
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("side", ["baseline", "candidate"])
 @pytest.mark.parametrize(("workers", "said"), [({}, "the"), ({"rank": 1}, "rank 1 of the"),

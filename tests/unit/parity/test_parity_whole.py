@@ -14,6 +14,8 @@ from recordings import Recording, check, jagged, make, pair, put, scenario
 from harness.parity import judge
 from reports.model import SUSPICIONS
 
+pytestmark = pytest.mark.slow
+
 Plant = Callable[[Recording], None]
 LATER = 2  # the step from which on a probe was silent
 
@@ -90,7 +92,6 @@ REQUIRED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sides", ["candidate", "both"])
 @pytest.mark.parametrize("what", REQUIRED)
 def test_what_is_missing_from_some_step_on_rules_nothing_out(tmp_path: Path, what: str, sides: str) -> None:
@@ -120,7 +121,6 @@ def _no_cached(run: Recording) -> None:
             del frame.arrays["cached"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sides", ["candidate", "both"])
 @pytest.mark.parametrize(
     "plant, number",
@@ -165,7 +165,6 @@ def test_the_last_digit_of_a_loss_is_no_difference(tmp_path: Path) -> None:
     assert any(finding.name == "losses" for finding in verdict.findings)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sides", ["candidate", "both"])
 @pytest.mark.parametrize("role", ["actor", "critic", "reference", "reward"])
 def test_a_process_without_a_record(tmp_path: Path, role: str, sides: str) -> None:
@@ -177,7 +176,6 @@ def test_a_process_without_a_record(tmp_path: Path, role: str, sides: str) -> No
     assert f"no record of its {role}" in verdict.reason
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sides", ["candidate", "both"])
 def test_ranks_without_a_record(tmp_path: Path, sides: str) -> None:
     plan = scenario()
@@ -191,7 +189,6 @@ def test_ranks_without_a_record(tmp_path: Path, sides: str) -> None:
     assert verdict.verdict == "INCONCLUSIVE" and "no record of its actor (rank 1)" in verdict.reason
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 @pytest.mark.parametrize("each", [1, 2, 3])
 def test_numbers_that_are_none_are_no_shift(tmp_path: Path, value: float, each: int) -> None:
@@ -203,7 +200,6 @@ def test_numbers_that_are_none_are_no_shift(tmp_path: Path, value: float, each: 
     assert "(the candidate)" in verdict.reason
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["the event", "half of it"])
 def test_a_version_of_which_the_engine_said_too_little_is_not_tested(tmp_path: Path, lost: str) -> None:
     baseline, candidate = pair()
@@ -229,7 +225,6 @@ def test_a_job_whose_prompts_lose_their_bos_every_time_repeats_itself(tmp_path: 
     assert verdict.verdict == "DIVERGENT"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pair_", [(1.2e-9, 1.3e-9), (0.0, 1e-12)])
 def test_losses_that_cancel_are_equal(tmp_path: Path, pair_: tuple[float, float]) -> None:
     runs = pair()
@@ -276,7 +271,6 @@ def _half_a_close(run: Recording) -> None:
     run.logs["critic"].event("close", ok=None, reason="", frames=0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sides", ["candidate", "both"])
 @pytest.mark.parametrize(
     "plant", [_other_samples, _no_version_at_all, _strange_proof, _two_digests, _empty_digests, _half_a_close]
@@ -296,7 +290,6 @@ def test_a_sync_that_does_not_say_that_it_went_well(tmp_path: Path, ok: object) 
     assert put(tmp_path, baseline, candidate).verdict == "DIVERGENT"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("key, value", [("margin", 1e9), ("alpha", 1e-300), ("alpha", "x")])
 def test_a_native_test_that_nothing_fails(tmp_path: Path, key: str, value: object) -> None:
     baseline, candidate = pair()
@@ -322,7 +315,6 @@ def test_an_environment_in_one_run_only(tmp_path: Path) -> None:
     assert found.state == "not tested" and "critic" in found.evidence
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", ["inf", "nan", 1e9, -1])
 def test_a_world_that_is_no_number_of_ranks_is_no_defect_of_ours(tmp_path: Path, size: object) -> None:
     baseline, candidate = pair()
@@ -333,7 +325,6 @@ def test_a_world_that_is_no_number_of_ranks_is_no_defect_of_ours(tmp_path: Path,
     assert put(tmp_path, baseline, candidate).verdict == "EQUIVALENT"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("train", [True, False])
 def test_a_learner_that_one_run_alone_recorded(tmp_path: Path, train: bool) -> None:
     baseline, candidate = pair()
@@ -344,7 +335,6 @@ def test_a_learner_that_one_run_alone_recorded(tmp_path: Path, train: bool) -> N
     assert verdict.verdict == "INCONCLUSIVE" and "no record of its actor (rank 0)" in verdict.reason
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("plant", ["another engine", "a second engine"])
 def test_an_engine_that_is_another_than_the_runs(tmp_path: Path, plant: str) -> None:
     baseline, candidate = pair()
@@ -355,7 +345,6 @@ def test_an_engine_that_is_another_than_the_runs(tmp_path: Path, plant: str) -> 
     assert verdict.verdict == "INCONCLUSIVE" and "run.json says that sglang drew" in verdict.reason
 
 
-@pytest.mark.slow
 def test_an_engine_that_reports_the_learners_own_numbers(tmp_path: Path) -> None:
     baseline, candidate = pair()
     for frame in candidate.frames("rollout"):
@@ -373,7 +362,6 @@ def test_an_answer_beside_a_refusal_does_not_hide_it(tmp_path: Path) -> None:
     assert put(tmp_path, baseline, candidate).verdict == "INCONCLUSIVE"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sides", ["candidate", "both"])
 def test_a_version_of_which_the_learner_said_too_little(tmp_path: Path, sides: str) -> None:
     baseline, candidate = pair()
@@ -395,7 +383,6 @@ def test_optional_fields_that_say_nothing(tmp_path: Path) -> None:
     assert put(tmp_path, baseline, candidate).verdict == "EQUIVALENT"
 
 
-@pytest.mark.slow
 def test_a_group_in_one_run_only(tmp_path: Path) -> None:
     baseline, candidate = pair()
     baseline.logs["critic"].event("group", name="critic ranks", backend="gloo", rank=0, world_size=2, members=[0, 1])
@@ -403,7 +390,6 @@ def test_a_group_in_one_run_only(tmp_path: Path) -> None:
     assert found.state == "not tested" and "critic ranks of critic, in the baseline" in found.evidence
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["order", "batch"])
 def test_a_floor_without_a_variant_is_not_whole(tmp_path: Path, variant: str) -> None:
     baseline, candidate = pair()
@@ -414,7 +400,6 @@ def test_a_floor_without_a_variant_is_not_whole(tmp_path: Path, variant: str) ->
     assert check(verdict, "candidate-itself").state == "not tested" and variant in verdict.reason
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name, passes", [("sync", False), ("flush", False), ("rescore", True)])
 def test_a_refused_call_passes_only_where_it_changes_nothing(tmp_path: Path, name: str, passes: bool) -> None:
     baseline, candidate = pair()
@@ -426,7 +411,6 @@ def test_a_refused_call_passes_only_where_it_changes_nothing(tmp_path: Path, nam
         assert f"refused its {name} in step 2: no room" in verdict.reason
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("part, key", [("", "steps"), ("sampling", "temperature"), ("rollout", "prompts_per_step")])
 def test_a_setting_that_is_no_number(tmp_path: Path, part: str, key: str) -> None:
     baseline, candidate = pair()
@@ -437,7 +421,6 @@ def test_a_setting_that_is_no_number(tmp_path: Path, part: str, key: str) -> Non
     assert verdict.verdict == "INCONCLUSIVE" and key in verdict.reason and "no number" in verdict.reason
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["exit code", "mode"])
 def test_a_second_run_that_failed_or_drew_otherwise_measures_no_floor(tmp_path: Path, fault: str) -> None:
     runs = {"a": job("baseline"), "b": job("candidate"), "again": job("baseline", started=10**9)}
@@ -452,7 +435,6 @@ def test_a_second_run_that_failed_or_drew_otherwise_measures_no_floor(tmp_path: 
     assert "second run" in check(verdict, "baseline-itself").evidence
 
 
-@pytest.mark.slow
 def test_the_controls_of_this_trial_pass(tmp_path: Path) -> None:
     assert put(tmp_path, *pair(plan=scenario(steps=4))).verdict == "EQUIVALENT"
     runs = {"a": job("baseline"), "b": job("candidate"), "again": job("baseline", started=10**9, noise=2e-7)}
@@ -468,7 +450,6 @@ def _aborted(run: Recording, reason: str) -> None:
             frame.fields["finish"] = [reason] * len(frame.fields["finish"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("reason", ["abort", "error"])
 def test_samples_that_no_engine_ended_of_itself_say_nothing_of_ends(tmp_path: Path, reason: str) -> None:
     baseline, candidate = pair()
@@ -486,7 +467,6 @@ def test_samples_that_one_engine_gave_up_are_a_difference(tmp_path: Path) -> Non
     assert put(tmp_path, baseline, candidate).verdict == "DIVERGENT"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cached", [-5, 10**6])
 @pytest.mark.parametrize("sides", ["candidate", "both"])
 def test_cached_tokens_that_no_prompt_can_have(tmp_path: Path, cached: int, sides: str) -> None:
@@ -540,7 +520,6 @@ def _in_two_frames(run: Recording, **second: object) -> None:
         log.frames = frames
 
 
-@pytest.mark.slow
 def test_samples_of_a_step_that_were_drawn_with_several_versions(tmp_path: Path) -> None:
     baseline, candidate = pair()
     for run in (baseline, candidate):

@@ -83,6 +83,7 @@ def put_aside(run: Path, where: Path) -> Path:
     return Path(shutil.copytree(run, where))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -111,6 +112,7 @@ def test_rollouts_without_prompts(tmp_path: Path) -> None:
         source(recording.write(tmp_path / "foreign"))
 
 
+@pytest.mark.slow
 def test_a_broken_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = run / "checkpoints" / "step-2"
     folder.mkdir(parents=True)

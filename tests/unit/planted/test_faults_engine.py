@@ -67,6 +67,7 @@ def same(one: list[Completion], two: list[Completion]) -> list[str]:
     return [name for name in TOLD if parts(one, name) == parts(two, name)]
 
 
+@pytest.mark.slow
 def test_without_plants_nothing_changes(
     engine: HFEngine, policy: str, requests: list[Request], sound: list[Completion]
 ) -> None:
@@ -385,6 +386,7 @@ def test_a_bent_module_is_wrong_until_it_is_removed(policy: str, requests: list[
     assert engine.layers(ids) == before
 
 
+@pytest.mark.slow
 def test_first_tokens_are_drawn_before_the_sync(policy: str, requests: list[Request]) -> None:
     engine = HFEngine(policy, SCENARIO, mode="coupled", device="cpu")
 

@@ -97,6 +97,7 @@ def test_one_update_is_skipped(paths: dict[str, str]) -> None:
     assert all(torch.equal(done[name], three[name]) for name in three)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["own", "lost"])
 def test_one_parameter_has_another_gradient(paths: dict[str, str], how: str) -> None:
     before, sound, planted = updated(paths, 0), updated(paths, 1), updated(paths, 1, **{how: TENSOR})

@@ -247,6 +247,7 @@ def test_faults_of_a_foreign_file(tmp_path: Path) -> None:
     assert files.faults() is FAULTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -355,6 +356,7 @@ def test_what_is_known_of_a_suite_is_kept_by_family_and_by_fault(tmp_path: Path)
     assert json.loads((tmp_path / "suite.json").read_text())["score"]["misses"] == ["mine"]
 
 
+@pytest.mark.slow
 def test_a_fault_that_is_planted_otherwise_in_half_precision_keeps_its_family() -> None:
     for name, faults in FAMILIES.items():
         for fault in faults:

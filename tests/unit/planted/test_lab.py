@@ -333,6 +333,7 @@ def test_hangs_are_chosen_by_name_or_beginning() -> None:
 # --- the command
 
 
+@pytest.mark.slow
 def test_the_list_holds_both_suites_in_every_format() -> None:
     runner = CliRunner()
     text = runner.invoke(app, ["faults", "list"]).output

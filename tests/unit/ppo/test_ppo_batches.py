@@ -98,6 +98,7 @@ def test_both_give_the_same_losses_and_gradients(paths: dict[str, str], seed: in
         torch.testing.assert_close(packed, padded, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_both_give_the_same_values(paths: dict[str, str]) -> None:
     samples = ragged(6)
     critic = models.load_value(paths["policy"], seed=3)
@@ -108,6 +109,7 @@ def test_both_give_the_same_values(paths: dict[str, str]) -> None:
     torch.testing.assert_close(both[1], both[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_logprobs_are_those_of_each_sample_alone(paths: dict[str, str]) -> None:
     samples = ragged(5)
     model = models.load_policy(paths["policy"])

@@ -46,6 +46,7 @@ def actor(paths: dict[str, str], settings: Scenario | None = None) -> ActorRole:
     return ActorRole((settings or scenario()).to_json(), paths)
 
 
+@pytest.mark.slow
 def test_the_fresh_actor_is_the_reference(paths: dict[str, str]) -> None:
     reference = ReferenceRole(scenario().to_json(), paths).logprobs(0, SAMPLES)
     scored = actor(paths).score(0, SAMPLES)
@@ -74,6 +75,7 @@ def test_a_positive_advantage_raises_the_log_probability(paths: dict[str, str]) 
     assert len(trained.grad_norms) == 1
 
 
+@pytest.mark.slow
 def test_the_critic_moves_towards_the_returns(paths: dict[str, str]) -> None:
     role = CriticRole(scenario().to_json(), paths)
     target = like(1)
@@ -88,6 +90,7 @@ def test_the_critic_moves_towards_the_returns(paths: dict[str, str]) -> None:
     assert error(after) < 0.5 * error(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", [False, True])
 def test_micro_batches_do_not_change_the_update(paths: dict[str, str], packing: bool) -> None:
     after = []
@@ -98,6 +101,7 @@ def test_micro_batches_do_not_change_the_update(paths: dict[str, str], packing: 
     np.testing.assert_allclose(after[0], after[1], atol=2e-4)
 
 
+@pytest.mark.slow
 def test_equal_roles_train_to_equal_bits_and_a_reset_is_a_fresh_role(paths: dict[str, str]) -> None:
     shares = [share(like(2), like(3)), share(like(4), like(5))]
     first, second = actor(paths), actor(paths)

@@ -86,6 +86,7 @@ def test_the_recording_is_complete_and_has_every_event(run: tuple[recording.Run,
     assert boundaries[0]["text_first"].startswith("<|bos|>")
 
 
+@pytest.mark.slow
 def test_the_experience_frame_follows_from_its_own_numbers(run: tuple[recording.Run, list[dict[str, float]]]) -> None:
     recorded, metrics = run
     frames = list(recorded.frames(kind="experience"))
@@ -175,6 +176,7 @@ def test_a_context_too_short_is_refused_before_anything_starts(paths: dict[str, 
         running.trainer(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ids", "finish", "message"), [((), "stop", "sample 0 of step 0"), ((5,), "abort", "'abort'")])
 def test_a_sample_that_the_engine_gave_up_is_an_error(
     running: Stack, tmp_path: Path, ids: tuple[int, ...], finish: str, message: str

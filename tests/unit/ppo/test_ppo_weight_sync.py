@@ -76,6 +76,7 @@ def test_every_tensor_arrives_and_the_proof_agrees(running: Stack, tmp_path: Pat
         assert [event["name"].startswith("weight-sync-") for event in events(recorder, "group")] == [True]
 
 
+@pytest.mark.slow
 def test_the_learner_names_the_tensors_that_a_full_sync_sends(running: Stack, tmp_path: Path) -> None:
     actor = running.roles["actor"][0]
     call(actor, "record_to", str(tmp_path))

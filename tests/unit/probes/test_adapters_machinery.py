@@ -221,6 +221,7 @@ def test_rays_actor_class_is_hooked_inside(tmp_path: Path) -> None:
         assert seen.calls[0].arguments["prompt"] == [1]
 
 
+@pytest.mark.slow
 def test_a_hooked_method_that_is_pickled_by_value_runs_where_no_probe_is(tmp_path: Path) -> None:
     """As Ray sends an actor class to a worker: the wrapper may take nothing of ours along."""
     cloudpickle = pytest.importorskip("ray.cloudpickle")

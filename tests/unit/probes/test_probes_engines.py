@@ -24,6 +24,7 @@ PROCESSES = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text().filter(lambda name: name not in BUILT_IN), PROCESSES))
 def test_what_is_told_is_heard(engines: dict[str, EngineProcess]) -> None:
     apart = {name: engine for name, engine in engines.items() if engine != EngineProcess()}

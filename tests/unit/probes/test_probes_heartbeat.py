@@ -272,6 +272,7 @@ def python(code: str, path: Path, watch: Path | None) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_end_of_a_process_waits_for_its_heartbeat(tmp_path: Path) -> None:
     code = """
         import atexit, sys, threading, time

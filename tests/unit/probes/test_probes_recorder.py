@@ -74,6 +74,7 @@ def test_a_recording_from_start_to_close(tmp_path: Path) -> None:
     assert next(run.events("close")).items() >= {"ok": True, "reason": "", "frames": 1}.items()
 
 
+@pytest.mark.slow
 def test_an_exception_is_the_reason_of_the_close(tmp_path: Path) -> None:
     write_manifest(tmp_path, {})
     with pytest.raises(ZeroDivisionError), start(tmp_path, role="actor"):

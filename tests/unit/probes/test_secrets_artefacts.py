@@ -162,6 +162,7 @@ work(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_evidence_of_a_live_process(job: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the child has these variables and arguments; what is collected, zipped, judged and rendered is clean."""
     words = [word for sentence in SENTENCES for word in (sentence, *sentence.split(" "))]

@@ -96,6 +96,7 @@ def test_dumps_in_evidence(tmp_path: Path) -> None:
     assert_clean(out / RECORDER, 3)
 
 
+@pytest.mark.slow
 def test_the_log_of_an_engine(tmp_path: Path) -> None:
     """What is quoted of it, in a recording and in the output of a program that the lab keeps."""
     log = tmp_path / "log" / "worker.err"

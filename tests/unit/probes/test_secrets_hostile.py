@@ -194,6 +194,7 @@ def test_the_programs_that_ask_ray(planted: Path, path: str | None, monkeypatch:
     assert not planted.exists(), planted.read_text()
 
 
+@pytest.mark.slow
 def test_the_worker_that_reads_dumps(planted: Path, tmp_path: Path) -> None:
     from harness.triage.flight.workers import Worker
 

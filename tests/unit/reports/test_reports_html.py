@@ -73,6 +73,7 @@ def test_nothing_is_loaded_run_or_sent(pages, name):
     assert not re.search(r"@import|url\(\s*['\"]?(?!#)", pages[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [example.__name__ for example in examples.ALL])
 def test_the_policy_admits_exactly_the_one_style_sheet(pages, name):
     (style,) = re.findall(r"<style>(.*?)</style>", pages[name], re.S)
@@ -187,6 +188,7 @@ def test_odd_values_are_drawn(name, values):
     assert all("nan" not in chart.svg.lower() for chart in found)
 
 
+@pytest.mark.slow
 def test_long_runs_stay_small():
     series = {
         "rollout_seconds": [1.0 + i % 7 for i in range(20_000)],

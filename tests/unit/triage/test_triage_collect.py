@@ -489,6 +489,7 @@ def test_before_python_3_11_nobody_knows_whether_a_thread_is_active() -> None:
     assert (other.tid, third.tid) == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_journal_that_another_look_reads_is_waited_for(tmp_path: Path) -> None:
     """A look that was given up on holds the journal while a busy host lets it go on."""
     path = recorded(tmp_path, filler=6_000)  # longer than the tail

@@ -57,6 +57,7 @@ def without_dumps(evidence: Evidence, path: str) -> Evidence:
     return dataclasses.replace(evidence, path=path, dumps={}, processes=processes)
 
 
+@pytest.mark.slow
 @given(values(Evidence))
 def test_what_is_written_is_read(evidence: Evidence) -> None:
     with tempfile.TemporaryDirectory() as folder:

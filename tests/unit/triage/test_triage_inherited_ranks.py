@@ -194,6 +194,7 @@ def test_what_an_orphan_took_for_its_own_dump_is_its_ranks() -> None:
     assert found == {100: "recorder/node0-100.pickle", 200: ""}
 
 
+@pytest.mark.slow
 def test_a_thousand_ranks_each_with_a_daemon() -> None:
     ranks = [member(n, REDUCE, world=1000, pid=1000 + n) for n in range(1000)]
     left = [daemon(n, 5000 + n, world=1000, environ=environ(n, world=1000)) for n in range(1000)]

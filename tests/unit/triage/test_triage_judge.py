@@ -39,6 +39,7 @@ def test_a_planted_hang_is_found_with_its_kind_and_its_culprits(case):
     assert not named(verdict) & {party.key for party in verdict.triage.victims}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", list(cases([trial.controls])))
 def test_nobody_is_blamed_in_a_control(case):
     verdict = triage(*case.built)

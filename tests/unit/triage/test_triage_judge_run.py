@@ -51,6 +51,7 @@ def test_a_lost_dump_is_named(dumps):
     assert verdict.verdict == "INSUFFICIENT" and "no recorder data from rank 3" in verdict.missing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content", [b"", b"\x80\x04", b'{"entries": [{"reco', b"cos\nsystem\n(S'touch /tmp/x'\ntR.", b"\x00" * 999]
 )
@@ -62,6 +63,7 @@ def test_a_spoilt_dump_is_a_missing_one(dumps, content):
     assert any("rank 3" in item for item in verdict.missing)
 
 
+@pytest.mark.slow
 def test_two_jobs_in_one_directory(dumps):
     folder, _ = dumps()
     for path in synthesis.write(synthesis.simulate(4, 50), folder, prefix="other_rank_"):

@@ -105,6 +105,7 @@ def test_whoever_holds_no_token_cannot_guess_it() -> None:
         refused()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/", "/evidence/", "/evidence/../token", "//etc/passwd", "/evidence?x=1"])
 def test_nothing_else_is_served(path: str) -> None:
     with serving() as url:
@@ -187,6 +188,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", HOSTILE)
 def test_a_hostile_archive_of_one_who_has_the_token_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: str
@@ -215,6 +217,7 @@ def sending(monkeypatch: pytest.MonkeyPatch, body: Callable[[], bytes]) -> Itera
         yield url
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_damaged_archive_costs_its_own_evidence_only(
