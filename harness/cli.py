@@ -117,7 +117,7 @@ def _scrubbed() -> Iterator[None]:
         said: Any = error
         if hasattr(said, "format_message") and isinstance(getattr(said, "message", None), str):  # click's or Typer's
             redaction.learn(os.environ)
-            said.message = clean_lines(said.message)
+            said.message = clean_lines(said.message).removeprefix("Value error, ")  # what pydantic puts before ours
         raise
 
 

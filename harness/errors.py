@@ -35,6 +35,12 @@ def closest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
+def last_line(error: BaseException) -> str:
+    """What a long error says at its end, as Ray's do; its type where it says nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM arrived. It takes the same way out as Ctrl-C; only the exit code differs."""
 

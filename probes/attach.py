@@ -28,11 +28,10 @@ from typing import Any
 from probes import collectives, install, redaction
 from probes.errors import of_a_signal
 from probes.format import MANIFEST
-from probes.heartbeat import PERIOD_S, Heartbeat
+from probes.heartbeat import PERIOD_S, WATCHDOG, Heartbeat
 from probes.identity import IDLE, NOWHERE, SOCKETS, forked, rank_now, role_now
 from probes.spans import Span, said
 
-WATCHDOG = "watchdog.json"
 ELSEWHERE = "not-shared"  # a file beside the recording of a node whose folder is not the job's
 SHARED = "the recording has to lie on a disk that every node shares (--out DIR)"
 # The watchdog beats in every tick, and a tick may collect evidence for some tens of seconds.

@@ -28,6 +28,7 @@ from probes.identity import started
 from probes.lines import encode_json
 
 BEATS, BLOCK, PERIOD_S = "beats", 4096, 1.0
+WATCHDOG = "watchdog.json"  # the beat of `harness watch`, beside those of the job
 DEPTH = 100  # frames that make a fingerprint: deeper ones do not move
 SHOWN = 8  # innermost frames that a beat names, for where nobody may look from outside
 # A loop that polls visits a few places again and again: progress is a place that was not among the last ones. A waiting

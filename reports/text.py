@@ -103,6 +103,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def listed(ranks: Sequence[int]) -> str:
+    """The first eight, and how many there are."""
+    return ", ".join(map(str, ranks[:8])) + (f", ... ({len(ranks)} in all)" if len(ranks) > 8 else "")
+
+
 def same(first: Any, second: Any) -> bool:
     """Whether two values are one and the same to a reader: NaN equals NaN, a tuple its list, 1 is 1.0 but not true."""
     if isinstance(first, dict) and isinstance(second, dict):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cluster.side import Side
-from harness.errors import BadInput, HarnessError
+from harness.errors import BadInput, HarnessError, last_line
 from harness.triage.collect import bounded
 from harness.triage.watch import phase
 from harness.triage.watch.guard import Guard
@@ -100,18 +100,18 @@ class Waiting:
                             self._tell(side, told, step)
         except failures.RuntimeEnvSetupError as error:
             raise RunCut(
-                f"{place}: the interpreter could not be started: {_last_line(error)}", fix="harness env check"
+                f"{place}: the interpreter could not be started: {last_line(error)}", fix="harness env check"
             ) from error
         except failures.RayTaskError as error:
             if isinstance(error.cause, ActorFailed):
                 raise self._failure(error.cause, place, side) from error
-            raise RunCut(f"{place}: {_last_line(error)}{_kept(str(error), side)}") from error
+            raise RunCut(f"{place}: {last_line(error)}{_kept(str(error), side)}") from error
         except failures.OutOfDiskError as error:
-            raise _full(place, f"the disk is full: {_last_line(error)}", side) from error
+            raise _full(place, f"the disk is full: {last_line(error)}", side) from error
         except (failures.RayActorError, failures.NodeDiedError, failures.LocalRayletDiedError) as error:
             raise RunCut(f"{place}: {self._death(side, error)}") from error
         except failures.RayError as error:
-            raise RunCut(f"{place}: Ray: {_last_line(error)}") from error
+            raise RunCut(f"{place}: Ray: {last_line(error)}") from error
 
     def _failure(self, cause: ActorFailed, place: str, side: Side) -> HarnessError:
         """What an actor raised, for the user: bad input where he can fix it, else a run that was cut short."""
@@ -120,12 +120,12 @@ class Waiting:
         if cause.kind == "RecordingError":
             return RunCut(f"{place}: {cause.message}", fix=free_space(side.run_dir))
         if any(words in cause.message for words in FULL_DISK):
-            return _full(place, f"the disk is full: {_last_line(Exception(cause.message))}", side)
+            return _full(place, f"the disk is full: {last_line(Exception(cause.message))}", side)
         if "inline_container.cc" in cause.message:  # torch.save drops what the system said
             return _full(place, "a checkpoint could not be written, most likely because the disk is full", side)
         if cause.kind in ("ActorDiedError", "RayActorError", "ActorUnavailableError"):
             return RunCut(f"{place}: {self._death(side, cause)}")
-        return RunCut(f"{place}: {cause.kind}: {_last_line(Exception(cause.message))}{_kept(cause.trace, side)}")
+        return RunCut(f"{place}: {cause.kind}: {last_line(Exception(cause.message))}{_kept(cause.trace, side)}")
 
     def _look(self, place: str, side: Side, deadline: float, error: Exception) -> None:
         """RunCut when the guard found a hang, or when the call took longer than any sound one."""
@@ -161,7 +161,7 @@ class Waiting:
                 f"{logs}, what was recorded until then is in {side.run_dir}"
             )
         # Ray goes on with advice on its own options.
-        said = own or _last_line(error).partition(" Some common causes")[0].rstrip(".")
+        said = own or last_line(error).partition(" Some common causes")[0].rstrip(".")
         return f"{who} died: {said}; what was recorded until then is in {side.run_dir}"
 
 
@@ -222,8 +222,3 @@ def _full(place: str, what: str, side: Side) -> RunCut:
 def free_space(run: Path) -> str:
     """The fix of a recording that could not be written."""
     return f"df -h {shlex.quote(str(run))}   # free space, or run again with another --out"
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -20,7 +20,7 @@ from typing import Any
 from harness.cluster.launch import Cluster, driver_seat
 from harness.doctor.cluster import PATIENCE_S
 from harness.envs import home
-from harness.errors import BadInput
+from harness.errors import BadInput, last_line
 from harness.nightly import cells, keeper
 from harness.nightly.cells import Attempt
 from harness.nightly.keeper import LOOK_S
@@ -130,7 +130,7 @@ class Nodes:
         except ray.exceptions.RayError as error:
             if self._ending:
                 raise Cut from error
-            why = f"Ray lost it: {_last_line(error)}"
+            why = f"Ray lost it: {last_line(error)}"
             return failed(why, seconds=time.monotonic() - started, recording=str(place))
         finally:
             self._runs.discard(run)
@@ -181,7 +181,7 @@ def refuse_unshared(out: Path) -> None:
                 raise BadInput(message, fix=f"ls {sys.executable}   # on that node") from error
             except ray.exceptions.RayError as error:
                 raise BadInput(
-                    f"node {name} cannot run a cell: {_last_line(error)}", fix="harness doctor --address ADDRESS"
+                    f"node {name} cannot run a cell: {last_line(error)}", fix="harness doctor --address ADDRESS"
                 ) from error
             if unseen:
                 raise BadInput(f"node {name} has no {unseen}", fix="cd to a folder that every node has")
@@ -215,8 +215,3 @@ def _sign(folder: str, name: str, current: str) -> str:
     with contextlib.suppress(OSError):
         Path(folder, name).touch()
     return "" if Path(current).is_dir() else current
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

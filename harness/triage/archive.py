@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -94,7 +95,9 @@ def unpack_into(folder: Path, file: Path, max_bytes: int, max_files: int) -> Non
         zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError, MemoryError,
     ) as error:  # fmt: skip
         # RuntimeError: encrypted; NotImplementedError: a compression that Python lacks; ValueError: an impossible name
-        raise BadInput(f"{file} is not a readable zip of evidence: {error}", fix="unzip -t FILE") from error
+        raise BadInput(
+            f"{file} is not a readable zip of evidence: {error}", fix=f"unzip -t {shlex.quote(str(file))}"
+        ) from error
 
 
 def main(file: str, folder: str, max_bytes: str, max_files: str) -> None:

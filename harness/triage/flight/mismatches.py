@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from harness.triage.evidence import Group
 from harness.triage.flight.flight import Part, integers
 from harness.triage.flight.model import GroupState, Mismatch
 from harness.triage.flight.operations import Signature, described, signature
+from reports.text import listed
 
 MISMATCHES = 8  # kept of a group: after the first, a shifted sequence differs everywhere
 DEFAULT = "default_pg"  # torch's description of the group that init_process_group makes
@@ -53,17 +54,13 @@ def mismatches(group: Group, parts: Mapping[int, Part], notes: list[str]) -> tup
     passed = sorted(seq for seq in differ - unfinished if seq < last_agreed)
     if passed:
         first = _mismatch(group, passed[0], full)
-        sides = "; ".join(f"{what} on rank {_few(some)}" for what, some in first.values.items())
+        sides = "; ".join(f"{what} on rank {listed(some)}" for what, some in first.values.items())
         more = f" (the first of {len(passed)})" if len(passed) > 1 else ""
         notes.append(
             f"group {named(group)}: the ranks differed at #{first.seq}{more}, {sides}; it went through, and all have "
             "completed equal operations since, so it is not what they wait for"
         )
     return tuple(_mismatch(group, seq, full) for seq in sorted(differ.difference(passed))[:MISMATCHES])
-
-
-def _few(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks[:8])) + (f", ... ({len(ranks)} in all)" if len(ranks) > 8 else "")
 
 
 def _signed(part: Part, numbers: dict[Signature, int]) -> bytes:

@@ -10,6 +10,7 @@ from harness.triage.graph.edges import forming
 from harness.triage.graph.subjects import LAUNCHERS
 from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.ruling import Case, Ruling
+from reports.text import listed
 
 _OF_ONE_HOST = re.compile(r"(^|/| )(torchrun|accelerate|torch[./]distributed[./](run|launch)(\.py)?)( |$)")
 _NODES = re.compile(r"--(?:nnodes|num_machines)[= ](\S+)")
@@ -80,18 +81,14 @@ def _memberships(case: Case, joining: list[Subject], steps: tuple[str, ...]) -> 
     lists = {key: members for key, members in lists.items() if members in {lists[one] for one in apart}}
     counts = Counter(lists.values()).most_common()
     usual = counts[0][0] if counts[0][1] > counts[1][1] else None
-    why = {key: f"makes a group of ranks {_listed(lists[key])}, {counts[0][1]} others one of {_listed(usual)}"
+    why = {key: f"makes a group of ranks {listed(lists[key])}, {counts[0][1]} others one of {listed(usual)}"
            for key in lists if usual is not None and lists[key] != usual}  # fmt: skip
-    told = "; ".join(f"{case.subject(key).label} one of ranks {_listed(lists[key])}" for key in apart[:4])
+    told = "; ".join(f"{case.subject(key).label} one of ranks {listed(lists[key])}" for key in apart[:4])
     nobody = "" if why else "; neither side has a majority, so nobody is named"
     return Ruling(
         "HUNG", f"ranks make different groups with each other: {told}{nobody}", "K5", why,
         place="new_group", next=("make the groups in one order, with one list of ranks, on every rank", *steps),
     )  # fmt: skip
-
-
-def _listed(ranks: tuple[int, ...]) -> str:
-    return ", ".join(map(str, ranks[:8])) + (f", ... ({len(ranks)} in all)" if len(ranks) > 8 else "")
 
 
 def _alone(

@@ -22,12 +22,12 @@ from harness.triage.watch.observe import Observer
 from harness.triage.watch.progress import Progress, Snapshot, Suspicion
 from harness.triage.watch.retention import Limits, Retention
 from probes.files import make_folder, mode_in
+from probes.heartbeat import WATCHDOG
 
 if TYPE_CHECKING:
     from harness.triage.evidence import Evidence
     from reports.model import Verdict
 
-OWN_BEAT = "watchdog.json"
 BLOCK = 512  # bytes, written at once, so that a reader sees one beat whole
 MAX_SAID = 1_000  # lines that are remembered, so that each is said once: a week has no more that matter
 MOST_PATIENT = 16  # looks at one suspicion that is no hang come after 1, 2, 4, 8, 16, 16, ... times the threshold
@@ -230,7 +230,7 @@ class Watchdog:
             if self._fd < 0:
                 make_folder(self.directory)
                 mode = mode_in(self.directory)
-                self._fd = os.open(self.directory / OWN_BEAT, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
+                self._fd = os.open(self.directory / WATCHDOG, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
             os.pwrite(self._fd, json.dumps(beat).encode().ljust(BLOCK), 0)
             if not os.fstat(self._fd).st_nlink:
                 self._close()  # the next beat makes it anew

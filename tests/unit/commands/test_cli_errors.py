@@ -288,3 +288,10 @@ def test_a_wrong_word_comes_with_what_is_right(
     first, *second = capsys.readouterr().err.splitlines()
     assert said in first and len(first) < 250
     assert second == ([f"  fix: {fix}"] if fix else [])
+
+
+def test_a_value_that_no_option_takes_is_refused_in_our_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["watch", "--on-stall", "explode", "--", "true"]) == 2
+    assert "Invalid value for '--on-stall': 'explode' is not one of 'report', 'end', 'exit'." in " ".join(
+        capsys.readouterr().err.split()
+    )
