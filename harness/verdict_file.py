@@ -21,6 +21,8 @@ def read(path: Path) -> Verdict:
     """
     takes = "harness report RUN   # of harness run, parity or record, a verdict.json, or a bundle"
     file = path / NAME if path.is_dir() else path
+    if file.exists() and not file.is_file():  # a pipe may never end
+        raise BadInput(f"{file} is not a regular file", fix=takes)
     try:
         verdict = Verdict.from_dict(json.loads(file.read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError) as error:

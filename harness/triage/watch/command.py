@@ -259,9 +259,11 @@ def _program(command: Sequence[str], environment: Mapping[str, str]) -> str:
         raise BadInput("there is no command to watch", fix="harness watch -- python train.py")
     found = shutil.which(command[0], path=environment.get("PATH"))
     if found is None:
-        there = os.path.exists(command[0]) and not os.path.isdir(command[0])
+        there = os.path.exists(command[0])
         what = "is not executable" if there else "is not found"
         fix = f"chmod +x {command[0]}" if there else f"which {os.path.basename(command[0])}"
+        if os.path.isdir(command[0]):
+            what, fix = "is a directory", f"ls {command[0]}   # and name the program in it"
         if re.match(r"[A-Za-z_]\w*=", command[0]) and not there:  # only a shell takes it for a variable
             fix = f"-- env {command[0]} …"
         raise CommandNotRun(f"the command {command[0]!r} {what}", NOT_RUNNABLE if there else NOT_FOUND, fix)

@@ -295,3 +295,11 @@ def test_a_value_that_no_option_takes_is_refused_in_our_words(capsys: pytest.Cap
     assert "Invalid value for '--on-stall': 'explode' is not one of 'report', 'end', 'exit'." in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+def test_a_verdict_that_is_a_pipe_is_refused_and_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert cli.main(["report", str(tmp_path / "pipe")]) == 2
+    assert "is not a regular file" in capsys.readouterr().err

@@ -65,6 +65,12 @@ def test_a_command_that_cannot_be_run_is_one_sentence(tmp_path: Path, mode: int 
     assert found.value.exit_code == code and str(path) in found.value.message and found.value.fix
 
 
+def test_a_directory_is_no_command(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="is a directory") as found:
+        _program([str(tmp_path)], {"PATH": "/bin"})
+    assert found.value.exit_code == 126
+
+
 def test_a_folder_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match="cannot be written"):
