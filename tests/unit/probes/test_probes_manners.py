@@ -192,6 +192,9 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
         get_process_group_ranks=lambda group: group.members,
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, collectives.MODULE, module)
+    # Whoever records in this process already has torch's own functions.
+    monkeypatch.setattr(collectives, "_watching", [])
+    monkeypatch.setattr(collectives, "_originals", {})
     monkeypatch.setattr(collectives, "_replace", lambda maker, old, new: setattr(module, maker, new))
     return module
 
