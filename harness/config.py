@@ -157,7 +157,7 @@ def _check_numbers(data: dict[str, Any], kind: Any, where: str, prefix: str) -> 
         if isinstance(value, dict):
             _check_numbers(value, hints[key], where, f"{prefix}{key}.")
         elif isinstance(value, bool) and hints[key] in (int, float):
-            raise BadInput(f"{where}: {prefix}{key} = {str(value).lower()} is no number")
+            raise BadInput(f"{where}: {prefix}{key} = {str(value).lower()} is not a number")
 
 
 def _check_ranges(scenario: Scenario, where: str) -> None:

@@ -223,7 +223,7 @@ class Run:
             log = f"{TOKENS}/{journal.path.stem}.bin"
             wrote, there = journal.closing.get("frames", 0), frames.get(log, 0)
             if not isinstance(wrote, int):
-                self.torn.append((journal.name, f"`frames` of its close event is no number: {wrote!r}"))
+                self.torn.append((journal.name, f"`frames` of its close event is not a number: {wrote!r}"))
             elif wrote > there:
                 self.torn.append((log, f"{wrote - there} of the {wrote} frames that were written are missing"))
 

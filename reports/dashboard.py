@@ -119,7 +119,7 @@ def _heat(course: Sequence[Any], places: dict[int, int], width: int) -> str:
 
 
 def _spark(values: Sequence[float], width: int = 120, height: int = 18) -> str:
-    """A metric's course; a value that is no number breaks the line."""
+    """A metric's course; a value that is not a number breaks the line."""
     finite = [value for value in values if abs(value) < float("inf")]
     if not finite:
         return ""

@@ -65,7 +65,7 @@ class Journal:
             return Journal(folder, codec.convert(first, Request), descriptor, steps)
         except ValueError as error:
             os.close(descriptor)
-            raise BadInput(f"{path} is no journal of a bisection: {error}", fix="choose another --out") from error
+            raise BadInput(f"{path} is not a journal of a bisection: {error}", fix="choose another --out") from error
 
     def known(self, subject: str, again: bool) -> Step | None:
         return next((one for one in self.steps if (one.subject, one.again) == (subject, again)), None)

@@ -55,7 +55,9 @@ class Request:
         """Both ends of WHAT, GOOD..BAD. Raises BadInput."""
         match = RANGE.fullmatch(self.what)
         if match is None:
-            raise BadInput(f"{self.what or 'nothing'!r} is no range GOOD..BAD", fix=f"harness bisect {self._example()}")
+            raise BadInput(
+                f"{self.what or 'nothing'!r} is not a range GOOD..BAD", fix=f"harness bisect {self._example()}"
+            )
         return match["good"], match["bad"]
 
     def _example(self) -> str:
@@ -86,7 +88,7 @@ class Request:
         if self.above is not None and not math.isfinite(self.above):
             raise BadInput(f"--above {self.above} is no bound", fix="--above 1e-4")
         if self.metric and self.cause:
-            raise BadInput("--metric and --cause: one of them decides what is good and bad")
+            raise BadInput("--metric and --cause both decide what is good: give only one of them")
         known = (*METRICS, *COUNTS)
         if self.metric and group_and_name(self.metric)[1] not in known:
             raise BadInput(f"there is no metric {self.metric!r} (there are: {', '.join(known)})")
@@ -112,7 +114,7 @@ class Request:
         for name, other in strange.items():
             if other:
                 beside = " with --run" if self.run and over == "commits" else ""
-                raise BadInput(f"{name} is of no use in a bisection over {over}{beside}")
+                raise BadInput(f"{name} does not apply to a bisection over {over}{beside}")
         if not self.run:
             alone = over == "settings" and not self.against
             check_options(self.options, "run" if alone else "parity", own_scenario=over == "settings")

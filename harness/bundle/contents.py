@@ -28,7 +28,7 @@ def contents(given: list[Path]) -> Contents:
     if len(given) == 2:
         for path in given:
             if not (path / MANIFEST).is_file():
-                raise BadInput(f"{path} is no run directory: it has no {MANIFEST}", fix="harness bundle RUN RUN")
+                raise BadInput(f"{path} is not a run directory: it has no {MANIFEST}", fix="harness bundle RUN RUN")
         sides = zip(SIDES, given, strict=True)
         return Contents("pair", {name: file for side, path in sides for name, file in _run(path, f"{side}/")})
     [path] = given

@@ -36,8 +36,8 @@ def resolve(path: str | os.PathLike[str]) -> Path:
 
 
 def resolve_runs(*paths: str | os.PathLike[str]) -> list[Path]:
-    """`resolve` of runs that are compared. Raises BadInput for a file that is no bundle, and where their prompts were
-    hashed with different keys."""
+    """`resolve` of runs that are compared. Raises BadInput for a file that is not a bundle, and where their prompts
+    were hashed with different keys."""
     files = [_file(Path(path)) for path in paths]
     for path, file in zip(paths, files, strict=True):
         plain = _regular(Path(path))
@@ -54,7 +54,7 @@ def resolve_runs(*paths: str | os.PathLike[str]) -> list[Path]:
 
 
 def prompt_key(path: str | os.PathLike[str]) -> str:
-    """The key with which a bundle's prompts were hashed; empty where they are as they were, or it is no bundle."""
+    """The key with which a bundle's prompts were hashed; empty where they are as they were, or it is not a bundle."""
     file = _file(Path(path))
     return _opened(file, file.resolve())[1].prompt_key if file is not None else ""
 

@@ -58,4 +58,6 @@ def _print(page: Page, entry: Entry) -> None:
     if entry.fix:
         page.prose(entry.fix, "  fix: ")
     for rival, seen in entry.rivals.items():
-        page.prose(f"{rival}, unless {'; or '.join(seen)}", "  looks the same: ", "    ")
+        page.prose(rival, "  looks the same: ")
+        for one in seen:
+            page.prose(one, "    not if ", "           ")

@@ -106,7 +106,7 @@ def seconds(text: str, option: str = "--stall") -> float:
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|sec|min|m|h|)", text.strip())
     value = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not 0 < value < math.inf:
-        raise BadInput(f"{option} {text!r} is no duration", fix=f"{option} 90s   # or 5m, 1h")
+        raise BadInput(f"{option} {text!r} is not a duration", fix=f"{option} 90s   # or 5m, 1h")
     return value
 
 
@@ -122,5 +122,5 @@ def size(text: str, option: str = "--keep-size") -> int:
     match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     value = int(float(match[1]) * 2 ** _SIZES[match[2].upper()]) if match else 0
     if not value:
-        raise BadInput(f"{option} {text!r} is no size", fix=f"{option} 500M   # or 1G")
+        raise BadInput(f"{option} {text!r} is not a size", fix=f"{option} 500M   # or 1G")
     return value

@@ -39,7 +39,7 @@ class Hooks:
 def finish(directory: Path, adapter: Adapter, exit_code: int) -> Hooks:
     """Close what the job's end left open, and write what the processes said of their job into run.json.
 
-    Raises FormatError where the directory is no recording at all, RecordingError where run.json cannot be written.
+    Raises FormatError where the directory is not a recording at all, RecordingError where run.json cannot be written.
     """
     run = Run(directory, strict=False)
     if exit_code == 0 and run.incomplete:

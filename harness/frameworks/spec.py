@@ -130,7 +130,7 @@ def _loaded() -> tuple[dict[str, Framework], tuple[PluginError, ...]]:
         if not isinstance(framework, Framework):
             raise plugins.Unfit("it is no harness.frameworks.spec.Framework")
         if not re.fullmatch(r"\w[\w-]*", framework.name):
-            raise plugins.Unfit(f"{framework.name!r} is no name of a framework: letters, digits, - and _")
+            raise plugins.Unfit(f"{framework.name!r} cannot be the name of a framework: letters, digits, - and _")
         if framework.name in known:
             raise plugins.taken(framework.name, homes[framework.name])
         if not isinstance(framework.adapter, Adapter):

@@ -60,7 +60,9 @@ def _seconds(time: str) -> float:
     days, dash, rest = time.rpartition("-")
     parts = rest.split(":")
     if not all(part.isdecimal() for part in parts) or len(parts) > 3 or (dash and not days.isdecimal()):
-        raise BadInput(f"--time {time} is no time limit of sbatch", fix="--time 12:00:00   # or 90, in minutes; 2-12")
+        raise BadInput(
+            f"--time {time} is not a time limit of sbatch", fix="--time 12:00:00   # or 90, in minutes; 2-12"
+        )
     numbers = [float(part) for part in parts]
     if dash or len(numbers) == 3:
         hours, minutes, seconds = [*numbers, 0.0, 0.0][:3]

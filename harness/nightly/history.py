@@ -399,7 +399,7 @@ def _url(place: str) -> URL:
     try:
         url = make_url(place)
     except (sa.exc.ArgumentError, ValueError) as error:
-        raise HistoryUnusable("--history is no address", fix=ANOTHER) from error
+        raise HistoryUnusable("--history is not an address", fix=ANOTHER) from error
     if url.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
         raise HistoryUnusable(f"--history {url.drivername}://…: a history is a file or postgresql://…", fix=ANOTHER)
     return url.set(drivername="postgresql+psycopg")

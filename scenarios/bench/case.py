@@ -82,7 +82,7 @@ class Symptoms:
     differ between two equal draws of the engine itself; `restless`: numbers alone, and so only what it chooses was
     looked at. `cached`: prompt tokens served from a prefix cache. `longest`: tokens of a sequence that the engine
     scores, 0 where that is not known; `cut`: sequences that are longer, and were scored up to there. `sizes`: of a
-    kind of NUMBERS, the sample and |Δ| in nats of each difference; NaN where one of the two is no number.
+    kind of NUMBERS, the sample and |Δ| in nats of each difference; NaN where one of the two is not a number.
     """
 
     counts: dict[str, int] = field(default_factory=dict)

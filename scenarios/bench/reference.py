@@ -53,7 +53,7 @@ class Reference:
     def __init__(self, policy: str, scenario: Scenario, *, device: str) -> None:
         self.scenario = scenario
         self._policy, self._device = policy, device
-        # The whole answer at once: the reference is no engine whose batches could matter.
+        # The whole answer at once: the reference is not an engine whose batches could matter.
         self._engine = HFEngine(policy, scenario, mode=scenario.rollout.mode, device=device)
         self._tokenizer: Any = models.load_tokenizer(policy)
         self._eos = ids_of(self._engine.model.generation_config.eos_token_id)

@@ -83,7 +83,7 @@ def check_sampling(engine: str, sampling: Sampling, mode: Mode, *, ours: bool = 
 def engine_asked(model: str, dtype: str, engine: Engine, *, device: str) -> dict[str, Any]:
     """What a mapping of engine parameters is asked: the canonical ones, the model's path and the device."""
     asked = {"model": model, "device": device, "dtype": dtype, **asdict(engine)}
-    del asked["engines"]  # how many there are is no engine's parameter
+    del asked["engines"]  # how many there are is not an engine's parameter
     return asked
 
 

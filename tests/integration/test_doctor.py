@@ -73,7 +73,7 @@ def test_the_other_formats_end_with_the_outcome() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--stall", "soon"), "'soon' is no duration"),
+        (("--stall", "soon"), "'soon' is not a duration"),
         (("--address", "127.0.0.1:1"), "could not be joined"),
         (("--address", "auto", "--ray"), "choose"),
     ],

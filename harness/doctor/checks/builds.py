@@ -22,7 +22,7 @@ def locks(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def judge_locks(builds: Builds) -> Iterator[Outcome]:
-    """An error where nobody can have the file open, a warning where somebody may who was not seen."""
+    """An error if no process can hold the file open, a warning if one that was not seen may."""
     left = [one for one in builds.locks if not one.holder]
     held = [one for one in builds.locks if one.holder]
     if not left:

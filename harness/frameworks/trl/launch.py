@@ -29,7 +29,7 @@ def mapping(path: str) -> tuple[dict[str, Any], str]:
 
     try:
         if not os.path.isfile(path):
-            raise OSError(0, "it is no file" if os.path.exists(path) else "there is no such file")
+            raise OSError(0, "it is not a file" if os.path.exists(path) else "there is no such file")
         if os.path.getsize(path) > _LARGEST:
             raise OSError(0, f"it is larger than {_LARGEST >> 20} MiB")
         held = yaml.safe_load(Path(path).read_text(encoding="utf-8"))

@@ -254,7 +254,7 @@ def cut_earlier(e: Evidence, side: Side) -> set[tuple[int, int]]:
 
 
 def _natural(e: Evidence, one: Ending, short: int) -> bool:
-    """Was the shorter one cut at the limit that was asked for? Then it is the longer one that is wrong."""
+    """True if the shorter sample was cut at the limit that was asked for, so that the longer one is wrong."""
     asked = number(mapping(_names(e, short).recording.scenario.get("sampling")).get("max_tokens"))
     return one.lengths[short] >= asked if asked > 0 else False
 

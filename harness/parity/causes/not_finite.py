@@ -57,7 +57,7 @@ def _stopped_at_nan(e: Evidence, side: Side, affected: np.ndarray) -> int:
 NUMERIC_FATAL = CauseFamily(
     "NUMERIC_FATAL",
     meaning="the engine reports log-probabilities that are NaN or infinite",
-    fix="find the first value that is no number: try float32, or another attention backend",
+    fix="find the first value that is not a number: try float32, or another attention backend",
     alone="the number itself is not finite",
     rules=(Turn(numeric, "scaled", "samples are left out only where no re-reading of them helps"),),
 )

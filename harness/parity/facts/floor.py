@@ -144,7 +144,7 @@ def _against(base: Table, other: Table, rounding: Rows | None) -> dict[str, Any]
     differs = grid.take(output, match.a) != grid.take(output2, match.b)
     same = grid.position < grid.first(differs)[grid.row]
     one, two = grid.take(logprob, match.a), grid.take(logprob2, match.b)
-    with np.errstate(invalid="ignore"):  # infinity less infinity is no number, and counted below
+    with np.errstate(invalid="ignore"):  # infinity less infinity is not a number, and counted below
         size = np.where(same, np.abs(two.astype(np.float64) - one), 0.0)
     finite = np.isfinite(size)
     flips = int(np.count_nonzero(~equal_rows(output, match.a, output2, match.b)))

@@ -70,7 +70,7 @@ def _unreadable(recording: Recording, name: str) -> list[str]:
             if value is not None and not isinstance(value, dict)
         ]
         + [
-            f"the {name}'s recording is unreadable: {part}.{key} of its run.json is {value!r}, which is no number"
+            f"the {name}'s recording is unreadable: {part}.{key} of its run.json is {value!r}, which is not a number"
             for part, keys in _NUMBERS.items()
             for key in keys
             for value in [mapping(parts[part]).get(key)]

@@ -93,7 +93,7 @@ def _not_finite(e: Evidence, side: Side, rollout: Table) -> None:
             position,
             "logprob",
             *side.paired(float(logprob.values[bad[0]]), None),
-            context=f"the {side.name} reports a log-probability that is no number",
+            context=f"the {side.name} reports a log-probability that is not a number",
         ),
     )
 

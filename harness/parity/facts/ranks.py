@@ -21,12 +21,12 @@ ANSWERS = {
     "critic": ("critic_forward", "value"),
     "reward": ("reward_forward", "reward"),
 }
-MOST_RANKS = 1 << 16  # a world of more is no number of ranks
+MOST_RANKS = 1 << 16  # a world of more is not a number of ranks
 _ROLES = {phase: role for role, (phase, _) in ANSWERS.items()}
 
 
 def world_size(recording: Recording) -> int:
-    """How many ranks the learner has by its scenario; 1 where that is no number of ranks."""
+    """How many ranks the learner has by its scenario; 1 where that is not a number of ranks."""
     world = mapping(recording.scenario.get("ppo")).get("world_size")
     return world if isinstance(world, int) and 0 < world <= MOST_RANKS else 1
 

@@ -52,7 +52,7 @@ def reread(
         apart = np.abs(moved - truth)
         columns[f"shift {shift:+d} compared"] = _per_row(grid, valid & beyond)
         columns[f"shift {shift:+d} left"] = _per_row(grid, valid & ~(apart <= tolerance))
-        moving = valid & beyond & np.isfinite(delta) & np.isfinite(apart)  # what is no number is not set right
+        moving = valid & beyond & np.isfinite(delta) & np.isfinite(apart)  # what is not a number is not set right
         columns[f"shift {shift:+d} size before"] = _per_row(grid, np.where(moving, np.nan_to_num(np.abs(delta)), 0.0))
         columns[f"shift {shift:+d} size"] = _per_row(grid, np.where(moving, np.nan_to_num(apart), 0.0))
     used = same & np.isfinite(truth) & np.isfinite(engine)

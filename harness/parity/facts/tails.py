@@ -149,7 +149,7 @@ class Weighed:
         spared: int = 0,
     ) -> Weighed:  # fmt: skip
         """`size`: |difference| at each position; those outside of `same` are not compared. `spared`: tokens that
-        may lie beyond `extreme`; none that is no number."""
+        may lie beyond `extreme`; none that is not a number."""
         beyond = np.flatnonzero(same & ~(size <= tolerance))
         far = ~(size[beyond] <= extreme)
         row = grid.row[beyond]

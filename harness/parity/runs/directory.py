@@ -21,7 +21,7 @@ def is_run(path: Path) -> bool:
 
 
 def no_run(path: Path, command: str, named: str | os.PathLike[str] = "") -> BadInput:
-    """The error of a path that is no run, which says so where it is the directory of a pair. `named`: as the user
+    """The error of a path that is not a run, which says so where it is the directory of a pair. `named`: as the user
     calls it, where that is a bundle."""
     name = str(named or path)
     sides = [side for side in SIDES if is_run(path / side)]
@@ -30,7 +30,7 @@ def no_run(path: Path, command: str, named: str | os.PathLike[str] = "") -> BadI
     runs = shlex.join(str(Path(name) / side) for side in (sides if command == "diff" else sides[:1]))
     other = " CANDIDATE" if command == "diff" and len(sides) == 1 else ""
     return BadInput(
-        f"{name} is no run directory: it has no run.json; it holds the runs {' and '.join(sides)}",
+        f"{name} is not a run directory: it has no run.json; it holds the runs {' and '.join(sides)}",
         fix=f"harness {command} {runs}{other}",
     )
 
@@ -51,4 +51,4 @@ def _fault(path: Path) -> str:
         return "does not exist"
     except (OSError, ValueError) as error:
         return f"cannot be read: {getattr(error, 'strerror', error)}"
-    return "is no run directory: it has no run.json"
+    return "is not a run directory: it has no run.json"

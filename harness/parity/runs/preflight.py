@@ -66,7 +66,7 @@ def check_pair(base: Scenario, other: Scenario) -> None:
 
 
 def check_resume(resume: str, scenario: Scenario) -> None:
-    """Refuse what is no checkpoint, and one after which nothing is left to do. Its files are verified by the learner.
+    """Refuse what is not a checkpoint, and one after which nothing is left to do. The learner verifies its files.
 
     Raises BadInput.
     """
@@ -74,13 +74,13 @@ def check_resume(resume: str, scenario: Scenario) -> None:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise BadInput(f"{resume} is no checkpoint: it has no manifest.json", fix=fix) from error
+        raise BadInput(f"{resume} is not a checkpoint: it has no manifest.json", fix=fix) from error
     except (OSError, ValueError) as error:
         raise BadInput(f"{path}: cannot be read: {error}", fix=fix) from error
     expected = {"format": int, "step": int, "version": int, "scenario": dict, "files": dict}
     for key, kind in expected.items():
         if not isinstance(manifest, dict) or not isinstance(manifest.get(key), kind):
-            raise BadInput(f"{path}: is no manifest of a checkpoint: it has no {key!r}", fix=fix)
+            raise BadInput(f"{path}: is not a manifest of a checkpoint: it has no {key!r}", fix=fix)
     done = manifest["version"]
     if done >= scenario.steps:
         raise BadInput(

@@ -43,7 +43,7 @@ class Source:
     def checkpoint(self, step: int) -> Path | None:
         """The last checkpoint that the run wrote at or before the beginning of `step`; None: begin at step 0.
 
-        Its files are verified by the learner. Raises BadInput where it is no checkpoint.
+        Its files are verified by the learner. Raises BadInput where it is not a checkpoint.
         """
         folder = self.path / "checkpoints"
         known = {_version(path): path for path in folder.glob("step-*")} if folder.is_dir() else {}

@@ -147,7 +147,7 @@ def _misfit(one: Fault, said: str) -> str:
         return f"{said} edits the mapping by {edits!r}; that is {{'engine' or 'sampling': {{native name: value}}}}"
     file = one.mapping.get("file")
     if file is not None and not (isinstance(file, (str, Path)) and Path(file).is_file()):
-        return f"{said} takes the mapping of {str(file)!r}, which is no file"
+        return f"{said} takes the mapping of {str(file)!r}, which is not a file"
     for values, shapes in (
         (engine, shapes_of.PLANTS), (native, shapes_of.PLANTS), (one.trainer, shapes_of.TRAINER),
         (one.recording, shapes_of.RECORDING),

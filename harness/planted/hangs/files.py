@@ -84,7 +84,7 @@ def problem(one: object, folder: Path) -> str:
     if one.world and not one.program.endswith(".py"):
         return f"({one.name}) runs as ranks, so its program is the path of a script, not {one.program!r}"
     if one.program.endswith(".py") and not (folder / one.program).is_file():
-        return f"({one.name}) has the program {one.program!r}, which is no file"
+        return f"({one.name}) has the program {one.program!r}, which is not a file"
     return ""
 
 

@@ -99,7 +99,7 @@ def owners(paths: Iterable[Path], here: str) -> tuple[dict[tuple[str, int], list
         except OSError as error:
             notes.append(f"{EVENTS}/{file.name} cannot be read: {error.strerror}")
         except (FormatError, KeyError, TypeError, ValueError):
-            notes.append(f"{EVENTS}/{file.name} is no journal: its first line is damaged or missing")
+            notes.append(f"{EVENTS}/{file.name} is not a journal: its first line is damaged or missing")
     return found, notes
 
 
@@ -119,7 +119,7 @@ def read(paths: Iterable[Path], now_ns: Mapping[str, int]) -> tuple[dict[tuple[s
             notes.append(f"{EVENTS}/{file.name} cannot be read: {error.strerror}")
             continue
         except (FormatError, KeyError, TypeError, ValueError):
-            notes.append(f"{EVENTS}/{file.name} is no journal: its first line is damaged or missing")
+            notes.append(f"{EVENTS}/{file.name} is not a journal: its first line is damaged or missing")
             continue
         key = one.host, one.pid
         before = found.get(key)

@@ -132,7 +132,7 @@ def live(what: str | Sequence[str]) -> Scope:
     if text == "auto" or text.startswith("ray://") or re.fullmatch(r"[\w.\-\[\]:]+:\d+", text):
         return _cluster(text)
     raise BadInput(
-        f"{text!r} is no process id, no directory and no Ray address",
+        f"{text!r} is neither a process id, a directory nor a Ray address",
         fix="harness triage PID | DIR | HOST:PORT | auto",
     )
 
@@ -148,7 +148,7 @@ def _processes(pids: list[int]) -> Scope:
 def _directory(directory: Path) -> Scope:
     if not any((directory / name).is_dir() for name in (EVENTS, beats.FOLDER)):
         raise BadInput(
-            f"{directory} is no run: it has neither {EVENTS}/ nor {beats.FOLDER}/",
+            f"{directory} is not a run: it has neither {EVENTS}/ nor {beats.FOLDER}/",
             fix="harness watch --out DIR -- CMD",
         )
     return Scope(directory=directory)

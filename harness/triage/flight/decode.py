@@ -300,7 +300,7 @@ def _kinds(
         number = seen.get(key)
         if number is None:
             if not isinstance(operation[row], str):
-                raise FlightError(f"{name}: the name of operation {row} is no text")
+                raise FlightError(f"{name}: the name of operation {row} is not text")
             head, colon, tail = operation[row].partition(":")
             sizes = [tuple(tuple(map(int, one)) for one in many) for many in (inputs[row], outputs[row])]
             types = [tuple(map(str, many)) for many in (input_types[row], output_types[row])]

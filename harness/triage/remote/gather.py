@@ -84,7 +84,9 @@ def _named(url: str) -> str:
     except ValueError:
         host = port = None
     if not host or not port or parts.scheme != "http" or parts.path.strip("/") or parts.query or parts.username:
-        raise BadInput(f"{url} is no address of a watch", fix="harness triage http://HOST:PORT   # of watch --serve")
+        raise BadInput(
+            f"{url} is not an address of a watch", fix="harness triage http://HOST:PORT   # of watch --serve"
+        )
     return re.sub(r"[^A-Za-z0-9_.-]", "_", f"{host}-{port}")[:200]
 
 
@@ -95,7 +97,7 @@ def _ask(url: str, token: bytes, target: Path, connect_s: float, answer_s: float
         _fetch(url, token, file, connect_s, answer_s)
         folder = archive.unpack(file)
         if not (folder / archive.INDEX).is_file():
-            raise _NoAnswer("what it sent is no evidence")
+            raise _NoAnswer("what it sent is not evidence")
         shutil.move(folder, target)
     except BadInput as error:
         raise _NoAnswer(f"what it sent is refused: {error.message}") from error

@@ -34,7 +34,7 @@ def place(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     host = host or LOOPBACK
     if not port.isascii() or not port.isdecimal() or int(port) > 65535 or "/" in host:
-        raise BadInput(f"--serve {text!r} is no port, and no HOST:PORT", fix="--serve 7700   # or --serve HOST:7700")
+        raise BadInput(f"--serve {text!r} is neither a port nor HOST:PORT", fix="--serve 7700   # or --serve HOST:7700")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

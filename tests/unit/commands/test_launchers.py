@@ -352,7 +352,7 @@ def test_a_batch_script_outside_slurm_is_refused(folder: Path, programs: Path) -
         (["dstack", "--base", "/dev/null", "--", "x"], "/dev/null holds no manifest"),
         (["slurm", "--time", "1:00:00", "--early", "9000", "--", "x"], "--time 1:00:00 is over before its last 9000 s"),
         (["slurm", "--time", "5", "--", "x"], "--time 5 is over before its last 300 s begin"),
-        (["slurm", "--time", "abc", "--", "x"], "--time abc is no time limit of sbatch"),
+        (["slurm", "--time", "abc", "--", "x"], "--time abc is not a time limit of sbatch"),
         (["torchrun", "--nproc-per-node", "-3", "--", "x"], "--nproc-per-node -3: a number of ranks"),
         (["torchrun", "--nproc-per-node", "zero", "--", "x"], "--nproc-per-node zero: a number of ranks"),
         (["torchrun", "--time", "4m", "--", "x"], "--time 4m is over before its last 300 s begin"),

@@ -119,7 +119,7 @@ def test_a_framework_that_misbehaves_is_not_checked(little: Path, tmp_path: Path
     ("field", "value", "why"),
     [
         ("name", "verl", "cannot be used: the name 'verl' is taken by the harness (harness.frameworks.verl)"),
-        ("name", "li|ttle", "cannot be used: 'li|ttle' is no name of a framework: letters, digits, - and _"),
+        ("name", "li|ttle", "cannot be used: 'li|ttle' cannot be the name of a framework: letters, digits, - and _"),
         ("commands", "import little", "cannot be loaded: TypeError: `commands` is a tuple of patterns"),
         ("commands", ("(",), "cannot be loaded: error: missing ), unterminated subpattern at position 0"),
         ("module", "little_rlhf_harness.absent", "cannot be used: ModuleNotFoundError: No module named "

@@ -302,7 +302,7 @@ def test_the_list_names_every_cell_and_runs_none(folder: Path, capsys: pytest.Ca
 
 def test_a_budget_that_is_no_duration_names_its_own_option(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--budget", "soon") == 2
-    assert capsys.readouterr().err == "harness: --budget 'soon' is no duration\n  fix: --budget 90s   # or 5m, 1h\n"
+    assert capsys.readouterr().err == "harness: --budget 'soon' is not a duration\n  fix: --budget 90s   # or 5m, 1h\n"
 
 
 def test_a_name_in_the_matrix_does_not_drive_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -332,8 +332,11 @@ def test_a_name_in_the_matrix_does_not_drive_the_terminal(folder: Path, capsys: 
             'name = "x"\n[matrix]\npairs = [["hf", "hf"]]\ntopologies = [["engine.motors=2"]]',
             "unknown key engine.motors",
         ),
-        ('name = "x"\n[defaults]\nlimit = "soon"\n[matrix]\npairs = [["hf", "hf"]]', "limit 'soon' is no duration"),
-        ('name = "x"\n[[include]]\npair = ["hf", "hf"]\nneeds = { memory = "lots" }', "needs.memory 'lots' is no size"),
+        ('name = "x"\n[defaults]\nlimit = "soon"\n[matrix]\npairs = [["hf", "hf"]]', "limit 'soon' is not a duration"),
+        (
+            'name = "x"\n[[include]]\npair = ["hf", "hf"]\nneeds = { memory = "lots" }',
+            "needs.memory 'lots' is not a size",
+        ),
         ('name = "x"\n[matrix]\npairs = [["hf", "hf"]]\n[keep]\nsize = "huge"', "matrix.toml: keep.size 'huge' is no"),
         (
             'name = "x"\n[[job]]\nname = "j"\npair = ["hf", "hf"]\nframework = "tlr"\ncommand = ["python"]',

@@ -552,7 +552,7 @@ def test_a_close_event_that_counts_no_frames_is_torn(tmp_path: Path) -> None:
     assert closing["kind"] == "close"
     journal.write_text("\n".join([*lines[:-1], json.dumps(closing | {"frames": "x"})]) + "\n", encoding="utf-8")
     verdict = judge(*paths)
-    assert verdict.verdict == "INCONCLUSIVE" and "is no number" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "is not a number" in verdict.reason
 
 
 def test_a_cap_of_nothing_is_no_default(tmp_path: Path) -> None:

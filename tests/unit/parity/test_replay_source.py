@@ -118,7 +118,7 @@ def test_a_broken_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> N
     folder.mkdir(parents=True)
     assert "has no manifest.json" in refused(capsys, run, "--from-step", "3")
     (folder / "manifest.json").write_text("{}")
-    assert "is no manifest of a checkpoint" in refused(capsys, run, "--from-step", "2")
+    assert "is not a manifest of a checkpoint" in refused(capsys, run, "--from-step", "2")
     assert source(run).checkpoint(1) is None
 
 

@@ -284,7 +284,7 @@ def test_faults_of_a_foreign_file(tmp_path: Path) -> None:
         (HEAD + 'FAULTS = [Fault("a", engine={"native": 5})]', "plants native 5"),
         (HEAD + 'FAULTS = [Fault("a", mapping={"edits": {"engine": 5}})]', "edits the mapping by"),
         (HEAD + 'FAULTS = [Fault("a", mapping={"edits": {"nope": {}}})]', "edits the mapping by"),
-        (HEAD + 'FAULTS = [Fault("a", mapping={"file": "/nope.py"})]', "'/nope.py', which is no file"),
+        (HEAD + 'FAULTS = [Fault("a", mapping={"file": "/nope.py"})]', "'/nope.py', which is not a file"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_sentence(tmp_path: Path, content: str | None, said: str) -> None:

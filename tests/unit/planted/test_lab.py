@@ -275,7 +275,7 @@ def test_hangs_of_a_file_are_loaded_with_their_programs_beside_it(tmp_path: Path
         ("from scenarios.planted.hangs.catalog import Hang\nHANGS = [Hang('x', 'K99', '', 'mine.py')]", "kind 'K99'"),
         (
             "from scenarios.planted.hangs.catalog import Hang\nHANGS = [Hang('x', 'K1', '', 'no.py')]",
-            "which is no file",
+            "which is not a file",
         ),
         ("from scenarios.planted.hangs.catalog import Hang\nHANGS = [Hang('x', 'K1', '')]", "has no program"),
         (

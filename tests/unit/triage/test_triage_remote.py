@@ -242,7 +242,7 @@ def test_a_damaged_archive_costs_its_own_evidence_only(
     ["http://host", "https://host:1", "http://host:1/x", "http://host:port", "http://u:p@host:1", "http://host:99999"],
 )
 def test_what_is_no_address_of_a_watch_is_one_sentence(tmp_path: Path, url: str) -> None:
-    with pytest.raises(BadInput, match="is no address of a watch"):
+    with pytest.raises(BadInput, match="is not an address of a watch"):
         gather.gather([url], TOKEN, tmp_path)
 
 
