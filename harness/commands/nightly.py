@@ -70,15 +70,15 @@ def nightly(
     \b
     name = "engines"
     known = "known.toml"
-    [matrix]                           # the product of these
-    pairs = [["vllm", "sglang"], ["vllm@0.31", "vllm@0.32"]]
+    [matrix]  # the product of these
+    pairs = [["vllm", "sglang"]]
     dtypes = ["float32", "bfloat16"]
-    [[include]]                        # one more cell
+    [[include]]  # one more cell
     pair = ["hf", "vllm"]
     candidate_settings = ["engine.prefix_caching=false"]
 
     \b
-    [[known]]                          # in known.toml
+    [[known]]  # in known.toml
     cell = "vllm-sglang/*"
     cause = "STALE_WEIGHTS*"
     reason = "a known bug of the engine"
