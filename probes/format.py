@@ -123,7 +123,7 @@ class Run:
         self.strict = strict
         self.torn: list[tuple[str, str]] = []
         self.incomplete: list[str] = []
-        self.manifest = _read_manifest(self.path)
+        self.manifest = read_manifest(self.path)
         events, tokens = (self.path / EVENTS).glob("*.jsonl"), (self.path / TOKENS).glob("*.bin")
         self._journals = sorted((self._scan_events(file) for file in sorted(events)), key=lambda one: one.order)
         self._logs = sorted((self._scan_frames(file) for file in sorted(tokens)), key=lambda one: one.order)
@@ -235,7 +235,8 @@ def checked_open(event: dict[str, Any]) -> dict[str, Any]:
     return event
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
+    """That of the recording in a directory; FormatError where it is not one that this installation reads."""
     file = path / MANIFEST
     try:
         manifest = decode_json(file.read_bytes())

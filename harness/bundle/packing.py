@@ -22,7 +22,7 @@ from harness.bundle.manifest import BUNDLE_VERSION, INDEX, NAME, Manifest, Membe
 from harness.errors import BadInput, HarnessError
 from harness.verdict_file import NAME as VERDICT
 from probes.files import mode_in
-from probes.format import MANIFEST, SIDES
+from probes.format import MANIFEST, SIDES, read_manifest
 
 if TYPE_CHECKING:
     from harness.bundle.prompts import HashedRun
@@ -34,10 +34,14 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # of every member: the same run makes the same b
 
 
 def pack(given: list[Path], out: Path, *, hash_prompts: bool = False, max_bytes: int = MAX_BYTES) -> Manifest:
-    """Write the bundle of a run, a pair of runs or evidence to the new file `out`. Raises BadInput."""
+    """Write the bundle of a run, a pair of runs or evidence to the new file `out`. Raises BadInput, and FormatError for
+    a run that cannot be read."""
     if out.exists():
         raise BadInput(f"{out} exists: a bundle never overwrites a file", fix="choose another --out")
     held = contents(given)
+    for file in held.files.values():
+        if file.name == MANIFEST:
+            read_manifest(file.parent)
     size = sum(file.stat().st_size for file in held.files.values())
     if size > max_bytes:
         name, largest = max(held.files.items(), key=lambda item: item[1].stat().st_size)

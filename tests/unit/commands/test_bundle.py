@@ -25,7 +25,7 @@ from harness.bundle.prompts import PromptHash
 from harness.errors import BadInput
 from harness.parity.runs.run import diff
 from harness.triage import directory
-from probes.format import Flat, Run, write_manifest
+from probes.format import Flat, FormatError, Run, write_manifest
 from probes.install import start
 from reports.model import Verdict
 
@@ -291,6 +291,14 @@ def test_a_bundle_of_a_bundle_is_refused(folder: Path, tmp_path: Path) -> None:
     pack([folder], tmp_path / "b.zip")
     with pytest.raises(BadInput, match=r"b\.zip is a bundle already"):
         contents([tmp_path / "b.zip"])
+
+
+@pytest.mark.parametrize(("text", "words"), [("{", "not JSON"), ("{}", "no format_version in it")])
+def test_a_run_that_cannot_be_read_is_named_and_makes_no_bundle(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(FormatError, match=words) as refused:
+        pack([tmp_path], tmp_path / "b.zip")
+    assert str(refused.value).startswith(f"{tmp_path}/run.json: ") and not (tmp_path / "b.zip").exists()
 
 
 def test_an_issue_of_a_run_and_in_another_format_are_refused(
