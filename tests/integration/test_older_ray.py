@@ -32,7 +32,7 @@ class Trainer:
     def fit(self, rollout):
         return ray.get(rollout.generate.remote())
 
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)  # whatever cluster runs beside it
 rollout, trainer = Rollout.remote(), Trainer.remote()
 pid, fit = ray.get(rollout.pid.remote()), trainer.fit.remote(rollout)
 ray.wait([fit], timeout=3)
