@@ -119,7 +119,7 @@ def test_signals_reach_the_command(tmp_path: Path, signum: signal.Signals) -> No
     ("words", "code", "said"),
     [
         (["no-such-command"], 127, "not found"),
-        (["--stall", "soon", "true"], 2, "no duration"),
+        (["--stall", "soon", "true"], 2, "is not a duration"),
         (["--out", "/proc/out", "true"], 2, "cannot be written"),
     ],
 )

@@ -418,7 +418,7 @@ def test_a_setting_that_is_no_number(tmp_path: Path, part: str, key: str) -> Non
         told = run.manifest["scenario"]
         (told[part] if part else told)[key] = "many"
     verdict = put(tmp_path, baseline, candidate)
-    assert verdict.verdict == "INCONCLUSIVE" and key in verdict.reason and "no number" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and key in verdict.reason and "not a number" in verdict.reason
 
 
 @pytest.mark.parametrize("fault", ["exit code", "mode"])

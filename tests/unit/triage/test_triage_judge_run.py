@@ -121,7 +121,7 @@ def gone() -> str:
         (["{text}"], "dump"),
         (["{empty}", "{text}"], "is empty"),
         (["{gone}"], "no process"),
-        (["what is this"], "no process id"),
+        (["what is this"], "is neither a process id"),
         (["127.0.0.1:1"], "127.0.0.1:1"),
     ],
 )
