@@ -19,6 +19,7 @@ from harness.parity.facts.align import SHOWN_IDS, Match, equal_rows, first_diffe
 from harness.parity.facts.clusters import Clusters, Mean, prompts, student
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.floor import EPSILON, RESOLUTION
 from harness.parity.facts.gaps import COLUMNS, note_experience
 from harness.parity.facts.systematic import ALLOWED_BIAS, FALSE_ALARM
 from harness.recordings.tables import Table
@@ -29,7 +30,6 @@ ROUNDINGS = 4  # of a reward, value, advantage or return, in a batch that is not
 SPACING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # half the distance of two numbers near one
 _LOGPROBS = ("actor_logprob", "reference_logprob", "kl")
 FROZEN = ("reward", "reference_logprob")  # functions of the tokens alone
-_RESOLVED = 16 * 2.0**-23  # relative; as `systematic.RESOLVED`
 _DELTA, _SQUARE, _SIZE, _ONE, _TWO = range(1, 6)  # columns of the sums
 
 
@@ -195,7 +195,7 @@ def settle(e: Evidence) -> None:
             if where == "the run":
                 e.experience.untested[name] = f"{name} differs over one prompt only, which tells no mean"
             continue
-        bound = _RESOLVED * max(1.0, float(table[:, _SIZE].sum() / count))
+        bound = RESOLUTION * EPSILON * max(1.0, float(table[:, _SIZE].sum() / count))
         if name in _LOGPROBS:  # of normalised distributions, see `systematic`
             bound += ALLOWED_BIAS * float(table[:, _SQUARE].sum() / count)
         critical = student(FALSE_ALARM / len(made) / 2, mean.clusters - 1)

@@ -25,11 +25,12 @@ from scenarios.lifted import HALF
 # engines were within 1.4e-6 of Transformers. bfloat16: published figures are 0.01 to 0.05; larger models may need
 # another cap (`judge(cap=...)`).
 CAPS = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.05}
-EPSILON = 2.0**-23  # of float32
+EPSILON = 2.0**-23  # spacing of float32 at 1
 VARIANTS = ("batch", "order", "prefill")
 MINIMUM_TOKENS = 64  # fewer say nothing about an extreme value
 HEADROOM = 10.0  # times the floor: see `Tolerance.value`
 RESOLUTION = 16.0  # times the spacing of float32: see `Tolerance.value`
+LARGEST_SCALE = 20.0  # nats: a broken number must not widen its own tolerance
 Pair = tuple[int, str, Table, Table]  # step, variant, the base run's samples, the variant's
 IMPLAUSIBLE = 1e-6  # probability below which so many flips of an engine against itself are not ties
 
@@ -263,13 +264,13 @@ class Tolerance:
         cap: float | None,
         rounding: Rounding | None = None,
     ) -> Tolerance:
-        """`scale`: largest |log-probability| of the learner, clipped to [1, 20] so that a broken number cannot widen
-        its own tolerance. `rounding`: of the learner; in half precision no floor is known without it.
+        """`scale`: largest |log-probability| of the learner, clipped to [1, `LARGEST_SCALE`]. `rounding`: of the
+        learner; in half precision no floor is known without it.
         """
         measured = [one.level for one in floors if one.measured]
         floor = max(measured) if len(measured) == len(floors) else float("nan")
         known = dtype if dtype in CAPS else "float32"  # an unknown dtype gets the strictest
-        scale = min(max(scale, 1.0), 20.0) if np.isfinite(scale) else 1.0
+        scale = min(max(scale, 1.0), LARGEST_SCALE) if np.isfinite(scale) else 1.0
         cap = CAPS[known] if cap is None else cap
         rounding = rounding or Rounding()
         if known not in HALF:

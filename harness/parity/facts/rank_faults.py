@@ -16,14 +16,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from harness.parity.facts.floor import EPSILON
 from harness.parity.facts.ranks import ANSWERS, Ranks, Share, Updates
 from harness.recordings.tables import Rows, Table, mapping, number
 from probes import weights
 from reports.text import counted
 
-# A float32 sum in any order is off by less than one rounding for each addend of the sum of their sizes: Higham,
-# Accuracy and Stability of Numerical Algorithms, 2002, section 4.2.
-ROUNDING = 2.0**-23
 SAME = 1e-5  # advantages made again from float32 columns: as other means that are (`agreement`)
 LISTED = 3  # parameters that are named; more are counted
 MOST_ORDERS = 4  # ranks of which every order is tried; of more, each rotation and the reverse
@@ -130,7 +128,9 @@ def summed(role: str, step: int, group: Group) -> Iterator[RankFault]:
     if len({(one.own.shape, one.parameters) for one in each}) > 1:
         return
     own, used = np.stack([one.own for one in each]), np.stack([one.summed for one in each])
-    allowed = ROUNDING * len(each) * np.sum([one.size for one in each], axis=0)
+    # A float32 sum in any order is off by less than one rounding for each addend of the sum of their sizes: Higham,
+    # Accuracy and Stability of Numerical Algorithms, 2002, section 4.2.
+    allowed = EPSILON * len(each) * np.sum([one.size for one in each], axis=0)
     off = (np.abs(used - own.sum(axis=0)) > allowed) & np.isfinite(own).all(axis=0)
     if not off.any():
         return

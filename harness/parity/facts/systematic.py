@@ -25,7 +25,7 @@ import numpy as np
 
 from harness.parity.facts.clusters import Clusters, Mean, student
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.floor import HEADROOM, RESOLUTION, Tolerance
+from harness.parity.facts.floor import EPSILON, HEADROOM, LARGEST_SCALE, RESOLUTION, Tolerance
 from harness.parity.facts.metrics import LABELS, POSITION_EDGES
 
 FALSE_ALARM = 1e-3  # of all tests of a check together (Bonferroni)
@@ -34,7 +34,8 @@ POWER = 0.99  # with which the smallest effect that is stated is found
 # embedded engine 1.00.
 ROUGHER = 2.0
 ALLOWED_BIAS = 2.0  # times mean Δ² over T, and times one rounding in float32, see above
-RESOLVED = 16 * 2.0**-23 * 20  # nats; log-probabilities are recorded, and by some engines computed, in float32
+# Nats. Log-probabilities are recorded, and by some engines computed, in float32.
+RESOLVED = RESOLUTION * EPSILON * LARGEST_SCALE
 # Floors: what the mean |Δ| of other kernels may be, as the largest may (`floor.HEADROOM`). Measured in float32 on a
 # CPU, vLLM and SGLang against each other and their learners, over runs, steps, positions and cached samples of 11
 # sound pairs: 0.5 to 1.9 floors; mean Δ 7.6e-8 nats at most, where 2.4e-7 is the least that was allowed.
