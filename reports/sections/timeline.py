@@ -23,7 +23,7 @@ MOST_POINTS = 50_000  # counters and marks of a run
 STALL_S = 10  # without one event of any process: a step of a small run takes one, and a watchdog's threshold is 60
 SYNCS = frozenset({"sync", "sync_send", "sync_receive", "proof", "flush", "sleep", "wake", "wake_up"})
 GROUPS = frozenset({"init_process_group", "new_group", "split_group", "rendezvous", "_new_process_group_helper"})
-TRACKS = ("phases", "engine calls", "weight syncs", "process groups", "waits")  # of a process, from the top
+TRACKS = ("phases", "collectives", "engine calls", "weight syncs", "process groups", "waits")  # from the top
 
 
 @dataclass(frozen=True)
@@ -127,12 +127,13 @@ def _read(run: Run, side: str) -> tuple[list[Process], set[int], int]:
 def _items(event: dict[str, Any], at: int, offset: int) -> Iterator[Slice | Point]:
     kind, step = event["kind"], event.get("step")
     now = at + offset
-    if kind == "span":
+    if kind in ("span", "collective"):
         start, dur, name = _integer(event.get("start_ns")), _integer(event.get("dur_ns")), clean(event.get("name"))
         if start is not None and dur is not None and dur >= 0:
             track = "weight syncs" if name in SYNCS else "process groups" if name in GROUPS else "phases"
+            track = "collectives" if kind == "collective" else track
             failed = {} if event.get("ok", True) else {"error": clean(event.get("error", ""))}
-            named = ("step", "version", "hook", "world_size", "rank", "group_name")
+            named = ("step", "version", "hook", "world_size", "rank", "group_name", "group", "bytes")
             yield Slice(track, name, start + offset, dur, failed | _kept(event, named))
     elif kind == "call":
         took = event.get("seconds")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from probes.install import Recorder
+from probes.install import OFF, Recorder
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class DataParallel:
 
     def __init__(self, name: str, settings: RoleSettings) -> None:
         self.name, self.rank, self.world_size = name, settings.rank, settings.world_size
+        self.recorder = OFF  # where its collectives are recorded
         self.backend = "nccl" if settings.device.startswith("cuda") else "gloo"
         if self.world_size > 1:
             dist.init_process_group(
@@ -40,16 +42,24 @@ class DataParallel:
             )
 
     def sum(self, tensors: list[Tensor]) -> None:
-        """Sum each tensor across ranks, in place, in one collective."""
+        """Sum each tensor across ranks, in place, in one collective, recorded with how long it was waited for."""
         if self.world_size == 1 or not tensors:
             return
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        began = time.monotonic_ns()
         dist.all_reduce(flat)
+        if flat.is_cuda:
+            torch.cuda.current_stream().synchronize()  # the call only enqueues it
+        took, size = time.monotonic_ns() - began, flat.numel() * flat.element_size()
+        self.recorder.event(
+            "collective", name="all_reduce", group=self.name, bytes=size, start_ns=began, dur_ns=took
+        )
         for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(part.view_as(tensor))
 
     def record(self, recorder: Recorder) -> None:
         """Record the group. torch's own groups are recorded by the recorder's hook; a single process has none."""
+        self.recorder = recorder
         if self.world_size == 1:
             recorder.group(name=self.name, backend="none", rank=0, world_size=1, members=[0])
 

@@ -102,7 +102,7 @@ class Role:
     def end_recording(self) -> None:
         """Close the recording; nothing is recorded from here on."""
         self.recorder.close()
-        self.recorder = install.OFF
+        self.recorder = self.parallel.recorder = install.OFF
 
     def close(self) -> None:
         """Close the recording and leave the group."""

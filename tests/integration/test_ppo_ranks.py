@@ -67,7 +67,11 @@ def test_two_ranks_train_as_one(tmp_path: Path) -> None:
         for metric, total in alone[3].items():
             np.testing.assert_allclose(both[0][3][metric] + both[1][3][metric], total, rtol=1e-3, atol=1e-5)
         recording.write_manifest(tmp_path / f"{name}-2", {})
-        groups = list(recording.Run(tmp_path / f"{name}-2").events(kind="group"))
+        run = recording.Run(tmp_path / f"{name}-2")
+        sums = list(run.events(kind="collective"))
+        assert [(one["name"], one["group"]) for one in sums] == [("all_reduce", name)] * 2 * len(both[0][2])
+        assert all(one["bytes"] > 0 and one["dur_ns"] > 0 for one in sums)
+        groups = list(run.events(kind="group"))
         assert [(group["backend"], group["world_size"], group["rank"]) for group in groups] == [
             ("gloo", 2, 0), ("gloo", 2, 1),
         ]  # fmt: skip

@@ -96,6 +96,7 @@ def test_what_a_run_did_and_where_it_stood(tmp_path: Path) -> None:
         tmp_path,
         (3 * second, "span", {"name": "rollout", "start_ns": second, "dur_ns": 2 * second, "ok": True, "step": 0}),
         (3 * second, "span", {"name": "experience", "start_ns": 2 * second, "dur_ns": 2 * second, "ok": True}),
+        (3 * second, "collective", {"name": "all_reduce", "group": "actor", "start_ns": second, "dur_ns": 9, "bytes": 4}),
         (4 * second, "sync", {"version": 1, "ok": True}),
         (4 * second, "span", {"name": "sync", "start_ns": 3 * second, "dur_ns": second, "ok": False, "error": "lost"}),
         (90 * second, "engine_died", {"pid": 3, "message": "out of memory"}),
@@ -113,6 +114,8 @@ def test_what_a_run_did_and_where_it_stood(tmp_path: Path) -> None:
     assert experience["ts"] - rollout["ts"] == 1e6 and rollout["dur"] == 2e6
     assert rollout["tid"] != experience["tid"]  # they overlap
     assert slices["sync"][0]["args"]["error"] == "lost" and slices["sync"][0]["cat"] == "weight syncs"
+    [waited] = slices["all_reduce"]
+    assert waited["cat"] == "collectives" and waited["args"] == {"rank": "0", "group": "actor", "bytes": "4"}
     assert slices["generate"][0]["dur"] == 1.5e6
     assert counters["requests"][0]["args"] == {"running": 8.0, "waiting": 2.0}
     assert counters["version of weights held"][0]["args"] == {"version": 1}
