@@ -51,9 +51,7 @@ class DataParallel:
         if flat.is_cuda:
             torch.cuda.current_stream().synchronize()  # the call only enqueues it
         took, size = time.monotonic_ns() - began, flat.numel() * flat.element_size()
-        self.recorder.event(
-            "collective", name="all_reduce", group=self.name, bytes=size, start_ns=began, dur_ns=took
-        )
+        self.recorder.event("collective", name="all_reduce", group=self.name, bytes=size, start_ns=began, dur_ns=took)
         for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(part.view_as(tensor))
 

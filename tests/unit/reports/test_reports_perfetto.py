@@ -96,7 +96,11 @@ def test_what_a_run_did_and_where_it_stood(tmp_path: Path) -> None:
         tmp_path,
         (3 * second, "span", {"name": "rollout", "start_ns": second, "dur_ns": 2 * second, "ok": True, "step": 0}),
         (3 * second, "span", {"name": "experience", "start_ns": 2 * second, "dur_ns": 2 * second, "ok": True}),
-        (3 * second, "collective", {"name": "all_reduce", "group": "actor", "start_ns": second, "dur_ns": 9, "bytes": 4}),
+        (
+            3 * second,
+            "collective",
+            {"name": "all_reduce", "group": "actor", "bytes": 4, "start_ns": second, "dur_ns": 9},
+        ),
         (4 * second, "sync", {"version": 1, "ok": True}),
         (4 * second, "span", {"name": "sync", "start_ns": 3 * second, "dur_ns": second, "ok": False, "error": "lost"}),
         (90 * second, "engine_died", {"pid": 3, "message": "out of memory"}),
