@@ -21,13 +21,15 @@ _ECHO = re.compile(
 
 
 def held(case: Case) -> Ruling | None:
-    """K9: stopped, in uninterruptible sleep, or with the interpreter lock held, while others wait for it."""
+    """K9: stopped, in uninterruptible sleep, or with the interpreter lock held, while others wait for it; or all that
+    live are stopped."""
     held = [one for one in case.live() if one.blocked and _counts(case, one)]
     if not held or (first := held[0].blocked) is None:
         return None
     others = [one for one in case.live() if one.key not in {each.key for each in held} and one.stuck]
     keys = [one.key for one in held]
-    if not others and not case.graph.waiters(set(keys)) and not any(one.rank is not None for one in held):
+    known = any(one.rank is not None for one in held) or _all_stopped(case)
+    if not others and not case.graph.waiters(set(keys)) and not known:
         return None
     where = case.waited_in(keys)
     reason = f"{case.names(keys)}: {first}" + (f"; others wait in {where}" if where else "")
@@ -49,10 +51,14 @@ def held(case: Case) -> Ruling | None:
 
 
 def _counts(case: Case, one: Subject) -> bool:
-    """It can be why the others wait; or it is a rank, and nobody waits at all."""
-    if explains(case, one):
+    """It can be why the others wait; or it is a rank, and nobody waits at all; or nobody is left to wait."""
+    if explains(case, one) or _all_stopped(case):
         return True
     return one.rank is not None and not elsewhere(case, {one.key}) and not lost(case)
+
+
+def _all_stopped(case: Case) -> bool:
+    return all(one.blocked is not None and one.blocked.by == "stop" for one in case.live())
 
 
 def died(case: Case) -> Ruling | None:

@@ -92,6 +92,14 @@ def test_who_is_held_counts_where_the_wait_can_mean_him() -> None:
     assert (beside.verdict, named(beside)) == ("INSUFFICIENT", set())
 
 
+def test_a_job_all_of_whose_processes_are_stopped_hangs() -> None:
+    """None of them has a rank, or a recorder. The control: one of them goes on."""
+    stopped = [process(pid, "process", "main", state="T") for pid in (400, 401)]
+    verdict = triage(evidence(*stopped), None)
+    assert (verdict.verdict, named(verdict)) == ("HUNG", {f"{HOST}:400", f"{HOST}:401"})
+    assert not named(triage(evidence(stopped[0], process(401, "process", "main", cpu_s=1.4)), None))
+
+
 def test_a_stopped_rank_is_a_hang_though_nobody_waits_yet() -> None:
     ranks = (rank(0, "main prepare", world=2, cpu_s=1.4), rank(1, "main", world=2, state="T"))
     assert named(triage(evidence(*ranks), None)) == {f"{HOST}:101"}
