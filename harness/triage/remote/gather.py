@@ -9,6 +9,7 @@ import http.client
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,10 @@ CONNECT_S = 5.0  # two losses of a SYN: the kernel sends it again after 1 and 3 
 LOOKED_S = 60.0  # a look takes 8 s, or 20 s with other nodes of a Ray cluster, and another one may be under way
 DEADLINE_S = 180.0  # of the whole answer
 MAX_ZIP = 1 << 30  # of a zip: dumps shrink to a twentieth
-AT_ONCE = 32  # chosen: each is a thread that waits
+# Watches that look at one time, for evidence of one moment: each takes a thread that waits and two descriptors, and
+# 1,024 are what a process commonly has. The others follow.
+AT_ONCE = 256
+UNPACKING = threading.Semaphore(os.cpu_count() or 1)  # each is a process that computes
 _OTHER_TOKEN = "it has another token"
 
 
@@ -61,7 +65,7 @@ def gather(
     except OSError as error:
         raise BadInput(f"{out} cannot be made: {error.strerror}", fix="--out DIR") from error
     folders, silent = [], {}
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(min(AT_ONCE, len(urls))) as pool:
         asked = {url: pool.submit(_ask, url, token, target, connect_s, answer_s) for url, target in targets.items()}
         for url, answer in asked.items():
             try:
@@ -95,7 +99,8 @@ def _ask(url: str, token: bytes, target: Path, connect_s: float, answer_s: float
     file = target.with_name(f".{target.name}.zip")
     try:
         _fetch(url, token, file, connect_s, answer_s)
-        folder = archive.unpack(file)
+        with UNPACKING:
+            folder = archive.unpack(file)
         if not (folder / archive.INDEX).is_file():
             raise _NoAnswer("what it sent is not evidence")
         shutil.move(folder, target)

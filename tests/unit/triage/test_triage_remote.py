@@ -9,7 +9,7 @@ import stat
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -77,6 +77,26 @@ def test_evidence_arrives_and_is_read(tmp_path: Path) -> None:
     assert list(gathered.silent) == ["http://127.0.0.1:1"] and "refused" in gathered.silent["http://127.0.0.1:1"]
     with pytest.raises(BadInput, match="another look needs another directory"):
         gather.gather([url], TOKEN, tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_watches_of_many_hosts_look_at_one_time(tmp_path: Path) -> None:
+    """None has looked before all have been asked: the evidence is of one moment."""
+    hosts = 40
+    asked = threading.Barrier(hosts, timeout=60)
+
+    def none(folder: Path) -> Path:
+        asked.wait()
+        raise HarnessError("nobody lives")
+
+    def last(folder: Path) -> Path:
+        asked.wait()
+        return taken(folder)
+
+    with ExitStack() as served:
+        urls = [served.enter_context(serving(take)) for take in (last, *[none] * (hosts - 1))]
+        gathered = gather.gather(urls, TOKEN, tmp_path / "out")
+    assert len(gathered.folders) == 1 and set(gathered.silent.values()) == {"its watch has no evidence to give"}
 
 
 def test_another_token_gives_nothing(tmp_path: Path) -> None:
