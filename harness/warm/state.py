@@ -15,11 +15,12 @@ import msgspec
 
 from harness.cluster import launch
 from harness.envs import home
+from harness.errors import BadInput
 from probes.files import write_whole
 from scenarios.engines.processes import alive, descendants
 
 CLAIM_S = 1.0  # the keeper looks at the lock once a second, for microseconds
-STATE, LOCK, LOG = "state.json", "lock", "keeper.log"
+STATE, LOCK, STARTING, LOG = "state.json", "lock", "starting", "keeper.log"
 Stage = Literal["coupled", "native"]
 
 
@@ -143,6 +144,21 @@ def claimed(wait_s: float = CLAIM_S, *, used: bool = True) -> Iterator[bool]:
         finally:
             if used:
                 os.utime(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """Held until the engines are up: of those that two processes start at once, one half would never be found again.
+    Raises BadInput while another process holds it."""
+    descriptor = os.open(folder() / STARTING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if not _locked(descriptor, CLAIM_S):
+            pid = int(os.pread(descriptor, 10, 0) or 0)
+            raise BadInput(f"harness up (pid {pid}) is starting engines", fix=f"kill {pid}   # or wait for it")
+        os.pwrite(descriptor, f"{os.getpid():<10}".encode(), 0)
+        yield
     finally:
         os.close(descriptor)
 

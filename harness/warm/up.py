@@ -42,6 +42,11 @@ def up(
         raise BadInput(
             f"engine.engines = {scenario.engine.engines}: one engine of each name is kept up", fix="harness up A A"
         )
+    with state.starting():
+        return _up(backends, scenario, native, device, idle_s, say)
+
+
+def _up(backends: Sequence[str], scenario: Scenario, native: bool, device: str, idle_s: float, say: Say) -> state.Kept:
     there = state.current(say)
     if there is not None:
         raise BadInput(f"engines are up already ({there.names}, since {there.since})", fix="harness down")
@@ -85,8 +90,9 @@ def up(
 
 
 def down(say: Say) -> state.Kept | None:
-    """End what is up, and whatever is left of it; None where nothing is up."""
-    kept = state.current(say)
+    """End what is up, and whatever is left of it; None where nothing is up. Raises BadInput while engines start."""
+    with state.starting():
+        kept = state.current(say)
     if kept is not None:
         if holder := state.holder():
             say(f"a run (pid {holder}) loses its engines")

@@ -158,6 +158,15 @@ def test_engines_that_are_up_are_listed_and_not_started_twice() -> None:
     assert next(one for one in schemas() if one.name == "kept-engines").commands == ("ps",)
 
 
+def test_engines_are_started_by_one_process_at_a_time() -> None:
+    """Of two that start engines at once, the keeper of one would be forgotten, and stay after `harness down`."""
+    with state.starting():
+        for attempt in (lambda: up.up(["hf"], Scenario(), idle_s=60, say=pytest.fail), lambda: up.down(pytest.fail)):
+            with pytest.raises(BadInput, match=rf"harness up \(pid {os.getpid()}\) is starting engines"):
+                attempt()
+    assert up.down(pytest.fail) is None
+
+
 def test_bad_input_is_refused_before_anything_starts() -> None:
     for backends, scenario, words in (
         (["nope"], Scenario(), "nope"),
