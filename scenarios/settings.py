@@ -137,15 +137,21 @@ class Engine:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the processes of a run go on a Ray cluster: nodes that offer this resource, one of `ray start --resources`
-    or Ray's own `node:ADDRESS`. Empty: any node."""
+    """Where the processes of a run go on a Ray cluster: nodes that have this label, KEY=VALUE of `ray start --labels`,
+    or that offer this resource, one of `ray start --resources` or Ray's own `node:ADDRESS`. Empty: any node."""
 
     engine: str = ""
     learner: str = ""  # the trainer and its roles
 
     def of(self, role: str) -> str:
-        """The resource that a role's nodes offer, by the role of its recording."""
+        """What a role's nodes have, by the role of its recording."""
         return self.engine if role == "rollout" else self.learner
+
+    @staticmethod
+    def label(place: str) -> dict[str, str]:
+        """The label that is asked for; empty where it is a resource."""
+        key, sign, value = place.partition("=")
+        return {key: value} if sign else {}
 
 
 @dataclass(frozen=True)

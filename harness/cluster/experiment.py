@@ -21,13 +21,12 @@ from reports.progress import ProgressEvent
 from scenarios.fleet import Fleet, members
 from scenarios.plants import INSIDE
 from scenarios.remote import Actor, Future, Remote
-from scenarios.settings import Engine, Scenario
+from scenarios.settings import Engine, Placement, Scenario
 
 if TYPE_CHECKING:
     from harness.parity.interventions.bench import Bench
     from harness.warm.pool import Pool
 
-SHARE = 0.001  # of the resource that a placement names: it says where, and does not count
 ROLES = ("actor", "critic", "reward", "reference")
 URGENT = ("abort_sync",)  # what a learner must do beside a call that it is in
 
@@ -68,8 +67,8 @@ class Experiment:
         self._lifted: dict[str, tuple[Side, Future]] = {}  # sides in their lifted stage, and the start of their engines
         self._pool: dict[tuple[int, tuple[str, ...]], dict[str, list[Actor]]] = {}  # of suites: by size and names
         self._taught: dict[int, Scenario] = {}  # id of a set of roles -> what they learn by
-        self._free: dict[str, list[int]] = {}  # resource -> bundles on nodes that offer it, "" for any node
-        self._hosts: dict[str, list[str]] = {}  # resource -> hosts that offer it
+        self._free: dict[str, list[int]] = {}  # place -> bundles on nodes that have it, "" for any node
+        self._hosts: dict[str, list[str]] = {}  # place -> hosts that have it
         self._waiting = Waiting(guard, self.tell)
         self._wait = self._waiting.result
 
@@ -85,13 +84,13 @@ class Experiment:
             roles = len(roles_of(scenario)) * scenario.ppo.world_size if self._own_roles(side) else 0
             asked += [scenario.placement.learner] * roles + [scenario.placement.engine] * scenario.engine.engines
         width = len(asked)
-        self._hosts = {resource: self._cluster.offering(resource) for resource in {*asked} - {""}}
+        self._hosts = {place: self._cluster.offering(place) for place in {*asked} - {""}}
         share = min(1.0, int(100 * self._gpus / width) / 100) if self._gpus else 0.0
         bundle = {"CPU": self._cluster.actor_cpus} | ({"GPU": share} if share else {})
         self._share = share
-        self._cluster.reserve([bundle | ({resource: SHARE} if resource else {}) for resource in asked])
-        for number, resource in enumerate(asked):
-            self._free.setdefault(resource, []).append(number)
+        self._cluster.reserve(bundle, asked)
+        for number, place in enumerate(asked):
+            self._free.setdefault(place, []).append(number)
         if self._hosts:
             self._cluster.check_shared([*(side.run_dir for side in self._sides), home.directory("models")])
 
@@ -429,9 +428,9 @@ class Experiment:
         try:
             warm = self._warm.facts(side) if self._warm is not None else None
             placement = {
-                kind: {"resource": resource, "hosts": self._hosts[resource]}
-                for kind, resource in dataclasses.asdict(side.scenario.placement).items()
-                if resource
+                kind: {"label" if Placement.label(place) else "resource": place, "hosts": self._hosts[place]}
+                for kind, place in dataclasses.asdict(side.scenario.placement).items()
+                if place
             }
             manifest = side.manifest(command=self._command, gpus=self._gpus, warm=warm, placement=placement)
             recording.write_manifest(side.run_dir, manifest)

@@ -31,6 +31,7 @@ from harness.errors import HarnessError
 from scenarios.engines.processes import alive, descendants
 from scenarios.ports import free_port
 from scenarios.remote import Host, Remote
+from scenarios.settings import Placement
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 TERM_GRACE_S = 3.0  # chosen: a process that does nothing when it is asked to end waits so long for SIGKILL
@@ -45,6 +46,7 @@ STARTS = 3
 NAMESPACE = "rlhf-harness"  # of the actors that are kept up
 # Of a path to a socket Linux takes 107 bytes (unix(7)); vLLM's is its directory and a UUID.
 LONGEST_SCRATCH = 60
+SHARE = 0.001  # of the resource that a placement names: it says where, and does not count
 PLACEMENT_S = 180.0  # the group is made in a second, and within minutes beside other jobs
 
 
@@ -163,13 +165,19 @@ class Cluster:
 
         return float(ray.cluster_resources().get("GPU", 0.0))
 
-    def reserve(self, bundles: list[dict[str, float]]) -> None:
-        """One placement group for the run; actors name their bundle. Raises LaunchFailed when the cluster cannot hold
-        it."""
+    def reserve(self, bundle: dict[str, float], places: Sequence[str]) -> None:
+        """One placement group for the run, a bundle for each place: a label, a resource, or empty for any node. Actors
+        name their bundle. Raises LaunchFailed when the cluster cannot hold it."""
         import ray
         from ray.util.placement_group import placement_group
 
-        self._placement = placement_group(bundles, strategy="PACK")
+        labels = [Placement.label(place) for place in places]
+        bundles = [
+            bundle | ({place: SHARE} if place and not label else {})
+            for place, label in zip(places, labels, strict=True)
+        ]
+        selected = {"bundle_label_selector": labels} if any(labels) else {}
+        self._placement = placement_group(bundles, strategy="PACK", **selected)
         try:
             ray.get(self._placement.ready(), timeout=PLACEMENT_S)
         except ray.exceptions.GetTimeoutError as error:
@@ -178,18 +186,25 @@ class Cluster:
                 f"the cluster cannot hold {len(bundles)} actors of {bundles[0]}: free are {have}", fix="ray status"
             ) from error
 
-    def offering(self, resource: str) -> list[str]:
-        """Hosts of the live nodes that offer a resource, sorted. Raises LaunchFailed where none does."""
+    def offering(self, place: str) -> list[str]:
+        """Hosts of the live nodes that have a label or offer a resource, sorted. Raises LaunchFailed where none
+        does."""
         import ray
 
         live = [node for node in ray.nodes() if node["Alive"]]
-        hosts = sorted({str(node["NodeManagerHostname"]) for node in live if node["Resources"].get(resource)})
+        if Placement.label(place):
+            what, option = f"has the label {place!r}", f"--labels {shlex.quote(place)}"
+            offers = [{f"{key}={value}" for key, value in node["Labels"].items()} for node in live]
+        else:
+            what, option = f"offers the resource {place!r}", f"--resources '{{\"{place}\": 1}}'"
+            offers = [{name for name, amount in node["Resources"].items() if amount} for node in live]
+        suitable = (node for node, has in zip(live, offers, strict=True) if place in has)
+        hosts = sorted({str(node["NodeManagerHostname"]) for node in suitable})
         if not hosts:
-            offered = sorted({name for node in live for name in node["Resources"] if not name.startswith("node:__")})
+            there = sorted(one for one in set().union(*offers) if not one.startswith(("node:__", "ray.io/node-id=")))
             raise LaunchFailed(
-                f"no node of the cluster offers the resource {resource!r} that placement asks for; offered are "
-                f"{', '.join(offered)}",
-                fix=f"ray start --address HOST:PORT --resources '{{\"{resource}\": 1}}'   # on the node",
+                f"no node of the cluster {what} that placement asks for; there are {', '.join(there) or 'none'}",
+                fix=f"ray start --address HOST:PORT {option}   # on the node",
             )
         return hosts
 

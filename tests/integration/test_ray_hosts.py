@@ -171,10 +171,11 @@ class Comparison:
         address: str,
         *,
         engine: str = "engine",
+        learner: str = "learner",
         pair: tuple[str, str] = ("hf", "hf"),
     ) -> None:
         self.out, self.log = root / "run", root / "parity.log"
-        placed = ["--set", "placement.learner=learner", "--set", f"placement.engine={engine}"]
+        placed = ["--set", f"placement.learner={learner}", "--set", f"placement.engine={engine}"]
         short = ["--steps", "2", "--no-native", "--no-attribution", "--set", "sampling.max_tokens=8"]
         command = ["parity", *pair, *short, *placed, "--address", address, "--out", str(self.out)]
         self.process = hosts.start(0, [*HARNESS, *command], self.log)
@@ -204,19 +205,23 @@ def test_a_token_that_the_cluster_does_not_have_is_refused_in_one_sentence(hosts
     assert ended == 2 and "has no token" in said and "export RAY_AUTH_MODE=disabled" in said, said
 
 
-@pytest.mark.parametrize("pair", [("hf", "hf"), pytest.param(("vllm", "sglang"), marks=pytest.mark.night)])
+@pytest.mark.parametrize(
+    ("pair", "by"),
+    [(("hf", "hf"), "label"), pytest.param(("vllm", "sglang"), "resource", marks=pytest.mark.night)],
+)
 def test_learner_and_engines_on_two_hosts_are_equivalent(
-    hosts: lab.Hosts, tmp_path: Path, pair: tuple[str, str]
+    hosts: lab.Hosts, tmp_path: Path, pair: tuple[str, str], by: str
 ) -> None:
+    engine, learner = ("role=engine", "role=learner") if by == "label" else ("engine", "learner")
     with lab.ray_cluster(hosts, tmp_path) as address:
-        compared = Comparison(hosts, tmp_path, address, pair=pair)
+        compared = Comparison(hosts, tmp_path, address, engine=engine, learner=learner, pair=pair)
         verdict = compared.verdict()
     assert verdict["verdict"] == "EQUIVALENT", verdict["reason"]
     [told] = [one for one in verdict["parity"]["checks"] if one["name"] == "placement"]
     assert told["state"] == "ruled out" and "candidate, engine: hostb" in told["evidence"], told
     for side in ("baseline", "candidate"):
         asked = json.loads((compared.out / side / "run.json").read_text())["placement"]
-        assert asked["engine"] == {"resource": "engine", "hosts": ["hostb"]}
+        assert asked["engine"] == {by: engine, "hosts": ["hostb"]}
         opened = [next(iter(path.open())) for path in (compared.out / side / "events").glob("*.jsonl")]
         ran = {event["role"]: event["host"] for event in map(json.loads, opened)}
         roles = ("trainer", "actor", "critic", "reward", "reference")
@@ -227,6 +232,10 @@ def test_a_placement_that_cannot_be_is_one_sentence(hosts: lab.Hosts, tmp_path: 
     with lab.ray_cluster(hosts, tmp_path) as address:
         unknown = Comparison(hosts, tmp_path, address, engine="h100")
         assert unknown.process.wait(120) == 2 and "offers the resource 'h100'" in unknown.said(), unknown.said()
+        unknown = Comparison(hosts, tmp_path, address, engine="role=critic")
+        assert unknown.process.wait(120) == 2 and "has the label 'role=critic'" in unknown.said(), unknown.said()
+        assert "role=engine, role=learner" in unknown.said() and "--labels role=critic" in unknown.said()
+        assert not list(unknown.out.rglob("*.jsonl")), "nothing was started"
         unknown.out.mkdir(exist_ok=True)
         hosts.hide(1, unknown.out)
         unshared = Comparison(hosts, tmp_path, address)

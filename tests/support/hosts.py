@@ -228,7 +228,7 @@ def wait_for(condition: Callable[[], object], seconds: float, what: Callable[[],
 
 
 RAY_PORT = 6379
-RAY_RESOURCES = ("learner", "engine")  # by host: a custom resource that its node alone has
+RAY_RESOURCES = ("learner", "engine")  # by host: a custom resource, and the label role, that its node alone has
 
 
 @contextlib.contextmanager
@@ -246,6 +246,7 @@ def ray_cluster(hosts: Hosts, root: Path, *environs: Mapping[str, str]) -> Itera
                     host,
                     [str(Path(sys.executable).with_name("ray")), "start", *(["--address", address] if host else head),
                      "--node-ip-address", ADDRESSES[host], "--num-cpus", "16", "--resources", offered,
+                     "--labels", f"role={resource}",
                      "--object-store-memory", "80000000", "--temp-dir", f"{files}/{NAMES[host]}",
                      "--disable-usage-stats", "--block"],
                     log, RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0",
