@@ -52,7 +52,11 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     Ray."""
 
     def launch(
-        words: Sequence[str], place: Path, limit_s: float, environ: Mapping[str, str] | None = None
+        words: Sequence[str],
+        place: Path,
+        limit_s: float,
+        environ: Mapping[str, str] | None = None,
+        command: Sequence[str] = (),
     ) -> tuple[int, float]:
         place.mkdir(parents=True)
         started = time.monotonic()
