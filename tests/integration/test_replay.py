@@ -252,6 +252,7 @@ def test_a_replay_without_its_frames_is_no_pass(recorded: Path, tmp_path: Path) 
     assert judge(recorded, run, native=False).verdict == "INCONCLUSIVE"
 
 
+@pytest.mark.night
 @pytest.mark.engines
 @pytest.mark.timeout(2400)
 def test_a_real_engine_scores_what_another_drew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
