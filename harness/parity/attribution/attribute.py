@@ -13,7 +13,7 @@ from harness.parity.attribution.merge import merged
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.causes.itself import itself
 from harness.parity.causes.retokenization import read_aloud
-from harness.parity.causes.stale_cache import STALE_KV
+from harness.parity.causes.stale_cache import differ_past_cache
 from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.explain import explain
 from harness.parity.facts.divergence import Kind
@@ -129,10 +129,8 @@ def _search(
             found.left[side] = s.rest
             if found.named and found.named_after is None:
                 found.named_after = clock() - started
-    past = [one for one in found.tried if STALE_KV.has(one.cause)]
-    cold = {one.side for one in past if one.after} - {one.side for one in past if one.removed}
-    if unnamed and cold:
-        found.learned = replace(found.learned, past_cache=tuple(sorted(cold)))
+    if unnamed:
+        found.learned = replace(found.learned, past_cache=differ_past_cache(found.tried))
 
 
 def _one_side(s: Situation, restarts: bool, found: Attribution) -> None:

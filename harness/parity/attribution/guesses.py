@@ -10,9 +10,9 @@ from typing import Any
 from harness.parity.causes.family import Seen
 from harness.parity.causes.parameters import SAMPLING_PARAM, sampling_key
 from harness.parity.causes.rng import RNG
+from harness.parity.causes.sampler import SPORADIC, excluded
 from harness.parity.interventions.situation import LEAST, Situation
 from harness.parity.interventions.trial import Trial, same, shown
-from harness.parity.sporadic import KEY, excluded
 from harness.recordings.tables import mapping
 from reports.text import counted, figure
 from scenarios.bench.case import Fitted
@@ -148,7 +148,7 @@ def _passed_over(s: Situation) -> Iterator[Trial]:
     share = len(found.places) / found.compared
     what = f"{len(found.places)} of {counted(found.compared, 'token')}"
     yield Trial(
-        KEY,
+        SPORADIC,
         f"the reference takes its second best token at {what}",
         f"the {s.side}'s sampler now and then takes the second best token: {what}, {share:.1%}",
         {"passed_over": found.places},

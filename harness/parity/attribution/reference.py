@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
-from harness.parity.attribution.guesses import joined
-from harness.parity.attribution.trials import trials
-from harness.parity.causes.turns import Turn
+from harness.parity.attribution.guesses import guesses, joined
+from harness.parity.causes import registry
+from harness.parity.causes.turns import Turn, contests
 from harness.parity.interventions.situation import Named, Situation, Tried, gone, improves
 from harness.parity.interventions.trial import Trial
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
 
 SEEN = 0.5  # of the log-probabilities that were compared before
+_GUESSES = Turn(guesses, "lengths", "last: seeds and parameters that no record speaks of may fit by chance")
+
+
+@functools.cache
+def trials() -> tuple[Turn, ...]:
+    """The mistakes that the reference is made to make, each Situation -> trials, in the order in which they are asked.
+    None costs an engine call."""
+    return registry.trials([_GUESSES])
 
 
 def search(s: Situation) -> None:
@@ -21,16 +30,16 @@ def search(s: Situation) -> None:
     Once one has removed something the earlier ones are asked again, for what it may have hidden: every log-probability
     differs of an engine that reports them one position late, at whatever temperature it draws.
     """
-    while any(_removed(s, turn) for turn in trials()):
+    while any(_removed(s, turns) for turns in contests(trials())):
         pass
 
 
-def _removed(s: Situation, turn: Turn) -> bool:
-    """Whether its trials removed something; what they removed is named, and stays in the reference."""
+def _removed(s: Situation, turns: list[Turn]) -> bool:
+    """Whether their trials removed something; what they removed is named, and stays in the reference."""
     known = len(s.named)
     while s.rest.total and not s.over:
         named = {one.cause for one in s.named if one.side == s.side}
-        best = _best(s, (one for one in turn.run(s) if one.cause not in named))
+        best = _best(s, (one for turn in turns for one in turn.run(s) if one.cause not in named))
         if best is None:
             break
         trial, after, seconds = best

@@ -336,6 +336,17 @@ def _contradicted(one: Reason, index: int, ends: set[int], limit: int) -> bool:
     return one.finish[index] == "stop" and one.last not in ends and one.length >= limit
 
 
+def end_dropped(s: Situation) -> Iterator[Trial]:
+    """The token that ends a sample does not come back."""
+    if s.answers_differ:
+        yield Trial(
+            STOP.key("end token dropped"),
+            "the end token dropped from the reference's answers",
+            "the engine leaves the end token out of its output",
+            {"output": "without end"},
+        )
+
+
 def lengths(s: Situation) -> Iterator[Trial]:
     """The engine ends samples before the limit: where prompt and response reach one total, or so many tokens early.
 
@@ -377,13 +388,14 @@ STOP = CauseFamily(
         Turn(ends, "min_tokens", "each end is explained once no choice does"),
         Turn(reasons, "ends", "a sample of another length has another reason to end"),
     ),
+    trials=(Turn(end_dropped, "prompts_hidden", "a prompt explains answers; only then are they taken to be altered"),),
 )
 LENGTH = CauseFamily(
     "LENGTH",
     meaning="the engine ends samples at another length",
     fix="set the same max_tokens and max_model_len on both engines",
     alone="its proof ends every sample at one length; a pool that runs full ends them at any",
-    trials=(Turn(lengths, "outputs", "an end token that was dropped makes answers shorter as well"),),
+    trials=(Turn(lengths, "siblings", "an end token that was dropped makes answers shorter as well"),),
 )
 CAPACITY = CauseFamily(
     "CAPACITY",

@@ -117,6 +117,7 @@ class CauseFamily:
     would. `suspicion`: the number of the one of the eleven that it belongs to, 0 for none of them; `suspicions`: of a
     part that belongs to another one. `drawn`: it is read off what native samples are likely under; `premise`: under it
     that likelihood is another one. `cured_by`: the intervention that removes it, where other families share that.
+    `prompts`: what becomes of a prompt under it (`prompts_seen.how`), with the parts of its key then.
 
     `rules`: how recordings show it: (evidence, what is explained so far) -> explanations. `trials`: mistakes that the
     reference is made to make: situation -> trials. `interventions`: what is undone on the engine of a situation. Each
@@ -137,6 +138,7 @@ class CauseFamily:
     drawn: bool = False
     premise: bool = False
     cured_by: str = ""
+    prompts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rules: tuple[Turn, ...] = ()
     trials: tuple[Turn, ...] = ()
     interventions: tuple[Intervention, ...] = ()

@@ -149,6 +149,7 @@ ORDER = CauseFamily(
     meaning="responses or prompts are assigned to other samples than their own",
     fix="assign responses to prompts by request id, not by the order in which they finish",
     alone="its proof finds each response, whole, under another sample number",
+    prompts={PERMUTED: ()},
     rules=(
         Turn(permuted, "data_type", "whole responses of others are looked for where no record says why tokens differ"),
     ),

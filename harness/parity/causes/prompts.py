@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from harness.parity.causes import registry
 from harness.parity.causes.ends import cut_earlier
 from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.retokenization import RETOKENIZATION
 from harness.parity.causes.turns import Turn
 from harness.parity.facts.boundaries import by_sample
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
@@ -23,7 +23,7 @@ from harness.parity.facts.explanation import (
     scored_otherwise,
     when,
 )
-from harness.parity.facts.prompts_seen import PERMUTED, how
+from harness.parity.facts.prompts_seen import ENCODED_AGAIN, PERMUTED, how
 from harness.parity.facts.readings import tokenizer
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
@@ -47,7 +47,8 @@ UNDONE = {
 
 def prompt_key(kind: str) -> CauseKey:
     """The cause of a prompt that became this (`prompts_seen.how`)."""
-    return KEYS.get(kind) or TOKENIZATION.key(kind)
+    own = (one.key(*one.prompts[kind]) for one in registry.families().values() if kind in one.prompts)
+    return next(own, TOKENIZATION.key(kind))
 
 
 def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
@@ -58,7 +59,7 @@ def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 continue  # a matter of order
             affected = np.array(where, np.int64)
             retold = _same_text(e, side, where) if kind == "other ids" else 0
-            key = RETOKENIZATION.key() if retold else prompt_key(kind)
+            became = ENCODED_AGAIN if retold else kind
             evidence = f"{counted(len(affected), 'sample')}, first step {where[0][0]}, sample {where[0][1]}"
             native = side.native_prompts.kinds.get(kind, [])
             limited = cut_earlier(e, side)
@@ -67,10 +68,9 @@ def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 evidence += f"; in {retold} of them the recorded text of the prompt's ends is the same"
             yield Explanation(
                 Cause.of(
-                    key,
+                    prompt_key(became),
                     side.name,
-                    f"the engine saw other prompt ids than it was sent {when(e, affected[:, 0])}: "
-                    + ("other ids of the same text" if retold else kind),
+                    f"the engine saw other prompt ids than it was sent {when(e, affected[:, 0])}: {became}",
                     evidence,
                     {"samples": [list(one) for one in where[:50]], "kind": kind},
                     _proofs(e, side, kind, affected),
@@ -181,7 +181,7 @@ def prompts_hidden(s: Situation) -> Iterator[Trial]:
             )
     ways = (
         ("text", TOKENIZATION.key("double BOS"), "the prompt was sent as text and tokenized again, specials added"),
-        ("again", RETOKENIZATION.key(), "the prompt was turned into text and tokenized again"),
+        ("again", prompt_key(ENCODED_AGAIN), "the prompt was turned into text and tokenized again"),
         ("no BOS", prompt_key("no BOS"), "the prompt lacks its BOS"),
         (
             "no generation prompt",
@@ -209,7 +209,7 @@ def _prompt_cause(s: Situation, number: int, sent: tuple[int, ...], seen: tuple[
         return prompt_key("no BOS")
     kind = how(np.array(sent), np.array(seen), tokenizer(s.evidence))
     if kind == "other ids" and s.bench.reprompted(s.side, [number], "again").get(number) == seen:
-        return RETOKENIZATION.key()
+        return prompt_key(ENCODED_AGAIN)
     return prompt_key(kind)
 
 
@@ -233,6 +233,7 @@ TRUNCATION = CauseFamily(
     alone="its proof compares whole prompts, id by id",
     suspicion=10,
     premise=True,
+    prompts={"truncated left": ("left",), "truncated right": ("right",), "truncated in the middle": ("middle",)},
 )
 TEMPLATE = CauseFamily(
     "TEMPLATE",
@@ -241,15 +242,7 @@ TEMPLATE = CauseFamily(
     alone="its proof compares whole prompts, id by id",
     suspicion=10,
     premise=True,
+    prompts={kind: (kind,) for kind in ("no generation prompt", "generation prompt twice")},
 )
-KEYS = {
-    "double BOS": TOKENIZATION.key("double BOS"),
-    "no BOS": TOKENIZATION.key("no BOS"),
-    "truncated left": TRUNCATION.key("left"),
-    "truncated right": TRUNCATION.key("right"),
-    "truncated in the middle": TRUNCATION.key("middle"),
-    "no generation prompt": TEMPLATE.key("no generation prompt"),
-    "generation prompt twice": TEMPLATE.key("generation prompt twice"),
-}
 
 FAMILIES = (TOKENIZATION, TRUNCATION, TEMPLATE)

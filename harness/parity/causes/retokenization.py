@@ -13,6 +13,9 @@ from harness.parity.facts.boundaries import by_sample
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
+from harness.parity.facts.prompts_seen import ENCODED_AGAIN
+from harness.parity.interventions.situation import Situation
+from harness.parity.interventions.trial import Trial
 from reports.model import Cause, Proof
 
 FEWEST = 2  # flips of which the text tells
@@ -143,6 +146,17 @@ def _doubled(one: str, two: str) -> bool:
     )
 
 
+def encoded_again(s: Situation) -> Iterator[Trial]:
+    """Answers that were turned into text and back."""
+    if s.answers_differ:
+        yield Trial(
+            RETOKENIZATION.key(),
+            "the reference's answers decoded and encoded again",
+            "responses were turned into text and tokenized again",
+            {"output": "again"},
+        )
+
+
 RETOKENIZATION = CauseFamily(
     "RETOKENIZATION",
     meaning="ids were made by encoding text again: the same text in other tokens",
@@ -150,7 +164,9 @@ RETOKENIZATION = CauseFamily(
     alone="its proof makes the very ids by encoding the text of the others",
     suspicion=1,
     premise=True,
+    prompts={ENCODED_AGAIN: ()},
     rules=(Turn(retokenized, "permuted", "tokens of another sample may read alike here and there"),),
+    trials=(Turn(encoded_again, "end_dropped", "it alters every answer, not the last token alone", competes=True),),
 )
 
 FAMILIES = (RETOKENIZATION,)

@@ -20,6 +20,8 @@ from harness.parity.facts.align import Match
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, when
+from harness.parity.interventions.situation import Situation
+from harness.parity.interventions.trial import Trial
 from harness.recordings.tables import Rows, Table
 from reports.model import Cause, Proof
 from reports.text import figure
@@ -162,6 +164,17 @@ def _probabilities(e: Evidence, step: int) -> dict[int, float]:
     return {number: float(np.exp(min(total, 0.0))) for number, total in sums.items() if np.isfinite(total)}
 
 
+def siblings(s: Situation) -> Iterator[Trial]:
+    """Samples of one prompt that draw alike."""
+    if s.answers_differ:
+        yield Trial(
+            RNG_COLLISION.key(),
+            "samples of one prompt share their randomness in the reference",
+            "samples of one prompt are clones of each other: their advantages are zero",
+            {"siblings": True},
+        )
+
+
 RNG = CauseFamily(
     "RNG",
     meaning="the engine draws with another seed, or ignores its seed",
@@ -176,6 +189,7 @@ RNG_COLLISION = CauseFamily(
     alone="its proof finds what another sample of the group should have drawn",
     suspicion=7,
     rules=(Turn(collisions, "retokenized", "siblings that were encoded again may become equal"),),
+    trials=(Turn(siblings, "encoded_again", "answers that are altered may become equal", competes=True),),
 )
 
 FAMILIES = (RNG, RNG_COLLISION)

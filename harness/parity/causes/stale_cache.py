@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from scipy import stats
@@ -12,7 +12,7 @@ from harness.parity.causes.turns import Intervention, Turn
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, scored_otherwise, when
-from harness.parity.interventions.situation import Situation, improves
+from harness.parity.interventions.situation import Situation, Tried, improves
 from harness.parity.interventions.steps import Undone, add_cause, tell, undo
 from reports.model import Cause, Proof
 from reports.text import counted, figure
@@ -124,6 +124,12 @@ def untried_cache(e: Evidence, side: Side, so_far: Explained) -> str:
         f"{counted(int(wrong.sum()), 'sample')} that differ from the learner had cached tokens, and to leave those "
         f"out leaves {cold} of the same steps: too few to compare with; a decode that is not the prefill looks the same"
     )
+
+
+def differ_past_cache(tried: Iterable[Tried]) -> tuple[str, ...]:
+    """Sides that differ with nothing from a cache: `Learned.past_cache`."""
+    past = [one for one in tried if STALE_KV.has(one.cause)]
+    return tuple(sorted({one.side for one in past if one.after} - {one.side for one in past if one.removed}))
 
 
 def past_cache(s: Situation) -> None:

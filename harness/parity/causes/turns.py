@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 T = TypeVar("T", bound="Turn")
@@ -11,11 +11,13 @@ T = TypeVar("T", bound="Turn")
 
 @dataclass(frozen=True)
 class Turn:
-    """A function with its place in a list. `after`: the name of the function that it follows, "" for the first one."""
+    """A function with its place in a list. `after`: the name of the function that it follows, "" for the first one.
+    `competes`: what it yields is weighed against what that function yields, and the best of both is taken."""
 
     run: Callable[..., Any]
     after: str
     because: str
+    competes: bool = field(default=False, kw_only=True)
 
     @property
     def name(self) -> str:
@@ -52,4 +54,15 @@ def in_order(turns: Iterable[T]) -> tuple[T, ...]:
     found = tuple(listed(""))
     for after, lost in behind.items():
         raise ValueError(f"{lost[0].name!r} follows {after!r}, which is not listed, or follows it in turn")
+    return found
+
+
+def contests(turns: Iterable[T]) -> list[list[T]]:
+    """Turns in their order, those together that compete."""
+    found: list[list[T]] = []
+    for turn in turns:
+        if turn.competes and found:
+            found[-1].append(turn)
+        else:
+            found.append([turn])
     return found

@@ -15,6 +15,7 @@ from harness.recordings.tables import Table
 from reports.model import Place
 
 PERMUTED = "another sample's prompt"
+ENCODED_AGAIN = "other ids of the same text"
 MOST = 4096  # prompts of a step that are looked at one by one
 
 

@@ -135,6 +135,11 @@ class Situation:
         """What is left, without what rounding accounts for."""
         return self.settled(self.symptoms, self.alteration)
 
+    @property
+    def answers_differ(self) -> bool:
+        """Is what comes back not what was drawn? Then choices or lengths differ, and no score."""
+        return not self.rest.of("scores") and self.rest.of("tokens", "lengths") > 0
+
     def settled(self, found: Symptoms, alteration: Alteration) -> Symptoms:
         """What was found under an alteration, without what rounding accounts for. The reference's own rounding at the
         tokens of the case counts where it is larger than the run's: unlikely tokens and prompts round by more, and the

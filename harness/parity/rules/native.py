@@ -15,16 +15,14 @@ from harness.parity.causes.order import ORDER
 from harness.parity.causes.parameters import SAMPLING_PARAM
 from harness.parity.causes.prompts import UNDONE, prompt_key
 from harness.parity.causes.rng import RNG
-from harness.parity.causes.sampler import JOINT
+from harness.parity.causes.sampler import JOINT, SPORADIC
 from harness.parity.causes.semantics import LOGPROB_SEMANTICS
 from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation
-from harness.parity.facts.prompts_seen import PERMUTED
 from harness.parity.native.repeats import EXCHANGED
 from harness.parity.native.samples import tables
 from harness.parity.native.semantics import RAW, evidence
-from harness.parity.sporadic import KEY as SPORADIC
 from harness.recordings.tables import mapping, number
 from reports.model import Cause, Proof
 from reports.text import counted, figure
@@ -50,11 +48,10 @@ def native_prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     for side in e.sides:
         kinds = side.native_prompts.kinds
         for kind, where in kinds.items():
-            key = ORDER.key() if kind == PERMUTED else prompt_key(kind)
             samples = len(set(where))
             yield Explanation(
                 Cause.of(
-                    key,
+                    prompt_key(kind),
                     side.name,
                     f"the engine saw other prompt ids than it was sent in the native stage: {kind}",
                     f"{counted(samples, 'sample')}, the first is {where[0][1]}",

@@ -11,7 +11,7 @@ import pytest
 
 from harness.parity import causes, rules
 from harness.parity.attribution.live import interventions
-from harness.parity.attribution.trials import trials
+from harness.parity.attribution.reference import trials
 from harness.parity.causes.turns import Turn, in_order
 from harness.parity.explain import rules as every_rule
 
