@@ -15,7 +15,6 @@ from reports.model import Finding
 
 def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
     """The verdict's `coverage` (docs/reference/verdicts.md)."""
-    counted = ("compared_tokens", "benign_flips", "flips_beyond_margin")
     again, native, lifted = e.second_runs, e.native, e.lifted
     replaced: set[str] = set()
     for side in e.sides:
@@ -29,11 +28,13 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
     return {
         "steps": len(e.steps),
         "steps_not_compared": len(e.unjudged_steps),
-        "samples": e.counts.get("samples", 0),
+        "samples": e.counts.samples,
         "tokens": min(side.tokens for side in e.sides),
-        **{name: e.counts.get(name, 0) for name in counted},
+        "compared_tokens": e.counts.compared_tokens,
+        "benign_flips": e.counts.benign_flips,
+        "flips_beyond_margin": e.counts.flips_beyond_margin,
         "logprobs_beyond_tolerance": e.beyond(Kind.LOGPROB.of()),
-        "tokens_after_first_difference": e.counts.get("tokens after the first difference", 0),
+        "tokens_after_first_difference": e.counts.after_first_difference,
         **({"repeated": {name: one.facts() for name, one in again.items()}} if again else {}),
         **({"native_samples": list(native.samples)} if native is not None and not native.skipped else {}),
         "native": native.covered if native is not None else NOT_RUN,
@@ -59,12 +60,12 @@ def limits(e: Evidence) -> list[str]:
         if steps:
             found.append(f"{what} (step {steps[0]}" + (f" and {len(steps) - 1} more)" if len(steps) > 1 else ")"))
     for count, what in (
-        ("tokens not reached under the guide", "tokens were not reached under the guide"),
-        ("tokens after the first difference", "tokens after the first difference of their sample were not compared"),
-        ("samples with other prompts", "samples had other prompts and were not compared"),
+        (e.counts.not_reached, "tokens were not reached under the guide"),
+        (e.counts.after_first_difference, "tokens after the first difference of their sample were not compared"),
+        (e.counts.other_prompts, "samples had other prompts and were not compared"),
     ):
-        if e.counts.get(count):
-            found.append(f"{e.counts[count]} {what}")
+        if count:
+            found.append(f"{count} {what}")
     unjudged: dict[str, list[int]] = {}
     for step, reason in sorted(e.unjudged_steps.items()):
         unjudged.setdefault(reason, []).append(step)

@@ -157,7 +157,7 @@ def _party(e: Evidence, key: DivergenceKey) -> str:
     if len(moved) == 1:
         return moved[0]
     if key.kind is Kind.FLIP and not moved:
-        beyond = e.counts.get("flips_beyond_margin", 0)
-        negative = e.counts.get("flips where the learner sides with the candidate", 0)
+        beyond = e.counts.flips_beyond_margin
+        negative = e.counts.flips_for_candidate
         return "candidate" if 2 * negative < beyond else "baseline"
     return "unknown"

@@ -195,7 +195,7 @@ def _decide(
         )
     else:
         stop_free = ""
-    compared = e.counts.get("compared_tokens", 0)
+    compared = e.counts.compared_tokens
     if not stop_free and not untested and coupled(e) and compared < minimum.tokens:
         stop_free = f"only {counted(compared, 'token')} could be compared, at least {minimum.tokens} are needed"
     if not stop_free and coupled(e):
@@ -216,7 +216,7 @@ def _decide(
         reason = next(iter(unknown), "") or parted or next(iter(odd), "") or lacking
     else:
         verdict = "EQUIVALENT"
-        covered = f"{counted(len(e.steps), 'step')}, {counted(e.counts.get('samples', 0), 'sample')}"
+        covered = f"{counted(len(e.steps), 'step')}, {counted(e.counts.samples, 'sample')}"
         reason = f"every check within {_bound(e)} over {covered} and {compared:,} compared tokens"
         if e.cap is not None:
             reason += f" with a cap of {figure(e.cap)} nats that the user set"

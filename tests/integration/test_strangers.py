@@ -97,7 +97,7 @@ from harness.parity.checks.registry import check, outcome
 
 @check("their-check")
 def their_check(e):
-    return outcome("their-check", "confirmed", f"{e.counts['samples']} samples", decides=False)
+    return outcome("their-check", "confirmed", f"{e.counts.samples} samples", decides=False)
 
 @check("their-none")
 def none(e):

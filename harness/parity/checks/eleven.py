@@ -21,10 +21,8 @@ LIFTED = "lifted-precision"  # the check of both engines in float32
 @check("tokens", required=coupled)
 def tokens(e: Evidence) -> Outcome:
     """Flips: benign only within the margin and to the learner's own second choice."""
-    compared, flips = e.counts.get("compared_tokens", 0), e.counts.get("flips", 0)
-    benign, beyond, unjudged = (
-        e.counts.get(name, 0) for name in ("benign_flips", "flips_beyond_margin", "flips without margin")
-    )
+    compared, flips = e.counts.compared_tokens, e.counts.flips
+    benign, beyond, unjudged = e.counts.benign_flips, e.counts.flips_beyond_margin, e.counts.flips_without_margin
     details: dict[str, Any] = {
         "compared_tokens": compared,
         "flips": flips,
@@ -38,7 +36,7 @@ def tokens(e: Evidence) -> Outcome:
     if not compared:
         return outcome("tokens", "not tested", "no token could be compared", **details)
     if beyond:
-        sides = e.counts.get("flips where the learner sides with the candidate", 0)
+        sides = e.counts.flips_for_candidate
         text = f"{beyond:,} of {compared:,} tokens differ beyond the margin of {figure(e.tolerance.margin)} nats "
         text += f"(the learner sides with the baseline in {beyond - sides}, with the candidate in {sides}); "
         text += f"{benign} benign flips"
@@ -74,10 +72,10 @@ def lengths(e: Evidence) -> Outcome:
             f"{len(e.found(Kind.LENGTH.of()))} samples have other lengths though their tokens agree",
             kinds=(Kind.LENGTH.of(),),
         )
-    if not e.counts.get("samples") or not coupled(e):
+    if not e.counts.samples or not coupled(e):
         return outcome("lengths", "not tested", "no samples were compared one by one")
-    parted = ", but for those that a flip parted" if e.counts.get("flips") else ""
-    return outcome("lengths", "ruled out", f"equal in {counted(e.counts['samples'], 'sample')}{parted}")
+    parted = ", but for those that a flip parted" if e.counts.flips else ""
+    return outcome("lengths", "ruled out", f"equal in {counted(e.counts.samples, 'sample')}{parted}")
 
 
 @check("finish-reasons", required=coupled)
@@ -88,7 +86,7 @@ def finish_reasons(e: Evidence) -> Outcome:
         first = f"{place.baseline} against {place.candidate}"
         text = f"{len(e.found(Kind.FINISH.of()))} samples end for another reason, the first {first}"
         return outcome("finish-reasons", "confirmed", text, kinds=(Kind.FINISH.of(),))
-    if not e.counts.get("finish reasons") or not coupled(e):
+    if not e.counts.finish_reasons or not coupled(e):
         return outcome("finish-reasons", "not tested", "no finish reasons were compared")
     given_up = e.rollouts.given_up
     if given_up:
@@ -96,7 +94,7 @@ def finish_reasons(e: Evidence) -> Outcome:
         where = f"the first in step {min(given_up)}"
         text = f"both engines gave up {number}, {where}: where they would have ended is unknown"
         return outcome("finish-reasons", "not tested", text)
-    return outcome("finish-reasons", "ruled out", f"equal in {counted(e.counts['finish reasons'], 'sample')}")
+    return outcome("finish-reasons", "ruled out", f"equal in {counted(e.counts.finish_reasons, 'sample')}")
 
 
 @check("logprobs", required=unless_native)
@@ -119,7 +117,7 @@ def logprobs(e: Evidence) -> Outcome:
         if e.engines.not_finite:
             text += f"; {e.engines.not_finite} are not finite"
         return outcome("logprobs", "confirmed", text, kinds=(Kind.LOGPROB.of(),), **details)
-    unsure = e.counts.get("tokens beyond ten floors", 0)
+    unsure = e.counts.beyond_ten_floors
     if unsure > outliers(n):
         text = f"{unsure:,} of {n:,} tokens lie between ten floors, {figure(e.tolerance.within)} nats, and the cap: "
         text += "the floor is of engines against themselves, whose kernels round alike each time, and the learner's "
@@ -152,7 +150,7 @@ def trained_tokens(e: Evidence) -> Outcome:
         if told := side.uncompared:
             text = f"the {side.name}'s samples of step {told[0]} were not compared with what was trained on: {told[1]}"
             return outcome("trained-tokens", "not tested", text)
-    if not all(e.counts.get(f"trained tokens:{side.name}") for side in e.sides):
+    if not all(side.trained_tokens for side in e.sides):
         return outcome("trained-tokens", "not tested", "no experience was recorded beside the rollouts")
     return outcome(
         "trained-tokens",
@@ -164,7 +162,7 @@ def trained_tokens(e: Evidence) -> Outcome:
 @check("experience", required=trains)
 def experience(e: Evidence) -> Outcome:
     """What the two learners made of the same tokens: log-probabilities, values, advantages, returns."""
-    samples = e.counts.get("experience samples", 0)
+    samples = e.counts.experience_samples
     if Kind.EXPERIENCE.of() in e.first:
         place = e.first[Kind.EXPERIENCE.of()].place
         return outcome(
@@ -209,9 +207,9 @@ def rewards(e: Evidence) -> Outcome:
         text = f"{np.count_nonzero(found[:, 1] >= 0)} samples of the same tokens have another reward"
         text = place.context if place.sample < 0 or not (found[:, 1] >= 0).any() else text
         return outcome("rewards", "confirmed", text, kinds=(Kind.REWARD.of(),))
-    if not e.counts.get("rewards"):
+    if not e.counts.rewards:
         return outcome("rewards", "not tested", "no rewards of the same tokens in both runs")
-    samples = counted(e.counts["rewards"], "sample")
+    samples = counted(e.counts.rewards, "sample")
     if untested := e.experience.untested.get("reward"):
         return outcome("rewards", "not tested", untested)
     if "reward" in e.experience.apart:

@@ -29,7 +29,7 @@ def effect(e: Evidence) -> str:
     """What all differences together moved, in numbers."""
     if not e.engines.tokens:
         return "not measured"
-    beyond = e.counts.get("flips_beyond_margin", 0)
+    beyond = e.counts.flips_beyond_margin
     moved = [f"max |Δ logprob| {figure(e.engines.largest[0])} nats", f"{counted(beyond, 'flip')} beyond the margin"]
     for key in e.first:
         if key.kind not in (Kind.LOGPROB, Kind.FLIP):

@@ -39,12 +39,12 @@ def note(
     last[ends] = differs[grid.start[1:][ends] - 1]
     if e.guided:
         short = judged & cut & last & (lengths2 < lengths)
-        e.count("tokens not reached under the guide", int((lengths - lengths2)[short].sum()))
+        e.counts.not_reached += int((lengths - lengths2)[short].sum())
         wrong = np.flatnonzero(judged & (lengths != lengths2) & ~short)
     else:
         wrong = np.flatnonzero(judged & (lengths != lengths2) & ~any_flip)
     if len(wrong):
-        e.count("length differences", len(wrong))
+        e.counts.length_differences += len(wrong)
         row = int(wrong[0])
         _note_endings(e, b, c, match, wrong, finish, finish2)
         e.diverges(
@@ -71,7 +71,7 @@ def note(
         e.rollouts.given_up[b.step] = int(given_up.sum())
     told = (finish != "") & (finish2 != "")
     comparable = judged & told & (lengths == lengths2) & ~(last if e.guided else any_flip | cut)
-    e.count("finish reasons", np.count_nonzero(comparable))
+    e.counts.finish_reasons += int(np.count_nonzero(comparable))
     wrong = np.flatnonzero(comparable & (finish != finish2))
     if len(wrong):
         row, output = int(wrong[0]), b.rows("output")

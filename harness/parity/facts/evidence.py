@@ -57,6 +57,9 @@ class Side:
     inner: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # times that each id was gone on from
     seen_samples: int = 0  # samples whose engine said which prompt it saw
     cached_tokens: int = 0
+    trained_tokens: int = 0
+    choices: int = 0  # that were held against the learner's
+    choices_against_learner: int = 0
     versions: dict[int | None, list[int]] = field(default_factory=dict)  # weight version -> steps drawn with it
     no_experience: list[int] = field(default_factory=list)  # steps that could not be held against the learner
     uncompared: tuple[int, str] | None = None  # the first step of which the framework says why
@@ -89,6 +92,29 @@ class Side:
     def paired(self, own: Any, reference: Any) -> tuple[Any, Any]:
         """(baseline's value, candidate's value) of a place where this side's own stands against a reference."""
         return (own, reference) if self.name == "baseline" else (reference, own)
+
+
+@dataclass
+class Counts:
+    """How much was compared, and what it showed: tokens, unless another unit is named."""
+
+    samples: int = 0  # judged
+    other_prompts: int = 0  # samples
+    drawn: int = 0  # of the judged samples, the longer response of each
+    compared_tokens: int = 0
+    after_first_difference: int = 0
+    not_reached: int = 0  # under the guide
+    beyond_ten_floors: int = 0
+    flips: int = 0
+    benign_flips: int = 0
+    flips_beyond_margin: int = 0
+    flips_without_margin: int = 0
+    flips_without_any_margin: int = 0  # not even one without a bound
+    flips_for_candidate: int = 0  # the learner sides with the candidate
+    length_differences: int = 0  # samples
+    finish_reasons: int = 0  # samples
+    experience_samples: int = 0
+    rewards: int = 0  # samples
 
 
 @dataclass
@@ -243,7 +269,7 @@ class Evidence:
     items: dict[DivergenceKey, list[np.ndarray]] = field(default_factory=dict)  # arrays of (step, sample)
     # What -> step -> was it recorded whole in (baseline, candidate)? Read by `gaps`.
     recorded: dict[str, dict[int, tuple[bool, bool]]] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
     missing: list[str] = field(default_factory=list)
     unmatched: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)  # a number that several samples have aligns nothing
@@ -323,9 +349,6 @@ class Evidence:
     def beyond(self, key: DivergenceKey) -> int:
         """How many tokens of a comparison lie beyond the tolerance, tolerated outliers included."""
         return self.tails[key].beyond if key in self.tails else 0
-
-    def count(self, name: str, by: Any = 1) -> None:
-        self.counts[name] = self.counts.get(name, 0) + int(by)
 
     def note_recorded(self, what: str, step: int, baseline: bool, candidate: bool) -> None:
         self.recorded.setdefault(what, {})[step] = (baseline, candidate)

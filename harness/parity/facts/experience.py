@@ -68,7 +68,7 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
                     context="guided runs train on the baseline's tokens",
                 ),
             )
-    e.count("experience samples", np.count_nonzero(alike))
+    e.counts.experience_samples += int(np.count_nonzero(alike))
     ia, ib, sample = match.a[alike], match.b[alike], match.sample[alike]
     framework = any(side.recording.manifest.get("framework") for side in e.sides)
     exact = not framework and bool(alike.all()) and not len(match.only_a) and not len(match.only_b)
@@ -98,7 +98,7 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
         )
     reward, reward2 = b.flat("reward"), c.flat("reward")
     if reward is not None and reward2 is not None:
-        e.count("rewards", np.count_nonzero(np.isfinite(reward[ia]) & np.isfinite(reward2[ib])))
+        e.counts.rewards += int(np.count_nonzero(np.isfinite(reward[ia]) & np.isfinite(reward2[ib])))
         every, nowhere, one, two = np.arange(len(sample)), np.full(len(sample), -1), reward[ia], reward2[ib]
         if not exact:
             _shift(e, "reward", b, sample, one, two)

@@ -104,13 +104,13 @@ def note(
         far |= edged & ~benign
         known |= far
     beyond = known & ~benign & ~far
-    e.count("flips", len(flipped))
+    e.counts.flips += len(flipped)
     rows = np.unique(row)
     e.flips.with_any.append(np.stack([np.full(len(rows), b.step), match.sample[rows]], axis=1))
-    e.count("benign_flips", np.count_nonzero(benign))
-    e.count("flips_beyond_margin", np.count_nonzero(beyond))
-    e.count("flips without margin", np.count_nonzero(~known))
-    e.count("flips without any margin", np.count_nonzero(np.isnan(margin)))  # not even one without a bound
+    e.counts.benign_flips += int(np.count_nonzero(benign))
+    e.counts.flips_beyond_margin += int(np.count_nonzero(beyond))
+    e.counts.flips_without_margin += int(np.count_nonzero(~known))
+    e.counts.flips_without_any_margin += int(np.count_nonzero(np.isnan(margin)))
     e.series["flips"][-1] = float(len(flipped))
     e.series["flips_beyond_margin"][-1] = float(np.count_nonzero(beyond))
     for kind, chosen in ((Kind.FLIP, beyond), (Kind.UNJUDGED_FLIP, ~known), ("tie", benign), ("far", far)):
@@ -152,4 +152,4 @@ def note(
         margin=margin[beyond],
     )
     negative = int(np.count_nonzero(beyond & (margin < 0)))
-    e.count("flips where the learner sides with the candidate", negative)
+    e.counts.flips_for_candidate += negative

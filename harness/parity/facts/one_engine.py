@@ -81,7 +81,6 @@ def _not_finite(e: Evidence, side: Side, rollout: Table) -> None:
     rows = np.searchsorted(logprob.offsets, bad, side="right") - 1
     row = int(rows[0])
     position = int(bad[0] - logprob.offsets[row])
-    e.count(f"not finite:{side.name}", len(bad))
     e.diverges(
         Kind.NOT_FINITE.of(side.name),
         rollout.sample[np.unique(rows)],
@@ -115,7 +114,7 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     grid = shared([(output, match.a), (tokens, match.b)])
     drawn, trained = grid.take(output, match.a), grid.take(tokens, match.b)
     same = drawn == trained
-    e.count(f"trained tokens:{side.name}", grid.size)
+    side.trained_tokens += grid.size
     if not follows_guide:
         _trained_tokens(e, side, rollout, output, tokens, match, grid, same)
     off = _learner_off(e, rollout, output, experience, match, grid, same)
@@ -231,7 +230,7 @@ def _choices(
         return
     gap = grid.take(margin, match.b)
     judged = same & np.isfinite(gap)
-    e.count(f"choices:{side.name}", np.count_nonzero(judged))
+    side.choices += int(np.count_nonzero(judged))
     beyond = np.flatnonzero(judged & (gap < -e.tolerance.margin))
     if not len(beyond):
         return
@@ -246,7 +245,7 @@ def _choices(
     best = experience.rows("runner_up")
     token = int(grid.take(tokens, match.b)[beyond[0]])
     instead: Any = int(grid.take(best, match.b)[beyond[0]]) if best is not None else "another token"
-    e.count(f"choices against the learner:{side.name}", len(beyond))
+    side.choices_against_learner += len(beyond)
     samples = match.sample[np.unique(grid.row[beyond])]
     place = Place(
         rollout.step,

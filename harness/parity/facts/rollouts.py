@@ -18,7 +18,6 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, version_of
 from harness.parity.facts.flips import Learner
 from harness.parity.facts.gaps import CACHED, cached
-from harness.parity.facts.shares import DRAWN
 from harness.recordings.tables import Table, number
 from reports.model import Finding, Place
 from reports.text import counted, figure
@@ -39,11 +38,11 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
     output, output2 = columns
     if output is None or output2 is None or judged is None or not len(match.sample):
         return
-    e.count("samples", np.count_nonzero(judged))
+    e.counts.samples += int(np.count_nonzero(judged))
     grid = shared([(output, match.a), (output2, match.b)])
     _unreached(e, b, c, int(np.maximum(output.lengths[match.a] - output2.lengths[match.b], 0).sum()))
     longest = np.maximum(output.lengths[match.a], output2.lengths[match.b])
-    e.count(DRAWN, longest[judged].sum())
+    e.counts.drawn += int(longest[judged].sum())
     one, two = grid.take(output, match.a), grid.take(output2, match.b)
     differs = one != two
     comparable = judged[grid.row] if not judged.all() else np.ones(grid.size, bool)
@@ -51,9 +50,9 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
     if not e.guided and differs.any():
         first = grid.first(differs)[grid.row]
         same &= grid.position < first
-        e.count("tokens after the first difference", np.count_nonzero(comparable & (grid.position > first)))
+        e.counts.after_first_difference += int(np.count_nonzero(comparable & (grid.position > first)))
         comparable &= grid.position <= first
-    e.count("compared_tokens", np.count_nonzero(comparable))
+    e.counts.compared_tokens += int(np.count_nonzero(comparable))
     if differs.any():
         order.sources(e, b, c, match)
     lookup = Learner(trained[0], match.sample)
@@ -95,7 +94,7 @@ def _judged_rows(e: Evidence, b: Table, c: Table, match: Match) -> np.ndarray | 
     equal = e.weights.equal(b.step, *versions)
     everything = e.confounded("everything")
     before = e.confounded("train", "experience", "prompts", step=b.step - 1)
-    parted = e.counts.get("flips", 0) + e.counts.get("length differences", 0)
+    parted = e.counts.flips + e.counts.length_differences
     reason = ""
     if everything is not None:
         reason = f"the runs differ in {everything.finding.name}"
@@ -119,7 +118,7 @@ def _judged_rows(e: Evidence, b: Table, c: Table, match: Match) -> np.ndarray | 
     judged = equal_rows(prompt, match.a, prompt2, match.b)
     if not judged.all():
         others = int(np.count_nonzero(~judged))
-        e.count("samples with other prompts", others)
+        e.counts.other_prompts += others
         if not any(one.finding.name == "data" for one in e.confounders):
             summary = f"in step {b.step} the prompts of {others} of {len(judged)} samples differ, first that of sample "
             summary += str(int(match.sample[~judged][0]))
@@ -162,7 +161,7 @@ def _logprobs(
     drifts.engines(e, b, match, grid, same, p, q, either)
     within = e.tolerance.within  # in half precision ten floors of one engine alone
     if e.finer is None and within < e.tolerance.cap:
-        e.count("tokens beyond ten floors", np.count_nonzero(same & ~(size <= within)))
+        e.counts.beyond_ten_floors += int(np.count_nonzero(same & ~(size <= within)))
     key = Kind.LOGPROB.of()
     found = e.weigh(key, grid, same, size)
     if not len(found.beyond):

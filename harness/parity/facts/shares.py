@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from harness.parity.facts.evidence import Evidence
 
-DRAWN = "tokens drawn"  # in the counts: of the judged samples, the longer response of each
-
 
 def too_small(e: Evidence, share: float) -> str:
     """A sentence where less than this share of the tokens was compared; empty where enough was."""
-    drawn, compared = e.counts.get(DRAWN, 0), e.counts.get("compared_tokens", 0)
+    drawn, compared = e.counts.drawn, e.counts.compared_tokens
     if not drawn or compared >= share * drawn:
         return ""
     return (

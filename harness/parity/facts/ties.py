@@ -14,7 +14,7 @@ def too_many(e: Evidence) -> None:
     each other could not have made so many of so many tokens: then it is the margins that are wrong. Choices that only
     tokens turn which half precision rounds far are none while they are few, and nothing else turned any."""
     _far(e)
-    flips, compared = e.counts.get("flips without any margin", 0), e.counts.get("compared_tokens", 0)
+    flips, compared = e.counts.flips_without_any_margin, e.counts.compared_tokens
     if e.mode not in ("coupled", "greedy"):
         return
     if implausible(flips, compared, e.of_engines.value, e.tolerance.temperature):
@@ -22,7 +22,7 @@ def too_many(e: Evidence) -> None:
         found = e.found(UNJUDGED)
         for step, first in e.places[UNJUDGED].items():
             e.diverges(FLIP, found[found[:, 0] == step, 1], first.place)
-    benign = e.counts.get("benign_flips", 0)
+    benign = e.counts.benign_flips
     # With Gumbel noise alone a gap is seldom small: two greedy logits may be as near as the model likes.
     if e.mode == "coupled" and implausible(benign, compared, e.tolerance.value, e.tolerance.temperature):
         e.rollouts.too_many_ties = True
@@ -35,14 +35,14 @@ def _far(e: Evidence) -> None:
     for key in dict.fromkeys(one.key for one in noted):
         of_key = [one for one in noted if one.key == key]
         flips = key == FLIP
-        tokens = e.counts.get("compared_tokens" if flips else f"choices:{key.side}", 0)
+        tokens = e.counts.compared_tokens if flips else e.side(str(key.side)).choices
         many = sum(len(one.margin) for one in of_key)
         if many <= e.tolerance.far_flips(tokens) and key not in e.first:
-            e.count("benign_flips", many if flips else 0)
+            e.counts.benign_flips += many if flips else 0
             continue
         for one in of_key:
             e.diverges(key, one.samples, one.place)
             if flips:
                 e.flips.add(*one.columns, margin=one.margin)
-                e.count("flips_beyond_margin", len(one.margin))
+                e.counts.flips_beyond_margin += len(one.margin)
                 e.series["flips_beyond_margin"][e.series["step"].index(one.place.step)] += len(one.margin)

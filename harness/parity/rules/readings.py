@@ -72,7 +72,7 @@ def _whose(e: Evidence, side: str, affected: np.ndarray) -> str:
     other = next(one.name for one in e.sides if one.name != side)
     if here(e.found(Kind.EXPERIENCE.of())).any() or here(e.found(Kind.ENGINE.of(other))).any():
         return "trainer"  # the learners differ on the same tokens, or both engines are apart from theirs
-    return "" if 2 * e.counts.get("compared_tokens", 0) >= min(one.tokens for one in e.sides) else "either"
+    return "" if 2 * e.counts.compared_tokens >= min(one.tokens for one in e.sides) else "either"
 
 
 def alignment(e: Evidence, so_far: Explained) -> Iterator[Explanation]:

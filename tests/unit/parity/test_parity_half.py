@@ -411,7 +411,7 @@ def test_one_choice_turned_by_a_token_that_rounds_far_is_no_difference(
         experience.arrays["runner_up"].values[place] = frame.values[at] + (1 if second else 2)
     e = judged(baseline.write(tmp_path / "baseline"), candidate.write(tmp_path / "candidate"), native=False).evidence
     assert e is not None and len(e.found(Kind.FLIP.of())) == found
-    assert len(e.flips.table) == found and e.counts.get("flips_beyond_margin", 0) == found
+    assert len(e.flips.table) == found and e.counts.flips_beyond_margin == found
 
 
 @pytest.mark.parametrize(

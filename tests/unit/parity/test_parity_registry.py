@@ -25,7 +25,7 @@ from reports.model import Check
 @check("their-check")
 def their_check(e):
     \"\"\"Whether both runs have samples.\"\"\"
-    return outcome("their-check", "confirmed", f"{e.counts['samples']} samples", decides=False)
+    return outcome("their-check", "confirmed", f"{e.counts.samples} samples", decides=False)
 
 @check("their-numbered-check", number=4)
 def numbered(e):
