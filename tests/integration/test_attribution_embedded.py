@@ -687,7 +687,7 @@ def test_a_cause_without_a_proof_says_what_its_best_intervention_did_or_why_none
     assert "nothing of the difference was left when its turn came" in told(stale, gone)
     absent = Attribution({"baseline": WRONG}, {"baseline": WRONG})
     assert "the engine of the candidate was not on the bench" in told(stale, absent)
-    ended = Attribution({"candidate": WRONG}, {"candidate": WRONG}, broken=True)
+    ended = Attribution({"candidate": WRONG}, {"candidate": WRONG}, broken="its engine failed")
     assert "attribution ended before its turn" in told(stale, ended)
     shapes = of("SHAPE", "trainer", "", "24 and 8", {"side": "candidate"})
     passed = Attribution({"candidate": Symptoms()}, {"candidate": Symptoms()})

@@ -63,7 +63,7 @@ def search(
         # RuntimeError: EngineError and SyncFailed of a bench in this process. Whatever an engine died of in an
         # intervention, what was proven until then stands.
         found.notes.append(f"attribution ended early: {error}")
-        found.broken = True
+        found.broken = "an engine failed in an intervention on it"
     found.seconds = clock() - started
     return found
 

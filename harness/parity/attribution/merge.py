@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from harness.parity.attribution.outcome import Attribution
@@ -14,7 +15,7 @@ from harness.parity.checks.parameter_maps import measured
 from harness.parity.explain import find
 from harness.parity.facts.evidence import Learned
 from harness.parity.facts.lifted_result import STAGE as LIFTED
-from harness.parity.interventions.situation import LEAST, Named, Tried
+from harness.parity.interventions.situation import LEAST, Named
 from harness.parity.rivals import noted, told_apart
 from harness.parity.rules.suspected import confirm_suspicions, in_words
 from harness.parity.verdict import Judged, reason_of
@@ -26,21 +27,38 @@ from reports.text import figure
 T = TypeVar("T")
 
 
+@dataclass
+class _Families:
+    """Questions to families of causes. `failed`: those of other packages that raised."""
+
+    failed: list[PluginError] = field(default_factory=list)
+
+    def ask(self, question: Callable[[Any], T], of: Any, otherwise: T) -> T:
+        """The answer; `otherwise` where the family raises."""
+        try:
+            return question(of)
+        except PluginError as error:
+            if str(error) not in map(str, self.failed):
+                self.failed.append(error)
+            return otherwise
+
+
 def merged(judged: Judged, found: Attribution) -> Verdict:
     """The verdict with live proofs added to its causes, new causes named, and causes withdrawn that live interventions
     contradict."""
     verdict, e = judged.verdict, judged.evidence
     if verdict.verdict != "DIVERGENT" or e is None:
         return verdict
-    recorded = verdict.causes
+    recorded, families = verdict.causes, _Families()
     if found.learned != Learned():
         e = dataclasses.replace(e, learned=found.learned)
         recorded = find(e, judged.kinds)
     lifted = [one for one in recorded if one.details.get("stage") == LIFTED]  # of other engines: not found's to judge
     causes, fresh = _proven([one for one in recorded if one not in lifted], found)
-    causes = [_confirmed(one, found) for one in causes]
-    withdrawn = [(cause, said) for cause in causes if (said := _contradicted(cause, found))]
-    kept = [_noted(cause, found) for cause in causes if not _contradicted(cause, found)]
+    causes = [_confirmed(one, found, families) for one in causes]
+    contradicted = [_contradicted(one, found, families) for one in causes]
+    withdrawn = [(cause, said) for cause, said in zip(causes, contradicted, strict=True) if said]
+    kept = [_noted(cause, found, families) for cause, said in zip(causes, contradicted, strict=True) if not said]
     explained = bool(fresh or (found.named and found.reproduced)) and _explained(found)
     unexplained = [one for one in kept if UNEXPLAINED.has(one.key)]
     kept = [one for one in kept if not UNEXPLAINED.has(one.key)]
@@ -53,7 +71,11 @@ def merged(judged: Judged, found: Attribution) -> Verdict:
     own = [one for one in kept if not UNEXPLAINED.has(one.key)]
     judged_causes = [told_apart(one) for one in kept]
     judged_causes += [one for one in lifted if not any(_meant_by(one, other) for other in own)]
-    findings = [*verdict.findings, *(_withdrawn(cause, said) for cause, said in withdrawn), *_told(found)]
+    findings = [
+        *verdict.findings,
+        *(_withdrawn(cause, said) for cause, said in withdrawn),
+        *_told(found, families.failed),
+    ]
     changed = dataclasses.replace(
         verdict,
         causes=judged_causes,
@@ -97,9 +119,9 @@ def _settled(found: Attribution, side: str) -> bool:
     return first is not None and (not first.total or _gone(found, side))
 
 
-def _confirmed(cause: Cause, found: Attribution) -> Cause:
+def _confirmed(cause: Cause, found: Attribution, families: _Families) -> Cause:
     """The cause with the proof that the bench makes without an intervention."""
-    shown = None if _live(cause) else _asked(found, family(cause.key).confirmed, _on_bench(cause, found), None)
+    shown = None if _live(cause) else families.ask(family(cause.key).confirmed, _on_bench(cause, found), None)
     if shown is None:
         return cause
     proof, seen = shown
@@ -144,7 +166,7 @@ def _live(cause: Cause) -> bool:
     return any(proof.on == "live engines" for proof in cause.proofs)
 
 
-def _contradicted(cause: Cause, found: Attribution) -> str:
+def _contradicted(cause: Cause, found: Attribution, families: _Families) -> str:
     """Why a recorded cause does not stand: its own intervention removed nothing, and others removed everything; or it
     was read off by way of what a live intervention shows not to be so."""
     side = _side(cause)
@@ -154,7 +176,7 @@ def _contradicted(cause: Cause, found: Attribution) -> str:
             return f"its samples were held against a prompt or weights that the engine did not use: {', '.join(used)}"
     if UNEXPLAINED.has(cause.key):
         return ""
-    return _asked(found, family(cause.key).contradicted, _on_bench(cause, found), "")
+    return families.ask(family(cause.key).contradicted, _on_bench(cause, found), "")
 
 
 def _on_bench(cause: Cause, found: Attribution) -> OnBench:
@@ -172,7 +194,7 @@ def _on_bench(cause: Cause, found: Attribution) -> OnBench:
     )
 
 
-def _noted(cause: Cause, found: Attribution) -> Cause:
+def _noted(cause: Cause, found: Attribution, families: _Families) -> Cause:
     """The cause with what the bench has to say of it where it could not prove it; without any proof, why none was
     made."""
     side = _side(cause)
@@ -182,7 +204,8 @@ def _noted(cause: Cause, found: Attribution) -> Cause:
     if side in found.first and not found.first[side].total:
         said = "the engine agrees with the reference at the last weights, so that only the recordings speak for it"
     elif own:
-        said = _outcome(own, found)
+        tried = best(own)
+        said = families.ask(family(tried.cause).in_words, tried, differences(tried))
     elif cause.proofs:
         return cause  # what recordings prove needs no excuse
     else:
@@ -190,22 +213,6 @@ def _noted(cause: Cause, found: Attribution) -> Cause:
     if cause.party == "trainer" and not cause.proofs:
         said = "no intervention was tried: the bench does not make the trainer's own numbers again"
     return dataclasses.replace(cause, evidence="; ".join(filter(None, (cause.evidence, f"live: {said}"))))
-
-
-def _outcome(own: list[Tried], found: Attribution) -> str:
-    """What the best of a cause's own interventions did, in words."""
-    tried = best(own)
-    return _asked(found, family(tried.cause).in_words, tried, differences(tried))
-
-
-def _asked(found: Attribution, question: Callable[[Any], T], of: Any, otherwise: T) -> T:
-    """The answer of a family of causes; a note, and `otherwise`, where one of another package raises."""
-    try:
-        return question(of)
-    except PluginError as error:
-        if str(error) not in found.notes:
-            found.notes.append(str(error))
-        return otherwise
 
 
 def _why_not(cause: Cause, side: str, found: Attribution) -> str:
@@ -288,17 +295,18 @@ def _withdrawn(cause: Cause, said: str) -> Finding:
     )
 
 
-def _told(found: Attribution) -> list[Finding]:
+def _told(found: Attribution, failed: list[PluginError]) -> list[Finding]:
     """One finding that lists every intervention and what could not be tested."""
-    if not (found.tried or found.notes):
+    notes = list(dict.fromkeys([*found.notes, *map(str, failed)]))
+    if not (found.tried or notes):
         return []
     removed = [one for one in found.tried if one.removed]
     summary = f"{len(found.tried)} in {figure(found.seconds)} s, {len(removed)} of them removed a difference"
-    if found.notes:
-        summary += f"; {'; '.join(found.notes[:3])}"
+    if notes:
+        summary += f"; {'; '.join(notes[:3])}"
     details: dict[str, Any] = {
         "tried": [{**dataclasses.asdict(one), "cause": str(one.cause)} for one in found.tried],
-        "notes": found.notes,
+        "notes": notes,
     }
     return [Finding("live interventions", summary, details=details)]
 

@@ -14,11 +14,9 @@ class Attribution:
     """`first`: symptoms of each side as it stood; `left`: after every intervention. `named_after`: seconds from the
     start to the last cause that was named. `layers`: of what stays unexplained in a side, the first layer that
     differs, and where attention reads other keys, in words; `computes`: that place, where the side holds what the
-    learner does. `broken`: an engine failed
-    in an intervention, and is good for nothing more. `learned`: what the recordings are then read
-    with once more. `reproduced`: what no cause of the recordings
-    explains was there in the last step too, and its samples are in the case. `drawn`: offending samples of the
-    case.
+    learner does. `broken`: why its engines are good for nothing more; empty while they are. `learned`: what the
+    recordings are then read with once more. `reproduced`: what no cause of the recordings explains was there in the
+    last step too, and its samples are in the case. `drawn`: offending samples of the case.
     """
 
     first: dict[str, Symptoms] = field(default_factory=dict)
@@ -30,7 +28,7 @@ class Attribution:
     computes: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     named_after: float | None = None
-    broken: bool = False
+    broken: str = ""
     learned: Learned = field(default_factory=Learned)
     reproduced: bool = False
     drawn: int = 0

@@ -79,4 +79,4 @@ def attributed(experiment: Experiment, left: Side, right: Side) -> tuple[Verdict
         return None, ""
     experiment.tell(right, "looking for the cause in float32")
     shown = search(found, experiment.bench(left.name, right.name, engine=suspect(found.evidence)))
-    return merged(found, shown), "an engine failed in an intervention on it" if shown.broken else ""
+    return merged(found, shown), shown.broken

@@ -205,9 +205,9 @@ def _record_pair(
             if options.attribution:
                 attribution = _attributed(experiment, left, right, early=early, cap=options.cap)
                 clock.lap("attribution_s")
-            broken = attribution is not None and attribution.broken
+            broken = attribution.broken if attribution is not None else ""
             if lifting is not None and broken:
-                lifting.skip("an engine failed in an intervention on it")
+                lifting.skip(broken)
             elif lifting is not None:
                 lifting.begin(*([right] if early else [left, right]))
                 lifting.run(policy, attribution=options.attribution)
@@ -257,7 +257,8 @@ def _attributed(
     bench = experiment.bench(*sides, engine=suspect(before.evidence))
     attribution = search(before, bench)
     if early:
-        attribution.notes.append("the baseline's engine, clean by its own recording, was not on the bench")
+        note = "the baseline's engine, clean by its own recording, was not on the bench"
+        return dataclasses.replace(attribution, notes=[*attribution.notes, note])
     return attribution
 
 
@@ -275,8 +276,7 @@ def _concluded(
 
     if cut is not None:
         return judged(left.run_dir, right.run_dir, cut, native=options.native, cap=options.cap)
-    broken = "an engine failed in an intervention on it" if attribution is not None and attribution.broken else ""
-    broken = broken or (lifting.broken if lifting is not None else "")
+    broken = (attribution and attribution.broken) or (lifting and lifting.broken) or ""
     native = options.native and not broken
     lifted = lifting.verdict if lifting is not None else None
     judged_pair = judgement(left.run_dir, right.run_dir, native=native, cap=options.cap, lifted_verdict=lifted)
