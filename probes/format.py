@@ -8,6 +8,7 @@ as it was acknowledged: an unfinished last line or last frame (what a killed pro
 from __future__ import annotations
 
 import json
+import math
 import os
 from array import array
 from collections import defaultdict
@@ -51,6 +52,9 @@ __all__ = [
     "encode_json",
     "encode_line",
     "frame_of",
+    "mapping",
+    "names",
+    "number",
     "read_extents",
     "read_lines",
     "write_manifest",
@@ -253,3 +257,25 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise FormatError(f"{file}: format_version is {version}, {newest}")
     checked: dict[str, Any] = manifest
     return checked
+
+
+def number(value: Any, default: float = math.nan) -> float:
+    """A recorded number, where NaN and infinity are the strings nan, inf and -inf; `default` for anything else."""
+    if isinstance(value, bool) or value is None:
+        return default
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return default
+    except OverflowError:  # an integer beyond the floats
+        return math.inf if value > 0 else -math.inf
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """A recorded JSON object; {} for anything else: a foreign writer's slip is missing evidence, and no crash."""
+    return value if isinstance(value, dict) else {}
+
+
+def names(value: Any) -> list[str]:
+    """A recorded list of names; [] for anything else."""
+    return [str(one) for one in value] if isinstance(value, list) else []

@@ -20,10 +20,11 @@ from urllib.parse import quote
 
 import msgspec
 
+from probes.format import number
 from probes.redaction import scrub
 from reports.nightly_model import LABELS
 from reports.sections.nightly import TONES, duration
-from reports.text import clean, number, show
+from reports.text import clean, show
 
 MARKER = "index.html"
 SPARKS = ("max_delta_logprob", "k1", "compared_tokens", "seconds")

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from reports.text import number
+from probes.format import number
 
 
 @dataclass(frozen=True)

@@ -44,18 +44,6 @@ def _escape(char: str) -> str:
     return char
 
 
-def number(value: Any) -> float:
-    """A number from what a JSON file holds for one ("nan", "-inf", null, a bool); NaN where there is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        value = value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else math.nan
-    try:
-        return float(value)
-    except ValueError:
-        return math.nan
-    except OverflowError:  # an integer beyond the floats
-        return math.inf if value > 0 else -math.inf
-
-
 def show(value: Any, digits: int = 4, group: bool = False) -> str:
     """One value for a person. `digits`: significant digits of a float; `group`: thousands separators in integers too.
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probes.format import SIDES
+from probes.format import SIDES, number
 from reports.model import BETWEEN, Parity, Verdict
-from reports.text import flatten, number
+from reports.text import flatten
 
 # Of every group of `parity.metrics`: the largest difference, the mean one, the signed mean, and what the field watches.
 METRICS = ("max_delta_logprob", "mean_delta_logprob", "k1", "k3", "ess", "tokens")

@@ -9,7 +9,7 @@ from harness.parity.checks.summary import mode_name
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.native_result import NOT_RUN
-from harness.recordings.tables import names
+from probes.format import names
 from reports.model import Finding
 
 

@@ -25,7 +25,7 @@ from harness.parity.facts.seeded import same_sampler
 from harness.parity.facts.weightsync import weight_syncs
 from harness.parity.native.stage import alpha_of, native_stage
 from harness.recordings.store import Recording
-from harness.recordings.tables import mapping, number
+from probes.format import mapping, number
 from reports.text import figure
 from scenarios.lifted import HALF
 

@@ -19,8 +19,7 @@ from harness.parity.facts.lifted_result import LiftedResult
 from harness.parity.facts.native_result import NOT_RUN
 from harness.parity.facts.parameters import engine_infos
 from harness.recordings.store import Recording
-from harness.recordings.tables import mapping
-from probes.format import EVENTS, FormatError, Run
+from probes.format import EVENTS, FormatError, Run, mapping
 from reports.model import Place, Verdict
 from reports.text import counted, figure
 from scenarios.lifted import FOLDER, HALF

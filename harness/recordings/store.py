@@ -20,8 +20,8 @@ import numpy as np
 
 from harness.recordings import scan
 from harness.recordings.seen import Seen
-from harness.recordings.tables import FrameArrays, Spans, Table, arrays_of, number, table_of
-from probes.format import EVENTS, PREFIX, Extent, JournalIndex, Run, decode_header, decode_json
+from harness.recordings.tables import FrameArrays, Spans, Table, arrays_of, table_of
+from probes.format import EVENTS, PREFIX, Extent, JournalIndex, Run, decode_header, decode_json, number
 
 # A verdict asks again and again for the same tables (127 times for 54 frames, counted on a synthetic pair): a run of
 # this size is read once.

@@ -154,23 +154,3 @@ def _column(parts: list[Any]) -> np.ndarray | Rows:
         found: np.ndarray | Rows = parts[0]
         return found
     return Rows.joined(parts) if isinstance(parts[0], Rows) else np.concatenate(parts)
-
-
-def number(value: Any, default: float = float("nan")) -> float:
-    """A recorded number, where NaN and infinity are the strings nan, inf and -inf; `default` for anything else."""
-    if isinstance(value, bool) or value is None:
-        return default
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return default
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    """A recorded JSON object; {} for anything else: a foreign writer's slip is missing evidence, and no crash."""
-    return value if isinstance(value, dict) else {}
-
-
-def names(value: Any) -> list[str]:
-    """A recorded list of names; [] for anything else."""
-    return [str(one) for one in value] if isinstance(value, list) else []

@@ -33,7 +33,7 @@ def find(name: str) -> Callable[[RecordedRun, Path], None]:
 
 def scalars(run: RecordedRun) -> Iterator[tuple[int, dict[str, float]]]:
     """(step, its numbers by name), in the order of the recording."""
-    from reports.text import number
+    from probes.format import number
 
     for index, metrics in enumerate(run.steps):
         step = metrics.get("step")

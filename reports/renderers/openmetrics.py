@@ -9,8 +9,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from probes.format import number
 from reports.renderers import Renderer
-from reports.text import clean, flatten, number
+from reports.text import clean, flatten
 
 if TYPE_CHECKING:
     from reports.model import Verdict

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from probes.format import SIDES
+from probes.format import SIDES, number
 from reports.model import Parity
 from reports.sections.svg import RC, ROLES, StyleSheet
-from reports.text import clean, number, show
+from reports.text import clean, show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from probes.format import number
 from reports.limits import limit_of
 from reports.model import RESIDUE, SUSPICIONS, UNEXPLAINED, Cause, Check, Finding, Parity, Proof, RunSummary, Verdict
-from reports.text import clean, flatten, number, same, show, show_apart
+from reports.text import clean, flatten, same, show, show_apart
 
 MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}  # of a check, by its state
 _NAMES = ("seed",)  # rows whose integer is a name, not an amount

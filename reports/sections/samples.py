@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probes.distribution import pip_install
-from probes.format import PREFIX, FormatError, Frame, decode_header, frame_of, read_extents
+from probes.format import PREFIX, FormatError, Frame, decode_header, frame_of, number, read_extents
 from reports import places
-from reports.text import clean, counted, number
+from reports.text import clean, counted
 
 if TYPE_CHECKING:
     import numpy

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probes import redaction
-from probes.format import EVENTS, MANIFEST, decode_json
+from probes.format import EVENTS, MANIFEST, decode_json, mapping
 from reports import places
 from reports.sections.parity import Fact
 from reports.text import clean
@@ -25,10 +25,10 @@ def of(run: RunSummary) -> list[Fact]:
     """Engine, interpreter, packages, system, processor and GPUs, as far as they were recorded."""
     place = places.of(run.path)
     manifest, seen = _manifest(place), _environment(place)
-    engine, machine, device = (_mapping(value) for value in (
+    engine, machine, device = (mapping(value) for value in (
         manifest.get("environment"), seen.get("machine"), seen.get("device"),
     ))  # fmt: skip
-    packages = _mapping(seen.get("packages")) or _mapping(manifest.get("packages"))
+    packages = mapping(seen.get("packages")) or mapping(manifest.get("packages"))
     version = engine.get("version") or run.rows.get("engine version")
     facts = [("engine", f"{run.backend} {version or ''}"), ("python", engine.get("python_version"))]
     facts += [(name, there) for name, there in packages.items() if name != engine.get("engine")]
@@ -40,10 +40,6 @@ def of(run: RunSummary) -> list[Fact]:
 
 def _shown(value: Any) -> str:
     return clean(value if isinstance(value, str) else json.dumps(value, default=str)).strip()[:200]
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _manifest(path: str) -> dict[str, Any]:
@@ -77,6 +73,6 @@ def _start(file: Path) -> bytes:
 
 def _decoded(data: bytes) -> dict[str, Any]:
     try:
-        return _mapping(redaction.scrub(decode_json(data)))
+        return mapping(redaction.scrub(decode_json(data)))
     except (ValueError, RecursionError):
         return {}

@@ -20,7 +20,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.interventions.bench import Bench
 from harness.parity.interventions.situation import LEAST, Situation, gone, settled
 from harness.parity.verdict import Judged
-from harness.recordings.tables import mapping
+from probes.format import mapping
 from reports.model import Verdict
 from reports.text import counted
 from scenarios.bench.case import Symptoms, Tolerance

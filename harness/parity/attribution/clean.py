@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.parity.gather import gather
 from harness.recordings.store import Recording
-from harness.recordings.tables import mapping, number
+from probes.format import mapping, number
 
 
 def clean(run: Path, *, cap: float | None = None) -> bool:

@@ -13,7 +13,7 @@ from harness.parity.causes.rng import RNG
 from harness.parity.causes.sampler import SPORADIC, excluded
 from harness.parity.interventions.situation import LEAST, Situation
 from harness.parity.interventions.trial import Trial, same, shown
-from harness.recordings.tables import mapping
+from probes.format import mapping
 from reports.text import counted, figure
 from scenarios.bench.case import Fitted
 from scenarios.engines import canonical

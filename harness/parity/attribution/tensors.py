@@ -10,7 +10,7 @@ from harness.parity.causes.family import Seen
 from harness.parity.causes.weights import STALE_WEIGHTS, WEIGHTS
 from harness.parity.interventions.situation import Named, Situation, improves
 from harness.parity.interventions.steps import Undone, add_cause, tell, undo
-from harness.recordings.tables import names as listed
+from probes.format import names as listed
 from reports.model import CauseKey, Proof
 
 LISTED = 8  # stale tensors that are named one by one; more are one cause

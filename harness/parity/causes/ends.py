@@ -18,7 +18,7 @@ from harness.parity.facts.parameters import engine_infos, follows_from, sampling
 from harness.parity.facts.readings import tokenizer
 from harness.parity.interventions.situation import ROOMY, Situation
 from harness.parity.interventions.trial import Trial
-from harness.recordings.tables import mapping, number
+from probes.format import mapping, number
 from reports.model import Cause, Proof
 from reports.text import counted
 

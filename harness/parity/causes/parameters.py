@@ -28,8 +28,7 @@ from harness.parity.facts.parameters import (
 )
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial, same, shown
-from harness.recordings.tables import mapping, number
-from probes.format import SIDES
+from probes.format import SIDES, mapping, number
 from reports.model import Cause, CauseKey, Proof
 from reports.text import counted, figure
 from scenarios.engines.canonical import BY_NAME

@@ -12,7 +12,7 @@ from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, among, restricted, when
 from harness.parity.facts.readings import tokenizer
-from harness.recordings.tables import number
+from probes.format import number
 from reports.model import Cause
 
 

@@ -27,7 +27,7 @@ from harness.parity.facts.parameters import (
     sampling_events,
     sampling_given,
 )
-from harness.recordings.tables import mapping, names
+from probes.format import mapping, names
 from reports.model import SUSPICIONS, Cause, CauseKey, Finding
 from reports.text import counted, figure
 from scenarios.engines import given as native_terms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.parity.checks.registry import Outcome, check, outcome
 from harness.parity.facts.evidence import Evidence, Side
-from harness.recordings.tables import mapping
+from probes.format import mapping
 from reports.model import Finding
 from scenarios.settings import Placement
 

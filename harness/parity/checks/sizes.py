@@ -12,7 +12,7 @@ from harness.parity.checks.surroundings import effect
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.passes import other_passes, shape_of, sizes_of
 from harness.parity.facts.rank_shapes import unequal_ranks
-from harness.recordings.tables import number
+from probes.format import number
 from reports.model import SUSPICIONS, Finding
 from reports.text import counted, figure, show
 

@@ -15,7 +15,7 @@ from harness.parity.facts.confounders import differences, flatten
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.parameters import engine_infos
 from harness.recordings.store import Recording
-from harness.recordings.tables import mapping, number
+from probes.format import mapping, number
 from reports.model import RunSummary
 
 NAN = float("nan")  # in a step that has no number

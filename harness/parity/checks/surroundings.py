@@ -16,7 +16,7 @@ from harness.parity.facts.confounders import differences, learner_devices, learn
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained
-from harness.recordings.tables import mapping, number
+from probes.format import mapping, number
 from reports.model import SUSPICIONS, CheckState, Finding
 from reports.text import counted, figure
 from scenarios.engines import registry

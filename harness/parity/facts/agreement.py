@@ -18,8 +18,9 @@ from harness.parity.facts.evidence import Evidence, Side, weight_version
 from harness.parity.facts.experience import ROUNDINGS, SPACING
 from harness.parity.facts.replayed import replayed
 from harness.recordings.store import Recording
-from harness.recordings.tables import Rows, Table, mapping, names, number
+from harness.recordings.tables import Rows, Table
 from probes import weights
+from probes.format import mapping, names, number
 
 SAME_MEAN = 1e-5  # relative, and absolute below one: float32 sums over a batch in another order
 MOST_BOUNDARIES = 4096  # of a run; more are sampled evenly, for each line has to be parsed

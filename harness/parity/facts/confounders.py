@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.recordings.store import Recording
-from harness.recordings.tables import mapping
+from probes.format import mapping
 from reports.model import Finding
 from scenarios.engines import registry
 

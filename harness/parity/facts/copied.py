@@ -21,7 +21,8 @@ from harness.parity.facts.metrics import SIZEABLE, Mismatch
 from harness.parity.facts.native_result import NativeResult
 from harness.parity.facts.weightsync import LEAST_PROOF
 from harness.recordings.store import Recording
-from harness.recordings.tables import Table, number
+from harness.recordings.tables import Table
+from probes.format import number
 from scenarios.engines import registry
 
 MOST_ALIKE = 0.9  # chosen: of a run's tokens

@@ -10,8 +10,7 @@ from typing import Any
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.ranks import world_size
 from harness.recordings.store import Recording
-from harness.recordings.tables import mapping, number
-from probes.format import SIDES
+from probes.format import SIDES, mapping, number
 from scenarios.settings import Sampling
 
 

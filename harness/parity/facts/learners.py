@@ -10,7 +10,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.gaps import BATCH, CRITIC, LOSSES, NORMS
 from harness.recordings.store import Recording
-from harness.recordings.tables import mapping, number
+from probes.format import mapping, number
 from reports.model import Place
 
 # Equal updates have equal losses; where a framework sums those of its micro-batches in another order, this much apart.

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from harness.recordings.store import Recording
-from harness.recordings.tables import mapping, number
+from probes.format import mapping, number
 from scenarios.engines.engine import Part
 
 DRAWS = ("generate", "rescore")

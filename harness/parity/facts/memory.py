@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.parity.facts.clusters import student
 from harness.recordings.store import Recording
-from harness.recordings.tables import mapping, number
+from probes.format import mapping, number
 
 WHAT = {
     "rss": "resident memory",

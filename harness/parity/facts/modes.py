@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.parity.facts.replayed import replayed
 from harness.recordings.store import Recording
-from harness.recordings.tables import mapping
+from probes.format import mapping
 
 MODES = ("coupled", "greedy", "native")
 REPLAY = "replay"

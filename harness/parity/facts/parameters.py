@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
-from harness.recordings.tables import mapping
+from probes.format import mapping
 from scenarios.engines import given
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.facts.evidence import Evidence, Side
-from harness.recordings.tables import mapping, number
+from probes.format import mapping, number
 
 PASSES = ("_forward", "_minibatch")  # how the names of their phases end
 FEW = 20_000  # lines that are parsed: a run of a million steps has one for each of its micro-batches

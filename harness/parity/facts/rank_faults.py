@@ -18,8 +18,9 @@ import numpy as np
 
 from harness.parity.facts.floor import EPSILON
 from harness.parity.facts.ranks import ANSWERS, Ranks, Share, Updates
-from harness.recordings.tables import Rows, Table, mapping, number
+from harness.recordings.tables import Rows, Table
 from probes import weights
+from probes.format import mapping, number
 from reports.text import counted
 
 SAME = 1e-5  # advantages made again from float32 columns: as other means that are (`agreement`)

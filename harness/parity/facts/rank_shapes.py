@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.parity.facts.evidence import Evidence, Side
-from harness.recordings.tables import number
+from probes.format import number
 
 Share = tuple[float, float, float]  # samples, real tokens, padded tokens
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from harness.recordings.store import Recording
-from harness.recordings.tables import FrameArrays, mapping, number
+from harness.recordings.tables import FrameArrays
+from probes.format import mapping, number
 from reports.text import counted
 
 # Role -> phase in which it answers, and the column of the experience that its answers become.

@@ -15,7 +15,7 @@ from harness.parity.facts.align import Grid
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.reread import Readings
-from harness.recordings.tables import mapping, number
+from probes.format import mapping, number
 
 SHIFTS = (1, -1, 2, -2)
 

@@ -7,7 +7,7 @@ makes of them is a statement about the recorded training, what the engine says o
 from __future__ import annotations
 
 from harness.recordings.store import Recording
-from harness.recordings.tables import mapping
+from probes.format import mapping
 from reports.model import SUSPICIONS, Check, Finding, Verdict
 
 TRAINING, ROLLOUTS = "replay: training half", "replay: rollout half"

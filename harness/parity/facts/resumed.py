@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.parity.facts.evidence import Evidence
 from harness.recordings.store import Recording
-from harness.recordings.tables import mapping, number
+from probes.format import mapping, number
 
 
 def resumed(recording: Recording) -> int:

@@ -18,7 +18,8 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, version_of
 from harness.parity.facts.flips import Learner
 from harness.parity.facts.gaps import CACHED, cached
-from harness.recordings.tables import Table, number
+from harness.recordings.tables import Table
+from probes.format import number
 from reports.model import Finding, Place
 from reports.text import counted, figure
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.recordings.store import Recording
-from harness.recordings.tables import mapping
+from probes.format import mapping
 
 
 def same_sampler(baseline: Recording, candidate: Recording) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from harness.parity.facts.confounders import learner_packages
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.parameters import engine_infos
-from harness.recordings.tables import mapping, number
+from probes.format import mapping, number
 from scenarios.engines.canonical import FILTERS
 
 UNTYPED = ("", "None", "auto")

@@ -18,7 +18,7 @@ import numpy as np
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.sync_record import SyncRecord
-from harness.recordings.tables import mapping, names, number
+from probes.format import mapping, names, number
 from reports.model import Place
 from reports.text import counted, figure
 

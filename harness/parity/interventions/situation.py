@@ -16,7 +16,7 @@ from harness.parity.facts.parameters import engine_given, engine_infos
 from harness.parity.facts.rounding import largest_of, share_of
 from harness.parity.facts.tails import Share
 from harness.parity.interventions.bench import Bench
-from harness.recordings.tables import mapping
+from probes.format import mapping
 from reports.model import RESIDUE, CauseKey, Proof
 from scenarios.bench.case import NUMBERS, Alteration, CaseSample, HeldReport, Symptoms
 

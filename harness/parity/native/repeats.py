@@ -17,7 +17,7 @@ from harness.parity.facts.evidence import Collisions, Evidence, Side
 from harness.parity.facts.native_result import NativeResult
 from harness.parity.facts.parameters import engine_infos
 from harness.parity.native.samples import Samples, tables
-from harness.recordings.tables import mapping
+from probes.format import mapping
 from reports.model import Finding, Place
 from reports.text import figure
 

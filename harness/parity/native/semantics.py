@@ -19,7 +19,7 @@ from harness.parity.facts.readings import SHIFTS, shifted, tempered_bounds, voca
 from harness.parity.facts.tails import Weighed
 from harness.parity.facts.unknowns import filtered
 from harness.parity.native.samples import Samples, Tokens
-from harness.recordings.tables import mapping, number
+from probes.format import mapping, number
 from reports.model import RESIDUE, Finding, Place
 from reports.text import figure
 from scenarios.engines import registry

@@ -20,7 +20,8 @@ from harness.parity.native.repeats import PROMISES, collisions, repeats
 from harness.parity.native.sampler import sampler, unread
 from harness.parity.native.samples import FIRST, SECOND, Samples, samples_of, tables
 from harness.recordings.store import Recording
-from harness.recordings.tables import Table, mapping, number
+from harness.recordings.tables import Table
+from probes.format import mapping, number
 from reports.model import Finding
 from reports.text import figure
 

@@ -23,7 +23,7 @@ from harness.parity.facts.explanation import Explained, Explanation
 from harness.parity.native.repeats import EXCHANGED
 from harness.parity.native.samples import tables
 from harness.parity.native.semantics import RAW, evidence
-from harness.recordings.tables import mapping, number
+from probes.format import mapping, number
 from reports.model import Cause, Proof
 from reports.text import counted, figure
 from scenarios.engines import canonical

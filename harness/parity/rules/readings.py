@@ -18,8 +18,7 @@ from harness.parity.facts.explanation import Explained, Explanation, among, and_
 from harness.parity.facts.readings import SHIFTS
 from harness.parity.facts.reread import Readings
 from harness.parity.facts.tails import FALSE_OUTLIERS
-from harness.recordings.tables import mapping
-from probes.format import SIDES
+from probes.format import SIDES, mapping
 from reports.model import RESIDUE, Cause, Proof
 from reports.text import figure
 

@@ -27,6 +27,7 @@ from probes.format import (
     encode_frame,
     encode_json,
     encode_line,
+    number,
     read_extents,
     read_lines,
     write_manifest,
@@ -409,3 +410,20 @@ def test_the_manifest_is_json_everywhere(tmp_path: Path) -> None:
 def test_json_is_one_line_of_ascii(fields: dict[str, Any]) -> None:
     text = encode_json(fields)
     assert text.isascii() and "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("nan", math.nan),
+        ("-inf", -math.inf),
+        (None, math.nan),
+        (True, math.nan),
+        ("12", 12.0),
+        ("x", math.nan),
+        (10**400, math.inf),
+        ([1], math.nan),
+    ],
+)
+def test_numbers_out_of_json(value: Any, expected: float) -> None:
+    assert number(value) == expected or (math.isnan(number(value)) and math.isnan(expected))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reports.limits import limit_of
 from reports.model import SUSPICIONS, Cause, Check, Parity, Proof, RunSummary
 from reports.sections import parity as arrange
-from reports.text import clean, flatten, number, same, show, show_apart
+from reports.text import clean, flatten, same, show, show_apart
 
 
 @given(st.text())
@@ -85,23 +85,6 @@ def test_unequal_values_look_unequal(values, texts):
 def test_equality_is_a_readers():
     assert same(math.nan, "nan") and same((1, 2), [1, 2.0]) and same({"a": math.nan}, {"a": math.nan})
     assert not same(True, 1) and not same("1", 1) and not same([1], [1, 2]) and not same({"a": 1}, {"b": 1})
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("nan", math.nan),
-        ("-inf", -math.inf),
-        (None, math.nan),
-        (True, math.nan),
-        ("12", 12.0),
-        ("x", math.nan),
-        (10**400, math.inf),
-        ([1], math.nan),
-    ],
-)
-def test_numbers_out_of_json(value, expected):
-    assert number(value) == expected or (math.isnan(number(value)) and math.isnan(expected))
 
 
 def test_nested_dictionaries_flatten_with_their_groups():
