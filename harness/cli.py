@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from harness import leaving
 from harness.commands import (
     adapters,
     bisect,
@@ -42,7 +43,7 @@ from harness.commands import (
     up,
     watch,
 )
-from harness.errors import ERROR_FILE, HarnessError, Interrupted, Terminated
+from harness.errors import ERROR_FILE, STARTER, HarnessError, Interrupted, Terminated
 from probes import redaction
 from reports import places
 from reports.text import clean_lines
@@ -175,6 +176,8 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. Nothing but `HARNESS_DEBUG=1` shows a traceback."""
     signal.signal(signal.SIGTERM, _terminated)
+    if starter := os.environ.pop(STARTER, ""):
+        leaving.with_parent(int(starter))
     code = _run(arguments)
     try:
         sys.stdout.flush()

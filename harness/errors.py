@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 # Of the environment: a file to which a command also writes the error that it ends with, for whoever started it.
 ERROR_FILE = "RLHF_HARNESS_ERROR_FILE"
+# The pid of whoever started it, with whom a command ends.
+STARTER = "RLHF_HARNESS_STARTER"
 
 
 class HarnessError(Exception):

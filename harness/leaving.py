@@ -1,11 +1,15 @@
-"""What is removed when this process ends, also where it leaves without Python's own handlers (`harness.entry`)."""
+"""What is removed when this process ends, also where it leaves without Python's own handlers (`harness.entry`); and
+with whom it ends."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import os
+import signal
 from collections.abc import Callable
 
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _pending: list[Callable[[], object]] = []
 
 
@@ -21,3 +25,12 @@ def now() -> None:
     while _pending:
         with contextlib.suppress(Exception):
             _pending.pop()()
+
+
+def with_parent(pid: int) -> None:
+    """Let SIGTERM end this process when its parent `pid` has ended, be it by SIGKILL."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != pid:  # before we asked for it
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,6 +86,7 @@ def nightly(
     owner = "me"
     expires = 2030-01-31
     """
+    from harness.errors import BadInput
     from harness.nightly import matrix as matrices
     from harness.nightly.history import History, Retention
     from harness.nightly.known import load as load_known
@@ -93,6 +95,11 @@ def nightly(
     from harness.nightly.plan import plan
     from reports.text import clean
 
+    if resume and only:
+        raise BadInput(
+            "--resume runs every cell that the night lacks, and takes no --only",
+            fix="--resume   # without --only",
+        )
     loaded, cells = matrices.load(matrix)
     entries = load_known(matrix.parent / loaded.known) if loaded.known else ()
     kept = Retention(
@@ -118,18 +125,19 @@ def nightly(
         if address:
             nodes.refuse_unshared(out)
         past = opened.enter_context(History.at(history))
-        number, chosen = _to_run(past, loaded.name, chosen, resume)
+        number, chosen, gone = _to_run(past, loaded.name, chosen, resume)
         tonight = plan(chosen, past.seen(loaded.name), place, budget_s)
         ran = Nightly(past, out, entries, say, place)
         if number is None:
             number = past.begin(loaded.name, [one.cell.name for one in tonight.chosen], tonight.left_out)
         opened.enter_context(_alone(out / f".night-{number:05d}", number))
+        opened.enter_context(_noted())
         late = ran.cells(
             number,
             [one.cell for one in tonight.chosen],
             lambda: budget_s is None or time.monotonic() - started < budget_s,
         )
-        left_out = [*tonight.left_out, *((cell.name, "the budget was used up") for cell in late)]
+        left_out = [*gone, *tonight.left_out, *((cell.name, "the budget was used up") for cell in late)]
         night = ran.finish(number, left_out)
         past.prune(kept, out)
     show(night, format)
@@ -155,6 +163,16 @@ def _alone(lock: Path, number: int) -> Iterator[None]:
             lock.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def _noted() -> Iterator[None]:
+    """Whoever interrupts a night is told how it goes on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        error.add_note("the same command with --resume goes on")
+        raise
+
+
 def _refuse_unusable(out: Path) -> None:
     """Raises BadInput where the recordings of a night could not be written: before it begins."""
     import tempfile
@@ -173,17 +191,22 @@ def _refuse_unusable(out: Path) -> None:
         ) from error
 
 
-def _to_run(past: History, name: str, chosen: list[Cell], resume: bool) -> tuple[int | None, list[Cell]]:
-    """The night to go on with (None: a new one) and its cells. Raises BadInput where there is none."""
+def _to_run(
+    past: History, name: str, chosen: list[Cell], resume: bool
+) -> tuple[int | None, list[Cell], list[tuple[str, str]]]:
+    """The night to go on with (None: a new one), its cells, and those of them that the matrix no longer has, with this
+    reason. Raises BadInput where there is no such night."""
     from harness.errors import BadInput
 
     if not resume:
-        return None, chosen
+        return None, chosen, []
     cut = past.unfinished(name)
     if cut is None:
         raise BadInput(f"no night of {name} was cut on this machine", fix="harness nightly MATRIX.toml")
     number, wanted = cut
-    return number, [cell for cell in chosen if cell.name in wanted]
+    there = {cell.name for cell in chosen}
+    gone = [(one, "the matrix no longer has it") for one in wanted if one not in there]
+    return number, [cell for cell in chosen if cell.name in wanted], gone
 
 
 def _dry_run(history: str, name: str, chosen: list[Cell], resume: bool, place: Place, budget_s: float | None) -> Plan:
@@ -193,8 +216,9 @@ def _dry_run(history: str, name: str, chosen: list[Cell], resume: bool, place: P
 
     try:
         with History.at(history, create=False) as past:
-            _, chosen = _to_run(past, name, chosen, resume)
-            return plan(chosen, past.seen(name), place, budget_s)
+            _, chosen, gone = _to_run(past, name, chosen, resume)
+            tonight = plan(chosen, past.seen(name), place, budget_s)
+            return replace(tonight, left_out=(*gone, *tonight.left_out))
     except NoHistory:
         if resume:
             raise

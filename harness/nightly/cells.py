@@ -16,7 +16,7 @@ from typing import IO
 from harness import verdict_file
 from harness.cluster.launch import nothing_left
 from harness.envs.install import end
-from harness.errors import ERROR_FILE
+from harness.errors import ERROR_FILE, STARTER
 from harness.nightly.matrix import Cell, Pair, Suite
 from harness.nightly.observation import Observation, failed, observed, of_suite
 from reports.model import Verdict
@@ -61,11 +61,13 @@ def launch(
     environ: Mapping[str, str] | None = None,
     command: Sequence[str] = (),
 ) -> tuple[int | None, float]:
-    """(exit code, None at the time limit; seconds) of `harness WORDS` as a process of its own; output, log and error
-    lie in `place`. `command`: what is in place of `harness`; empty: COMMAND."""
+    """(exit code, None at the time limit; seconds) of `harness WORDS` as a process of its own, which ends with this
+    one however that ends; output, log and error lie in `place`. `command`: what is in place of `harness`; empty:
+    COMMAND."""
     place.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    environ = {**(os.environ if environ is None else environ), ERROR_FILE: str(place.resolve() / _ERROR)}
+    own = {ERROR_FILE: str(place.resolve() / _ERROR), STARTER: str(os.getpid())}
+    environ = {**(os.environ if environ is None else environ), **own}
     with (place / "output.json").open("wb") as output, (place / "log.txt").open("wb") as log:
         code = process([*(command or COMMAND), *words], limit_s, output=output, log=log, environ=environ)
     return code, time.monotonic() - started

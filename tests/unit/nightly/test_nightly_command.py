@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -152,6 +153,27 @@ def test_a_cell_that_is_killed_leaves_no_process_in_any_session(folder: Path) ->
     assert support.running(str(folder)) == []
 
 
+def test_a_cell_ends_with_a_night_that_is_killed(tmp_path: Path) -> None:
+    """One that ran on would run beside itself as soon as the night is resumed."""
+    asleep = str(tmp_path / "asleep")
+    words = ["watch", "--out", str(tmp_path / "w"), "--", sys.executable, "-c", "import time; time.sleep(600)", asleep]
+    program = f"from pathlib import Path; from harness.nightly import cells; cells.launch({words}, Path('place'), 600)"
+    path = os.pathsep.join(filter(None, sys.path))
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}
+    ) as night:
+        wait_until(lambda: len([line for line in support.running(asleep) if "watch" not in line]) == 1)
+        night.kill()
+    wait_until(lambda: not support.running(asleep))
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    by = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < by
+        time.sleep(0.05)
+
+
 def test_a_cell_is_ended_at_its_limit_with_its_children_and_tried_again(folder: Path) -> None:
     (folder / "matrix.toml").write_text(
         'name = "slow"\n[[include]]\npair = ["hf", "vllm"]\nlimit = "2s"\nretries = 1\n'
@@ -179,7 +201,9 @@ def test_known_differences_do_not_count_until_they_expire(folder: Path) -> None:
     assert run() == 0 and statuses(4)["hf-vllm/ppo-tiny"] == "STILL FAILING"
 
 
-def test_a_night_that_was_cut_is_resumed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_night_that_was_cut_is_resumed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from harness.nightly.night import Nightly
 
     kept = Nightly._cell
@@ -192,11 +216,31 @@ def test_a_night_that_was_cut_is_resumed(folder: Path, monkeypatch: pytest.Monke
     (folder / "matrix.toml").write_text(support.MATRIX + LACKING)
     monkeypatch.setattr(Nightly, "_cell", cut)
     assert run() == 130
+    assert "interrupted; the same command with --resume goes on" in capsys.readouterr().err
     monkeypatch.setattr(Nightly, "_cell", kept)
+    assert run("--resume", "--only", "hf-hf") == 2  # it would end the night without the others
+    assert "takes no --only" in capsys.readouterr().err
     assert run("--resume") == 0
     assert len(statuses(1)) == 3
     assert "needs 9,999 GPUs, which this machine does not have" in Path("runs/nightly/night-00001/night.md").read_text()
     assert run("--resume") == 2
+
+
+def test_a_cell_that_the_matrix_lost_since_the_night_was_cut_is_said_not_to_have_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from harness.nightly.night import Nightly
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Nightly, "_cell", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run() == 130
+    lost = '[[include]]\npair = ["hf", "sglang"]\n'
+    assert support.MATRIX.endswith(lost)
+    (folder / "matrix.toml").write_text(support.MATRIX.removesuffix(lost))
+    told = "hf-sglang/ppo-tiny  not run: the matrix no longer has it"
+    assert run("--resume", "--dry-run") == 0 and told in capsys.readouterr().out
+    assert run("--resume") == 0 and len(statuses(1)) == 2
+    assert "the matrix no longer has it" in Path("runs/nightly/night-00001/night.md").read_text()
 
 
 def test_a_night_that_is_still_running_is_not_resumed(
