@@ -61,17 +61,19 @@ class Job:
         """A name that may be that of a file."""
         return re.sub(r"[^\w.-]", "-", self.name or Path(self.words[0]).name, flags=re.ASCII)[:60] or "job"
 
-    def script(self, head: str, directives: str = "", launcher: str = "", doctor: str = "") -> str:
+    def script(self, head: str, directives: str = "", launcher: str = "", doctor: str = "", watch: str = "") -> str:
         """The script. `head`: what is the launcher's own, in the shell. `launcher`: words of shell before the command,
-        torchrun and its options say; `doctor`: of its options, before the user's."""
+        torchrun and its options say; `doctor`, `watch`: of their options."""
         from harness.commands.options import seconds
 
+        watch = f" {watch}" if watch else ""
         command = f"{launcher} {' '.join(map(self._word, self.words))}".strip()
         wrapper = "record" if self.record else "watch"
         return _SCRIPT.format(
             directives=directives, head=head, setup=self.setup or "true", early=self.early,
             doctor=f"{doctor} {shlex.join(shlex.split(self.doctor))}".strip(), stall_s=f"{seconds(self.stall):g}",
-            job=f'{wrapper} --stall {shlex.quote(self.stall)} --on-stall end --out "$HARNESS_OUT/$NODE" -- {command}',
+            job=f'{wrapper} --stall {shlex.quote(self.stall)} --on-stall end{watch} --out "$HARNESS_OUT/$NODE" '
+            f"-- {command}",
         )  # fmt: skip
 
     def _word(self, word: str) -> str:

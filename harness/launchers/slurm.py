@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,13 @@ def command(
     stall: _job.Stall = _job.STALL,
     setup: _job.Setup = "",
     doctor: _job.Doctor = "",
+    local: Annotated[
+        str,
+        typer.Option(
+            help="a directory that each node has of its own, /tmp say, for nodes that share none: each watch serves "
+            "its evidence, and the first node asks for it"
+        ),
+    ] = "",
     sbatch: Annotated[
         list[str] | None, typer.Option(help="another option for sbatch, such as --gpus-per-node=8; may be repeated")
     ] = None,
@@ -34,7 +42,8 @@ def command(
     It runs harness doctor on every node and starts nothing where that fails; it runs the command under harness watch
     on every node and ends it when it hangs (exit code 86), also when only the evidence of all nodes together says so;
     and before the time limit it takes evidence on every node and judges it. With --ray it starts Ray on every node
-    and the command on the first, in that cluster. $SLURM_... and $MASTER_... in the command are those of the job.
+    and the command on the first, in that cluster. With --local it needs no folder that all nodes can write.
+    $SLURM_... and $MASTER_... in the command are those of the job.
     """
     from harness.errors import BadInput
     from harness.launchers import write
@@ -42,12 +51,22 @@ def command(
     wrong = next((option for option in sbatch or () if not re.fullmatch(r"--?[A-Za-z][\w-]*(=.*)?", option)), None)
     if wrong is not None:
         raise BadInput(f"{wrong!r} is no option of sbatch", fix="--sbatch=--gpus-per-node=8")
+    if local and record:
+        raise BadInput("harness record serves no evidence", fix="leave out --record, or --local")
+    if local and not local.startswith("/"):
+        raise BadInput(f"--local {local} is not the same on every node", fix="--local /tmp")
     _node.refuse_early(time, _seconds(time), early)
     job = _job.Job(words, stall, setup, doctor, early, record, name, variables=r"(?:SLURM|MASTER)_\w+")
     asked = [f"--nodes={nodes}", "--ntasks-per-node=1", *([f"--time={time}"] if time else []), *(sbatch or [])]
     options = [f"--job-name={job.title}", "--output=%x-%j.log", *asked, f"--signal=B:USR1@{early}"]
-    head = _HEAD + (f"{_node.on_ray(setup)}{_RAY.replace('SETUP', setup or 'true')}" if ray else _ON_EVERY_NODE)
-    script = job.script(head, directives="\n".join(f"#SBATCH {option}" for option in options))
+    served = bool(local) and not ray  # the first node sees all of a Ray cluster
+    start = f"{_node.on_ray(setup)}{_RAY.replace('SETUP', setup or 'true')}" if ray else _ON_EVERY_NODE
+    head = _HEAD.replace("FOLDER", shlex.quote(local) if local else '"$SLURM_SUBMIT_DIR"') + start
+    script = job.script(
+        head + (_SERVED if served else ""),
+        directives="\n".join(f"#SBATCH {option}" for option in options),
+        watch='--serve "$(address)" --serve-after 1s' if served else "",
+    )
     write({f"{job.title}.sbatch": script}, out, _job.command_line(context))
 
 
@@ -74,13 +93,14 @@ def _seconds(time: str) -> float:
 _HEAD = """\
 [ "${SLURM_JOB_ID:-}" ] || refuse 2 "this is a batch script, and no Slurm runs it; fix: sbatch $0"
 NODES=$SLURM_JOB_NUM_NODES
-export HARNESS_OUT="$SLURM_SUBMIT_DIR/harness-$SLURM_JOB_ID"
+export HARNESS_OUT=FOLDER/harness-$SLURM_JOB_ID
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 mkdir -p "$HARNESS_OUT"
 
 on_every_node() {
-    srun --overlap --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 bash -c "export NODE=\\$SLURMD_NODENAME; $1"
+    srun --overlap --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 \\
+        bash -c 'export NODE=$SLURMD_NODENAME; mkdir -p "$HARNESS_OUT" && eval "$0"' "$1"
 }
 first() { on_every_node look_first; }
 stop() { :; } # Slurm ends what the job has left
@@ -88,6 +108,23 @@ stop() { :; } # Slurm ends what the job has left
 _ON_EVERY_NODE = """\
 start() { on_every_node job; }
 look_everywhere() { on_every_node look; }
+"""
+# A port for each node, below that of torchrun: several nodes may be one host.
+_SERVED = """\
+export RLHF_HARNESS_TOKEN WATCHES
+RLHF_HARNESS_TOKEN=$(head -c 32 /dev/urandom | base64)
+WATCHES=$(scontrol show node --oneliner "$SLURM_JOB_NODELIST" | grep -oE '(NodeName|NodeAddr)=[^ ]+' |
+    awk -F= -v port=$((12000 + 16 * SLURM_JOB_ID % 8000)) \\
+        '$1 == "NodeName" { name = $2 } $1 == "NodeAddr" { print name, $2 ":" port + node++ }')
+
+address() { awk -v node="$NODE" '$1 == node { print $2 }' <<< "$WATCHES"; }
+export -f address
+
+look_together() { # every watch takes its evidence when it is asked for it
+    export LOOK="$HARNESS_OUT/$1"
+    mkdir -p "$LOOK"
+    judge "$LOOK" $(awk '{ print "http://" $2 }' <<< "$WATCHES")
+}
 """
 # The batch script runs on the first node, where the command does. Its watch and its looks see all nodes through Ray.
 # RAY_CPUS: left to itself, Ray counts the CPUs of the machine, not those of the allocation.

@@ -29,7 +29,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" /
 
 import test_nodes_scale as synthesis  # noqa: E402
 
-from harness.triage import run  # noqa: E402
 from harness.triage.remote import gather, serve  # noqa: E402
 
 pytestmark = pytest.mark.benchmark
@@ -43,6 +42,7 @@ class Figures(NamedTuple):
     gathered_s: float
     cpu_s: float  # of who asks, unpacking included
     verdict_s: float
+    verdict_cpu_s: float
     mib: float  # as it lies on the disk afterwards
 
 
@@ -77,10 +77,9 @@ def measured(folders: list[Path], out: Path) -> Figures:
         gathered = gather.gather(urls, TOKEN, out)
         gathered_s, cpu_s = time.perf_counter() - began, _cpu_s() - cpu
     assert not gathered.silent
-    began = time.perf_counter()
-    run.triage([str(folder) for folder in gathered.folders])
+    _, verdict_s, verdict_cpu_s = synthesis.judged(gathered.folders)
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
-    return Figures(len(folders), gathered_s, cpu_s, time.perf_counter() - began, size / 2**20)
+    return Figures(len(folders), gathered_s, cpu_s, verdict_s, verdict_cpu_s, size / 2**20)
 
 
 def _cpu_s() -> float:

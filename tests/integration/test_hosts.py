@@ -36,7 +36,7 @@ def keep_alive():
 
 dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=30))
 for step in range(int(sys.argv[2])):
-    if sys.argv[1] == "stops" and dist.get_rank() == 3 and step == 2 * {UNDER_WAY}:
+    if sys.argv[1] == "stops" and dist.get_rank() == dist.get_world_size() - 1 and step == 2 * {UNDER_WAY}:
         keep_alive()
     dist.all_reduce(torch.ones(1000))
     if step == {UNDER_WAY}:
@@ -69,6 +69,7 @@ class Job:
         (root / "job.py").write_text(JOB)
         (root / "token").write_text("the token of this job's nodes")
         self.hosts, self.folders = hosts, [root / name for name in hosts.names]
+        self.size = ranks * len(self.folders)
         self.processes = []
         for host, folder in enumerate(self.folders):
             words = lab.torchrun(
@@ -78,7 +79,7 @@ class Job:
             self.processes.append(hosts.start(host, watched, root / f"{lab.NAMES[host]}.log", **environ))
 
     def under_way(self) -> None:
-        lab.wait_for(lambda: len(list(self.root.glob("rank-?"))) == 4, 60, self.log)
+        lab.wait_for(lambda: len(list(self.root.glob("rank-?"))) == self.size, 60, self.log)
 
     def looked_at(self, *numbers: int) -> None:
         for folder in (self.folders[number] for number in numbers):

@@ -114,6 +114,7 @@ nodes = ray.get([rank.train.remote(number) for number, rank in enumerate([Rank.r
 print("ranks on", len(set(nodes)), "nodes of", len(ray.nodes()), flush=True)
 sys.exit(3 if mode == "fails" else 0)
 """
+OWN = "own"  # in the place of a folder that each node has of its own
 SETUP = f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH PYTHONPATH={shlex.quote(str(ROOT))}"
 
 
@@ -163,14 +164,14 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
                 daemon.wait(30)
 
 
-def left_over(kept: Path, after_s: float = 10.0) -> list[str]:
-    """Processes of a batch script that are alive so long after its end."""
+def left_over(folder: Path, after_s: float = 10.0) -> list[str]:
+    """Processes of the batch script of this folder that are alive so long after its end."""
     by = time.monotonic() + after_s
     while True:
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if (process / "cwd").samefile(kept.parent):
+                if (process / "cwd").samefile(folder):
                     found.append((process / "cmdline").read_text().replace("\0", " "))
         if not found or time.monotonic() > by:
             return found
@@ -186,7 +187,8 @@ def submitted(folder: Path, environment: dict[str, str], *options: str, job: str
     done = subprocess.run(
         ["sbatch", "--wait", script.name], cwd=folder, env=environment, capture_output=True, text=True, timeout=800
     )
-    return done.returncode, next(folder.glob("*.log")).read_text(errors="replace"), next(folder.glob("harness-*"))
+    [kept] = [*folder.glob("harness-*"), *folder.glob(f"{OWN}/harness-*")]
+    return done.returncode, next(folder.glob("*.log")).read_text(errors="replace"), kept
 
 
 def test_a_job_that_hangs_is_named_and_ended_in_its_allocation(tmp_path: Path, slurm: dict[str, str]) -> None:
@@ -214,18 +216,22 @@ def across() -> tuple[list[str], str]:
 
 
 @pytest.mark.night
+@pytest.mark.parametrize("local", [False, True])
 def test_a_hang_whose_culprit_is_on_another_node_is_named_and_ended(
-    tmp_path: Path, slurm: dict[str, str], across: tuple[list[str], str]
+    tmp_path: Path, slurm: dict[str, str], across: tuple[list[str], str], local: bool
 ) -> None:
     options, launch = across
+    options += ["--local", str(tmp_path / OWN)] if local else []
     code, log, kept = submitted(tmp_path, slurm, *options, "--stall", "5s", job="stops", launch=launch)
     assert code == 86 and "the job hangs and is ended" in log, log
     assert "HUNG" not in {json.loads(file.read_text())["verdict"] for file in kept.glob("n?/verdict.json")}
     for look in (1, 2):
         verdict = json.loads((kept / f"look-{look}" / "verdict.json").read_text())
+        served = {path.name.partition("-")[0] for path in (kept / f"look-{look}").iterdir() if path.is_dir()}
+        assert served == ({"127.0.0.1"} if local else {"n1", "n2"}), "the address of its watch, or the node itself"
         assert verdict["verdict"] == "HUNG" and verdict["coverage"]["ranks"] == 2, verdict["reason"]
         assert [one["rank"] for one in verdict["triage"]["culprits"]] == [1]
-    assert not left_over(kept)
+    assert not left_over(tmp_path)
 
 
 @pytest.mark.night
@@ -237,7 +243,7 @@ def test_a_pause_that_is_over_at_the_second_look_ends_nothing(
     assert code == 0 and "is ended" not in log, log
     first, second = (json.loads((kept / f"look-{look}" / "verdict.json").read_text())["verdict"] for look in (1, 2))
     assert first == "HUNG" != second
-    assert not left_over(kept)
+    assert not left_over(tmp_path)
 
 
 @pytest.mark.night
@@ -273,7 +279,7 @@ def test_a_ray_cluster_in_an_allocation(
     else:
         assert "ranks on 2 nodes of 2" in log, log
     # Without cgroups Slurm does not see the agents whose raylet is gone; they look after it themselves.
-    assert not left_over(next(tmp_path.glob("harness-*")), after_s=60.0)
+    assert not left_over(tmp_path, after_s=60.0)
 
 
 def test_a_node_that_will_fail_is_told_before_anything_starts(tmp_path: Path, slurm: dict[str, str]) -> None:

@@ -381,6 +381,21 @@ def test_a_batch_script_of_slurm_is_bash_and_replaces_only_variables_of_the_job(
     assert cli.main(again) == 0 and (folder / "torchrun.sbatch").read_text() == script
 
 
+def test_the_watches_of_nodes_that_share_no_folder_serve_their_evidence(folder: Path) -> None:
+    """But under Ray, where the first node sees all."""
+    served = {}
+    for name, options in {
+        "plain": [],
+        "local": ["--local", "/scratch"],
+        "ray": ["--local", "/scratch", "--ray"],
+    }.items():
+        assert cli.main(["render", "slurm", *options, "--name", name, "--", "true"]) == 0
+        script = (folder / f"{name}.sbatch").read_text()
+        assert subprocess.run(["bash", "-n", f"{name}.sbatch"], check=False).returncode == 0
+        served[name] = "--serve" in script, "HARNESS_OUT=/scratch/harness-" in script
+    assert served == {"plain": (False, False), "local": (True, True), "ray": (False, True)}
+
+
 @pytest.mark.parametrize(
     ("time", "limit"),
     [("90", 5400), ("5:30", 330), ("1:00:00", 3600), ("2-12", 216000), ("1-0:30", 88200), ("1-1:1:1", 90061),
@@ -392,8 +407,9 @@ def test_the_time_limits_of_sbatch(time: str, limit: float) -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(["--stall", "soon"], "soon"), (["--sbatch=gpus 8"], "no option of sbatch"), (["--nodes", "0"], "greater than")],
-)
+    [(["--stall", "soon"], "soon"), (["--sbatch=gpus 8"], "no option of sbatch"), (["--nodes", "0"], "greater than"),
+     (["--local", "runs"], "not the same on every node"), (["--local", "/tmp", "--record"], "serves no evidence")],
+)  # fmt: skip
 def test_bad_options_of_slurm_are_refused(
     folder: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
