@@ -22,7 +22,7 @@ import msgspec
 
 from probes.format import number
 from probes.redaction import scrub
-from reports.nightly_model import LABELS
+from reports.nightly_model import LABELS, to_read
 from reports.sections.nightly import TONES, duration
 from reports.text import clean, show
 
@@ -160,8 +160,8 @@ def _cell(
 def _night(folder: Path, row: Any, start: str) -> str:
     tone = TONES.get(row.status, "warn")
     report = ""
-    if row.path and not row.removed and (file := Path(row.path) / "report.html").is_file():
-        report = f'<a href="{quote(os.path.relpath(file, folder / "cells"))}">report</a>'
+    if row.path and not row.removed and (file := Path(to_read(row.path, row.verdict))).is_file():
+        report = f'<a href="{quote(os.path.relpath(file, folder / "cells"))}">{file.stem}</a>'
     return (
         f'<tr><td>{row.night_id}</td><td>{_text(_minute(start))}</td><td><b class="{tone}">{_text(row.status)}</b></td>'
         f"<td>{_text(row.verdict)}</td><td class='told'>{'<br>'.join(_told(row.changes))}</td><td>{report}</td></tr>\n"

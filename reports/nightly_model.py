@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from reports import codec
@@ -16,6 +17,15 @@ LABELS = {  # of metrics whose names are no words
     "native_samples": "native samples",
 }  # fmt: skip
 CHANGED: tuple[Status, ...] = ("REGRESSED", "FLAKY", "FIXED", "NEW", "COULD NOT RUN")
+
+
+_TO_READ = {"ERROR": "log.txt", "PASSED": "suite.md", "FAILED": "suite.md"}  # by verdict; the last two are a suite's
+
+
+def to_read(recording: str, verdict: str) -> str:
+    """The file that shows what a cell did: the report of its verdict, the table of a suite of planted faults, or the
+    log of one that wrote none."""
+    return str(Path(recording) / _TO_READ.get(verdict, "report.html")) if recording else ""
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,8 @@ def _zip(staging: Path, manifest: Manifest, out: Path) -> None:
     except OSError as error:
         raise HarnessError(f"{out} cannot be written: {error.strerror}", fix="--out FILE") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a file system that is read-only
+            temporary.unlink()
 
 
 def _page_first(manifest: Manifest) -> Iterator[str]:

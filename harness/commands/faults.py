@@ -108,6 +108,8 @@ def run(
         if format == "text":
             tables.print_outcome(outcome)
     result = lab.score(rows)
+    if folder is not None:
+        (folder / "suite.md").write_text(tables.as_markdown(rows, result), encoding="utf-8")
     if format == "text":
         print(result.line)
     elif format == "json":

@@ -26,10 +26,10 @@ from sqlalchemy.engine import URL, make_url
 from harness import dates, extras, verdict_file
 from harness.errors import HarnessError
 from harness.nightly.judge import WINDOW, Past
-from harness.nightly.observation import Facts, Observation, to_read
+from harness.nightly.observation import Facts, Observation
 from probes.format import number
 from reports import codec
-from reports.nightly_model import CellResult, Change, Night
+from reports.nightly_model import CellResult, Change, Night, to_read
 
 DEFAULT = Path("runs") / "nightly" / "history.db"
 _LOCK = 0x6E696768746C79  # of PostgreSQL's advisory locks: "nightly"

@@ -15,10 +15,9 @@ from harness.nightly.history import History
 from harness.nightly.judge import judge, settle
 from harness.nightly.known import Known
 from harness.nightly.matrix import Cell, Pair, Suite
-from harness.nightly.observation import to_read
 from harness.nightly.place import Here, Place
 from probes.files import write_whole
-from reports.nightly_model import CellResult, Night
+from reports.nightly_model import CellResult, Night, to_read
 
 
 @dataclass

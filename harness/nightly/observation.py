@@ -66,11 +66,6 @@ def group_and_name(key: str) -> tuple[str, str]:
     return group, name
 
 
-def to_read(recording: str, verdict: str) -> str:
-    """The file that shows what a cell did: the report of its verdict, or the log of one that wrote none."""
-    return str(Path(recording) / ("log.txt" if verdict == "ERROR" else "report.html")) if recording else ""
-
-
 def failed(reason: str, *, seconds: float = 0.0, recording: str = "") -> Observation:
     """A run that gave no verdict."""
     return Observation("ERROR", 2, reason, seconds=seconds, recording=recording)

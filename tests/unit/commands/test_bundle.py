@@ -22,7 +22,7 @@ from harness.bundle.contents import contents
 from harness.bundle.manifest import INDEX, NAME, Manifest, Member
 from harness.bundle.packing import pack
 from harness.bundle.prompts import PromptHash
-from harness.errors import BadInput
+from harness.errors import BadInput, HarnessError
 from harness.parity.runs.run import diff
 from harness.triage import directory
 from probes.format import Flat, FormatError, Run, write_manifest
@@ -327,6 +327,8 @@ def test_what_cannot_be_packed_says_why(folder: Path, tmp_path: Path) -> None:
     finally:
         (folder / "kept").rename(folder / "verdict.json")
     assert "verdict.json cannot be read" in manifest.notes[0] and manifest.kind == "pair"
+    with pytest.raises(HarnessError, match=r"c\.zip cannot be written: Not a directory"):
+        pack([folder], tmp_path / "b.zip" / "c.zip")
 
 
 def test_a_path_that_is_no_bundle_stays_as_it_is(tmp_path: Path) -> None:

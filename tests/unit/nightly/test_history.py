@@ -21,6 +21,7 @@ from harness import cli
 sqlalchemy = pytest.importorskip("sqlalchemy", reason="the extra [nightly] is not installed")
 from harness.nightly import history as histories  # noqa: E402
 from harness.nightly.history import History, HistoryUnusable, NoHistory, Retention  # noqa: E402
+from reports.dashboard import write  # noqa: E402
 from reports.nightly_model import CellResult, Change  # noqa: E402
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"))
@@ -302,6 +303,23 @@ def test_recordings_go_and_verdicts_stay(tmp_path: Path) -> None:
         assert kept() == [] and outside.exists() and len(history.past("a")) == 5
         assert history.night(2).results[0].report == ""
         assert history.night(5).results[0].report == f"{outside}/report.html", "it lies below another --out, and stays"
+
+
+def test_the_dashboard_links_what_there_is_to_read_of_each_cell(tmp_path: Path) -> None:
+    with History.at(str(tmp_path / "history.db")) as history:
+        night = history.begin("trial", [], [])
+        for verdict, name in (("EQUIVALENT", "report.html"), ("PASSED", "suite.md"), ("ERROR", "log.txt")):
+            (tmp_path / verdict).mkdir()
+            (tmp_path / verdict / name).touch()
+            one = dataclasses.replace(
+                support.observation(), verdict=verdict, recording=str(tmp_path / verdict), exit_code=0
+            )
+            support.keep(history, night, verdict, one)
+        assert [Path(one.report).is_file() for one in history.night(night).results] == [True] * 3
+        write(tmp_path / "site", [(night, "2026-01-01")], history.course(1))
+    pages = "".join(page.read_text() for page in (tmp_path / "site" / "cells").iterdir())
+    for link in ("EQUIVALENT/report.html", "PASSED/suite.md", "ERROR/log.txt"):
+        assert f'<a href="../../{link}">' in pages
 
 
 def test_second_runs_go_with_the_recording_of_their_cell(tmp_path: Path) -> None:

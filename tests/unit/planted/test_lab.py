@@ -344,7 +344,9 @@ def test_the_list_holds_both_suites_in_every_format() -> None:
     assert table.startswith("| name |") and "| stale-tensor |" in table and "trip-micro" not in table
 
 
-def test_a_run_prints_each_fault_and_a_score_and_leaves_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_prints_each_fault_and_a_score_and_leaves_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def outcomes(hangs: list[Hang], **options: object) -> list[Outcome]:
         return [judged(hang, right, seconds=3.0) for hang in hangs]
 
@@ -370,8 +372,10 @@ def test_a_run_prints_each_fault_and_a_score_and_leaves_with_it(monkeypatch: pyt
     assert "not named: rank 1" in bad.output
     data = json.loads(runner.invoke(app, ["faults", "run", "trip-micro", "--format", "json"]).output)
     assert data["score"]["wrong"] == ["trip-micro"] and data["outcomes"][0]["false_blame"]
-    table = runner.invoke(app, ["faults", "run", "trip-micro", "--format", "md"]).output
+    words = ["faults", "run", "trip-micro", "--format", "md", "--out", str(tmp_path)]
+    table = runner.invoke(app, words).output
     assert "| trip-micro | K1 | HUNG | yes | 3.0 | no | no |" in table
+    assert (tmp_path / "suite.md").read_text() == table
 
 
 def test_dumps_of_a_wedge_are_judged_without_a_process(tmp_path: Path) -> None:
