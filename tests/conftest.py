@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -57,3 +59,22 @@ def _secrets_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_known_pattern", None)
     redaction._cached.cache_clear()
     redaction._harmless.clear()
+
+
+@pytest.fixture
+def sigterm() -> Iterator[None]:
+    """The handler of SIGTERM that was in place before the command line put its own there."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small tensors: on a busy machine threads that wait for each other take a hundred times as long."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.nightly import FILE, HistoryAt, NightFormat
+from harness.commands.nightly import HistoryAt, NightFormat
 from harness.commands.showing import show as show_subject
+from harness.nightly import HISTORY
 
 app = typer.Typer(no_args_is_help=True, help="What the nights of `harness nightly` showed.")
 Cell = Annotated[str, typer.Argument(help="the name of a cell", show_default=False)]
@@ -16,7 +17,7 @@ Cell = Annotated[str, typer.Argument(help="the name of a cell", show_default=Fal
 
 @app.command("list")
 def list_(
-    history: HistoryAt = FILE,
+    history: HistoryAt = HISTORY,
     limit: Annotated[int, typer.Option(min=1, help="how many nights to list, the newest first")] = 30,
 ) -> None:
     """List the last nights, each with how many cells had each status."""
@@ -35,7 +36,7 @@ def show(
     night: Annotated[
         int | None, typer.Argument(help="the number of a night; default: the last", show_default=False)
     ] = None,
-    history: HistoryAt = FILE,
+    history: HistoryAt = HISTORY,
     format: NightFormat = "text",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="also show the cells that did not change")] = False,
 ) -> None:
@@ -51,7 +52,7 @@ def show(
 def compare(
     first: Annotated[int, typer.Argument(help="the number of a night", show_default=False)],
     second: Annotated[int, typer.Argument(help="the number of another night", show_default=False)],
-    history: HistoryAt = FILE,
+    history: HistoryAt = HISTORY,
 ) -> None:
     """Compare two nights: the cells whose verdict or problems differ."""
     from harness.nightly.history import History
@@ -72,7 +73,7 @@ def metric(
     name: Annotated[
         str, typer.Argument(help="the name of a metric, or seconds for the time of the cell", show_default=False)
     ] = "max_delta_logprob",
-    history: HistoryAt = FILE,
+    history: HistoryAt = HISTORY,
     nights: Annotated[int, typer.Option(min=1, help="how many nights to show, up to the last")] = 60,
 ) -> None:
     """Plot a metric of a cell over its nights."""
@@ -100,7 +101,7 @@ def html(
             help="the directory to write: a new or empty one, or that of an earlier dashboard", show_default=False
         ),
     ],
-    history: HistoryAt = FILE,
+    history: HistoryAt = HISTORY,
     nights: Annotated[int, typer.Option(min=2, help="how many nights to show, up to the last")] = 60,
 ) -> None:
     """Write a dashboard that opens offline: every cell over the nights, and a page for each cell."""

@@ -13,6 +13,7 @@ import typer
 
 from harness.commands.options import seconds, size
 from harness.commands.showing import format_option, say, show
+from harness.nightly import HISTORY
 
 if TYPE_CHECKING:
     from harness.nightly.history import History
@@ -27,13 +28,12 @@ HistoryAt = Annotated[
     ),
 ]
 NightFormat = Annotated[str, format_option("nightly")]
-FILE = "runs/nightly/history.db"
 LEAST_BYTES = 1 << 20  # that must fit below --out before a night begins; a cell of ppo-tiny writes some 3 MB
 
 
 def nightly(
     matrix: Annotated[Path, typer.Argument(help="a TOML file that says which comparisons to run", show_default=False)],
-    history: HistoryAt = FILE,
+    history: HistoryAt = HISTORY,
     only: Annotated[
         list[str],
         typer.Option(

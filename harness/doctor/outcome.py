@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from harness.doctor.facts import Facts
 from reports.doctor_model import Severity
@@ -46,8 +47,17 @@ class Asked:
     dead: tuple[str, ...] = ()  # nodes that Ray knows and that do not live
 
 
+class _Documented:
+    look: Callable[..., Any]
+
+    @property
+    def rule(self) -> str:
+        """Its docstring: what it reads, and when it confirms the problem."""
+        return " ".join((self.look.__doc__ or "").split())
+
+
 @dataclass(frozen=True)
-class Check:
+class Check(_Documented):
     """One named check of one place. `needs`: sections of `Facts` without which it is not checked. `host`: it is about
     the machine, so that a worker on the shell's own machine adds nothing to what the shell said."""
 
@@ -60,24 +70,14 @@ class Check:
     def module(self) -> str:
         return self.look.__module__
 
-    @property
-    def rule(self) -> str:
-        """Its docstring: what it reads, and when it confirms the problem."""
-        return " ".join((self.look.__doc__ or "").split())
-
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(_Documented):
     """One named check of all places together, the shell first."""
 
     name: str
     needs: tuple[str, ...]
     look: Compare
-
-    @property
-    def rule(self) -> str:
-        """As of `Check`."""
-        return " ".join((self.look.__doc__ or "").split())
 
 
 REGISTERED: list[Check | Comparison] = []

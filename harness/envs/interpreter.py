@@ -67,8 +67,16 @@ print("\\n" + json.dumps({
 """
 
 
+class _OfPython:
+    python: str
+
+    @property
+    def minor(self) -> str:
+        return ".".join(self.python.split(".")[:2])
+
+
 @dataclass(frozen=True)
-class Interpreter:
+class Interpreter(_OfPython):
     """Facts about an interpreter. A version is empty when the package is absent or does not tell."""
 
     path: str
@@ -79,21 +87,13 @@ class Interpreter:
     cuda: str  # of its torch; empty for a CPU build
     shims: tuple[str, ...]  # CPU shims of ours that are installed there
 
-    @property
-    def minor(self) -> str:
-        return ".".join(self.python.split(".")[:2])
-
 
 @dataclass(frozen=True)
-class Driver:
+class Driver(_OfPython):
     """The interpreter that runs the harness: what every environment of one Ray cluster has to agree with."""
 
     python: str
     ray: str
-
-    @property
-    def minor(self) -> str:
-        return ".".join(self.python.split(".")[:2])
 
     @staticmethod
     def here() -> Driver:

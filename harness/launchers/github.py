@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.nightly import HISTORY
 from probes.distribution import pip_install
 
 if TYPE_CHECKING:
@@ -115,12 +116,12 @@ def _push(gate: str) -> list[dict[str, Any]]:
 def _night(matrix: Path) -> list[dict[str, Any]]:
     """The history is kept whatever the night came to: actions/cache alone would keep that of a night without a
     regression only."""
-    key, path = "harness-history-${{ matrix.key }}-", "runs/nightly/history.db*"
+    key, path = "harness-history-${{ matrix.key }}-", f"{HISTORY}*"
     attempt = f"{key}${{{{ github.run_id }}}}-${{{{ github.run_attempt }}}}"
     always = "${{ always() }}"
     environ = {
         "CELL": "${{ matrix.cell }}",
-        "HARNESS_HISTORY": "${{ secrets.HARNESS_HISTORY || 'runs/nightly/history.db' }}",
+        "HARNESS_HISTORY": f"${{{{ secrets.HARNESS_HISTORY || '{HISTORY}' }}}}",
     }
     words = f'harness nightly {shlex.quote(str(matrix))} --only "$CELL" --format github'
     return [

@@ -31,7 +31,6 @@ from probes.format import number
 from reports import codec
 from reports.nightly_model import CellResult, Change, Night, to_read
 
-DEFAULT = Path("runs") / "nightly" / "history.db"
 _LOCK = 0x6E696768746C79  # of PostgreSQL's advisory locks: "nightly"
 _WAIT_S = 60  # for another writer
 ANOTHER = "--history FILE   # another one, or postgresql://HOST/DATABASE"

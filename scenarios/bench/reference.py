@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,14 +37,6 @@ COLDEST, HOTTEST = 0.2, 5.0  # temperatures between which a reported one is look
 MOST, PRECISE, ROUNDED = 5.0, 1e-6, 1e-6  # of a penalty that is subtracted; share, and nats, to which one is fitted
 NEAREST = 0.25  # the share of all positions whose best two tokens are called near
 PRECISE_TEMPERATURE = 1e-8  # the share to which a temperature is fitted
-
-
-@dataclass(frozen=True)
-class Row:
-    """The forward pass over one prompt and the guide behind it: raw logits [response, vocabulary]."""
-
-    prompt: tuple[int, ...]
-    logits: Tensor
 
 
 class Reference:

@@ -7,24 +7,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from foreign_packages import environment_with, harness
+from foreign_packages import environment_with, harness, write_package
 
 # Two engines: `mine` runs in the harness's interpreter, `apart` in an environment of its own.
+POINTS = {
+    "engines": {"mine": "mine.spec:MINE", "apart": "mine.spec:APART"},
+}
 PACKAGE = {
-    "pyproject.toml": """
-[build-system]
-requires = ["setuptools"]
-build-backend = "setuptools.build_meta"
-[project]
-name = "mine"
-version = "1"
-[project.entry-points."rlhf_harness.engines"]
-mine = "mine.spec:MINE"
-apart = "mine.spec:APART"
-[tool.setuptools]
-packages = ["mine", "apart"]
-package-data = { mine = ["*.toml"] }
-""",
     "mine/__init__.py": "",
     "apart/__init__.py": "",  # what an environment of that engine is known by
     "mine/spec.py": """
@@ -99,9 +88,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment with the engine's first version; its repository lies beside, in `source`."""
     home = tmp_path_factory.mktemp("mine")
     repo = home / "source"
-    for name, text in PACKAGE.items():
-        (repo / name).parent.mkdir(parents=True, exist_ok=True)
-        (repo / name).write_text(text)
+    write_package(repo, POINTS, PACKAGE)
     python = environment_with(repo, home)
     git(repo, "init", "-q", "-b", "trunk")
     (repo / ".gitignore").write_text("build\n*.egg-info\n")

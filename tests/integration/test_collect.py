@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from harness.errors import BadInput
 from harness.triage import directory
@@ -59,13 +60,6 @@ def start() -> Iterator[Start]:
             os.kill(process.pid, signal.SIGCONT)
         process.kill()
         process.wait()
-
-
-def until(ready: Callable[[], bool], seconds: float = 600.0) -> None:
-    end = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < end, "the processes under test did not get ready"
-        time.sleep(0.05)
 
 
 def settled(process: subprocess.Popen[bytes], function: str = "<module>") -> None:

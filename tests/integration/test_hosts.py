@@ -15,6 +15,7 @@ from pathlib import Path
 
 import hosts as lab
 import pytest
+from waiting import until
 
 from harness.errors import BadInput
 from harness.triage import run
@@ -79,11 +80,11 @@ class Job:
             self.processes.append(hosts.start(host, watched, root / f"{lab.NAMES[host]}.log", **environ))
 
     def under_way(self) -> None:
-        lab.wait_for(lambda: len(list(self.root.glob("rank-?"))) == self.size, 60, self.log)
+        until(lambda: len(list(self.root.glob("rank-?"))) == self.size, 60, self.log)
 
     def looked_at(self, *numbers: int) -> None:
         for folder in (self.folders[number] for number in numbers):
-            lab.wait_for(lambda at=folder: _complete(at), 60, self.log)  # type: ignore[misc]
+            until(lambda at=folder: _complete(at), 60, self.log)  # type: ignore[misc]
 
     def served(self, host: int) -> list[str]:
         """The options by which the watch of a host serves its evidence."""

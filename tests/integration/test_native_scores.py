@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -20,16 +19,8 @@ from scenarios.ppo.native_fit import Fit, Fitter
 from scenarios.ppo.native_scores import NAMES, Drawn, Hypothesis, punished, read, scores
 from scenarios.settings import Sampling
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 VOCABULARY, LENGTH, END = 48, 24, 2
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors: on a busy machine threads that wait for each other take a hundred times as long."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 PROMPT = (3, 4, 5, 6, 7, 8, 9, 10)

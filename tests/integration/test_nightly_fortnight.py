@@ -18,23 +18,14 @@ from typing import Any
 
 import nightly_support as support
 import pytest
-from foreign_packages import environment_with, install
+from foreign_packages import environment_with, install, write_package
 
 pytest.importorskip("sqlalchemy", reason="the extra [nightly] is not installed")
 
+POINTS = {
+    "engines": {"mine": "mine.spec:SPEC"},
+}
 PACKAGE = {
-    "pyproject.toml": """
-[build-system]
-requires = ["setuptools"]
-build-backend = "setuptools.build_meta"
-[project]
-name = "mine"
-version = "1"
-[project.entry-points."rlhf_harness.engines"]
-mine = "mine.spec:SPEC"
-[tool.setuptools]
-packages = ["mine"]
-""",
     "mine/__init__.py": "",
     "mine/spec.py": """
 from dataclasses import replace
@@ -152,9 +143,7 @@ class Nights:
 
 @pytest.fixture
 def nights(tmp_path: Path) -> Nights:
-    for name, text in PACKAGE.items():
-        (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "source" / name).write_text(text)
+    write_package(tmp_path / "source", POINTS, PACKAGE)
     (tmp_path / "mine.toml").write_text(SCENARIO)
     (tmp_path / "matrix.toml").write_text(MATRIX)
     return Nights(tmp_path, environment_with(tmp_path / "source", tmp_path))

@@ -11,6 +11,7 @@ from pathlib import Path
 import hosts as lab
 import nightly_support as support
 import pytest
+from waiting import until
 
 pytest.importorskip("sqlalchemy", reason="the extra [nightly] is not installed")
 pytestmark = [pytest.mark.timeout(240), pytest.mark.skipif(bool(lab.why_not()), reason=lab.why_not() or "-")]
@@ -52,9 +53,7 @@ def test_a_host_that_is_lost_costs_the_cell_that_it_ran(hosts: lab.Hosts, tmp_pa
     (tmp_path / "matrix.toml").write_text(support.MATRIX.replace("60s", "100s"))
     with lab.ray_cluster(hosts, tmp_path) as address:
         process = nightly(hosts, tmp_path, address)
-        lab.wait_for(
-            lambda: len(list(tmp_path.rglob("attempt-1"))) == 2, 60, lambda: (tmp_path / "log.txt").read_text()
-        )
+        until(lambda: len(list(tmp_path.rglob("attempt-1"))) == 2, 60, lambda: (tmp_path / "log.txt").read_text())
         hosts.kill(1)
         assert process.wait(200) == 2
     lost = statuses(tmp_path)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from native_samples import MARGIN, Stage, give
 from recordings import Recording, causes, check, jagged, make, put, scenario
 
@@ -16,15 +14,8 @@ from reports.model import Verdict
 from scenarios.ppo.native_scores import Hypothesis
 from scenarios.settings import Native, Sampling, Scenario
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 PLAIN = Hypothesis(Sampling())
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def plan(asked: Sampling, margin: float = MARGIN) -> Scenario:

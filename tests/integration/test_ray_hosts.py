@@ -15,6 +15,7 @@ from typing import Any
 
 import hosts as lab
 import pytest
+from waiting import until
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.skipif(bool(lab.why_not()), reason=lab.why_not() or "-")]
 
@@ -88,7 +89,7 @@ class Job:
         watch = [*HARNESS, "watch", "--stall", "4s", "--out", str(self.watch), "--"] if watched else []
         command = [sys.executable, str(root / "job.py"), address, mode, str(root)]
         self.process = hosts.start(host, [*watch, *command], root / "job.log")
-        lab.wait_for(lambda: len(list(root.glob("rank-?"))) == 2, 60, self.log)
+        until(lambda: len(list(root.glob("rank-?"))) == 2, 60, self.log)
         self.who = [tuple(one) for one in json.loads((root / "who").read_text())]
         assert [host for host, _ in self.who] == list(hosts.names)
 
@@ -98,7 +99,7 @@ class Job:
     def verdict(self) -> Told:
         """What the watch came to, once it did; of a HUNG or an INSUFFICIENT."""
         path = self.watch / "verdict.json"
-        lab.wait_for(path.exists, 90, self.log)
+        until(path.exists, 90, self.log)
         return Told.of(path)
 
     def triage(self, name: str) -> Told:
@@ -182,7 +183,7 @@ class Comparison:
 
     def draws(self) -> None:
         """Wait until an engine has drawn."""
-        lab.wait_for(lambda: any((self.out / "baseline" / "tokens").glob("rollout-*")), 240, self.said)
+        until(lambda: any((self.out / "baseline" / "tokens").glob("rollout-*")), 240, self.said)
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")[-3000:]

@@ -11,42 +11,27 @@ import sys
 from pathlib import Path
 
 import pytest
-from foreign_packages import environment_with, harness
+from foreign_packages import environment_with, harness, write_package
 
 from probes.format import Run
 
+POINTS = {
+    "engines": {
+        "theirs": "strangers.spec:SPEC",
+        "bits": "strangers.spec:BITS",
+        "dies": "strangers.spec:DIES",
+        "vllm": "strangers.spec:VLLM",
+    },
+    "checks": {"theirs": "strangers.checks", "leaves": "strangers.leaves"},
+    "causes": {
+        "bits": "strangers.cause:IN_BITS",
+        "raises": "strangers.cause:RAISES",
+        "leaves": "strangers.leaves:CAUSE",
+    },
+    "frameworks": {"little": "strangers.framework:FRAMEWORK", "verl": "strangers.framework:VERL"},
+    "renderers": {"onion": "strangers.renderer:Onion", "leaves": "strangers.renderer:Leaves"},
+}
 PACKAGE = {
-    "pyproject.toml": """
-[build-system]
-requires = ["setuptools"]
-build-backend = "setuptools.build_meta"
-
-[project]
-name = "strangers"
-version = "1"
-
-[project.entry-points."rlhf_harness.engines"]
-theirs = "strangers.spec:SPEC"
-bits = "strangers.spec:BITS"
-dies = "strangers.spec:DIES"
-vllm = "strangers.spec:VLLM"
-[project.entry-points."rlhf_harness.checks"]
-theirs = "strangers.checks"
-leaves = "strangers.leaves"
-[project.entry-points."rlhf_harness.causes"]
-bits = "strangers.cause:IN_BITS"
-raises = "strangers.cause:RAISES"
-leaves = "strangers.leaves:CAUSE"
-[project.entry-points."rlhf_harness.frameworks"]
-little = "strangers.framework:FRAMEWORK"
-verl = "strangers.framework:VERL"
-[project.entry-points."rlhf_harness.renderers"]
-onion = "strangers.renderer:Onion"
-leaves = "strangers.renderer:Leaves"
-
-[tool.setuptools]
-packages = ["strangers"]
-""",
     "strangers/__init__.py": "",
     "strangers/spec.py": """
 from dataclasses import replace
@@ -190,9 +175,7 @@ REFUSED = ("strangers.leaves", "strangers.leaves:CAUSE", "tokens")  # of checks 
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment with everything of this one and the stranger's wheel."""
     home = tmp_path_factory.mktemp("strangers")
-    for name, text in PACKAGE.items():
-        (home / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / "source" / name).write_text(text.replace("\\\\", "\\"))
+    write_package(home / "source", POINTS, {name: text.replace("\\\\", "\\") for name, text in PACKAGE.items()})
     return environment_with(home / "source", home)
 
 

@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from reports.model import Verdict
 
@@ -176,13 +176,6 @@ def test_a_long_pause_is_not_called_hung(tmp_path: Path) -> None:
     code = "import time, torch; time.sleep(9); print('done')"
     done = watch("--stall", "3s", "--on-stall", "end", "--", sys.executable, "-c", code, cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("done\n", "")
-
-
-def until(condition: Callable[[], object], seconds: float = 600.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_a_watchdog_that_is_killed_is_missed_and_the_command_goes_on(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 ROOT = Path(__file__).parents[2]
 # `harness watch` with a watchdog of the test's own, so that nothing has to hang for long.
@@ -66,13 +67,6 @@ Path("ready").touch()
 while True:
     time.sleep(0.1)
 """
-
-
-def until(condition: Callable[[], object], seconds: float = 300.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 class Session:

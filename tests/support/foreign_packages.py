@@ -8,9 +8,26 @@ import site
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+
+
+def write_package(folder: Path, points: Mapping[str, Mapping[str, str]], files: Mapping[str, str]) -> None:
+    """A distribution of the packages that `files` have an __init__.py of, named as the first one. `points`: what it
+    adds to each group of entry points of the harness."""
+    packages = [name.partition("/")[0] for name in files if name.endswith("__init__.py")]
+    lines = [
+        "[build-system]", 'requires = ["setuptools"]', 'build-backend = "setuptools.build_meta"',
+        "[project]", f'name = "{packages[0]}"', 'version = "1"',
+    ]  # fmt: skip
+    for group, added in points.items():
+        lines += [f'[project.entry-points."rlhf_harness.{group}"]', *(f'{one} = "{at}"' for one, at in added.items())]
+    lines += ["[tool.setuptools]", f"packages = {packages}", "package-data = { '*' = ['*.toml'] }", ""]
+    for name, text in {"pyproject.toml": "\n".join(lines), **files}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
 
 
 def environment_with(source: Path, home: Path) -> Path:

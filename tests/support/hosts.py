@@ -23,9 +23,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from waiting import until
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("hosta", "hostb", "hostc", "hostd")
@@ -220,13 +222,6 @@ def torchrun(host: int, script: Path, *words: str, master: str, nodes: int = 2, 
     ]  # fmt: skip
 
 
-def wait_for(condition: Callable[[], object], seconds: float, what: Callable[[], str]) -> None:
-    by = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < by, f"not within {seconds:.0f} s: {what()}"
-        time.sleep(0.1)
-
-
 RAY_PORT = 6379
 RAY_RESOURCES = ("learner", "engine")  # by host: a custom resource, and the label role, that its node alone has
 
@@ -252,7 +247,7 @@ def ray_cluster(hosts: Hosts, root: Path, *environs: Mapping[str, str]) -> Itera
                     log, RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0",
                     **(environs[host] if environs else {}),
                 )  # fmt: skip
-                wait_for(lambda: "Ray runtime started" in log.read_text(), 60, lambda: log.read_text()[-2000:])  # noqa: B023
+                until(lambda: "Ray runtime started" in log.read_text(), 60, lambda: log.read_text()[-2000:])  # noqa: B023
             yield address
         finally:
             hosts.end()

@@ -563,22 +563,21 @@ def _ended_badly(run: Recording, other: Recording, rng: np.random.Generator) -> 
     log.event("close", ok=False, reason="killed", frames=len(log.frames))
 
 
-def _resolved(**values: Any) -> Change:
-    def change(run: Recording, other: Recording, rng: np.random.Generator) -> None:
-        for info in run.events("engine_info"):
-            _set(info["resolved"], values, rng)
+def _within(kind: str, field: str) -> Callable[..., Change]:
+    """Other values in a field of every event of a kind."""
 
-    return change
+    def with_(**values: Any) -> Change:
+        def change(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+            for event in run.events(kind):
+                _set(event[field], values, rng)
+
+        return change
+
+    return with_
 
 
-def _canonical(**values: Any) -> Change:
-    """Another setting in what the engine says that it was asked, not in run.json."""
-
-    def change(run: Recording, other: Recording, rng: np.random.Generator) -> None:
-        for event in run.events("sampling"):
-            _set(event["canonical"], values, rng)
-
-    return change
+_resolved, _metrics = _within("engine_info", "resolved"), _within("step", "metrics")
+_canonical = _within("sampling", "canonical")  # what the engine says that it was asked; run.json is as it was
 
 
 def _temperature(value: Any) -> Change:
@@ -589,14 +588,6 @@ def _half_the_samples(run: Recording, other: Recording, rng: np.random.Generator
     for kind in ("rollout", "experience"):
         for frame in run.frames(kind):
             frame.take(list(range(len(frame.arrays["sample"]) // 2)))
-
-
-def _metrics(**values: Any) -> Change:
-    def change(run: Recording, other: Recording, rng: np.random.Generator) -> None:
-        for event in run.events("step"):
-            _set(event["metrics"], values, rng)
-
-    return change
 
 
 def _nothing_of_the_environment(run: Recording, other: Recording, rng: np.random.Generator) -> None:

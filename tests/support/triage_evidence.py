@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from harness.triage.evidence import Beat, Evidence, Frame, Group, Journal, OpenSpan, Process, Sample, Thread
 from harness.triage.flight.model import Collective, Comparison, GroupState, Mismatch, RankState
+from harness.triage.judge import triage
+from reports.model import Verdict
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 FILES = {
@@ -158,3 +160,10 @@ def compared(*groups: GroupState, world: int | None = None, jobs: int = 1) -> Co
     return Comparison(
         groups, ranks, world, jobs, missing=tuple(f"no recorder data from rank {one}" for one in absent), absent=absent
     )
+
+
+def late(one: Process) -> Verdict:
+    """Rank 0 has not come to what the others are in."""
+    ranks = [rank(n, "main:10 step:42 all_reduce") for n in range(1, 4)]
+    at = compared(group("0", {0: 16, **dict.fromkeys((1, 2, 3), (17, "all_reduce"))}))
+    return triage(evidence(one, *ranks), at)

@@ -25,13 +25,10 @@ EXAMPLE = "harness nightly --help   # shows a matrix and its known differences"
 
 
 @pytest.fixture(autouse=True)
-def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sigterm: None) -> None:
     monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("HARNESS_DEBUG", raising=False)
     monkeypatch.setattr(Terminated, "arrived", False)
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:

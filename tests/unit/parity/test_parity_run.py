@@ -9,7 +9,6 @@ import errno
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,11 +46,7 @@ MINE = 'name = "mine"\n[model]\npath = "builtin:tiny"\n[prompts]\npath = "builti
 OPTIONS: dict[str, type[RunOptions]] = {"run_parity": ParityOptions, "run_scenario": RunOptions}
 
 
-@pytest.fixture(autouse=True)
-def sigterm() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)  # the command line puts its own in place
-    yield
-    signal.signal(signal.SIGTERM, before)
+pytestmark = pytest.mark.usefixtures("sigterm")
 
 
 def complete(function: str, options: dict[str, Any]) -> dict[str, Any]:

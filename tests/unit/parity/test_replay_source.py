@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +18,8 @@ from harness.recordings.store import Recording
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)  # the command line puts its own in place
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sigterm: None) -> None:
     monkeypatch.chdir(tmp_path)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

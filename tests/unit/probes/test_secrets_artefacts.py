@@ -9,7 +9,6 @@ import html
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import zipfile
@@ -38,6 +37,7 @@ from reports.renderers import names
 from reports.renderers.text import TextRenderer
 from reports.run_model import RecordedRun
 
+pytestmark = pytest.mark.usefixtures("sigterm")
 # Found nowhere but in a variable with a secret name: known only because it is one.
 IN_VARIABLE = "Vv9" + "plainLookingValue"
 VARIABLES = {
@@ -95,14 +95,6 @@ def test_the_search_would_find_them(tmp_path: Path) -> None:
     assert set(found.values()) >= {len(PLANTED)} and "folder.zip/c.txt" in found
     with pytest.raises(AssertionError):
         assert_clean(tmp_path, 1)
-
-
-@pytest.fixture(autouse=True)
-def _handlers() -> Iterator[None]:
-    """The command line puts a handler of SIGTERM in place."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from triage_evidence import HOST, compared, evidence, group, process, rank
+from triage_evidence import HOST, compared, evidence, group, late, process, rank
 
 from harness.triage import source
 from harness.triage.evidence import Frame, Gpu, Process, Thread
@@ -98,13 +98,6 @@ def test_a_kernel_that_runs_long_is_slow_and_one_that_runs_for_ever_hangs() -> N
 
 def test_a_device_wait_without_a_recorder_blames_nobody() -> None:
     assert long_kernel(301.0, recorded=False).verdict == "INSUFFICIENT"
-
-
-def late(one: Process) -> Verdict:
-    """Rank 0 has not come to what the others are in."""
-    ranks = [rank(n, "main:10 step:42 all_reduce") for n in range(1, 4)]
-    at = compared(group("0", {0: 16, **dict.fromkeys((1, 2, 3), (17, "all_reduce"))}))
-    return triage(evidence(one, *ranks), at)
 
 
 @pytest.mark.parametrize("look", [{"cpu_s": 1.4}, {"io_bytes": 60_000}])

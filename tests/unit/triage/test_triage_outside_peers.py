@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from triage_evidence import HOST, compared, evidence, frames, group, process, rank
+from triage_evidence import HOST, compared, evidence, frames, group, late, process, rank
 
 from harness.triage.evidence import Call, Frame, Journal, Process, Thread
 from harness.triage.judge import triage
@@ -19,12 +19,6 @@ RECV = Frame("recv_into", "/usr/lib/python3.11/socket.py", 720)
 
 def keys(verdict: Verdict) -> set[str]:
     return {party.key for party in verdict.triage.culprits}  # type: ignore[union-attr]
-
-
-def late(one: Process) -> Verdict:
-    ranks = [rank(n, "main:10 step:42 all_reduce") for n in range(1, 4)]
-    at = compared(group("0", {0: 16, **dict.fromkeys((1, 2, 3), (17, "all_reduce"))}))
-    return triage(evidence(one, *ranks), at)
 
 
 def inside(one: Process, frame: Frame) -> Process:

@@ -6,11 +6,10 @@ import dataclasses
 from typing import Any
 
 import pytest
-from triage_evidence import compared, evidence, group, rank
+from triage_evidence import late, rank
 
 from harness.triage.collect import proc
 from harness.triage.evidence import Process, Thread
-from harness.triage.judge import triage
 from harness.triage.watch import Progress, Seen, Snapshot, Suspicion
 from reports.model import Verdict
 
@@ -28,13 +27,6 @@ def waited(one: Process, *, main_s: float = 0.0, beat_s: float = 0.0, threads: t
             **more,
         ))  # fmt: skip
     return dataclasses.replace(one, samples=tuple(looks))
-
-
-def late(one: Process) -> Verdict:
-    """Rank 0 has not come to what the others are in."""
-    ranks = [rank(n, "main:10 step:42 all_reduce") for n in range(1, 4)]
-    at = compared(group("0", {0: 16, **dict.fromkeys((1, 2, 3), (17, "all_reduce"))}))
-    return triage(evidence(one, *ranks), at)
 
 
 def named(verdict: Verdict) -> set[int | None]:
