@@ -75,29 +75,10 @@ def _default(option: Any) -> str:
 
 
 def exit_codes() -> str:
-    from reports.model import EXIT_CODES, TRIAGE_EXIT_CODES
+    from harness.exit_codes import EXITS
 
-    rows: list[tuple[object, ...]] = []
-    for name, code in EXIT_CODES.items():
-        rows.append((f"`{code}`", "`harness parity`, `diff`, `replay`, `report`", f"`{name}`"))
-    for name, code in TRIAGE_EXIT_CODES.items():
-        rows.append((f"`{code}`", "`harness triage`", f"`{name}`"))
-    rows += [
-        ("`0`", "`harness nightly`, `history show`", "nothing is new"),
-        ("`1`", "`harness nightly`, `history show`", "a cell regressed, or a new cell has a problem"),
-        ("`2`", "`harness nightly`, `history show`", "no cell regressed, and a cell could not run"),
-        ("`0`, `3`", "`harness bisect`", "found; the comparisons do not tell"),
-        (
-            "`0`, `1`",
-            "`harness doctor`, `env check`, `faults run`, `adapters check`",
-            "all is well; something is wrong",
-        ),
-        ("`86`", "`harness watch --on-stall end` or `exit`", "the command was found hung"),
-        ("the command's own", "`harness watch`, `harness record`", "the command ended by itself; 128 + n: by signal n"),
-        ("`126`, `127`", "`harness watch`, `harness record`", "the command is not executable; is not found"),
-        ("`2`", "every command", "bad input: the message names what is wrong, and the command that fixes it"),
-        ("`130`, `143`", "every command", "interrupted by Ctrl-C; by SIGTERM"),
-    ]
+    rows = [(f"`{one.code}`", one.commands, f"`{one.meaning}`" if one.meaning.isupper() else one.meaning)
+            for one in EXITS]  # fmt: skip
     return (
         "# Exit codes\n\nGate on the exit code, not on printed text. "
         "[Verdicts](verdicts.md) says what each verdict means.\n\n" + _table(("code", "from", "meaning"), rows)

@@ -32,8 +32,64 @@ SUSPICIONS = {
     11: "per-step input sizes and times",
 }
 
-# Parity's exit codes (docs/reference/verdicts.md). Triage's are below.
-EXIT_CODES = {"EQUIVALENT": 0, "DIVERGENT": 1, "ERROR": 2, "INCONCLUSIVE": 3, "CONFOUNDED": 3}
+
+@dataclass(frozen=True)
+class Answer:
+    """What a verdict means, and what to do about it."""
+
+    exit_code: int
+    meaning: str
+    fix: str
+
+
+VERDICTS = {  # of parity
+    "EQUIVALENT": Answer(
+        0,
+        "Enough evidence, and every check is within the capped floor.",
+        "read the coverage: it says how much was compared, and which parts of the engines the harness replaced",
+    ),
+    "DIVERGENT": Answer(
+        1,
+        "A difference beyond the floor.",
+        "look at the first divergence, then at the causes; UNEXPLAINED means that no cause was found for the rest",
+    ),
+    "ERROR": Answer(
+        2,
+        "The comparison could not run: bad input, a missing environment.",
+        "read the message: it holds the engine's own last words",
+    ),
+    "INCONCLUSIVE": Answer(
+        3,
+        "A run hung or was cut short (a process died, the disk was full), there are too few tokens, or a recording is "
+        "empty or torn. Never a pass.",
+        "supply what the verdict lists as missing, and run again",
+    ),
+    "CONFOUNDED": Answer(
+        3,
+        "The runs differ in what must be equal for a verdict on the engines: data, the learner's environment, the "
+        "trainer's configuration, the initial weights.",
+        "make equal what the verdict lists as confounders, and run again",
+    ),
+}
+TRIAGE_VERDICTS = {
+    "HEALTHY": Answer(0, "Nothing is pending, everything progresses, or a process is in a debugger.", ""),
+    "SLOW": Answer(
+        0,
+        "The process that the others wait for advances: a straggler, not a hang.",
+        "give it the time, or look at why it is slower than the others",
+    ),
+    "HUNG": Answer(
+        1, "A process waits for something that will not come.", "look at the culprits, and at what to try with them"
+    ),
+    "ERROR": Answer(2, "The job could not be looked at: bad input.", "read the message"),
+    "INSUFFICIENT": Answer(
+        3,
+        "The chain of waits ends at a process without evidence. Never a pass, never a guess.",
+        "supply what the verdict lists as missing",
+    ),
+}
+EXIT_CODES = {name: one.exit_code for name, one in VERDICTS.items()}
+TRIAGE_EXIT_CODES = {name: one.exit_code for name, one in TRIAGE_VERDICTS.items()}
 
 
 @dataclass(frozen=True)
@@ -242,9 +298,6 @@ HANGS = {
         "the engine that refused, with its message",
     ),
 }
-
-# Triage's exit codes; `harness watch` has one more, 86, for a command that it found hung.
-TRIAGE_EXIT_CODES = {"HEALTHY": 0, "SLOW": 0, "HUNG": 1, "ERROR": 2, "INSUFFICIENT": 3}
 
 
 @dataclass(frozen=True)

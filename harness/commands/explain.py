@@ -17,7 +17,8 @@ def explain(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="names as a report prints them: 'STALE_WEIGHTS(lm_head.weight)', weight-sync, K10; default: list all",
+            help="names as a report prints them: INCONCLUSIVE, 'STALE_WEIGHTS(lm_head.weight)', weight-sync, K10; or "
+            "an exit code; default: list all",
             show_default=False,
         ),
     ] = None,
@@ -25,7 +26,7 @@ def explain(
         Literal["text", "json"], typer.Option("--format", help="the format: text for people, json for programs")
     ] = "text",
 ) -> None:
-    """Say what a cause, a check or a hang in a report means, and what to do about a cause."""
+    """Say what a verdict, a cause, a check or a hang in a report, or an exit code, means, and what to do about it."""
     from harness import glossary
 
     found = [entry for name in names for entry in glossary.find(name)] if names else glossary.entries()

@@ -10,7 +10,7 @@ import pytest
 from harness import cli, glossary
 from harness.parity.causes import registry
 from harness.parity.causes.family import CauseFamily
-from reports.model import HANGS
+from reports.model import HANGS, VERDICTS
 
 
 def explained(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -37,6 +37,20 @@ def test_a_hang_as_a_verdict_prints_it_says_what_shows_it_and_who_is_named(capsy
     for words in (["K10"], ["k10 rank-conditional collective"]):
         told = " ".join(explained(capsys, *words).split())
         assert told == f"K10 hang {kind.name}: {kind.shows}. Named: {kind.named}"
+
+
+def test_a_verdict_says_when_it_is_given_its_exit_code_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, answer in VERDICTS.items():
+        told = " ".join(explained(capsys, name.lower()).split())
+        assert f"{name} verdict {answer.meaning} Exit code {answer.exit_code}. fix: {answer.fix}" in told
+    assert "triage verdict" in explained(capsys, "ERROR") and "triage verdict" in explained(capsys, "HUNG")
+
+
+def test_an_exit_code_says_which_commands_end_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    told = " ".join(explained(capsys, "exit code 3").split())
+    assert told == " ".join(explained(capsys, "3").split())
+    assert "replay and report: INCONCLUSIVE or CONFOUNDED; harness triage: INSUFFICIENT" in told
+    assert "found hung" in explained(capsys, "86")
 
 
 def test_everything_is_listed_with_a_meaning_and_every_cause_with_a_fix(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,5 +82,5 @@ def test_a_cause_of_another_package_is_explained(
 def test_an_unknown_name_comes_with_the_closest(name: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", name]) == 2
     first, fix = capsys.readouterr().err.splitlines()
-    assert f"there is no cause, check or hang {name!r}" in first and told in f"{first} "
+    assert f"there is no verdict, cause, check, hang or exit code {name!r}" in first and told in f"{first} "
     assert fix == "  fix: harness explain   # lists them"

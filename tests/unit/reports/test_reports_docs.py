@@ -16,6 +16,8 @@ from reports.model import (
     SCHEMA_VERSION,
     SUSPICIONS,
     TRIAGE_EXIT_CODES,
+    TRIAGE_VERDICTS,
+    VERDICTS,
     Cause,
     Check,
     Finding,
@@ -45,6 +47,8 @@ def test_every_field_is_documented(kind):
 def test_verdicts_exit_codes_and_precedence():
     rows = dict(re.findall(r"^\| `([A-Z]+)` \| (\d) \|", DOCUMENT, re.M))
     assert {name: int(code) for name, code in rows.items()} == EXIT_CODES | TRIAGE_EXIT_CODES
+    for name, answer in (TRIAGE_VERDICTS | VERDICTS).items():
+        assert f"| `{name}` | {answer.exit_code} | {answer.meaning}" in DOCUMENT
     assert "`ERROR`, `INCONCLUSIVE`, `DIVERGENT`, `CONFOUNDED`, `EQUIVALENT`" in DOCUMENT
 
 

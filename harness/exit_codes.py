@@ -1,0 +1,39 @@
+"""What the exit codes of the commands mean."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from reports.model import EXIT_CODES, TRIAGE_EXIT_CODES
+
+
+class Exit(NamedTuple):
+    """`commands`: that end with it, in words."""
+
+    code: str
+    commands: str
+    meaning: str
+
+
+_NIGHTS = "harness nightly and history show"
+_CHECKS = "harness doctor, env check, faults run and adapters check"
+_JOBS = "harness watch and record"
+
+EXITS = (
+    *(Exit(str(code), "harness parity, diff, replay and report", name) for name, code in EXIT_CODES.items()),
+    *(Exit(str(code), "harness triage", name) for name, code in TRIAGE_EXIT_CODES.items()),
+    Exit("0", _NIGHTS, "nothing is new"),
+    Exit("1", _NIGHTS, "a cell regressed, or a new cell has a problem"),
+    Exit("2", _NIGHTS, "no cell regressed, and a cell could not run"),
+    Exit("0", "harness bisect", "found"),
+    Exit("3", "harness bisect", "the comparisons do not tell"),
+    Exit("0", _CHECKS, "all is well"),
+    Exit("1", _CHECKS, "something is wrong"),
+    Exit("86", "harness watch --on-stall end or exit", "the command was found hung"),
+    Exit("126", _JOBS, "the command is not executable"),
+    Exit("127", _JOBS, "the command is not found"),
+    Exit("its own", _JOBS, "the command ended by itself; 128 + n: by signal n"),
+    Exit("2", "every command", "bad input: the message names what is wrong, and the command that fixes it"),
+    Exit("130", "every command", "interrupted by Ctrl-C"),
+    Exit("143", "every command", "interrupted by SIGTERM"),
+)
