@@ -23,8 +23,8 @@ import msgspec
 from probes.format import number
 from probes.redaction import scrub
 from reports.nightly_model import LABELS, to_read
-from reports.sections.nightly import TONES, duration
-from reports.text import clean, show
+from reports.sections import nightly as arrange
+from reports.text import clean, counted, show
 
 MARKER = "index.html"
 SPARKS = ("max_delta_logprob", "k1", "compared_tokens", "seconds")
@@ -96,21 +96,25 @@ def _line(
 ) -> tuple[int, str, str]:
     """A row of the heat map, and where it belongs: what is wrong now comes first."""
     last = course[-1]
-    tone = TONES.get(last.status, "warn")
+    tone = _tone(last)
     order = ("bad", "warn", "known", "ok").index(tone)
     cells = (
         f'<td class="told"><a href="{page}">{_text(name)}</a></td><td><b class="{tone}">{_text(last.status)}</b></td>'
         f"<td>{_heat(course, places, width)}</td>"
-        f"<td>{_spark([one[SPARKS[0]] for one in metrics])}</td><td>{duration(last.seconds)}</td>"
+        f"<td>{_spark([one[SPARKS[0]] for one in metrics])}</td><td>{arrange.duration(last.seconds)}</td>"
     )
     return order, name, f"<tr>{cells}</tr>\n"
+
+
+def _tone(row: Any) -> str:
+    return arrange.tone(row.status, '"new": []' not in row.changes)
 
 
 def _heat(course: Sequence[Any], places: dict[int, int], width: int) -> str:
     """Nights of one tone beside each other are one rectangle, which keeps ten thousand rows small."""
     tones = ["none"] * width
     for row in course:
-        tones[places[row.night_id]] = TONES.get(row.status, "warn")
+        tones[places[row.night_id]] = _tone(row)
     at, parts = 0, []
     for tone, run in itertools.groupby(tones):
         length = len(list(run))
@@ -158,7 +162,7 @@ def _cell(
 
 
 def _night(folder: Path, row: Any, start: str) -> str:
-    tone = TONES.get(row.status, "warn")
+    tone = _tone(row)
     report = ""
     if row.path and not row.removed and (file := Path(to_read(row.path, row.verdict))).is_file():
         report = f'<a href="{quote(os.path.relpath(file, folder / "cells"))}">{file.stem}</a>'
@@ -184,11 +188,11 @@ def _index(nights: Sequence[tuple[int, str]], lines: Sequence[str]) -> str:
     span = "no night"
     if nights:
         span = f"nights {nights[0][0]} to {nights[-1][0]}, the last of {_text(_minute(nights[-1][1]))}"
-    key = ", ".join(f'<b class="{tone}">{status}</b>' for status, tone in TONES.items())
+    key = ", ".join(f'<b class="{tone}">{status}</b>' for status, tone in arrange.TONES.items())
     key += ", grey: did not run"
     head = "<tr class='head'><th>cell</th><th>last</th><th>nights, the newest on the right</th>"
     head += f"<th>{LABELS[SPARKS[0]]}</th><th>time</th></tr>"
-    body = f'<h1>Nightly</h1>\n<p class="muted">{len(lines)} cells, {span}. {key}</p>\n'
+    body = f'<h1>Nightly</h1>\n<p class="muted">{counted(len(lines), "cell")}, {span}. {key}</p>\n'
     return _page("Nightly", f"{body}<table>\n{head}\n{''.join(lines)}</table>\n")
 
 

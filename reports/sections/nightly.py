@@ -11,6 +11,11 @@ TONES = {"REGRESSED": "bad", "COULD NOT RUN": "bad", "NEW": "ok", "FLAKY": "warn
          "STILL FAILING": "warn", "KNOWN": "known", "OK": "ok"}  # fmt: skip
 
 
+def tone(status: str, problem: bool) -> str:
+    """`problem`: whether something is new; a new cell fails by it."""
+    return "bad" if status == "NEW" and problem else TONES.get(status, "warn")
+
+
 def headline(result: CellResult) -> str:
     """One line: the first of what is new, else the verdict."""
     told = result.new or result.gone or result.standing

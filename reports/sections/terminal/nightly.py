@@ -25,7 +25,7 @@ def show(night: Night, console: Console, *, verbose: bool) -> None:
         page.heading(f"night {night.number} of {clean(night.matrix)}", clean(night.started))
         shown = list(night.results) if verbose else arrange.noteworthy(night)
         for one in shown:
-            style = _STYLES[arrange.TONES[one.status]]
+            style = _STYLES[arrange.tone(one.status, bool(one.new))]
             seconds = arrange.duration(float(one.seconds))
             page.prose(
                 Text.assemble((f"{one.status}  ", style), (clean(one.cell), "bold"), f"  {one.verdict}, {seconds}")

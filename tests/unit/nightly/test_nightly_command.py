@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -115,6 +116,20 @@ def test_nights_from_new_to_regressed_to_fixed(folder: Path, capsys: pytest.Capt
     assert cli.main(["history", "html", "site"]) == 0
     page = (folder / "site" / "index.html").read_text()
     assert page.count("<tr>") == 3 and "FIXED" in page and len(list((folder / "site" / "cells").iterdir())) == 3
+
+
+def test_a_new_cell_that_does_not_pass_is_red_and_comes_first(folder: Path) -> None:
+    support.script(
+        folder / "script.json", hf_hf="die", hf_vllm=support.verdict(), hf_sglang=support.verdict("DIVERGENT")
+    )
+    assert run() == 1 and statuses(1)["hf-sglang/ppo-tiny"] == "NEW"
+    assert cli.main(["history", "html", "site"]) == 0
+    page = Path("site/index.html").read_text()
+    assert re.findall(r'html">(\S+)</a></td><td><b class="(\w+)">([A-Z ]+)<.*?<rect class="(\w+)"', page) == [
+        ("hf-hf/ppo-tiny", "bad", "COULD NOT RUN", "bad"),
+        ("hf-sglang/ppo-tiny", "bad", "NEW", "bad"),
+        ("hf-vllm/ppo-tiny", "ok", "NEW", "ok"),
+    ]
 
 
 def test_a_change_that_a_second_run_does_not_show_is_flaky(folder: Path) -> None:
