@@ -40,7 +40,8 @@ def up(
         raise BadInput("rollout.mode = native: engines of whole native runs are not kept up", fix="--mode coupled")
     if scenario.engine.engines > 1:
         raise BadInput(
-            f"engine.engines = {scenario.engine.engines}: one engine of each name is kept up", fix="harness up A A"
+            f"engine.engines = {scenario.engine.engines}: only one engine a side is kept up",
+            fix="harness parity   # with engine.engines it starts its own",
         )
     with state.starting():
         return _up(backends, scenario, native, device, idle_s, say)

@@ -47,6 +47,8 @@ class IssueRenderer(Renderer):
 
 
 def _issue(verdict: Verdict) -> list[str]:
+    if not verdict.exit_code:
+        return [f"{triage.title(verdict)}: {escape(verdict.reason)}", "", "There is nothing to report."]
     place = answer.of(verdict)
     cause = verdict.causes[0] if verdict.causes else None
     trackers = _trackers(verdict)

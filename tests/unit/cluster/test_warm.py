@@ -173,6 +173,7 @@ def test_bad_input_is_refused_before_anything_starts() -> None:
         (["hf"], dataclasses.replace(Scenario(), model=Model(path="/no/such")), "no such directory"),
         (["hf"], dataclasses.replace(Scenario(), rollout=dataclasses.replace(Scenario().rollout, mode="native")),
          "are not kept up"),
+        (["hf"], dataclasses.replace(Scenario(), engine=Engine(engines=2)), "only one engine a side is kept up"),
     ):  # fmt: skip
         with pytest.raises(BadInput, match=words):
             up.up(backends, scenario, idle_s=60, say=pytest.fail)

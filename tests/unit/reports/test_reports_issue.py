@@ -40,6 +40,11 @@ def test_the_sections_of_the_trackers_forms() -> None:
     assert "vLLM asks" not in text
 
 
+def test_a_verdict_that_passes_is_no_bug() -> None:
+    equal = divergent(verdict="EQUIVALENT", exit_code=0, reason="every check passed", causes=[])
+    assert render(equal, "issue") == "EQUIVALENT: every check passed\n\nThere is nothing to report.\n"
+
+
 def test_the_versions_are_those_of_the_recordings(tmp_path: Path) -> None:
     verdict = divergent()
     assert verdict.parity is not None
