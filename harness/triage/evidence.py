@@ -161,6 +161,7 @@ class Process:
     listening: tuple[str, ...] = ()  # TCP addresses that it serves, "127.0.0.1:8000"
     peers: tuple[str, ...] = ()  # other ends of its established TCP connections
     notes: tuple[str, ...] = ()  # what could not be had of it, and how to enable it
+    unanswered: tuple[str, ...] = ()  # "own other": ends of connections whose data the other one does not acknowledge
 
     @property
     def key(self) -> str:

@@ -42,7 +42,7 @@ for step in range(int(sys.argv[2])):
     dist.all_reduce(torch.ones(1000))
     if step == {UNDER_WAY}:
         Path(sys.argv[3], f"rank-{{dist.get_rank()}}").touch()
-    time.sleep(0.02)
+    time.sleep(0.5 if sys.argv[1] == "rests" else 0.02)
 dist.destroy_process_group()
 """
 
@@ -240,7 +240,20 @@ def test_of_four_hosts_the_one_that_is_cut_off_is_named_and_none_is_blamed(tmp_p
     assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict), said
     assert f"http://{lab.ADDRESSES[2]}:{SERVED} gave no evidence" in verdict.reason and "rank 2 of 4" in verdict.reason
     together = run.triage(list(map(str, job.folders)))
-    assert not culprits(together) and "the network between" in together.reason, together.reason
+    assert not culprits(together) and "the network of hostc, not a rank" in together.reason, together.reason
+
+
+@pytest.mark.night
+def test_of_four_hosts_none_is_named_where_the_network_between_all_is_down(tmp_path: Path) -> None:
+    """Between two operations, so that every rank has still to send."""
+    with lab.laboratory(4) as four:
+        job = Job(four, tmp_path, "rests", 100_000, "4s", ranks=1)
+        job.under_way()
+        four.cut_all()
+        job.looked_at(0, 1, 2, 3)
+    verdict = run.triage(list(map(str, job.folders)))
+    assert not culprits(verdict), verdict.reason
+    assert "the network between hosta, hostb, hostc and hostd, not a rank" in verdict.reason, verdict.reason
 
 
 def test_a_route_on_which_answers_are_lost_is_the_networks_and_no_ranks(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ class Hosts:
     """The hosts by number, from 0, and the processes started on them."""
 
     namespaces: tuple[str, ...]
+    switch: str
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
     inits: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)  # host -> what ends all below it
 
@@ -87,7 +88,12 @@ class Hosts:
         """The first process of a host, as this machine counts; the host is started where it is off."""
         init = self.inits.get(host)
         if init is None or init.poll() is not None:
-            script = f"hostname {NAMES[host]} && mount -t tmpfs tmpfs /dev/shm && echo up && exec sleep infinity"
+            names = "".join(f"{address} {name}\\n" for address, name in zip(ADDRESSES, NAMES, strict=True))
+            script = (
+                f"hostname {NAMES[host]} && mount -t tmpfs tmpfs /dev/shm && "
+                f"printf '127.0.0.1 localhost\\n{names}' > /dev/shm/hosts && mount --bind /dev/shm/hosts /etc/hosts && "
+                "echo up && exec sleep infinity"
+            )
             init = self.inits[host] = subprocess.Popen(
                 ["ip", "netns", "exec", self.namespaces[host], "unshare", "--uts", "--pid", "--fork", "--mount-proc",
                  "--kill-child", "sh", "-c", script],
@@ -108,6 +114,10 @@ class Hosts:
     def cut(self, host: int) -> None:
         """Pull the cable: packets are lost, and no connection is closed."""
         self.inside(host, "ip", "link", "set", INTERFACE, "down")
+
+    def cut_all(self) -> None:
+        """Switch the switch off."""
+        subprocess.run(["ip", "-n", self.switch, "link", "set", "switch", "down"], check=True)
 
     def astray(self, host: int, other: int) -> None:
         """Route what a host sends to another one through a gateway that forwards nothing: an asymmetric route."""
@@ -150,7 +160,7 @@ _NUMBERS = itertools.count()
 def laboratory(count: int = 2) -> Iterator[Hosts]:
     number = next(_NUMBERS)
     switch, *names = (f"rh{os.getpid()}{letter}{number}" for letter in "sabcd"[: count + 1])
-    hosts = Hosts(tuple(names))
+    hosts = Hosts(tuple(names), switch)
 
     def ip(*words: str) -> None:
         subprocess.run(["ip", *words], check=True, capture_output=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from harness.triage.collect import ray, roles
 from harness.triage.collect.beats import Pulse
+from harness.triage.collect.connections import Connections
 from harness.triage.collect.journals import Recording, same_process
 from harness.triage.collect.proc import Facts
 from harness.triage.collect.scope import Cast
@@ -23,7 +24,7 @@ class Draft:
         self.facts = Facts(pid)
         self.samples: list[Sample] = []
         self.native: tuple[Thread, ...] = ()
-        self.connections: tuple[tuple[str, ...], tuple[str, ...]] = (), ()  # served, and other ends
+        self.connections = Connections()
         self.dump = self.recorder_note = ""
         self.dump_taken_ns: int | None = None
         self.notes: list[str] = []
@@ -102,7 +103,8 @@ class Draft:
             facts.age_s, facts.exit_code, error or death, error_age_s, tuple(self.samples), self.native,
             self.pulse.beat if self.pulse else None, journal, self.dump,
             notes=tuple(dict.fromkeys(note for note in notes if note)), environ=environ,
-            dump_taken_ns=self.dump_taken_ns, listening=self.connections[0], peers=self.connections[1],
+            dump_taken_ns=self.dump_taken_ns, listening=self.connections.served, peers=self.connections.peers,
+            unanswered=self.connections.unanswered,
         )  # fmt: skip
 
 

@@ -184,6 +184,6 @@ def _address_of(pids: list[int], table: dict[int, int]) -> str:
     if clusters := set(ray.local_raylets().values()):
         sockets = connections.Sockets()
         for pid in pids:
-            if joined := clusters.intersection(sockets.of(pid)[1]):
+            if joined := clusters.intersection(sockets.of(pid).peers):
                 return min(joined)
     return ""

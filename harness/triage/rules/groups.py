@@ -11,6 +11,7 @@ from harness.triage.flight.model import GroupState, Mismatch
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names, mismatch, title
 from harness.triage.places import match, users
+from harness.triage.rules.nodes import ping, severed, together
 from harness.triage.rules.ruling import Case, Ruling
 from reports.model import Wait
 
@@ -223,17 +224,20 @@ def wedged(case: Case) -> Ruling | None:
         them = "both" if len(members) == 2 else f"all {len(members)}"
         place = f"{first.op} #{first.seq} of {title(group)}"
         hosts = sorted({one.process.host for one in subjects if one.process})
-        fabric = "fabric" if len(hosts) < 2 else f"network between {', '.join(hosts[:-1])} and {hosts[-1]}"
+        fabric = "fabric" if len(hosts) < 2 else f"network between {together(hosts)}"
+        why = f"the {fabric} or a device, not a rank"
+        steps = (
+            "look at links and devices: nvidia-smi, dmesg | grep -i xid, ibstat",
+            "run the same operation alone on these hosts (nccl-tests), then halve the hosts",
+        )
+        if (cut := severed(case)) is not None:
+            why, steps = f"{cut.network}, not a rank; {cut.told}", (ping(*cut.ends), steps[1])
         return Ruling(
             "HUNG",
-            f"{them} ranks of {title(group)} are in {first.op} #{first.seq} and none comes out: the "
-            f"{fabric} or a device, not a rank",
+            f"{them} ranks of {title(group)} are in {first.op} #{first.seq} and none comes out: {why}",
             "K12",
             place=place,
-            next=(
-                "look at links and devices: nvidia-smi, dmesg | grep -i xid, ibstat",
-                "run the same operation alone on these hosts (nccl-tests), then halve the hosts",
-            ),
+            next=steps,
         )
     return None
 

@@ -8,8 +8,9 @@ of another, every rank has come to it, and none of them is to blame.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import permutations
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from harness.triage.flight.model import GroupState, RankState
@@ -102,14 +103,70 @@ def between(case: Case) -> Ruling | None:
         if any(its.pending is None or its.pending.seq > seq for its in beside):
             continue  # a rank beside it is through: it is not the network between the hosts
         place = f"{behind.pending.op} #{seq} of {title(group)}"
+        cut = severed(case)
+        why = f"the network between them lost it, or the evidence of {_of(other)} is older"
+        if cut is not None:
+            why = f"{cut.network} lost it; {cut.told}"
         return Ruling(
             "INSUFFICIENT",
-            f"every rank has come to {place}, which ended on {_of(one)} and not on {_of(other)}: the network between "
-            f"them lost it, or the evidence of {_of(other)} is older",
+            f"every rank has come to {place}, which ended on {_of(one)} and not on {_of(other)}: {why}",
             place=place,
-            next=(f"ping {_of(one)} from {_of(other)}; compare their interfaces, routes and firewalls", AGAIN),
+            next=(ping(*(cut.ends if cut else (_of(one), _of(other)))), AGAIN),
         )
     return None
+
+
+class Severed(NamedTuple):
+    """Hosts between which TCP acknowledges nothing, in words; two of them."""
+
+    network: str
+    told: str
+    ends: tuple[str, str]
+
+
+def severed(case: Case) -> Severed | None:
+    """The part of the network between the hosts that is cut, by connections whose data is not acknowledged; None where
+    there is none.
+
+    Where two pairs of hosts or more have one host in common, and no other pair is cut, it is the network of that host;
+    a link on which nothing was sent since may be down as well. A connection to nobody who was looked at (a tracker,
+    say) does not count.
+    """
+    holders: dict[str, set[str]] = {}  # address -> hosts; of a bridge for containers every one has the same
+    ends: list[tuple[str, str]] = []
+    for process in case.evidence.processes:
+        mine = [(own, other) for own, _, other in (one.partition(" ") for one in process.unanswered)]
+        for address in (*process.listening, *(own for own, _ in mine)):
+            holders.setdefault(_machine(address), set()).add(process.host)
+        ends += [(process.host, _machine(other)) for _, other in mine]
+    at = {address: min(hosts) for address, hosts in holders.items() if address and len(hosts) == 1}
+    pairs = sorted({(min(one, at[other]), max(one, at[other])) for one, other in ends if at.get(other, one) != one})
+    if not pairs:
+        return None
+    hosts = sorted({host for pair in pairs for host in pair})
+    common = set.intersection(*map(set, pairs))
+    if len(pairs) > 1 and common:
+        [host] = common
+        others = [one for one in hosts if one != host]
+        told = f"TCP data between it and {together(others)} is not acknowledged; between the others none is on its way"
+        return Severed(f"the network of {host}", told, (host, others[0]))
+    return Severed(f"the network between {together(hosts)}", "TCP data between them is not acknowledged", pairs[0])
+
+
+def together(hosts: Sequence[str]) -> str:
+    """ "a, b and c", or "a, b and 14 more"."""
+    shown = list(hosts) if len(hosts) <= 9 else [*hosts[:8], f"{len(hosts) - 8} more"]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def _machine(address: str) -> str:
+    """Of "host:port", the host; empty for one that every machine has."""
+    host = address.rpartition(":")[0]
+    return "" if host.startswith("127.") or host in ("0.0.0.0", "[::]", "[::1]") else host
+
+
+def ping(one: str, other: str) -> str:
+    return f"ping {one} from {other}; compare their interfaces, routes and firewalls"
 
 
 def lost(case: Case) -> Ruling | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -338,3 +338,61 @@ def test_a_local_error_on_two_hosts_has_no_first_one(job: Callable[..., Cluster]
             file.write_text(json.dumps(fields))
     verdict = triage(*folders)
     assert verdict.verdict == "HUNG" and {host for _, host, _ in culprits(verdict)} != {"a"}, verdict.reason
+
+
+ADDRESSES = {host: f"10.0.0.{number}" for number, host in enumerate("abcd", 1)}
+RING = (("a", "b"), ("b", "c"), ("c", "d"), ("d", "a"))  # gloo's, of a rank on each host
+
+
+def wedged(job: Callable[..., Cluster], links: Sequence[tuple[str, str]]) -> Verdict:
+    """A rank on each of four hosts, all of them in one operation; on these links data is not acknowledged."""
+    cluster = job(fault=Fault("wedge", rank=0, at=56), stack=WAIT)
+    folders = []
+    for rank, host in enumerate("abcd"):
+        folder = cluster.root / f"node-{host}"
+        (folder / "recorder").mkdir(parents=True)
+        (folder / "recorder" / "dump").write_bytes(
+            synthesis.encoded(synthesis.simulate(4, 120, cluster.fault), rank, "json")
+        )
+        sent = [f"{ADDRESSES[one]}:5000 {ADDRESSES[other]}:6000" for one, other in links if one == host]
+        one = dataclasses.replace(
+            cluster.process(rank, host), dump="recorder/dump", unanswered=tuple(sent),
+            listening=(f"{ADDRESSES[host]}:6000", "127.0.0.1:1", "172.17.0.1:1"),
+        )  # fmt: skip
+        directory.write(Evidence("", "watch", TAKEN, 30.0, processes=(one,), expected_world=4), folder)
+        folders.append(folder)
+    return triage(*folders)
+
+
+@pytest.mark.parametrize("cut", "abcd")
+def test_the_host_that_is_cut_off_is_named_and_no_rank(job: Callable[..., Cluster], cut: str) -> None:
+    verdict = wedged(job, [link for link in RING if cut in link])
+    assert (verdict.verdict, hang(verdict)) == ("HUNG", "K12") and not culprits(verdict)
+    assert f"the network of {cut}, not a rank; TCP data between it and" in verdict.reason, verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("links", "named"),
+    [
+        (RING, "the network between a, b, c and d, not a rank"),
+        ([("b", "c"), ("c", "b")], "the network between b and c, not a rank"),
+        ([("a", "b"), ("c", "d")], "the network between a, b, c and d, not a rank"),
+        ([], "the network between a, b, c and d or a device, not a rank"),
+    ],
+)
+def test_where_no_host_is_alone_cut_off_none_is_named(
+    job: Callable[..., Cluster], links: Sequence[tuple[str, str]], named: str
+) -> None:
+    verdict = wedged(job, links)
+    assert (verdict.verdict, hang(verdict)) == ("HUNG", "K12") and not culprits(verdict)
+    assert named in verdict.reason, verdict.reason
+
+
+def test_a_connection_to_somebody_else_cuts_nobody_off(
+    job: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tracker, and an address that every host has."""
+    monkeypatch.setitem(ADDRESSES, "tracker", "192.0.2.1")
+    monkeypatch.setitem(ADDRESSES, "bridge", "172.17.0.1")
+    verdict = wedged(job, [("b", "tracker"), ("c", "bridge"), ("d", "bridge")])
+    assert "the network between a, b, c and d or a device, not a rank" in verdict.reason, verdict.reason
