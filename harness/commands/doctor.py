@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,6 +31,14 @@ def doctor(
     ray: Annotated[
         bool, typer.Option("--ray", help="start a local Ray and also check a worker of it (about 10 s)")
     ] = False,
+    nodes: Annotated[
+        str,
+        typer.Option(
+            help="compare this node's Python and packages with those of the job's other nodes: a directory that all of "
+            "them can write, where each leaves what it has",
+            show_default=False,
+        ),
+    ] = "",
     stall: Annotated[str, typer.Option(help="the --stall that you will give to harness watch")] = "60s",
     imports: Annotated[
         bool, typer.Option("--imports/--no-imports", help="try to import torch and other compiled packages")
@@ -59,6 +68,7 @@ def doctor(
         report = examine(
             address=address or None, own_ray=ray, stall_s=stall_s, imports=imports, engines=engines, strict=strict,
             reproduce=_command(sys.argv), progress=view.step, command=command or (), framework=framework,
+            nodes=Path(nodes) if nodes else None,
         )  # fmt: skip
     show(report, format, verbose=verbose)
 

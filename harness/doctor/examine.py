@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from harness.doctor import gather
 from harness.doctor.checks import CHECKS, COMPARISONS
@@ -29,8 +30,10 @@ def examine(
     progress: Callable[[str], None] = lambda text: None,
     command: Sequence[str] = (),
     framework: str = "auto",
+    nodes: Path | None = None,
 ) -> Report:
-    """Gather and judge. `own_ray`: start a local cluster for the comparison; `engines`: import each engine too.
+    """Gather and judge. `own_ray`: start a local cluster for the comparison; `engines`: import each engine too;
+    `nodes`: a folder where this job's nodes leave their facts, to be compared with.
 
     `command`: a job of a framework, whose settings are looked at as well. Takes 2 to 10 s for this shell, a few more
     for a cluster. Raises LaunchFailed when the cluster cannot be joined, BadInput for a command of no known framework.
@@ -55,9 +58,11 @@ def examine(
         places += found.places
         asked = dataclasses.replace(asked, joined=bool(address), nodes=max(1, found.alive), dead=found.dead)
         unchecked += [Unchecked("worker", (where,), why, _JOIN) for where, why in found.silent.items()]
-    from harness.doctor import environments, plugins
+    from harness.doctor import beside, environments, plugins
 
     items = [*job, *judge(places, asked), *unchecked, *plugins.look()]
+    if nodes is not None:
+        items += [_item("packages", where, outcome) for where, outcome in beside.compare(nodes, places[0])]
     items += environments.look(imports=engines, progress=progress)
     return report(items, [place.where for place in places], time.monotonic() - began, strict, reproduce)
 

@@ -127,7 +127,7 @@ refuse() {{ # CODE SENTENCE
 
 look_first() {{
     {setup}
-    harness doctor {doctor} > "$HARNESS_OUT/doctor-$NODE.txt" 2>&1 && return
+    harness doctor --nodes "$HARNESS_OUT" {doctor} > "$HARNESS_OUT/doctor-$NODE.txt" 2>&1 && return
     code=$?
     [ "$code" = 127 ] && echo "no harness is in PATH: its environment is not active here; fix: harness render" \
         "... --setup 'source ENVIRONMENT/bin/activate'" >> "$HARNESS_OUT/doctor-$NODE.txt"

@@ -6,12 +6,16 @@ The hosts are network namespaces (tests/support/hosts.py).
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import hosts as lab
 import pytest
+from interpreters import python
+
+from harness import cli
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(bool(lab.why_not()), reason=lab.why_not() or "-")]
 
@@ -53,3 +57,51 @@ def test_a_disk_that_logs_have_filled_is_told_on_its_host(hosts: lab.Hosts, tmp_
     full = there["disk-space", "this shell"]
     assert f"{small}: 0 B of 8 MiB free" in full and "--temp-dir" in full
     assert str(small) not in here.get(("disk-space", "this shell"), ""), "the control: the same folder elsewhere"
+
+
+BARE = "/usr/bin:/bin"
+MINE = f"{Path(sys.executable).parent}:{BARE}"
+
+
+def started(hosts: lab.Hosts, root: Path, *paths: str) -> list[tuple[int, str]]:
+    """Exit codes and logs of the rendered script of a job of two nodes, each with a PATH of its own."""
+    shared = root / "shared"
+    options = ["--nodes", "2", "--shared", str(shared), "--doctor=--no-imports", "--out", str(root)]
+    assert cli.main(["render", "torchrun", *options, "--", "touch", str(root / "ran")]) == 0
+    given = {"RUN_ID": "x", "MASTER_ADDR": lab.ADDRESSES[0], "MASTER_PORT": "29500"}
+    logs = [root / f"{name}.log" for name in hosts.names]
+    nodes = [
+        hosts.start(host, ["bash", str(root / "touch.torchrun.sh")], log, **given, NODE_RANK=str(host), PATH=path)
+        for host, (path, log) in enumerate(zip(paths, logs, strict=True))
+    ]
+    return [(node.wait(150), log.read_text()) for node, log in zip(nodes, logs, strict=True)]
+
+
+def test_a_node_whose_environment_is_not_active_keeps_all_from_starting(hosts: lab.Hosts, tmp_path: Path) -> None:
+    """As in a step of srun, whose shell has read no file that activates one. The control: the first host."""
+    (here, _), (there, said) = started(hosts, tmp_path, MINE, BARE)
+    assert (here, there) == (1, 1) and not (tmp_path / "ran").exists()
+    assert "node-1: no harness is in PATH" in said and "--setup 'source ENVIRONMENT/bin/activate'" in said, said
+    assert "no harness" not in (tmp_path / "shared" / "harness-x" / "doctor-node-0.txt").read_text()
+
+
+def test_another_python_on_a_node_keeps_all_from_starting(hosts: lab.Hosts, tmp_path: Path) -> None:
+    mine = ".".join(map(str, sys.version_info[:2]))
+    other = next((found for version in ("3.11", "3.12") if version != mine and (found := python(version))), None)
+    if other is None:
+        pytest.skip("no other Python on this machine")
+    uv, env = str(Path(sys.executable).with_name("uv")), tmp_path / "env"
+    subprocess.run([uv, "venv", "--quiet", "--python", other, str(env)], check=True)
+    asked = ["--python", str(env / "bin" / "python"), "-r", str(lab.ROOT / "pyproject.toml")]
+    subprocess.run([uv, "pip", "install", "--quiet", *asked], check=True)
+    (env / "bin" / "harness").write_text(f'#!/bin/sh\nexec {env}/bin/python -m harness.entry "$@"\n')
+    (env / "bin" / "harness").chmod(0o755)
+    codes = started(hosts, tmp_path, MINE, f"{tmp_path}/env/bin:{BARE}")
+    assert {code for code, _ in codes} == {1} and not (tmp_path / "ran").exists(), codes
+    said = "".join(log for _, log in codes)
+    assert "Python is another one there than in this shell" in said and f"{sys.version.split()[0]}" in said, said
+
+
+def test_nodes_that_are_alike_start(hosts: lab.Hosts, tmp_path: Path) -> None:
+    codes = started(hosts, tmp_path, MINE, MINE)
+    assert [code for code, _ in codes] == [0, 0] and (tmp_path / "ran").exists(), codes

@@ -99,8 +99,8 @@ def variables(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
 
 @comparison("packages", "software")
 def packages(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
-    """Compares Python and all packages of the shell and each worker. Error when Python's minor version, torch,
-    NCCL, Ray, vLLM or SGLang differ; warning for any other package."""
+    """Compares Python and all packages of the shell and each worker, with --nodes each node. Error when Python's
+    minor version, torch, NCCL, Ray, vLLM or SGLang differ; warning for any other package."""
     shell, *workers = places
     assert shell.software is not None
     alike = True
@@ -116,9 +116,9 @@ def packages(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
                 worker.where,
                 Problem(
                     "info" if same else "error",
-                    "the worker's Python is another one than this shell's",
-                    f"shell {shell.software.python}, worker {worker.software.python}",
-                    "Ray needs the same minor version everywhere; pickles between two may not load",
+                    "Python is another one there than in this shell",
+                    f"shell {shell.software.python}, there {worker.software.python}",
+                    "pickles between two minor versions may not load, and Ray lets no node of another version join",
                     f"{shlex.quote(worker.software.executable)} --version   # on that node",
                 ),
             )
@@ -134,8 +134,8 @@ def packages(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
                 worker.where,
                 Problem(
                     "error" if wire else "warning",
-                    f"{name} differs between this shell and the worker",
-                    f"shell {ours.get(name, 'absent')}, worker {theirs.get(name, 'absent')}",
+                    f"{name} is another one there than in this shell",
+                    f"shell {ours.get(name, 'absent')}, there {theirs.get(name, 'absent')}",
                     "what works when tried in this shell says nothing about the run"
                     + ("; ranks with different builds of it do not understand each other" if wire else ""),
                     f"{shlex.quote(worker.software.executable)} -m pip install {name}=={ours[name]}"

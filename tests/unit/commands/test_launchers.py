@@ -229,7 +229,7 @@ def test_a_ray_job_is_submitted_with_its_folder_and_what_was_asked(folder: Path,
     assert cli.main(["render", "ray-job", *options, "--address", "http://head:8265", "--", "keep"]) == 0
     text = (folder / "keep.ray-job.sh").read_text()
     assert "ADDRESS=http://head:8265\n" in text and "--working-dir . --entrypoint-num-cpus=1 -- \\\n" in text
-    assert 'harness doctor --address "$RAY_ADDRESS" --strict >' in text
+    assert 'harness doctor --nodes "$HARNESS_OUT" --address "$RAY_ADDRESS" --strict >' in text
     code, log = run(folder / "keep.ray-job.sh", programs, folder / "done", RUN_ID="x", CODE="7")
     assert code == 7 and "no job reached a Ray cluster at http://head:8265; fix: ray start --head" in log
     assert (folder / "kept" / "harness-x" / "doctor-node-0.txt").exists()

@@ -76,7 +76,7 @@ def test_an_export_that_does_not_reach_the_workers() -> None:
 def test_packages_that_differ(package: str, severity: str) -> None:
     shell = healthy(software={"packages": {package: "2.13.0"}})
     problem = only(compared("packages", shell, worker(software={"packages": {package: "2.5.1"}})))
-    assert problem.severity == severity and problem.measured == "shell 2.13.0, worker 2.5.1"
+    assert problem.severity == severity and problem.measured == "shell 2.13.0, there 2.5.1"
 
 
 def test_another_minor_version_of_python() -> None:

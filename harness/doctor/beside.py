@@ -1,0 +1,38 @@
+"""What the doctors of a job's nodes say of one another, through a folder that all nodes can write.
+
+Each leaves its facts there first, and then reads those of the others: of two that look at one time, one at least sees
+the other.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+from harness.doctor.checks.cluster import packages
+from harness.doctor.facts import Facts
+from harness.doctor.outcome import Asked, Outcome, Unseen
+from harness.errors import BadInput
+from probes.files import make_folder, write_whole
+from reports import codec
+
+
+def compare(folder: Path, mine: Facts) -> list[tuple[str, Outcome]]:
+    """This node's Python and packages against those of the nodes that were there before. Raises BadInput for a folder
+    that cannot be written."""
+    host = socket.gethostname()
+    own = folder / f"software-{host}.json"
+    try:
+        make_folder(folder)
+        write_whole(own, codec.dumps(codec.builtins(Facts(host, software=mine.software))).encode())
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be written: {error.strerror}", fix="--nodes DIR") from error
+    others, told = [], list[tuple[str, Outcome]]()
+    for file in sorted({*folder.glob("software-*.json")} - {own}):
+        try:
+            others.append(Facts.from_dict(json.loads(file.read_text())))
+        except (OSError, ValueError) as error:
+            told.append((file.name, Unseen(f"it cannot be read: {error}")))
+    places = [one for one in (mine, *others) if one.software is not None]
+    return [*told, *packages(places, Asked())] if mine.software is not None and len(places) > 1 else told
