@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from harness.errors import BadInput, closest
-from harness.nightly.observation import COUNTS, METRICS, group_and_name
+from harness.nightly.observation import COUNTS, METRICS, NATIVE, group_and_name, metric
 from harness.parity.runs.command_line import command_line
 from reports.bisect_model import Over
 from scenarios.engines import registry
@@ -89,8 +89,9 @@ class Request:
             raise BadInput(f"--above {self.above} is no bound", fix="--above 1e-4")
         if self.metric and self.cause:
             raise BadInput("--metric and --cause both decide what is good: give only one of them")
-        known = (*METRICS, *COUNTS)
-        if self.metric and group_and_name(self.metric)[1] not in known:
+        native = [metric("native", name) for name in NATIVE]
+        known = (*METRICS, *COUNTS, *native)
+        if self.metric and self.metric not in native and group_and_name(self.metric)[1] not in (*METRICS, *COUNTS):
             raise BadInput(f"there is no metric {self.metric!r} (there are: {', '.join(known)})")
         if self.cause:
             _check_cause(self.cause)

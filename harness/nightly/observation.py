@@ -17,6 +17,12 @@ from reports.text import flatten
 # Of every group of `parity.metrics`: the largest difference, the mean one, the signed mean, and what the field watches.
 METRICS = ("max_delta_logprob", "mean_delta_logprob", "k1", "k3", "ess", "tokens")
 COUNTS = ("steps", "samples", "native_samples", "compared_tokens", "benign_flips", "flips_beyond_margin")
+NATIVE = (
+    "length",
+    "surprisal",
+    "finish",
+    "reward",
+)  # `native: NAME`: by how much the means of the native stages differ
 PHASE = "_seconds"  # of a run's series, such as rollout_seconds
 
 
@@ -123,7 +129,12 @@ def _metrics(body: Parity) -> dict[str, float]:
         if isinstance(metrics, dict):
             group = "" if group == BETWEEN else group
             values |= {metric(group, name): number(metrics[name]) for name in METRICS if name in metrics}
-    return values
+    native: Mapping[str, Any] = next(
+        (check.details.get("quantities", {}) for check in body.checks if check.name == "native"), {}
+    )
+    return values | {
+        metric("native", name): abs(number(native[name]["difference"])) for name in NATIVE if name in native
+    }
 
 
 def _phases(body: Parity) -> dict[str, float]:

@@ -166,6 +166,7 @@ def test_a_folder_is_searched_by_one_process_at_a_time(folder: Path, capsys: pyt
         (["bisect", "--good", "a.toml", "--bad", "."], "is neither a scenario"),
         (["bisect", "--good", "a.toml", "--bad", "b.toml", "--metric", "k1"], "belong together"),
         (["bisect", "--good", "a.toml", "--bad", "b.toml", "--metric", "delta", "--above", "1"], "no metric 'delta'"),
+        (["bisect", "--good", "a.toml", "--bad", "b.toml", "--metric", "length", "--above", "1"], "native: length"),
         (["bisect", "--good", "a.toml", "--bad", "b.toml", "--cause", "LENGHT"], "no cause 'LENGHT'"),
         (["bisect", "--good", "a.toml", "--bad", "b.toml", "--limit", "soon"], "--limit 'soon' is not a duration"),
         (["bisect", "--good", "a.toml", "--bad", "b.toml", "--", "--no-such"], "behind --: No such option"),

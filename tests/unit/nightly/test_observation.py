@@ -15,7 +15,7 @@ from harness.planted.differences import outcome as differences
 from harness.planted.differences import tables as difference_tables
 from harness.planted.hangs import outcome as hangs
 from harness.planted.hangs import tables as hang_tables
-from reports.model import EXIT_CODES, Verdict
+from reports.model import EXIT_CODES, Check, Parity, Verdict
 from scenarios.planted.differences.catalog import FAULTS
 from scenarios.planted.hangs.catalog import HANGS
 
@@ -77,3 +77,11 @@ def test_a_fault_that_is_missed_tonight_and_one_that_no_longer_runs_are_new_prob
 def test_native_samples_of_both_sides_are_counted_together(drawn: Any, count: float, tmp_path: Path) -> None:
     verdict = Verdict("parity", "EQUIVALENT", 0, "a reason", coverage={"native_samples": drawn})
     assert observed(verdict, tmp_path).metrics == pytest.approx({"native_samples": count}, nan_ok=True)
+
+
+def test_how_far_the_engines_own_samplers_are_apart_is_a_metric(tmp_path: Path) -> None:
+    quantities = {"surprisal": {"difference": -0.02}, "length": {"difference": "nan"}}
+    native = Check("native", "ruled out", "equal", details={"quantities": quantities})
+    body = Parity(None, {}, [native], [])
+    seen = observed(Verdict("parity", "EQUIVALENT", 0, "a reason", parity=body), tmp_path).metrics
+    assert seen["native: surprisal"] == 0.02 and math.isnan(seen["native: length"]) and "native: finish" not in seen
