@@ -40,9 +40,10 @@ def harness_parity(request: pytest.FixtureRequest, record_property: Callable[[st
     """The verdict EQUIVALENT of the engines in the test's marker. With any other the test fails with its sentence."""
     marker = request.node.get_closest_marker(MARKER)
     named = request.config.getoption(OPTION)
-    engines = named.split(",") if named else list(marker.args) if marker is not None else []
+    engines = [one.strip() for one in named.split(",")] if named else list(marker.args) if marker is not None else []
     if len(engines) != 2:
-        pytest.fail(f"two engines are compared: @pytest.mark.{MARKER}('vllm', 'sglang')", pytrace=False)
+        written = f"{OPTION} vllm,sglang" if named else f"@pytest.mark.{MARKER}('vllm', 'sglang')"
+        pytest.fail(f"two engines are compared: {written}", pytrace=False)
     options = dict(marker.kwargs) if marker is not None else {}
     known = request.config.stash.setdefault(_VERDICTS, {})
     key = repr((engines, sorted(options.items())))

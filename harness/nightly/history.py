@@ -170,6 +170,8 @@ class History:
                 f"{self.where} has version {version}; this installation knows {len(MIGRATIONS)}",
                 fix=extras.upgrade_command(),
             )
+        if version == len(MIGRATIONS):  # nothing is written: a reader of the team's database may be no writer
+            return
         for migration in MIGRATIONS[version:]:
             migration(connection)
         connection.execute(schema.update().values(version=len(MIGRATIONS)))

@@ -97,7 +97,7 @@ def accepted(result: CellResult, entries: Sequence[Known], today: datetime.date)
     problems = (*result.new, *result.standing)
     unknown, valid, expired = known.split(result.cell, problems, entries, today)
     told = replace(result, known=tuple(entry.text for entry in valid), new=(*result.new, *expired))
-    if expired:
+    if expired and result.status != "COULD NOT RUN":  # whether its problem is still there was not seen
         return replace(told, status="REGRESSED")
     if not valid or result.status in ("FLAKY", "COULD NOT RUN"):
         return told

@@ -84,8 +84,10 @@ def test_a_verdict_passes_or_fails_a_test_with_its_sentence(tmp_path: Path) -> N
 
 
 def test_the_option_compares_other_engines(tmp_path: Path) -> None:
-    told = run(tmp_path, "-q", "-k", "equal or other", "--harness-parity", "vllm@0.31,vllm@0.32")
+    told = run(tmp_path, "-q", "-k", "equal or other", "--harness-parity", "vllm@0.31, vllm@0.32")
     assert "('vllm@0.31', 'vllm@0.32', {})" in told and "('vllm@0.31', 'vllm@0.32', {'rollout_only': True})" in told
+    told = run(tmp_path, "-q", "-k", "equal", "--harness-parity", "vllm")
+    assert "two engines are compared: --harness-parity vllm,sglang" in told
 
 
 def test_recorded_runs_are_judged(tmp_path: Path) -> None:

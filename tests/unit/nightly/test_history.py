@@ -373,6 +373,17 @@ def test_an_older_night_that_was_cut_is_resumed_until_its_cells_have_run(place: 
         assert history.unfinished("trial") is None
 
 
+def test_a_reader_of_a_team_s_history_need_not_be_a_writer(postgresql: str) -> None:
+    with History.at(postgresql) as history:
+        night = history.begin("trial", [], [])
+        support.keep(history, night, "cell", support.observation())
+    reader = f"{postgresql}?options=-c%20default_transaction_read_only%3Don"
+    with History.at(reader, create=False) as history:
+        assert [one.cell for one in history.night(night).results] == ["cell"]
+        with pytest.raises(HistoryUnusable, match="read-only transaction"):
+            history.begin("trial", [], [])
+
+
 def test_where_there_is_no_history_none_is_made_for_a_reader(place: str) -> None:
     for _ in range(2):
         with pytest.raises(NoHistory, match="there is no history"):

@@ -214,6 +214,9 @@ def test_known_differences_do_not_count_until_they_expire(folder: Path) -> None:
     assert "known until 2001-01-01, which is past" in Path("runs/nightly/night-00003/night.md").read_text()
     (folder / "known.toml").write_text(entry.format("LENGTH", "2999-01-01"))
     assert run() == 0 and statuses(4)["hf-vllm/ppo-tiny"] == "STILL FAILING"
+    (folder / "known.toml").write_text(both.replace("2999", "2001"))
+    support.script(folder / "script.json", hf_hf=equal, hf_vllm="die", hf_sglang=equal)
+    assert run() == 2 and statuses(5)["hf-vllm/ppo-tiny"] == "COULD NOT RUN"
 
 
 def test_a_night_that_was_cut_is_resumed(
