@@ -54,7 +54,12 @@ def _code(handler: Any) -> CodeType | None:
 
 
 class FormatError(ValueError):
-    """A recording is not in the documented format; the message names the file, the byte offset and the cause."""
+    """A recording is not in the documented format; the message names the file, the byte offset and the cause. `fix`:
+    a command that helps, where there is one."""
+
+    def __init__(self, message: str, fix: str = "") -> None:
+        super().__init__(message)
+        self.fix = fix
 
 
 class Torn(FormatError):

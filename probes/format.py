@@ -60,6 +60,7 @@ __all__ = [
     "write_manifest",
 ]  # fmt: skip
 
+AGAIN = "harness record -- COMMAND   # record the run again: its run.json cannot be made from the rest"
 FORMAT_VERSION = 2  # 1: digests by BLAKE2b
 MANIFEST, EVENTS, TOKENS = "run.json", "events", "tokens"
 SIDES = ("baseline", "candidate")  # of a pair of runs: its folders, and who a difference is of
@@ -248,13 +249,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
         known = path.is_dir()
         raise FormatError(f"{path}: {f'no {MANIFEST} in it' if known else 'no such directory'}: not a run") from error
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{file}: not JSON: {error}") from error
+        raise FormatError(f"{file}: not JSON: {error}", AGAIN) from error
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise FormatError(f"{file}: no format_version in it: not the {MANIFEST} of a recording")
+        raise FormatError(f"{file}: no format_version in it: not the {MANIFEST} of a recording", AGAIN)
     if version > FORMAT_VERSION:
-        newest = f"the newest that this installation reads is {FORMAT_VERSION}: upgrade rlhf-harness"
-        raise FormatError(f"{file}: format_version is {version}, {newest}")
+        newest = f"the newest that this installation reads is {FORMAT_VERSION}"
+        raise FormatError(f"{file}: format_version is {version}, {newest}", "pip install --upgrade rlhf-harness")
     checked: dict[str, Any] = manifest
     return checked
 

@@ -377,6 +377,7 @@ class Verdict:
     parity: Parity | None = None
     triage: Triage | None = None
     reproduce: str = ""  # the command that makes this verdict again
+    fix: str = ""  # what to do where nothing could be compared, or a run was cut short
     paths: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 

@@ -8,7 +8,7 @@ confounds, the verdict is INCONCLUSIVE for that reason.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ def judged(
             recordings.append(Recording(path, tell=tell))
         except (FormatError, OSError) as error:
             found = _early("INCONCLUSIVE" if _is_torn_manifest(path) else "ERROR", str(error), paths, reproduce)
-            return Judged(found)
+            return Judged(replace(found, fix=getattr(error, "fix", "")))
     window = replayed(recordings[1]) or stage_steps(recordings) or shared(recordings)
     if window is not None:
         for recording in recordings:

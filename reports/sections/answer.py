@@ -49,13 +49,16 @@ def _parity(verdict: Verdict) -> list[tuple[str, str]]:
     more = f"; {len(verdict.causes) - 1} more below" if len(verdict.causes) > 1 else ""
     missing = verdict.missing[0] if verdict.verdict == "INCONCLUSIVE" and verdict.missing else ""
     unequal = verdict.confounders[0] if verdict.verdict == "CONFOUNDED" and verdict.confounders else None
-    fix = cause.fix if cause else ""
+    missing = "" if missing == verdict.reason else missing
+    fix = cause.fix if cause else clean(verdict.fix)
+    if unequal is not None:
+        fix = f"make {clean(unequal.name)} equal in both runs, then compare again"
     return [
         ("cause", f"{clean(cause.name)}, {_blame(cause)}{more}" if cause and cause.name else ""),
         ("unequal", f"{clean(unequal.name)}: {clean(unequal.summary)}" if unequal else ""),
         ("missing", clean(missing)),
         ("first", first_place(verdict)),
-        ("fix", f"make {clean(unequal.name)} equal in both runs, then compare again" if unequal else fix),
+        ("fix", fix),
     ]
 
 

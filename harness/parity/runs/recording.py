@@ -43,6 +43,7 @@ def judged(baseline: Path, candidate: Path, cut: RunCut | None, *, native: bool,
         verdict="INCONCLUSIVE",
         exit_code=EXIT_CODES["INCONCLUSIVE"],
         reason=f"cut short: {cut.message}",
+        fix=cut.fix or "",
         triage=cut.triage.triage if cut.triage is not None else None,
     )
 

@@ -15,6 +15,7 @@ from harness.parity import judge
 from harness.parity.facts.integrity import Minimum
 from probes.format import FORMAT_VERSION
 from reports.model import SUSPICIONS
+from reports.sections import answer
 from scenarios.settings import Scenario
 
 
@@ -354,10 +355,12 @@ def test_a_torn_run_json_is_inconclusive_and_a_newer_format_an_error(tmp_path: P
     whole = file.read_text()
 
     file.write_text(whole[: len(whole) // 2])
-    assert judge(tmp_path / "baseline", tmp_path / "candidate").verdict == "INCONCLUSIVE"
+    verdict = judge(tmp_path / "baseline", tmp_path / "candidate")
+    assert verdict.verdict == "INCONCLUSIVE" and verdict.fix.startswith("harness record")
+    assert ("fix", verdict.fix) in answer.of(verdict).parts
     file.write_text(whole.replace(f'"format_version": {FORMAT_VERSION}', '"format_version": 99'))
     verdict = judge(tmp_path / "baseline", tmp_path / "candidate")
-    assert (verdict.verdict, verdict.exit_code) == ("ERROR", 2)
+    assert (verdict.verdict, verdict.exit_code) == ("ERROR", 2) and verdict.fix.startswith("pip install")
 
 
 def test_a_malformed_frame_is_inconclusive(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             self._manifest(side)
 
     def record(self: Experiment, side: Any, **options: Any) -> str:
-        raise RunCut(CUT)
+        raise RunCut(CUT, fix="df -h")
 
     monkeypatch.setattr(Cluster, "__init__", lambda self, address=None: None)
     monkeypatch.setattr(Cluster, "__enter__", lambda self: self)
@@ -116,7 +116,7 @@ def test_a_verdict_names_the_command_that_asks_for_the_same_again(
     (tmp_path / "mine.toml").write_text(MINE)
     once = {**options, "overrides": iter(options.get("overrides", []))}  # any iterable is welcome
     verdict = harness.run_parity("hf", "hf", **once, out="it")
-    assert (verdict.verdict, verdict.reason) == ("INCONCLUSIVE", f"cut short: {CUT}")
+    assert (verdict.verdict, verdict.reason, verdict.fix) == ("INCONCLUSIVE", f"cut short: {CUT}", "df -h")
     assert "--out" not in verdict.reproduce
     for side in ("baseline", "candidate"):
         assert json.loads((tmp_path / "it" / side / "run.json").read_text())["command"] == verdict.reproduce
