@@ -51,7 +51,8 @@ class Page:
 
     def prose(self, text: Cell, first: Cell = "", rest: Cell | None = None) -> None:
         """A paragraph wrapped at blanks, `first` before its first line, `rest` (or blanks) before the others. On a
-        terminal a list that is wider than a line, as in a cause's name, is broken behind commas; a path never is."""
+        terminal a list that is wider than a line, as in a cause's name, is broken behind commas, and a text of special
+        tokens behind those; a path never is."""
         lead = cell_len(_text(first).plain)
         rest = " " * lead if rest is None else rest
         width = self.columns - max(lead, cell_len(_text(rest).plain))
@@ -162,7 +163,7 @@ def label_width(names: Iterable[str]) -> int:
 
 def wrap(cell: Cell, width: int, *, fold: bool = False) -> list[Text]:
     """Lines of at most `width` cells, but for words that are longer: those stay whole. With `fold` those that are no
-    path are broken behind commas."""
+    path are broken behind commas and special tokens."""
     text = _text(cell)
     if text.cell_len <= width:
         return [text]
@@ -178,11 +179,11 @@ def wrap(cell: Cell, width: int, *, fold: bool = False) -> list[Text]:
 
 
 def _folded(word: Text, width: int) -> list[Text]:
-    """A word in parts that end in a comma, of at most `width` cells where that can be."""
+    """A word in parts that end in a comma or a special token, <|end|>, of at most `width` cells where that can be."""
     if word.cell_len <= width or "/" in word.plain:
         return [word]
     parts: list[Text] = []
-    for piece in re.finditer(r"[^,]*,?", word.plain):
+    for piece in re.finditer(r"[^,>]*[,>]?", word.plain):
         part = word[piece.start() : piece.end()]
         if parts and parts[-1].cell_len + part.cell_len <= width:
             parts[-1] = Text.assemble(parts[-1], part)

@@ -377,8 +377,8 @@ class Verdict:
     parity: Parity | None = None
     triage: Triage | None = None
     reproduce: str = ""  # the command that makes this verdict again
-    fix: str = ""  # what to do where nothing could be compared, or a run was cut short
     paths: dict[str, str] = field(default_factory=dict)
+    fix: str = ""  # what to do where nothing could be compared, or a run was cut short
     schema_version: int = SCHEMA_VERSION
 
     def to_dict(self) -> dict[str, Any]:

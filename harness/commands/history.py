@@ -21,14 +21,23 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, help="how many nights to list, the newest first")] = 30,
 ) -> None:
     """List the last nights, each with how many cells had each status."""
+    from rich.console import Console
+
     from harness.nightly.history import History
+    from reports.layout import Page
+    from reports.pipe import outlive_reader
     from reports.text import clean
 
     with History.at(history, create=False) as past:
-        for night, counts in past.listing(limit):
-            told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no cell ran"
-            cut = "" if night.finished else "  not ended"
-            typer.echo(f"{night.id:>6}  {night.started}  {clean(night.matrix)} on {clean(night.machine)}: {told}{cut}")
+        listed = past.listing(limit)
+    rows = []
+    for night, counts in listed:
+        told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no cell ran"
+        told += "" if night.finished else "; not ended"
+        rows.append((str(night.id), night.started, clean(night.matrix), clean(night.machine), told))
+    page = Page(Console())
+    with outlive_reader(page.console):
+        page.table(("night", "started", "matrix", "machine", "cells"), rows)
 
 
 @app.command()
@@ -55,16 +64,22 @@ def compare(
     history: HistoryAt = HISTORY,
 ) -> None:
     """Compare two nights: the cells whose verdict or problems differ."""
+    from rich.console import Console
+
     from harness.nightly.history import History
+    from reports.layout import Page
+    from reports.pipe import outlive_reader
     from reports.sections.nightly import compared
     from reports.text import clean, counted
 
     with History.at(history, create=False) as past:
         rows = compared(past.night(first), past.night(second))
-    for cell, old, new in rows:
-        typer.echo(f"{clean(cell)}: {clean(old)} → {clean(new)}")
     verb = "differs" if len(rows) == 1 else "differ"
-    typer.echo(f"{counted(len(rows), 'cell')} {verb} between nights {first} and {second}")
+    page = Page(Console())
+    with outlive_reader(page.console):
+        for cell, old, new in rows:
+            page.prose(f"{clean(cell)}: {clean(old)} → {clean(new)}", rest="  ")
+        page.prose(f"{counted(len(rows), 'cell')} {verb} between nights {first} and {second}")
 
 
 @app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.cells import cell_len
 from rich.text import Text
 
-from reports.layout import Page, label_width, wrap
+from reports.layout import Page, label_width
 from reports.model import Check, Finding, Parity, Verdict
 from reports.sections import parity as arrange
 from reports.sections.terminal import triage
@@ -57,6 +57,9 @@ def _tables(page: Page, verdict: Verdict) -> None:
     findings(page, "Findings", arrange.notes(verdict), "bold")
 
 
+NARROW = 60  # columns: on fewer a table's rows are a line a cell, all of them
+
+
 def _title_width(page: Page) -> int:
     """Cells of a table's title column: the longest word of a suspicion's name, or its longest name but one."""
     return 26 if page.columns < 110 else 30
@@ -96,8 +99,9 @@ def _metrics(page: Page, parity: Parity) -> None:
             Text(metric.value, style),
             Text(metric.limit, style or "dim"),
         ]
-        value = 12 if metric.limit else page.columns - 1 - 32 - 3
-        page.row(cells, [1, 32, value, page.columns - 1 - 32 - value - 3], ["", "", "value", "limit"])
+        value = 12 if metric.limit or page.columns < NARROW else page.columns - 1 - 32 - 3
+        limit = max(0, page.columns - 1 - 32 - value - 3)
+        page.row(cells, [1, 32, value, limit], ["", "", "value", "limit"])
     deep = sum(metric.deep for metric in metrics)
     if deep:
         page.prose(Text(f"{deep} more, by bucket, in the report and in verdict.json", "dim"), "  ", "  ")
@@ -150,7 +154,7 @@ def _checks(page: Page, heading: str, checks: list[Check]) -> None:
                 clean(check.evidence),
             ],
             widths,
-            ["", "", "", "", "evidence"],
+            ["", "", "", "state" if page.columns < NARROW else "", "evidence"],
         )
 
 
@@ -177,8 +181,8 @@ def _first_divergence(page: Page, parity: Parity) -> None:
     page.prose(" · ".join(f"{fact.name} {fact.value}" for fact in facts[:5]), bar, bar)
     pad = max(len(fact.name) for fact in facts)
     for fact in facts[5:]:
-        for index, line in enumerate(wrap(fact.value, page.columns - pad - 4)):
-            page.line(Text.assemble(bar, (("" if index else fact.name).ljust(pad), "dim"), "  ", line))
+        label = Text.assemble(bar, (fact.name.ljust(pad), "dim"), "  ")
+        page.prose(fact.value, label, Text.assemble(bar, " " * (pad + 2)))
 
 
 def _causes(page: Page, verdict: Verdict) -> None:

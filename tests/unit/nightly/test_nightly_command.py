@@ -106,7 +106,7 @@ def test_nights_from_new_to_regressed_to_fixed(folder: Path, capsys: pytest.Capt
     assert "### REGRESSED: hf-vllm/ppo-tiny" in capsys.readouterr().out
     assert cli.main(["history", "compare", "2", "3"]) == 0
     assert "hf-vllm/ppo-tiny: EQUIVALENT → DIVERGENT (STOP)" in capsys.readouterr().out
-    assert cli.main(["history", "list"]) == 0 and capsys.readouterr().out.count("trial on") == 5
+    assert cli.main(["history", "list"]) == 0 and capsys.readouterr().out.count("  trial  ") == 5
     assert cli.main(["history", "metric", "hf-vllm/ppo-tiny", "compared_tokens"]) == 0
     assert "2,000" in capsys.readouterr().out
     junit = ElementTree.parse("runs/nightly/night-00003/junit.xml").getroot()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from pathlib import Path
 
@@ -54,6 +55,19 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(name: str, width
     wide = shown(SUBJECTS[name], 200, verbose)
     missing = {word for word in words(wide) if len(word) > 2 and word.strip("─━")} - {*words("\n".join(lines))}
     assert not missing
+
+
+def test_a_narrow_page_breaks_text_behind_special_tokens_and_has_a_line_a_cell() -> None:
+    verdict = examples.stale_tensor()
+    assert verdict.parity is not None and verdict.parity.first_divergence is not None
+    context = "in “Is the garden crowded?<|end|><|assistant|>The baker”"
+    place = dataclasses.replace(verdict.parity.first_divergence, context=context)
+    said = dataclasses.replace(verdict, parity=dataclasses.replace(verdict.parity, first_divergence=place))
+    text = shown(said, 40, verbose=True)
+    card = [line for line in text.splitlines() if line.startswith("┃")]
+    assert any(line.endswith("crowded?<|end|>") for line in card) and max(map(len, card)) <= 40
+    checks = verdict.parity.checks
+    assert text.count("    state     ") == len(checks)
 
 
 @pytest.mark.parametrize("name", SUBJECTS)

@@ -69,6 +69,7 @@ verdicts = st.builds(
     st.none(),  # test_reports_triage has the bodies of triage
     text,
     st.dictionaries(text, text, max_size=2),
+    text,
 )
 
 
