@@ -162,11 +162,12 @@ def bisect(search: Search) -> Bisection:
         return search.wrong_end(name(outcome.wrong_end), "bad" if outcome.wrong_end else "good")
     results = [tuple(str(different[index]) for index in cause) for cause in outcome.causes]
     causes = counted(len(results), "cause") + (", each of which is enough" if len(results) > 1 else "")
-    others = counted(len(different) - sum(map(len, results)), "difference")
+    left = len(different) - sum(map(len, results))
+    others = f"the other {left} differences together" if left > 1 else "the other difference"
     if outcome.rest == "skip":
-        return search.report("ONE OF THESE", f"{causes}; the other {others} together could not be judged", results)
-    together = len(different) > sum(map(len, results))
-    return search.report("FOUND", causes + f"; the other {others} together change nothing" * together, results)
+        return search.report("ONE OF THESE", f"{causes}; {others} could not be judged", results)
+    nothing = f"; {others} {'change' if left > 1 else 'changes'} nothing"
+    return search.report("FOUND", causes + nothing * bool(left), results)
 
 
 def differences(good: End, bad: End, *, backends: bool) -> tuple[list[Difference], tuple[str, ...]]:

@@ -38,7 +38,7 @@ def contents(given: list[Path]) -> Contents:
         what = " is a file, and a bundle is made of a directory" if path.exists() else ": no such directory"
         raise BadInput(f"{path}{what}", fix="harness bundle RUN   # a directory of harness run, parity or triage")
     if (path / MANIFEST).is_file():
-        return Contents("run", dict([*_run(path), *_newest_evidence(path)]))
+        return Contents("run", dict([*_named(path, VERDICT), *_run(path), *_newest_evidence(path)]))
     if all((path / side / MANIFEST).is_file() for side in SIDES):
         files = [*_named(path, VERDICT), *_newest_evidence(path / WATCH, f"{WATCH}/")]
         return Contents("pair", dict([*files, *(one for side in SIDES for one in _run(path / side, f"{side}/"))]))

@@ -105,12 +105,12 @@ class _Hashes:
 def _subject(held: Contents, staging: Path) -> Subject:
     """What the page shows: the verdict that was written down, else the one that is made now; a run alone is shown as
     it is. A verdict that is made now is written down."""
+    if (staging / VERDICT).is_file():
+        return verdict_file.read(staging)
     if held.kind == "run":
         from reports.run_model import RecordedRun
 
         return dataclasses.replace(RecordedRun.of(staging), run="this bundle")
-    if (staging / VERDICT).is_file():
-        return verdict_file.read(staging)
     verdict = _within(_judged(held, staging), staging)
     (staging / VERDICT).write_text(verdict.to_json(), encoding="utf-8")
     return verdict

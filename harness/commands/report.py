@@ -50,6 +50,11 @@ def report(
     format = "issue" if issue else format
     path = resolve(run)
     if export or out:
+        if not (path / "run.json").is_file():
+            held = f"{run}/baseline" if (path / "baseline" / "run.json").is_file() else "RUN"
+            raise BadInput(
+                f"{run} is not a recorded run: it has no run.json", fix=f"harness report {held} --export ..."
+            )
         _export(RecordedRun.of(path), run, export, out)
         return
     if (path / "run.json").is_file() and not (path / verdict_file.NAME).is_file():

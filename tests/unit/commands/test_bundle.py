@@ -27,7 +27,7 @@ from harness.parity.runs.run import diff
 from harness.triage import directory
 from probes.format import Flat, FormatError, Run, write_manifest
 from probes.install import start
-from reports.model import Verdict
+from reports.model import Triage, Verdict
 
 pytestmark = pytest.mark.slow
 
@@ -179,6 +179,17 @@ def test_a_run_opens_as_its_steps_and_is_no_hang(tmp_path: Path, capsys: pytest.
     assert cli.main(["report", str(bundle), "--format", "junit"]) == 2
     assert cli.main(["triage", str(bundle)]) == 2
     assert "no evidence of a hang" in capsys.readouterr().err
+
+
+def test_a_watched_run_opens_as_its_hang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make("baseline").write(tmp_path / "run")
+    directory.write(evidence(process(7, "trainer")), run / "evidence" / "20260101-000000")
+    hang = Verdict("triage", "HUNG", 1, "rank 1 stands", triage=Triage("K9", [], [], [], [], [], []))
+    (run / "verdict.json").write_text(hang.to_json())
+    pack([run], tmp_path / "b.zip")
+    assert b"rank 1 stands" in zipfile.ZipFile(tmp_path / "b.zip").read(INDEX)
+    for path in (run, tmp_path / "b.zip"):
+        assert cli.main(["report", str(path), "--issue"]) == 1 and "rank 1 stands" in capsys.readouterr().out
 
 
 def test_no_secret_of_a_foreign_recording_is_in_it(tmp_path: Path) -> None:

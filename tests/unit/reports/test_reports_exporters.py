@@ -109,3 +109,14 @@ def test_what_cannot_be_exported(
     monkeypatch.chdir(run)
     assert cli.main(["report", str(run), *words]) == 2
     assert told in capsys.readouterr().err and not (run / "x").exists()
+
+
+def test_a_pair_is_not_exported_and_its_sides_are_named(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = tmp_path / "pair"
+    pair.mkdir()
+    run.rename(pair / "baseline")
+    assert cli.main(["report", str(pair), "--export", "mlflow", "--out", str(tmp_path / "x")]) == 2
+    told = capsys.readouterr().err
+    assert "pair is not a recorded run: it has no run.json" in told and f"report {pair}/baseline --export" in told
