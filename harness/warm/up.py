@@ -19,7 +19,7 @@ from harness import envs
 from harness.cluster import launch
 from harness.cluster.launch import driver_seat
 from harness.errors import BadInput, HarnessError
-from harness.parity.runs.preflight import check_cores, preflight
+from harness.parity.runs.preflight import environment_for, preflight
 from harness.warm import state
 from harness.warm.keeper import Order, Word
 from scenarios.settings import Scenario
@@ -53,9 +53,7 @@ def _up(backends: Sequence[str], scenario: Scenario, native: bool, device: str, 
         raise BadInput(f"engines are up already ({there.names}, since {there.since})", fix="harness down")
     for backend in backends:
         preflight(scenario, backend)
-    environments = [envs.resolve(backend) for backend in backends]
-    for environment in environments:
-        check_cores(environment, scenario)
+    environments = [environment_for(backend, scenario) for backend in backends]
     order = Order(
         [str(envs.parse(backend)) for backend in backends], [one.to_json() for one in environments],
         scenario.to_json(), native and scenario.native.samples > 0, device, idle_s,

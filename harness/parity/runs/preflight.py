@@ -42,15 +42,16 @@ def preflight(scenario: Scenario, backend: str, mapping: dict[str, Any] | None =
         raise BadInput(str(error), fix=error.fix) from error
 
 
-def check_cores(environment: Environment, scenario: Scenario, address: str | None = None) -> None:
-    """Refuse more ranks of an engine than this process has cores for them; on a cluster at `address` the engine itself
-    does, for its host has others. Raises BadInput."""
-    ranks = scenario.engine.tensor_parallel
+def environment_for(backend: str, scenario: Scenario, address: str | None = None) -> Environment:
+    """The environment that the backend starts in. Refuses more ranks of an engine than this process has cores for them;
+    on a cluster at `address` the engine itself does, for its host has others. Raises BadInput, EnvironmentUnusable."""
+    environment, ranks = envs.resolve(backend), scenario.engine.tensor_parallel
     if ranks > 1 and environment.device == "cpu" and not address:
         try:
             processes.cores(ranks, os.sched_getaffinity(0))
         except ParameterRefused as error:
             raise BadInput(str(error), fix=f"--set engine.tensor_parallel={len(os.sched_getaffinity(0))}") from error
+    return environment
 
 
 def check_pair(base: Scenario, other: Scenario) -> None:

@@ -21,7 +21,7 @@ from harness.errors import BadInput
 from harness.parity.runs.command_line import command_line
 from harness.parity.runs.engines import cluster_for
 from harness.parity.runs.options import LaunchOptions, command_options
-from harness.parity.runs.preflight import check_cores, preflight
+from harness.parity.runs.preflight import environment_for, preflight
 from harness.parity.runs.recording import compacted, guarded, judged, recording_in, written
 from reports import places
 from reports.model import Finding, Verdict
@@ -65,9 +65,8 @@ def run_replay(
     checkpoint = known.checkpoint(from_step)
     first = int(checkpoint.name.removeprefix("step-")) if checkpoint is not None else 0
     scenario = dataclasses.replace(known.scenario, steps=window.stop, guided=False)
-    environment = envs.resolve(backend)
     preflight(scenario, backend)
-    check_cores(environment, scenario, options.address)
+    environment = environment_for(backend, scenario, options.address)
     reproduce = command_line(
         "replay", Path(run), backend=backend, steps=steps, from_step=from_step or None, cap=cap,
         **command_options(options),

@@ -20,7 +20,7 @@ from harness.parity.runs.command_line import command_line, scenario_word
 from harness.parity.runs.engines import cluster_for
 from harness.parity.runs.lifting import Lifting, wanted
 from harness.parity.runs.options import JudgeOptions, ParityOptions, RunOptions, command_options, silent
-from harness.parity.runs.preflight import check_cores, check_pair, check_resume, preflight
+from harness.parity.runs.preflight import check_pair, check_resume, environment_for, preflight
 from harness.parity.runs.recording import check_ranks, compacted, guarded, judged, recording_in, written
 from harness.parity.runs.second_draw import second_draw
 from harness.triage.watch.guard import Guard
@@ -62,7 +62,7 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
             Side(
                 name,
                 str(envs.parse(backend)),
-                envs.resolve(backend),
+                environment_for(backend, settings, options.address),
                 settings,
                 folder / name,
                 plants=plants.get(name, NOTHING),
@@ -70,8 +70,6 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
             )
             for name, backend, settings in (("baseline", baseline, base), ("candidate", candidate, other))
         )
-        for side in (left, right):
-            check_cores(side.environment, side.scenario, options.address)
         lift = wanted(left, right, options.lifted)
         figures: dict[str, Any] = {"environments_ready_s": round(time.monotonic() - started, 1)}
         guard = guarded(folder, options)
@@ -109,8 +107,8 @@ def run_scenario(
     if resume is not None:
         check_resume(resume, base)
     with recording_in(options.out, f"run-{base.name}-{backend}") as folder:
-        side = Side("run", str(envs.parse(backend)), envs.resolve(backend), base, folder, mapping=map_of_user)
-        check_cores(side.environment, base, options.address)
+        environment = environment_for(backend, base, options.address)
+        side = Side("run", str(envs.parse(backend)), environment, base, folder, mapping=map_of_user)
         with guarded(folder, options) as guard, cluster_for([side], options) as (cluster, warm):
             experiment = Experiment(
                 cluster, [side], progress=options.progress, device=options.device, guard=guard, command=command,

@@ -15,7 +15,7 @@ from harness import envs
 from harness.errors import BadInput
 from harness.parity.runs import run
 from harness.parity.runs.options import RunOptions
-from harness.parity.runs.preflight import check_cores, check_resume, preflight
+from harness.parity.runs.preflight import check_resume, environment_for, preflight
 from scenarios.settings import Engine, Model, Prompts, Scenario
 
 MANIFEST = {"format": 1, "step": 3, "version": 4, "scenario": {}, "files": {}}
@@ -131,12 +131,15 @@ def test_a_run_with_a_mapping_of_the_users_is_not_held_to_ours(tmp_path: Path, m
         run.run_scenario("ppo-tiny", refused, backend="sglang", mapping=str(mapping))
 
 
-def test_more_ranks_than_cores_are_refused_before_anything_starts_here_and_on_a_cpu() -> None:
+def test_more_ranks_than_cores_are_refused_before_anything_starts_here_and_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cores = len(os.sched_getaffinity(0))
     scenario, environment = Scenario(engine=Engine(tensor_parallel=cores + 1)), envs.resolve("hf")
     with pytest.raises(BadInput, match=f"needs a core of its own, and this process may use {cores}") as refused:
-        check_cores(environment, scenario)
+        environment_for("hf", scenario)
     assert refused.value.fix == f"--set engine.tensor_parallel={cores}"
-    check_cores(environment, Scenario(engine=Engine(tensor_parallel=cores)))
-    check_cores(environment, scenario, "10.0.0.1:6379")
-    check_cores(dataclasses.replace(environment, device="cuda"), scenario)
+    assert environment_for("hf", Scenario(engine=Engine(tensor_parallel=cores))) == environment
+    assert environment_for("hf", scenario, "10.0.0.1:6379") == environment
+    monkeypatch.setattr(envs, "resolve", lambda backend: dataclasses.replace(environment, device="cuda"))
+    assert environment_for("hf", scenario).device == "cuda"
