@@ -118,7 +118,7 @@ def clean(environ: Mapping[str, str], **more: str) -> dict[str, str]:
     return {**kept, **more}
 
 
-def inspect(python: str | Path, environ: Mapping[str, str] = os.environ) -> Interpreter:
+def inspect(python: str | Path) -> Interpreter:
     """Ask the interpreter. Takes about 0.2 s. Raises EnvironmentUnusable when it is not a Python that answers."""
     path = absolute(python)
     if not path.exists():
@@ -127,7 +127,7 @@ def inspect(python: str | Path, environ: Mapping[str, str] = os.environ) -> Inte
     try:
         answer = subprocess.run(
             [str(path), "-B", "-c", _QUESTION, json.dumps(engines)],
-            env=clean(environ),
+            env=clean(os.environ),
             cwd="/",
             capture_output=True,
             text=True,

@@ -12,7 +12,7 @@ from harness.envs import creation, environment, interpreter, recipe
 from harness.envs.environment import Environment
 from harness.envs.install import nvidia_gpu
 from harness.envs.interpreter import Driver
-from harness.envs.progress import Progress, console
+from harness.envs.progress import console
 from harness.errors import BadInput, EnvironmentUnusable
 from scenarios.engines import registry
 
@@ -55,11 +55,11 @@ def parse(backend: str) -> Backend:
     return Backend(engine, environment=environment.check_name(rest) if at else "")
 
 
-def resolve(backend: str, *, create: bool = True, progress: Progress | None = None) -> Environment:
+def resolve(backend: str, *, create: bool = True) -> Environment:
     """The environment of a backend, checked against the driver; a missing one is made on first use when `create`.
 
-    An environment of ours that was made from another recipe, ray or Python counts as missing. `progress` defaults to a
-    bar or lines on stderr. Raises BadInput, EnvironmentUnusable, Interrupted.
+    An environment of ours that was made from another recipe, ray or Python counts as missing. Its making is told on
+    stderr. Raises BadInput, EnvironmentUnusable, Interrupted.
     """
     parsed = parse(backend)
     if registry.get(parsed.engine).embedded:
@@ -72,7 +72,7 @@ def resolve(backend: str, *, create: bool = True, progress: Progress | None = No
         if not create:
             state = "is missing" if found is None else f"was made from another recipe, ray or Python ({found.name})"
             raise EnvironmentUnusable(f"the environment of backend {parsed} {state}", fix=wanted.command)
-        found, _ = creation.create(wanted, progress=progress or console(f"environment {wanted.name}"))
+        found, _ = creation.create(wanted, progress=console(f"environment {wanted.name}"))
     facts = interpreter.inspect(found.python)
     if reason := interpreter.misfit(facts, found.engine, Driver.here()):
         if found.owned:

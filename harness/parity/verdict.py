@@ -73,14 +73,11 @@ def judge(
     native: bool = True,
     cap: float | None = None,
     minimum: Minimum = LEAST,
-    reproduce: str = "",
     again: Mapping[str, Path | str] | None = None,
     tell: Told = nobody,
 ) -> Verdict:
     """The verdict of `judged`."""
-    return judged(
-        baseline, candidate, native=native, cap=cap, minimum=minimum, reproduce=reproduce, again=again, tell=tell
-    ).verdict
+    return judged(baseline, candidate, native=native, cap=cap, minimum=minimum, again=again, tell=tell).verdict
 
 
 def judged(

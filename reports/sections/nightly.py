@@ -71,8 +71,9 @@ def duration(seconds: float) -> str:
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
-def plot(values: Sequence[float], labels: Sequence[str], height: int = 8) -> list[str]:
+def plot(values: Sequence[float], labels: Sequence[str]) -> list[str]:
     """A metric's course as columns from its smallest to its largest value, one a night; an empty one: no value."""
+    height = 8  # lines
     finite = [value for value in values if value == value and abs(value) != float("inf")]
     if not finite:
         return ["no value"]

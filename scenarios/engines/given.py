@@ -36,10 +36,9 @@ def engine_given(backend: str, native: Values) -> dict[str, Any]:
     return {name: argument.given(native) for name, argument in table("engine", backend).items()}
 
 
-def sampling_given(backend: str, native: Values, defaults: Values | None = None) -> dict[str, Any]:
-    """Canonical sampling parameters that `native` amounts to. `defaults`: native ones that the engine itself fills in
-    for what is left out, such as those of a generation_config.json that it reads."""
-    filled = {**(defaults or {}), **{name: value for name, value in native.items() if value is not None}}
+def sampling_given(backend: str, native: Values) -> dict[str, Any]:
+    """Canonical sampling parameters that `native` amounts to."""
+    filled = {name: value for name, value in native.items() if value is not None}
     return {name: argument.given(filled) for name, argument in table("sampling", backend).items()}
 
 

@@ -10,7 +10,7 @@ from bench_lab import Lab
 from cause_keys import of
 
 from harness.parity.attribution import live, reference
-from harness.parity.attribution.attribute import _one_side
+from harness.parity.attribution.attribute import _locate
 from harness.parity.attribution.merge import _proven
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.causes.family import Rival
@@ -130,7 +130,7 @@ def test_attention_that_reads_other_keys_than_there_are_computes_otherwise(lab: 
     engine.model.model.register_forward_pre_hook(forgetful, with_kwargs=True)
     s.symptoms = s.bench.read("candidate")
     assert s.rest.of("tokens", "logprobs") and not s.rest.of("scores")
-    _one_side(s, restarts=False, found=found)
+    _locate(s, found)
     assert not s.named and found.computes == {"candidate": "attention length"}
     assert "attention reads 6 keys at position 6, where there are 7" in found.layers["candidate"]
     assert "and so at 3 of 9 tokens" in found.layers["candidate"]

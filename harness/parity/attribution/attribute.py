@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from harness.errors import HarnessError
@@ -29,54 +28,32 @@ from scenarios.remote import ActorFailed
 BUDGET_S = 60.0  # for everything but the restart of an engine
 
 
-def attribute(
-    judged: Judged,
-    bench: Bench,
-    *,
-    budget_s: float = BUDGET_S,
-    restarts: bool = True,
-    clock: Callable[[], float] = time.monotonic,
-) -> Verdict:
+def attribute(judged: Judged, bench: Bench) -> Verdict:
     """The verdict of `judged` with the causes that live interventions prove, confirm or withdraw.
 
-    Anything but DIVERGENT comes back as it is. `bench`: both engines as the runs left them. `budget_s`: seconds for
-    everything but restarts. Never raises for an engine that fails: what was proven until then stays, the rest is said.
+    Anything but DIVERGENT comes back as it is. `bench`: both engines as the runs left them. Never raises for an engine
+    that fails: what was proven until then stays, the rest is said.
     """
     if judged.verdict.verdict != "DIVERGENT" or judged.evidence is None:
         return judged.verdict
-    return merged(judged, search(judged, bench, budget_s=budget_s, restarts=restarts, clock=clock))
+    return merged(judged, search(judged, bench))
 
 
-def search(
-    judged: Judged,
-    bench: Bench,
-    *,
-    budget_s: float = BUDGET_S,
-    restarts: bool = True,
-    clock: Callable[[], float] = time.monotonic,
-) -> Attribution:
+def search(judged: Judged, bench: Bench) -> Attribution:
     """Every intervention that applies, on every side that differs from its reference."""
-    found, started = Attribution(), clock()
+    found, started = Attribution(), time.monotonic()
     try:
-        _search(judged, bench, found, started, budget_s, restarts, clock)
+        _search(judged, bench, found, started)
     except (HarnessError, ActorFailed, RuntimeError) as error:
         # RuntimeError: EngineError and SyncFailed of a bench in this process. Whatever an engine died of in an
         # intervention, what was proven until then stands.
         found.notes.append(f"attribution ended early: {error}")
         found.broken = "an engine failed in an intervention on it"
-    found.seconds = clock() - started
+    found.seconds = time.monotonic() - started
     return found
 
 
-def _search(
-    judged: Judged,
-    bench: Bench,
-    found: Attribution,
-    started: float,
-    budget_s: float,
-    restarts: bool,
-    clock: Callable[[], float],
-) -> None:
+def _search(judged: Judged, bench: Bench, found: Attribution, started: float) -> None:
     e = judged.evidence
     assert e is not None
     if e.mode not in ("coupled", "greedy"):
@@ -116,24 +93,24 @@ def _search(
             found.notes.append(f"sent other weights, then the learner's again, the {side}'s engine {shown}")
     for side in [one for one in sides if found.first[one].total]:
         s = Situation(
-            bench, e, side, read[side], clock, deadline=started + budget_s, samples=samples,
+            bench, e, side, read[side], time.monotonic, deadline=started + BUDGET_S, samples=samples,
             named=found.named, tried=found.tried, notes=found.notes,
             recorded=frozenset(cause.key for cause in judged.verdict.causes),
         )  # fmt: skip
         try:
-            _one_side(s, restarts, found)
+            _one_side(s, found)
             noisy = any(cause.key == itself(side) for cause in judged.verdict.causes)
             if noisy and gone(found.first[side], s.rest):
                 live.regroup(s)
         finally:
             found.left[side] = s.rest
             if found.named and found.named_after is None:
-                found.named_after = clock() - started
+                found.named_after = time.monotonic() - started
     if unnamed:
         found.learned = replace(found.learned, past_cache=differ_past_cache(found.tried))
 
 
-def _one_side(s: Situation, restarts: bool, found: Attribution) -> None:
+def _one_side(s: Situation, found: Attribution) -> None:
     if s.symptoms.restless:
         s.notes.append(
             f"the {s.side}'s engine chooses alike in two equal draws and gives {s.symptoms.noise} other numbers: "
@@ -149,7 +126,12 @@ def _one_side(s: Situation, restarts: bool, found: Attribution) -> None:
         return
     reference.search(s)
     if s.rest.total:
-        live.search(s, restarts=restarts, then=reference.search)
+        live.search(s, then=reference.search)
+    _locate(s, found)
+
+
+def _locate(s: Situation, found: Attribution) -> None:
+    """Note where what is left begins: the first layer that differs, or the keys that attention reads."""
     scored, place = s.rest.of("scores") > 0, ""
     if scored:
         found.layers[s.side], place = live.narrowest(s)

@@ -130,7 +130,7 @@ def interventions() -> tuple[Intervention, ...]:
     return registry.interventions(_INTERVENTIONS)
 
 
-def search(s: Situation, *, restarts: bool, then: Callable[[Situation], None] = lambda s: None) -> None:
+def search(s: Situation, *, restarts: bool = True, then: Callable[[Situation], None] = lambda s: None) -> None:
     """Undo one thing after another until nothing is left, or time is over. `then`: after each that removed something,
     for what it may have hidden."""
     for intervention in interventions():

@@ -36,15 +36,13 @@ def _open(kind: DivergenceKey, found: Readings, so_far: Explained) -> np.ndarray
     return (found["beyond"] > 0) & np.isin(keys_of(found.keys), keys_of(so_far.left(kind)))
 
 
-def _with_short_ones(
-    found: Readings, open_: np.ndarray, good: np.ndarray, size: np.ndarray, least: int = LEAST
-) -> np.ndarray:
+def _with_short_ones(found: Readings, open_: np.ndarray, good: np.ndarray, size: np.ndarray) -> np.ndarray:
     """Of the rows that a re-reading sets right, the clear ones, and the short ones of the same steps.
 
     Once it is clear, a later step of short ones alone follows as well, where it sets every one of them right.
     """
     clear = good & (size >= CLEAR)
-    if size[clear].sum() < least:
+    if size[clear].sum() < LEAST:
         return np.zeros(len(good), bool)
     steps = found["step"]
     contradicted = np.isin(steps, steps[open_ & ~good & (size > 0)])

@@ -178,9 +178,9 @@ def marked(mark: str, proc: Path = Path("/proc")) -> list[int]:
     return sorted(found)
 
 
-def end_marked(mark: str, *, within_s: float = 10.0) -> None:
+def end_marked(mark: str) -> None:
     """Kill every process with that mark, whatever state it is in, and those that these start meanwhile."""
-    until = time.monotonic() + within_s
+    until = time.monotonic() + 10.0
     while living := marked(mark):
         for pid in living:
             with contextlib.suppress(ProcessLookupError):

@@ -7,7 +7,7 @@ and a group whose members nobody recorded is compared among the ranks that menti
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from harness.triage.evidence import Group
@@ -266,14 +266,8 @@ def _order(item: tuple[Group, object]) -> tuple[int, int, str]:
 
 
 def _ranks(ranks: Iterable[int]) -> str:
-    return ", ".join(map(str, _few(ranks)))
-
-
-def _few(ranks: Iterable[int], most: int = 8) -> Iterator[object]:
-    listed = list(ranks)
-    yield from listed[:most]
-    if len(listed) > most:
-        yield f"... ({len(listed)} in all)"
+    listed = list(map(str, ranks))
+    return ", ".join([*listed[:8], *([f"... ({len(listed)} in all)"] if len(listed) > 8 else [])])
 
 
 def _listed(names: Sequence[str]) -> str:

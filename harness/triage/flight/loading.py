@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.triage.flight.flight import Flight, FlightError, NotADump
@@ -62,9 +62,7 @@ def load_each(
     ]  # fmt: skip
 
 
-def load_directory(
-    path: Path | str, *, workers: int | None = None, progress: Callable[[str], None] | None = None
-) -> Flights:
+def load_directory(path: Path | str) -> Flights:
     """Every dump in a directory, by file name; folders inside it are not entered.
 
     A file that bears a rank and cannot be read is there all the same, `readable` False, so that its rank is not taken
@@ -77,10 +75,8 @@ def load_directory(
         files = sorted((one for one in folder.iterdir() if one.is_file() and not one.name.startswith(".")), key=_order)
     except OSError as error:
         raise FlightError(f"{folder} cannot be read: {error.strerror or error}") from error
-    if progress:
-        progress(f"reading {len(files)} files of {folder}")
     found, notes = Flights(), []
-    for file, one in zip(files, read_all(files, workers=workers), strict=True):
+    for file, one in zip(files, read_all(files), strict=True):
         if isinstance(one, Flight):
             found[file.name] = _ranked(one, file.name)
         elif isinstance(one, NotADump) or named_rank(file.name)[1] is None:

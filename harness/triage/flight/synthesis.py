@@ -56,6 +56,9 @@ class Fault:
     ahead: int = 6
 
 
+RING = 2000  # entries that a recorder keeps: torch's default
+
+
 @dataclass(frozen=True)
 class Job:
     """What every rank's recorder holds. `culprits`: what a verdict may name, empty where nobody is to blame."""
@@ -65,7 +68,6 @@ class Job:
     entries: tuple[tuple[Step, ...], ...]  # per rank, oldest first
     done: frozenset[tuple[int, int]]  # (group, seq)
     fault: Fault
-    ring: int = 2000
     hidden: frozenset[int] = field(default_factory=frozenset)  # ranks without a dump
 
     @property
@@ -140,9 +142,7 @@ def _program(schedule: list[tuple[int, Op]], length: int, rank: int, fault: Faul
     return one
 
 
-def simulate(
-    ranks: int, entries: int, fault: Fault | None = None, *, tensor_parallel: int = 8, ring: int = 2000
-) -> Job:
+def simulate(ranks: int, entries: int, fault: Fault | None = None, *, tensor_parallel: int = 8) -> Job:
     """Run the loop for `entries` operations a rank; the fault strikes where it says.
 
     `skip`, `extra`, `wrong-op`, `wrong-size`: the rank's program differs there. `dead`: it enqueues nothing more from
@@ -189,7 +189,7 @@ def simulate(
                         queued[member] = True
                         runnable.append(member)
     hidden = frozenset({fault.rank}) if fault.kind == "missing" else frozenset()
-    return Job(ranks, groups, tuple(map(tuple, held)), frozenset(done), fault, ring, hidden)
+    return Job(ranks, groups, tuple(map(tuple, held)), frozenset(done), fault, hidden)
 
 
 def _place_of(program: list[tuple[int, Op]], place: list[int], at: int) -> tuple[int, int]:
@@ -201,7 +201,7 @@ def dump(job: Job, rank: int, *, frames: bool = True, active: bool = False) -> d
     """What torch would dump for that rank, as the object that it pickles. `active`: only operations that are not done,
     as production jobs have it written (TORCH_INCLUDE_ONLY_ACTIVE)."""
     steps = job.entries[rank]
-    first = max(0, len(steps) - job.ring)
+    first = max(0, len(steps) - RING)
     stalled = job.fault.kind == "stalled" and rank == job.fault.rank
     blocked: set[int] = set()
     entries = []

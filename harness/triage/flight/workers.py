@@ -73,19 +73,17 @@ def _exactly(descriptor: int, count: int, ends: float) -> bytes:
     return bytes(parts)
 
 
-def read_all(
-    paths: Sequence[Path], *, workers: int | None = None, deadline_s: float = DEADLINE_S
-) -> list[Flight | FlightError]:
-    """Each file's Flight, or why there is none, in the order given. `workers`: 0 to read JSON in this process."""
+def read_all(paths: Sequence[Path], *, deadline_s: float = DEADLINE_S) -> list[Flight | FlightError]:
+    """Each file's Flight, or why there is none, in the order given."""
     found: dict[int, Flight | FlightError] = {}
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    here = workers == 0 or sum(_size(path) for path in paths) <= IN_PROCESS_BYTES
+    here = sum(_size(path) for path in paths) <= IN_PROCESS_BYTES
     for number, path in enumerate(paths):
         if here and not _pickled(path):
             found[number] = worker.outcome(worker.answer(path))
         else:
             waiting.put(number)
-    count = min(workers or os.cpu_count() or 1, -(-waiting.qsize() // PER_WORKER))
+    count = min(os.cpu_count() or 1, -(-waiting.qsize() // PER_WORKER))
 
     def drain() -> None:
         reader = Worker()
