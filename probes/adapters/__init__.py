@@ -18,7 +18,7 @@ from probes.adapters.table import Adapter, Hook
 from probes.identity import ADAPTER as VARIABLE
 from probes.identity import DIGESTS
 
-__all__ = ["DIGESTS", "PLUGIN", "SEED", "VARIABLE", "Adapter", "Hook", "Machinery", "begin", "load"]
+__all__ = ["DIGESTS", "PLUGIN", "SEED", "VARIABLE", "Adapter", "Hook", "begin", "load"]
 
 PLUGIN = "RLHF_HARNESS_PLUGIN"  # a module that changes the job as its user asked (`--seed`), imported in each process
 SEED = "RLHF_HARNESS_SEED"  # of the order of the prompts, for a plugin that seeds it

@@ -3,7 +3,6 @@
 from scenarios.models.builtin import build, build_reward
 from scenarios.models.load import (
     ModelError,
-    ValueModel,
     load_policy,
     load_reward,
     load_tokenizer,
@@ -14,7 +13,6 @@ from scenarios.models.load import (
 
 __all__ = [
     "ModelError",
-    "ValueModel",
     "build",
     "build_reward",
     "load_policy",

@@ -3,7 +3,7 @@
 `load` and `load_directory` make Flights, `compare` puts them side by side; `harness.triage.judge` says what they mean.
 """
 
-from harness.triage.flight.compare import compare, laggards, usual_side, without_entry
+from harness.triage.flight.compare import compare, laggards, without_entry
 from harness.triage.flight.flight import Flight, FlightError, NotADump
 from harness.triage.flight.loading import Flights, load, load_directory, load_each
 from harness.triage.flight.model import Comparison
@@ -11,5 +11,5 @@ from harness.triage.flight.worlds import worlds
 
 __all__ = [
     "Comparison", "Flight", "FlightError", "Flights", "NotADump", "compare", "laggards", "load", "load_directory",
-    "load_each", "usual_side", "without_entry", "worlds",
+    "load_each", "without_entry", "worlds",
 ]  # fmt: skip
