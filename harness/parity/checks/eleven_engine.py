@@ -89,7 +89,10 @@ def weight_sync(e: Evidence) -> Outcome:
     """Transport digests, tensors that were not sent, and the proof, at each version that was used."""
     records: dict[str, SyncRecord] = {side.name: side.sync for side in e.sides}
     kinds = tuple(key for key in (*map(Kind.SYNC.of, SIDES), Kind.VERSION.of()) if key in e.first)
-    details: dict[str, Any] = {name: vars(record) for name, record in records.items()}
+    details: dict[str, Any] = {
+        name: {field: sorted(value) if isinstance(value, set) else value for field, value in vars(record).items()}
+        for name, record in records.items()
+    }
     findings = [
         Finding(
             "weight sync",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ from probes.format import FORMAT_VERSION
 from reports.model import SUSPICIONS
 from reports.sections import answer
 from scenarios.settings import Scenario
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def free(plan: Scenario | None = None) -> tuple[Recording, Recording]:
@@ -381,6 +386,16 @@ def test_a_verdict_is_the_same_twice_and_survives_json(tmp_path: Path) -> None:
     import json
 
     assert Verdict.from_dict(json.loads(one.to_json())).to_json() == one.to_json()
+
+
+@pytest.mark.slow
+def test_a_verdict_is_the_same_in_another_process(tmp_path: Path) -> None:
+    """Sets have another order there."""
+    put(tmp_path, *pair())
+    command = [sys.executable, "-m", "harness.cli", "diff", "baseline", "candidate", "--format", "json"]
+    environs = [{**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)} for seed in ("1", "2")]
+    told = [subprocess.run(command, cwd=tmp_path, env=one, capture_output=True, text=True).stdout for one in environs]
+    assert told[0] == told[1] != ""
 
 
 def test_a_replay_only_scores(tmp_path: Path) -> None:
