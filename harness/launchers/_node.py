@@ -57,7 +57,7 @@ def head(variables: str, *, nodes: int, shared: str, early: int, limit: float, r
 
 def on_ray(setup: str) -> str:
     """Lines of shell that define `ray_node`: a node of a Ray cluster, and on the first node the job in it."""
-    return _RAY.replace("SETUP", setup or "true")
+    return f'{_RAY.replace("SETUP", setup or "true")}\nALL_NODES="\n{ALL_NODES}"\n'
 
 
 _HEAD = """
@@ -145,6 +145,17 @@ stop() {{ # also of a job that hangs across nodes; then what each watch has left
 }}
 """
 
+# Its arguments: how many nodes are awaited, and for how many seconds. It stands in double quotes of bash.
+ALL_NODES = """\
+import sys, time, ray
+ray.init(log_to_driver=False)
+nodes, by = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+while len(there := [node['NodeManagerHostname'] for node in ray.nodes() if node['Alive']]) < nodes:
+    if time.monotonic() > by:
+        joined = ', '.join(there)
+        sys.exit(f'{len(there)} of {nodes} nodes joined Ray: {joined}; fix: see the logs of the others')
+    time.sleep(1)
+"""
 # Nothing calls `ray stop`: it would end every Ray of the node, SkyPilot's own too. With --block, Ray ends when told.
 _RAY = """\
 RAY_PORT=${RAY_PORT:-6379}
@@ -161,7 +172,7 @@ ray_node() { # the other nodes only join, until the first is gone
     ray start --head --port "$RAY_PORT" --node-ip-address "$MASTER_ADDR" "${options[@]}" &
     local ray=$! running= code
     trap 'kill -TERM $running 2> /dev/null' TERM
-    until_there && python -c "$ALL_NODES" "$NODES" && {
+    until_there && python -c "$ALL_NODES" "$NODES" 1800 && {
         job &
         running=$!
         wait "$running"
@@ -198,11 +209,4 @@ joined() {
     forget
     ! is_there || return "$code"
 }
-
-ALL_NODES="
-import sys, time, ray
-ray.init(log_to_driver=False)
-while sum(node['Alive'] for node in ray.nodes()) < int(sys.argv[1]):
-    time.sleep(1)
-"
 """

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness import cli
+from harness.launchers import _node
 from scenarios.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -91,3 +92,13 @@ def test_a_cluster_that_is_not_there_is_said(tmp_path: Path, cluster: dict[str, 
     address = f"http://127.0.0.1:{free_port()}"
     code, log = submitted(tmp_path, {**cluster, "RAY_API_SERVER_ADDRESS": address}, "succeeds")
     assert code == 1 and f"no job reached a Ray cluster at {address}; fix: ray start --head" in log, log
+
+
+def test_a_node_that_never_joins_is_not_awaited_for_ever(cluster: dict[str, str]) -> None:
+    environ = cluster | {"RAY_ADDRESS": "local"}
+    code = [sys.executable, "-c", _node.ALL_NODES]
+    alone, awaited = (
+        subprocess.run([*code, nodes, "0"], env=environ, capture_output=True, text=True) for nodes in ("1", "2")
+    )
+    assert alone.returncode == 0, alone.stderr
+    assert awaited.returncode == 1 and awaited.stderr.splitlines()[-1].startswith("1 of 2 nodes joined Ray: ")
