@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from errno import EDQUOT, ENOSPC
+from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
 from types import FrameType
 from typing import Annotated, Any
 
@@ -215,7 +216,7 @@ def _tell(error: BaseException) -> int:
         fix = extras.install_command(extra)
     elif isinstance(error, OSError) and error.strerror and error.filename:  # of a path that was given
         message = f"{error.filename}: {error.strerror}"
-        fix, code = f"HARNESS_DEBUG=1 {_command_line()}   # shows where", 2
+        fix, code = _fix_of(error) or f"HARNESS_DEBUG=1 {_command_line()}   # shows where", 2
     elif isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):  # of what is printed to
         message = f"the output: {error.strerror}"
         fix, code = f"{_command_line()} > FILE   # FILE on a disk with free space (df -h)", 2
@@ -230,6 +231,15 @@ def _tell(error: BaseException) -> int:
         with contextlib.suppress(OSError), open(file, "w", encoding="utf-8") as stream:
             json.dump({"message": message, "fix": fix}, stream)
     return code
+
+
+def _fix_of(error: OSError) -> str:
+    path = shlex.quote(str(error.filename))
+    if error.errno in (ENOSPC, EDQUOT):
+        return f"df -h {path}   # free some space there, or give a path on another disk"
+    if error.errno in (EACCES, EPERM, EROFS):
+        return f"ls -ld {path}   # who may read and write it; or give another path"
+    return ""
 
 
 def _module(error: ModuleNotFoundError) -> str:

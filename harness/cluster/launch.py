@@ -374,10 +374,10 @@ def _reachable(address: str) -> None:
     if not colon or not port.isdigit():
         return
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError as error:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: what can be the name of no host, as a..b
         raise LaunchFailed(
-            f"the Ray cluster at {address} could not be joined: {error.strerror or error}",
+            f"the Ray cluster at {address} could not be joined: {getattr(error, 'strerror', None) or error}",
             fix="ray status, or omit --address",
         ) from error
 

@@ -195,7 +195,8 @@ class History:
             yield
         except sa.exc.DBAPIError as error:
             lines = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
-            raise HistoryUnusable(f"the history {self.where}: {lines[0]}", fix=ANOTHER) from error
+            fix = "df -h   # free some space, or give --history FILE on another disk" if _is_full(error) else ANOTHER
+            raise HistoryUnusable(f"the history {self.where}: {lines[0]}", fix=fix) from error
         except (sa.exc.SQLAlchemyError, json.JSONDecodeError) as error:
             what = str(error).splitlines()[0]
             raise HistoryUnusable(f"the history {self.where} is damaged: {what}", fix=ANOTHER) from error
@@ -473,3 +474,7 @@ def _past(row: Any) -> Past:
         facts=Facts(checks=row.checks, findings=row.findings, versions=row.versions, settings=row.settings),
     )  # fmt: skip
     return Past(observation, problems, row.night_id)
+
+
+def _is_full(error: sa.exc.DBAPIError) -> bool:
+    return getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

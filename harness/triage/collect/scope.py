@@ -169,7 +169,7 @@ def _cluster(text: str) -> Scope:
         port = str(RAY_PORT)  # a client's address names the client server's port, the GCS has its own
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=3).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: what can be the name of no host, as a..b
         why = getattr(error, "strerror", None) or str(error)
         raise BadInput(f"nothing answers at {host}:{port}: {why}", fix="ray status") from error
     return Scope(ray_address=f"{host}:{port}")

@@ -50,8 +50,8 @@ class Server:
         try:
             family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             self._http = _Http(family, where, token)
-        except OSError as error:
-            why = error.strerror or str(error)
+        except (OSError, UnicodeError) as error:  # UnicodeError: what can be the name of no host, as a..b
+            why = getattr(error, "strerror", None) or str(error)
             raise BadInput(
                 f"evidence cannot be served at {host}:{port}: {why}", fix=f"--serve 0   # a free port of {LOOPBACK}"
             ) from error

@@ -188,7 +188,7 @@ def lost(case: Case) -> Ruling | None:
         if task.host in away and task.state not in FINISHED_TASKS:
             held.setdefault(task.host, {})[task.name] = None
     for actor in case.evidence.ray_actors:
-        if actor.host in away and (actor.state != "DEAD" or actor.host not in held):
+        if actor.host in away and (actor.state != "DEAD" or WITH_ITS_NODE in actor.death):
             held.setdefault(actor.host, {})[actor.name] = None
     waiters = [one for one in case.graph.stuck() if not one.progress]
     if (silent := _unreached(case)) and waiters:
@@ -221,6 +221,8 @@ def lost(case: Case) -> Ruling | None:
     )
 
 
+# In Ray's words for an actor that ended with its node, and not by itself, by ray.kill or for want of references.
+WITH_ITS_NODE = "because its node has died"
 _GONE = "The host died, was cut off, or its watch has ended"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
@@ -186,6 +187,24 @@ def test_every_error_has_an_exit_code_that_is_no_verdict() -> None:
 def test_errors_of_the_lower_rooms_are_known_by_their_name(name: str) -> None:
     module, _, kind = name.rpartition(".")
     assert issubclass(getattr(importlib.import_module(module), kind), Exception)
+
+
+@pytest.mark.parametrize(
+    ("number", "fix"),
+    [
+        (errno.ENOSPC, "df -h 'a b'"),
+        (errno.EDQUOT, "df -h 'a b'"),
+        (errno.EROFS, "ls -ld 'a b'"),
+        (errno.EIO, "HARNESS"),
+    ],
+)
+def test_what_a_path_lacks_has_a_fix(
+    number: int, fix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raising(OSError(number, os.strerror(number), "a b"), monkeypatch)
+    assert cli.main(["work"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"harness: a b: {os.strerror(number)}" and second.startswith(f"  fix: {fix}")
 
 
 def test_an_error_that_came_through_ray_tells_its_cause(

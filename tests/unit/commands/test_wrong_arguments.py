@@ -27,6 +27,7 @@ sys.exit(cli.main(sys.argv[1:]))
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RLHF_HARNESS_TOKEN", "0123456789abcdef" * 2)
     for name in ("run", "half/baseline", "a b/baseline", "a b/candidate"):
         make("baseline").write(tmp_path / name)
     (tmp_path / "empty").mkdir()
@@ -52,6 +53,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["replay", "run", "--backend", "none"], "there is no backend 'none'", "harness env list"),
         (["report", "absent"], "absent does not exist", "harness report RUN   # "),
         (["report", "empty"], "empty holds neither a verdict (verdict.json) nor a run", "harness report RUN "),
+        (["triage", "a..b:6379"], "nothing answers at a..b:6379: ", "ray status"),
+        (["watch", "--serve", "a..b:7700", "--", "true"], "evidence cannot be served at a..b:7700: ", "--serve 0"),
+        (["run", "rollout-tiny", "--backend", "hf", "--address", "a..b:6379"],
+         "the Ray cluster at a..b:6379 could not be joined: ", "ray status"),
         (["parity", "hf", "hf", "--fault", "tempratur"], "there is no fault 'tempratur'", "harness faults list"),
     ],
 )  # fmt: skip

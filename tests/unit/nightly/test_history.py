@@ -264,9 +264,10 @@ def test_a_full_disk_costs_one_cell_at_most(tmp_path: Path) -> None:
         with history._engine.connect() as connection:
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
             connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
-        with pytest.raises(HistoryUnusable, match="database or disk is full"):
+        with pytest.raises(HistoryUnusable, match="database or disk is full") as full:
             for index in range(500):
                 support.keep(history, night, f"cell {index}", support.observation(value=index))
+        assert full.value.fix.startswith("df -h")
     with History.at(str(tmp_path / "history.db")) as history:
         assert history.night(night).results[0].cell == "a"
 

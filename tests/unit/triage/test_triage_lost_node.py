@@ -31,9 +31,21 @@ def test_the_lost_host_is_named_with_what_ran_there(node: RayNode, words: str, r
     assert f"hostb {words}" in verdict.reason and "Engine.generate ran there" in verdict.reason
 
 
-def test_an_actor_counts_as_well_as_a_task() -> None:
-    actors = (RayActor("a", "Engine", "ALIVE", "hostb", 77),)
-    assert "hostb" in triage(cluster(SILENT, actors=actors, tasks=()), AT).reason
+@pytest.mark.parametrize(
+    "actor",
+    [
+        RayActor("a", "Engine", "ALIVE", "hostb", 77),
+        RayActor("a", "Engine", "DEAD", "hostb", 77, "The actor died because its node has died. Node Id: 3f"),
+    ],
+)
+def test_an_actor_counts_as_well_as_a_task(actor: RayActor) -> None:
+    assert "hostb" in triage(cluster(DEAD, actors=(actor,), tasks=()), AT).reason
+
+
+@pytest.mark.parametrize("death", ["The actor is dead because it was killed by `ray.kill`.", "INTENDED_USER_EXIT", ""])
+def test_an_actor_that_ended_before_its_node_does_not(death: str) -> None:
+    actors = (RayActor("a", "Loader", "DEAD", "hostb", 77, death),)
+    assert "is lost" not in triage(cluster(DEAD, actors=actors, tasks=()), AT).reason
 
 
 @pytest.mark.parametrize(
