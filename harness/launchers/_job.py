@@ -70,7 +70,7 @@ class Job:
         command = f"{launcher} {' '.join(map(self._word, self.words))}".strip()
         wrapper = "record" if self.record else "watch"
         return _SCRIPT.format(
-            directives=directives, head=head, setup=self.setup or "true", early=self.early,
+            directives=directives, head=head, setup=prepared(self.setup), early=self.early,
             doctor=f"{doctor} {shlex.join(shlex.split(self.doctor))}".strip(), stall_s=f"{seconds(self.stall):g}",
             job=f'{wrapper} --stall {shlex.quote(self.stall)} --on-stall end{watch} --out "$HARNESS_OUT/$NODE" '
             f"-- {command}",
@@ -84,6 +84,11 @@ class Job:
             "".join(f'"{part}"' if number % 2 else shlex.quote(part) for number, part in enumerate(parts) if part)
             or "''"
         )
+
+
+def prepared(setup: str) -> str:
+    """Lines of shell that run --setup. What activates an environment may read variables that are not set."""
+    return f"set +u; {setup}" if setup else "true"
 
 
 def command_line(context: typer.Context) -> str:
@@ -163,6 +168,13 @@ hangs() {{
     [ $? = 1 ] && [ -e "$HARNESS_OUT/look-$1/verdict.json" ]
 }}
 
+await() {{ # PID: its exit code. A signal ends a wait; bash keeps the code of a process that has ended
+    while kill -0 "$1" 2> /dev/null; do
+        wait "$1"
+    done
+    wait "$1"
+}}
+
 pause() {{ # which a signal can end
     sleep "$1" &
     sleeper=$!
@@ -204,11 +216,7 @@ step=$!
 end_across_nodes &
 judge=$!
 trap 'kill "$judge" 2> /dev/null; stop' EXIT
-wait "$step"
+await "$step"
 code=$?
-while kill -0 "$step" 2> /dev/null; do # a signal ended the wait, and not the job
-    wait "$step"
-    code=$?
-done
 exit "$code"
 """

@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from harness.launchers import _job
+
 # Of harness doctor. Ray sets the variable for a job; the doctor asks a worker on each of the cluster's nodes.
 IN_A_RAY_JOB = '--address "$RAY_ADDRESS"'
 
@@ -57,7 +59,7 @@ def head(variables: str, *, nodes: int, shared: str, early: int, limit: float, r
 
 def on_ray(setup: str) -> str:
     """Lines of shell that define `ray_node`: a node of a Ray cluster, and on the first node the job in it."""
-    return f'{_RAY.replace("SETUP", setup or "true")}\nALL_NODES="\n{ALL_NODES}"\n'
+    return f'{_RAY.replace("SETUP", _job.prepared(setup))}\nALL_NODES="\n{ALL_NODES}"\n'
 
 
 _HEAD = """
@@ -175,12 +177,8 @@ ray_node() { # the other nodes only join, until the first is gone
     until_there && python -c "$ALL_NODES" "$NODES" 1800 && {
         job &
         running=$!
-        wait "$running"
+        await "$running"
         code=$?
-        while kill -0 "$running" 2> /dev/null; do
-            wait "$running"
-            code=$?
-        done
     }
     kill "$ray"
     wait "$ray"

@@ -60,7 +60,7 @@ def command(
     asked = [f"--nodes={nodes}", "--ntasks-per-node=1", *([f"--time={time}"] if time else []), *(sbatch or [])]
     options = [f"--job-name={job.title}", "--output=%x-%j.log", *asked, f"--signal=B:USR1@{early}"]
     served = bool(local) and not ray  # the first node sees all of a Ray cluster
-    start = f"{_node.on_ray(setup)}{_RAY.replace('SETUP', setup or 'true')}" if ray else _ON_EVERY_NODE
+    start = f"{_node.on_ray(setup)}{_RAY.replace('SETUP', _job.prepared(setup))}" if ray else _ON_EVERY_NODE
     head = _HEAD.replace("FOLDER", shlex.quote(local) if local else '"$SLURM_SUBMIT_DIR"') + start
     script = job.script(
         head + (_SERVED if served else ""),
@@ -91,7 +91,7 @@ def _seconds(time: str) -> float:
 
 
 _HEAD = """\
-[ "${SLURM_JOB_ID:-}" ] || refuse 2 "this is a batch script, and no Slurm runs it; fix: sbatch $0"
+[ "${SLURM_JOB_ID:-}" ] || refuse 2 "no Slurm runs this script; fix: sbatch $0"
 NODES=$SLURM_JOB_NUM_NODES
 export HARNESS_OUT=FOLDER/harness-$SLURM_JOB_ID
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
@@ -131,10 +131,15 @@ look_together() { # every watch takes its evidence when it is asked for it
 _RAY = """\
 RAY_PORT=$((6400 + SLURM_JOB_ID % 10000))
 export NODES ALL_NODES RAY_PORT
-export -f refuse ray_node forget is_there until_there joined
+export -f refuse await ray_node forget is_there until_there joined
 
 start() {
-    MASTER_ADDR=$(SETUP > /dev/null; python -c "import ray; print(ray.util.get_node_ip_address())") || return
+    MASTER_ADDR=$(
+        {
+            SETUP
+        } >&2
+        python -c "import ray; print(ray.util.get_node_ip_address())"
+    ) || return
     on_every_node 'export NODE_RANK=$SLURM_NODEID RAY_CPUS=$SLURM_CPUS_ON_NODE; ray_node'
 }
 look_everywhere() { (NODE=$SLURMD_NODENAME look); }

@@ -29,7 +29,8 @@ PROGRAMS = {
     "harness": """
         echo "$1" >> "$DONE/harness"
         [ "$1" = doctor ] && { [ "${REFUSED:-none}" = "${NODE_RANK:-}" ] || exit 0; echo "no gloo here"; exit 1; }
-        [ "$1" = triage ] && exit 0
+        [ "$1" = triage ] && { [ -e "$DONE/ends-inside" ] || exit 0
+            touch "$DONE/end"; while kill -0 "$(cat "$DONE/up")" 2> /dev/null; do sleep 0.05; done; exit 0; }
         while [ "$1" != -- ]; do shift; done; shift; exec "$@" """,
     "torchrun": """
         printf "%s\\n" "$@" > "$DONE/torchrun"
@@ -38,7 +39,9 @@ PROGRAMS = {
         [ "$1" = health-check ] && exec test -e "$DONE/ray"
         [ "$1" = start ] && echo "$*" >> "$DONE/ray" && exec sleep 60
         while [ "$1" != -- ]; do shift; done; shift; RAY_ADDRESS=here:1 exec "$@" """,
-    "python": '[ "$1" = -c ]',  # that all nodes have joined Ray
+    "python": '[ "$1" = -c ] && echo 10.0.0.1',  # where Ray is, and that all nodes have joined it
+    "scontrol": "echo here",
+    "srun": 'echo "$*" >> "$DONE/srun"; while [ "$1" != bash ]; do shift; done; SLURMD_NODENAME=here exec "$@"',
     "keep": 'printf "%s\\0" "$@" > "$DONE/words"; exit "${CODE:-0}"',
 }
 
@@ -79,8 +82,10 @@ SAID = {
     "ray-job": {},
     "kuberay": {"RAY_ADDRESS": "here:1"},
     "dstack": {"DSTACK_RUN_NAME": "x"},
+    "slurm": {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "here", "SLURM_SUBMIT_DIR": ".",
+              "SLURM_NODEID": "0", "SLURM_CPUS_ON_NODE": "2", "SLURMD_NODENAME": "here"},
     "skypilot": {"SKYPILOT_TASK_ID": "sky-1_x:y", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"},
-}
+}  # fmt: skip
 
 
 def rendered(launcher: str, folder: Path, *words: str) -> Path:
@@ -88,7 +93,7 @@ def rendered(launcher: str, folder: Path, *words: str) -> Path:
     options = {"ray-job": ["--results", str(folder)], "kuberay": ["--image", "ray:1"]}.get(launcher, [])
     assert cli.main(["render", launcher, *options, "--out", str(folder), *words]) == 0
     if launcher != "kuberay":
-        return next(folder.glob(f"*.{launcher}.sh"))
+        return next(folder.glob("*.sbatch" if launcher == "slurm" else f"*.{launcher}.sh"))
     _, config = yaml.safe_load_all(next(folder.glob("*.yaml")).read_text())
     script = folder / "job.sh"
     script.write_text(config["data"]["job.sh"].replace("SHARED=/tmp\n", f"SHARED={folder}\n"))
@@ -121,12 +126,13 @@ def test_variables_of_a_job_are_replaced_on_its_node(launcher: str, folder: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["dstack", "skypilot"])
+@pytest.mark.parametrize("launcher", ["dstack", "skypilot", "slurm"])
 def test_ray_is_started_before_the_command_and_ends_with_it(launcher: str, folder: Path, programs: Path) -> None:
-    script = rendered(launcher, folder, "--ray", "--", "keep")
+    script = rendered(launcher, folder, "--ray", "--setup", "echo one; echo two # it's loud", "--", "keep")
     assert run(script, programs, folder / "done", **SAID[launcher], CODE="7")[0] == 7
-    address = "10.0.0.1" if launcher == "skypilot" else "127.0.0.1"
-    assert f"--head --port 6379 --node-ip-address {address} " in (folder / "done" / "ray").read_text()
+    address = "127.0.0.1" if launcher == "dstack" else "10.0.0.1"
+    port = 6407 if launcher == "slurm" else 6379
+    assert f"--head --port {port} --node-ip-address {address} " in (folder / "done" / "ray").read_text()
 
 
 MANIFEST = {
@@ -266,6 +272,30 @@ def test_evidence_is_taken_before_the_time_limit(folder: Path, programs: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ends", ["inside", "after"])
+def test_a_job_that_ends_at_a_look_has_its_own_exit_code(folder: Path, programs: Path, ends: str) -> None:
+    until_told = "echo $$ > $DONE/up.new; mv $DONE/up.new $DONE/up; until [ -e $DONE/end ]; do sleep 0.05; done; exit 7"
+    script = rendered("torchrun", folder, "--", "bash", "-c", until_told)
+    environ = {"PATH": f"{programs}:{os.environ['PATH']}", "DONE": str(folder), "RUN_ID": "x"}
+    (folder / f"ends-{ends}").touch()
+    job = subprocess.Popen(["bash", str(script)], cwd=folder, env=environ, stderr=subprocess.DEVNULL)
+    try:
+        by = time.monotonic() + 20
+        while not (folder / "up").exists():
+            assert time.monotonic() < by
+            time.sleep(0.05)
+        job.send_signal(signal.SIGUSR1)
+        while ends == "after" and (folder / "harness").read_text().count("triage") < 2:
+            assert time.monotonic() < by
+            time.sleep(0.05)
+        if ends == "after":
+            (folder / "end").touch()
+        assert job.wait(20) == 7
+    finally:
+        job.kill()
+
+
+@pytest.mark.slow
 def test_a_job_that_is_told_twice_that_it_hangs_ends_once(folder: Path, programs: Path) -> None:
     slow = "trap 'sleep 2; touch $DONE/ended; exit' TERM; touch $DONE/up; while :; do sleep 0.1; done"
     script = rendered("torchrun", folder, "--", "bash", "-c", slow)
@@ -325,16 +355,21 @@ def test_a_node_that_is_not_of_the_job_is_refused(
     assert code == 2 and message in log and not (folder / "done" / "words").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", SAID)
+def test_a_setup_may_read_variables_that_are_not_set(launcher: str, folder: Path, programs: Path) -> None:
+    """So do the scripts that activate an environment."""
+    script = rendered(launcher, folder, "--setup", 'echo "$UNSET"', "--", "keep")
+    code, log = run(script, programs, folder / "done", **SAID[launcher], CODE="7")
+    assert code == 7 and "unbound variable" not in log
+    lines = [line.strip() for line in script.read_text().splitlines() if 'echo "$UNSET"' in line and line[0] != "#"]
+    assert {*lines} == {'set +u; echo "$UNSET"'}
+
+
 def test_a_second_run_of_one_name_is_refused(folder: Path, programs: Path) -> None:
     assert cli.main(["render", "torchrun", "--", "keep"]) == 0
     codes = [run(folder / "keep.torchrun.sh", programs, folder / "done", RUN_ID="x") for _ in range(2)]
     assert [code for code, _ in codes] == [0, 2] and "of an earlier run; fix: another RUN_ID" in codes[1][1]
-
-
-def test_a_batch_script_outside_slurm_is_refused(folder: Path, programs: Path) -> None:
-    assert cli.main(["render", "slurm", "--", "keep"]) == 0
-    code, log = run(folder / "keep.sbatch", programs, folder / "done")
-    assert code == 2 and "no Slurm runs it; fix: sbatch" in log
 
 
 @pytest.mark.slow
