@@ -281,11 +281,12 @@ def test_a_firewall_that_drops_what_ranks_send_to_one_another_is_the_networks(tm
 
 @pytest.mark.night
 def test_a_link_that_is_slow_and_loses_packets_is_no_stall(hosts: lab.Hosts, tmp_path: Path) -> None:
-    with lab.slow_link(hosts, delay_s=0.1, loss=0.01):
+    with lab.slow_link(hosts, delay_s=0.1, loss=0.01) as packets:
         interface = {"GLOO_SOCKET_IFNAME": lab.SLOW, "TP_SOCKET_IFNAME": lab.SLOW}
         job = Job(hosts, tmp_path, "works", 15, "8s", master=lab.SLOW_ADDRESSES[0], **interface)
         codes = [process.wait(120) for process in job.processes]
     assert codes == [0, 0], job.log()
+    assert packets["carried"] > 300 and packets["lost"] > 0, packets
     assert not any((folder / "verdict.json").exists() for folder in job.folders), job.log()
 
 

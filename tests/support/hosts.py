@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,11 +188,13 @@ def laboratory(count: int = 2) -> Iterator[Hosts]:
 
 
 @contextlib.contextmanager
-def slow_link(hosts: Hosts, *, delay_s: float, loss: float) -> Iterator[None]:
-    """A second link between the hosts, SLOW, on which a packet takes so long and is lost so often."""
+def slow_link(hosts: Hosts, *, delay_s: float, loss: float) -> Iterator[Counter[str]]:
+    """A second link between the hosts, SLOW, on which a packet takes so long and is lost so often. Yields how many
+    packets were carried and lost."""
+    packets = Counter[str]()
     ends: list[int] = []
     over = threading.Event()
-    relay = threading.Thread(target=_relay, args=(ends, delay_s, loss, over), daemon=True)
+    relay = threading.Thread(target=_relay, args=(ends, delay_s, loss, over, packets), daemon=True)
     try:
         for host, address in enumerate(SLOW_ADDRESSES):
             ends.append(os.open("/dev/net/tun", os.O_RDWR))
@@ -201,7 +204,7 @@ def slow_link(hosts: Hosts, *, delay_s: float, loss: float) -> Iterator[None]:
             hosts.inside(host, "ip", "addr", "add", f"{address}/24", "dev", SLOW)
             hosts.inside(host, "ip", "link", "set", SLOW, "up")
         relay.start()
-        yield
+        yield packets
     finally:
         over.set()
         if relay.is_alive():
@@ -210,14 +213,16 @@ def slow_link(hosts: Hosts, *, delay_s: float, loss: float) -> Iterator[None]:
             os.close(end)  # the device goes with it
 
 
-def _relay(ends: Sequence[int], delay_s: float, loss: float, over: threading.Event) -> None:
+def _relay(ends: Sequence[int], delay_s: float, loss: float, over: threading.Event, packets: Counter[str]) -> None:
     """Carry packets from each end to the other, late, and not all of them."""
     chance, order, flying = random.Random(0), itertools.count(), list[tuple[float, int, int, bytes]]()
     while not over.is_set():
         wait_s = max(0.0, min(flying[0][0] - time.monotonic(), 0.2)) if flying else 0.2
         for end in select.select(ends, [], [], wait_s)[0]:
             packet, other = os.read(end, 1 << 16), ends[1 - ends.index(end)]
-            if chance.random() >= loss:
+            carried = chance.random() >= loss
+            packets["carried" if carried else "lost"] += 1
+            if carried:
                 heapq.heappush(flying, (time.monotonic() + delay_s, next(order), other, packet))
         while flying and flying[0][0] <= time.monotonic():
             os.write(flying[0][2], flying[0][3])
