@@ -32,7 +32,7 @@ def used_asleep(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 LIFECYCLE = CauseFamily(
     "LIFECYCLE",
-    meaning="the engine was synced or asked while it slept, or did not sleep after a rollout",
+    meaning="the engine was used in its sleep, drew before a sync brought its weights back, or did not sleep",
     fix="after every rollout put the engine to sleep; wake its weights before a sync, and its cache after it",
     alone="the engine's own calls are recorded in their order",
     rules=(Turn(used_asleep, "arithmetic", "it explains its own divergence alone, whatever else is open"),),

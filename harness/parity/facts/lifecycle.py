@@ -25,6 +25,10 @@ class What(StrEnum):
 
     SYNCED = "synced asleep", "was sent weights while its own were asleep: they are written into memory that it gave up"
     DRAWN = "drawn asleep", "was asked to draw or to score while it slept"
+    UNSYNCED = (
+        "drawn unsynced",
+        "was asked to draw or to score before a sync brought back the weights that it had given up",
+    )
     AWAKE = "stayed awake", "was not put to sleep after a rollout: the learner trains beside all of its memory"
 
     def __new__(cls, name: str, words: str) -> What:
@@ -72,16 +76,18 @@ def lifecycle(recording: Recording) -> Lifecycle | None:
 
 def _missteps(engine: int, calls: list[dict[str, Any]], steps: list[int]) -> Iterator[Misstep]:
     asleep: set[str] = set()
-    slept = set()
+    slept, given_up = set(), False
     for call in calls:
         name, step = call.get("name"), int(number(call.get("step"), -1))
         if name == "sleep":
-            asleep = set(Part)
+            asleep, given_up = set(Part), call.get("level") == 2
             slept.add(step)
         elif name == "wake":
             asleep.discard(str(call.get("part")))
-        elif name == "sync" and Part.WEIGHTS in asleep:
-            yield Misstep(What.SYNCED, step, engine)
-        elif name in DRAWS and asleep:
-            yield Misstep(What.DRAWN, step, engine)
+        elif name == "sync":
+            given_up = False
+            if Part.WEIGHTS in asleep:
+                yield Misstep(What.SYNCED, step, engine)
+        elif name in DRAWS and (asleep or given_up):
+            yield Misstep(What.DRAWN if asleep else What.UNSYNCED, step, engine)
     yield from (Misstep(What.AWAKE, step, engine) for step in steps if slept and step not in slept)

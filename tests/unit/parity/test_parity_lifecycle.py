@@ -56,6 +56,7 @@ def test_sound_sleep_is_ruled_out_and_what_it_freed_is_said(tmp_path: Path) -> N
         (lambda calls: [*calls[:2], calls[3], calls[2], *calls[4:]], "LIFECYCLE(synced asleep)"),
         (lambda calls: [*calls[:4], calls[5], calls[4]], "LIFECYCLE(drawn asleep)"),
         (lambda calls: [calls[0], *calls[3:]], "LIFECYCLE(stayed awake)"),
+        (lambda calls: [*calls[:3], *calls[4:]], "LIFECYCLE(drawn unsynced)"),
     ],
 )
 def test_what_an_engine_is_asked_in_its_sleep_is_named(change: Any, named: str, tmp_path: Path) -> None:
@@ -90,7 +91,17 @@ def test_only_the_order_of_a_sound_step_has_no_misstep(order: list[int]) -> None
     }  # fmt: skip
     expected = [What.SYNCED] * (places["sync"] in asleep["weights"])
     drawn = [places[name] in asleep["weights"] or places[name] in asleep["cache"] for name in ("draw", "score")]
-    assert sorted(one.what for one in _missteps(0, calls, [0])) == sorted([*expected, *[What.DRAWN] * sum(drawn)])
+    unsynced = [
+        not dreamt and places["sleep"] < places[name] and not places["sleep"] < places["sync"] < places[name]
+        for name, dreamt in zip(("draw", "score"), drawn, strict=True)
+    ]
+    expected += [What.DRAWN] * sum(drawn) + [What.UNSYNCED] * sum(unsynced)
+    assert sorted(one.what for one in _missteps(0, calls, [0])) == sorted(expected)
+
+
+def test_weights_that_were_kept_aside_need_no_sync() -> None:
+    calls = [call | {"level": 1} if call["name"] == "sleep" else call for call in sound(0) if call["name"] != "sync"]
+    assert not list(_missteps(0, calls, [0]))
 
 
 def test_a_session_refuses_what_a_sleeping_engine_cannot_answer(monkeypatch: pytest.MonkeyPatch) -> None:
