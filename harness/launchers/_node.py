@@ -49,6 +49,14 @@ def refuse_early(time: str, limit: float, early: int) -> None:
         )
 
 
+def refuse_relative(option: str, folder: str, fix: str = "/SHARED") -> None:
+    """Raises BadInput for a folder that is not the same where the script runs. No shell expands it either."""
+    from harness.errors import BadInput
+
+    if folder and not folder.startswith("/"):
+        raise BadInput(f"{option} {folder} is not the same on every node", fix=f"{option} {fix}")
+
+
 def head(variables: str, *, nodes: int, shared: str, early: int, limit: float, ray: str | None = None) -> str:
     """`variables`: lines of shell that set NODES, NODE_RANK, RUN_ID and what the command needs besides; they may
     refuse. `ray`: the line of shell before Ray is started; None: it is not, and the command runs on every node."""
@@ -70,7 +78,8 @@ SHARED={shared}
 export NODE="node-$NODE_RANK" HARNESS_OUT="${{SHARED:-$PWD}}/harness-$RUN_ID"
 [ "$NODES" = 1 ] && SHARED=
 mkdir -p "$HARNESS_OUT" || refuse 2 "$HARNESS_OUT cannot be written; fix: a folder of your own"
-[ -e "$HARNESS_OUT/doctor-$NODE.txt" ] && refuse 2 "$HARNESS_OUT is of an earlier run; fix: another RUN_ID"
+[ -e "$HARNESS_OUT/doctor-$NODE.txt" ] &&
+    refuse 2 "$HARNESS_OUT is of an earlier run; fix: mv $HARNESS_OUT $HARNESS_OUT.old"
 
 here() {{ # FUNCTION NAME: run it; its exit code is in NODE.NAME, for the other nodes
     ("$1")

@@ -49,6 +49,7 @@ def command(
         raise BadInput(
             f"--address {address}: jobs are submitted to the dashboard, by HTTP", fix="--address http://HEAD:8265"
         )
+    _node.refuse_relative("--results", results, "/tmp")
     job = _job.Job(words, stall, setup, doctor, early, record, name)
     file = f"{job.title}.ray-job.sh"
     to = shlex.quote(address) if address else '"${RAY_API_SERVER_ADDRESS:-http://127.0.0.1:8265}"'
@@ -67,12 +68,19 @@ if [ "${{1:-}}" != in-the-job ]; then
         bash ./{file} in-the-job "$RUN_ID"
     code=$?
     [ "$code" = 0 ] && exit # ray says 1 of every job that failed
-    exited=$("$(dirname "$ray")/python" - "$ADDRESS" "$RUN_ID" 2> /dev/null << 'END'
+    # pipx and uv make links to a ray that is beside its Python
+    exited=$("$(dirname "$(readlink -f "$ray")")/python" - "$ADDRESS" "$RUN_ID" 2> /dev/null << 'END'
 import sys
 from ray.job_submission import JobSubmissionClient
-print(JobSubmissionClient(sys.argv[1]).get_job_info(sys.argv[2]).driver_exit_code)
+try:
+    client = JobSubmissionClient(sys.argv[1])
+except ConnectionError:
+    sys.exit(3)
+print(client.get_job_info(sys.argv[2]).driver_exit_code)
 END
-    ) || refuse "$code" "no job reached a Ray cluster at $ADDRESS; fix: ray start --head, or --address http://HEAD:8265"
+    )
+    [ $? = 3 ] &&
+        refuse "$code" "no job reached a Ray cluster at $ADDRESS; fix: ray start --head, or --address http://HEAD:8265"
     [[ "$exited" =~ ^[0-9]+$ ]] && exit "$exited"
     exit "$code"
 fi

@@ -40,6 +40,7 @@ def command(
     from harness.launchers import write
 
     variables = r"SKYPILOT_\w+|NODE_RANK|MASTER_ADDR|MASTER_PORT"
+    _node.refuse_relative("--shared", shared)
     job = _job.Job(words, stall, setup, doctor, early, record, name, variables)
     limit = _node.limit_s(time, early)
     head = _node.head(_VARIABLES, nodes=nodes, shared=shared, early=early, limit=limit, ray=setup if ray else None)

@@ -53,8 +53,10 @@ def command(
         raise BadInput(f"{wrong!r} is no option of sbatch", fix="--sbatch=--gpus-per-node=8")
     if local and record:
         raise BadInput("harness record serves no evidence", fix="leave out --record, or --local")
-    if local and not local.startswith("/"):
-        raise BadInput(f"--local {local} is not the same on every node", fix="--local /tmp")
+    own = next((option for option in sbatch or () if _name(option) in _OWN), None)
+    if own is not None:
+        raise BadInput(f"--sbatch={own}: the script sets it", fix=_OWN[_name(own)])
+    _node.refuse_relative("--local", local, "/tmp")
     _node.refuse_early(time, _seconds(time), early)
     job = _job.Job(words, stall, setup, doctor, early, record, name, variables=r"(?:SLURM|MASTER)_\w+")
     asked = [f"--nodes={nodes}", "--ntasks-per-node=1", *([f"--time={time}"] if time else []), *(sbatch or [])]
@@ -68,6 +70,19 @@ def command(
         watch='--serve "$(address)" --serve-after 1s' if served else "",
     )
     write({f"{job.title}.sbatch": script}, out, _job.command_line(context))
+
+
+_OWN = {
+    **dict.fromkeys(("--time", "-t"), "--time TIME"),
+    **dict.fromkeys(("--nodes", "-N"), "--nodes NUMBER"),
+    **dict.fromkeys(("--job-name", "-J"), "--name NAME"),
+    **dict.fromkeys(("--ntasks", "-n", "--ntasks-per-node"), "let COMMAND start the ranks of a node, as torchrun does"),
+    "--signal": "--early SECONDS",
+}  # options of sbatch that the script has already, and what to give in their place
+
+
+def _name(option: str) -> str:
+    return option.partition("=")[0] if option.startswith("--") else option[:2]
 
 
 def _seconds(time: str) -> float:
@@ -94,12 +109,13 @@ _HEAD = """\
 [ "${SLURM_JOB_ID:-}" ] || refuse 2 "no Slurm runs this script; fix: sbatch $0"
 NODES=$SLURM_JOB_NUM_NODES
 export HARNESS_OUT=FOLDER/harness-$SLURM_JOB_ID
+[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || HARNESS_OUT+=-restart-$SLURM_RESTART_COUNT
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 mkdir -p "$HARNESS_OUT"
 
 on_every_node() {
-    srun --overlap --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 \\
+    srun --export=ALL --overlap --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 \\
         bash -c 'export NODE=$SLURMD_NODENAME; mkdir -p "$HARNESS_OUT" && eval "$0"' "$1"
 }
 first() { on_every_node look_first; }

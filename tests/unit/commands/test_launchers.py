@@ -38,8 +38,10 @@ PROGRAMS = {
     "ray": """
         [ "$1" = health-check ] && exec test -e "$DONE/ray"
         [ "$1" = start ] && echo "$*" >> "$DONE/ray" && exec sleep 60
-        while [ "$1" != -- ]; do shift; done; shift; RAY_ADDRESS=here:1 exec "$@" """,
-    "python": '[ "$1" = -c ] && echo 10.0.0.1',  # where Ray is, and that all nodes have joined it
+        while [ "$1" != -- ]; do shift; done; shift; RAY_ADDRESS=here:1 "$@" || exit 1 """,
+    "python": """
+        [ "$1" = - ] && { [ "${ASKED:-0}" = 0 ] && echo "${CODE:-}"; exit "${ASKED:-0}"; } # how a Ray job ended
+        [ "$1" = -c ] && echo 10.0.0.1 # where Ray is, and that all nodes have joined it""",
     "scontrol": "echo here",
     "srun": 'echo "$*" >> "$DONE/srun"; while [ "$1" != bash ]; do shift; done; SLURMD_NODENAME=here exec "$@"',
     "keep": 'printf "%s\\0" "$@" > "$DONE/words"; exit "${CODE:-0}"',
@@ -237,8 +239,26 @@ def test_a_ray_job_is_submitted_with_its_folder_and_what_was_asked(folder: Path,
     assert "ADDRESS=http://head:8265\n" in text and "--working-dir . --entrypoint-num-cpus=1 -- \\\n" in text
     assert 'harness doctor --nodes "$HARNESS_OUT" --address "$RAY_ADDRESS" --strict >' in text
     code, log = run(folder / "keep.ray-job.sh", programs, folder / "done", RUN_ID="x", CODE="7")
-    assert code == 7 and "no job reached a Ray cluster at http://head:8265; fix: ray start --head" in log
+    assert code == 7 and "no job reached" not in log
     assert (folder / "kept" / "harness-x" / "doctor-node-0.txt").exists()
+
+
+def test_a_ray_job_has_its_own_exit_code_where_ray_is_a_link(folder: Path, programs: Path) -> None:
+    script = rendered("ray-job", folder, "--", "keep")
+    (folder / "links").mkdir()
+    (folder / "links" / "ray").symlink_to(programs / "ray")
+    path = f"{folder / 'links'}:{programs}:{os.environ['PATH']}"
+    code, log = run(script, programs, folder / "done", CODE="7", PATH=path)
+    assert code == 7 and "no job reached" not in log
+
+
+@pytest.mark.parametrize(("asked", "said"), [("3", True), ("1", False)])
+def test_only_a_cluster_that_does_not_answer_is_called_that(
+    folder: Path, programs: Path, asked: str, said: bool
+) -> None:
+    script = rendered("ray-job", folder, "--address", "http://head:8265", "--", "keep")
+    code, log = run(script, programs, folder / "done", CODE="7", ASKED=asked)
+    assert code == 1 and ("no job reached a Ray cluster at http://head:8265; fix: ray start --head" in log) == said
 
 
 @pytest.mark.parametrize("address", ["ray://head:10001", "auto"])
@@ -369,7 +389,21 @@ def test_a_setup_may_read_variables_that_are_not_set(launcher: str, folder: Path
 def test_a_second_run_of_one_name_is_refused(folder: Path, programs: Path) -> None:
     assert cli.main(["render", "torchrun", "--", "keep"]) == 0
     codes = [run(folder / "keep.torchrun.sh", programs, folder / "done", RUN_ID="x") for _ in range(2)]
-    assert [code for code, _ in codes] == [0, 2] and "of an earlier run; fix: another RUN_ID" in codes[1][1]
+    assert [code for code, _ in codes] == [0, 2] and "fix: mv " in codes[1][1]
+
+
+def test_a_requeued_job_of_slurm_has_a_folder_of_its_own(folder: Path, programs: Path) -> None:
+    script = rendered("slurm", folder, "--", "keep")
+    for restarts in ({}, {"SLURM_RESTART_COUNT": "0"}, {"SLURM_RESTART_COUNT": "2"}):
+        assert run(script, programs, folder / "done", **SAID["slurm"], **restarts)[0] == 0
+    assert {path.name for path in (folder / "done").glob("harness-*")} == {"harness-7", "harness-7-restart-2"}
+
+
+def test_a_step_of_slurm_has_the_variables_of_its_script(folder: Path, programs: Path) -> None:
+    """Whatever sbatch --export was told."""
+    assert run(rendered("slurm", folder, "--", "keep"), programs, folder / "done", **SAID["slurm"])[0] == 0
+    steps = (folder / "done" / "srun").read_text().splitlines()
+    assert len(steps) == 2 and all("--export=ALL " in step for step in steps)
 
 
 @pytest.mark.slow
@@ -391,6 +425,9 @@ def test_a_second_run_of_one_name_is_refused(folder: Path, programs: Path) -> No
         (["torchrun", "--nproc-per-node", "-3", "--", "x"], "--nproc-per-node -3: a number of ranks"),
         (["torchrun", "--nproc-per-node", "zero", "--", "x"], "--nproc-per-node zero: a number of ranks"),
         (["torchrun", "--time", "4m", "--", "x"], "--time 4m is over before its last 300 s begin"),
+        (["torchrun", "--shared", "runs", "--", "x"], "--shared runs is not the same on every node"),
+        (["dstack", "--shared", "~/runs", "--", "x"], "--shared ~/runs is not the same on every node"),
+        (["ray-job", "--results", "runs", "--", "x"], "--results runs is not the same on every node"),
         (["torchrun", "--doctor", "it's", "--", "x"], "No closing quotation"),
     ],
 )
@@ -443,6 +480,9 @@ def test_the_time_limits_of_sbatch(time: str, limit: float) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [(["--stall", "soon"], "soon"), (["--sbatch=gpus 8"], "no option of sbatch"), (["--nodes", "0"], "greater than"),
+     (["--sbatch=--time=5"], "fix: --time TIME"), (["--sbatch=-N2"], "fix: --nodes NUMBER"),
+     (["--sbatch=--signal=B:TERM@60"], "fix: --early SECONDS"), (["--sbatch=-J=x"], "fix: --name NAME"),
+     (["--sbatch=--ntasks=8"], "fix: let COMMAND start the ranks of a node"),
      (["--local", "runs"], "not the same on every node"), (["--local", "/tmp", "--record"], "serves no evidence")],
 )  # fmt: skip
 def test_bad_options_of_slurm_are_refused(
