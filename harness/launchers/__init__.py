@@ -7,13 +7,18 @@ A file whose name begins with an underscore is no launcher: several share what i
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from harness.errors import BadInput
+from probes import redaction
 
 WRITTEN_BY = "# Written by this command; edit the command, not the file:"
+# What the shell puts in where the script runs: `TOKEN="$(cat FILE)"`, `${TOKEN:-}`.
+EXPANDED = re.compile(r"""["']?(?:\$\(|`)|\$\{\w+:?(?:[+?]|[-=]\})""")
 SHEBANG = "#!/bin/bash\n"  # stays the first line of a script
 
 
@@ -24,8 +29,11 @@ def launchers() -> dict[str, Callable[..., None]]:
 
 
 def write(files: Mapping[str, str], out: Path, command: str) -> None:
-    """Write files below `out`, headed by the command that makes them again, and name them on stdout. Raises BadInput
-    rather than replace a file that no such command wrote."""
+    """Write files below `out`, headed by the command that makes them again, and name them on stdout. One that holds
+    a secret of the user's words or manifest is readable by the user alone, and said on stderr. Raises BadInput rather
+    than replace a file that no such command wrote."""
+    from harness.commands.showing import say
+
     for path in (out / name for name in files):
         head = path.read_bytes().removeprefix(SHEBANG.encode()) if path.exists() else b""
         if path.exists() and not head.startswith(WRITTEN_BY.encode()):
@@ -34,9 +42,23 @@ def write(files: Mapping[str, str], out: Path, command: str) -> None:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             shebang, body = (SHEBANG, text.removeprefix(SHEBANG)) if text.startswith(SHEBANG) else ("", text)
-            (out / name).write_text(
-                f"{shebang}{WRITTEN_BY}\n# {' '.join(command.splitlines())}\n{body}", encoding="utf-8"
-            )
+            text = f"{shebang}{WRITTEN_BY}\n# {' '.join(command.splitlines())}\n{body}"
+            secret = _holds_secret(text)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            with open(os.open(out / name, flags, 0o600 if secret else 0o666), "w", encoding="utf-8") as stream:
+                if secret:
+                    os.fchmod(stream.fileno(), 0o600)
+                stream.write(text)
             print(out / name)
+            if secret:
+                say(
+                    f"{out / name} holds a secret in clear, and only you may read it; fix: read the secret where the "
+                    "job runs, --setup 'export NAME=$(cat FILE)', or from the scheduler's own secrets"
+                )
     except OSError as error:
         raise BadInput(f"{error.filename} cannot be written: {error.strerror}", fix="--out DIR") from error
+
+
+def _holds_secret(text: str) -> bool:
+    text = EXPANDED.sub("$X ", text)
+    return redaction.text(text, 0) != text

@@ -386,6 +386,34 @@ def test_a_setup_may_read_variables_that_are_not_set(launcher: str, folder: Path
     assert {*lines} == {'set +u; echo "$UNSET"'}
 
 
+@pytest.mark.parametrize(
+    "words", [["--setup", "export WANDB_API_KEY=Zq7hunter2Xw9", "--", "keep"],
+              ["--setup", "export WANDB_API_KEY=${KEY:-Zq7hunter2Xw9}", "--", "keep"],
+              ["--", "keep", "--hf-token", "hf_Zq7hunter2Xw9"]],
+)  # fmt: skip
+def test_a_script_with_a_secret_is_its_user_s_alone_and_says_what_to_do(
+    folder: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rendered("torchrun", folder, "--", "keep").chmod(0o644)
+    capsys.readouterr()
+    script = rendered("torchrun", folder, *words)
+    assert script.stat().st_mode & 0o777 == 0o600 and "Zq7hunter2Xw9" in script.read_text()
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "--setup 'export NAME=$(cat FILE)'" in said and "hunter2" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", SAID)
+@pytest.mark.parametrize("setup", ["export HF_TOKEN=$(cat ~/.hf)", 'export HF_TOKEN="$(cat ~/.hf)" A_KEY=${B_KEY:-}'])
+def test_a_script_that_reads_its_secrets_where_it_runs_is_no_secret(
+    launcher: str, setup: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "new").touch()
+    options = {"slurm": ["--local", "/tmp"], "dstack": ["--ray"], "skypilot": ["--ray"]}.get(launcher, [])
+    script = rendered(launcher, folder, *options, "--setup", setup, "--", "keep", "--hf-token", "$HF_TOKEN")
+    assert script.stat().st_mode == (folder / "new").stat().st_mode and not capsys.readouterr().err
+
+
 def test_a_second_run_of_one_name_is_refused(folder: Path, programs: Path) -> None:
     assert cli.main(["render", "torchrun", "--", "keep"]) == 0
     codes = [run(folder / "keep.torchrun.sh", programs, folder / "done", RUN_ID="x") for _ in range(2)]
