@@ -54,7 +54,7 @@ _BEFORE_KEY = _words("""
     a same sample batch step parameter param weight weights tensor module layer attr env index extra event node
     actor store trace span row frame unexpected kv by multi modal mm raw pixel custom return of for in no or and
     to is at on with instruction context history conversation conversations turn id uid name value feature
-    features sub mapping
+    features sub mapping restore
 """)
 _AFTER_KEY = _words("""
     value base b pem data string hex raw prod dev test old new backup ro rw

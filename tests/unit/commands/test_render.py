@@ -66,6 +66,15 @@ def test_what_gates_a_push_is_given_or_the_first_pair_of_the_matrix(folder: Path
     assert gate["run"] == lines
 
 
+def test_a_workflow_that_names_a_secret_of_the_repository_holds_none(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rendered()
+    assert not capsys.readouterr().err
+    rendered("--setup", "pip install --extra-index-url https://me:Zq7hunter2Xw9@example.org/simple rlhf-harness")
+    assert capsys.readouterr().err.count(" holds a secret in clear") == 2
+
+
 def test_a_file_of_somebody_else_is_never_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = folder / ".github" / "workflows" / "harness-push.yml"
     own.parent.mkdir(parents=True)

@@ -119,6 +119,7 @@ def test_names_of_secrets(name: str) -> None:
         "keys",
         "num_key_value_heads",
         "prompt_key",
+        "restore-keys",
         "input_key",
         "k_proj",
         "key_value_cache",
