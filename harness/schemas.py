@@ -17,7 +17,7 @@ from harness.warm.up import Listed
 from reports.bisect_model import Bisection
 from reports.doctor_model import Report
 from reports.model import Verdict
-from reports.nightly_model import Night
+from reports.nightly_model import CellDifference, Course, Night, NightRow
 from reports.run_model import RecordedRun
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -75,6 +75,9 @@ def schemas() -> tuple[Schema, ...]:
         Schema("recorded-run", RecordedRun, ("run", "report")),
         Schema("doctor-report", Report, ("doctor",), (("exit_code", "integer"), ("reason", "string"))),
         Schema("night", Night, ("nightly", "history show"), (("exit_code", "integer"), ("reason", "string"))),
+        Schema("nights", list[NightRow], ("history list",)),
+        Schema("night-differences", list[CellDifference], ("history compare",)),
+        Schema("metric-course", Course, ("history metric",)),
         Schema("bisection", Bisection, ("bisect",), (("exit_code", "integer"),)),
         Schema("explanations", list[Entry], ("explain",)),
         Schema("kept-engines", list[Listed], ("ps",)),

@@ -108,3 +108,39 @@ class Night:
     def to_json(self) -> str:
         values = codec.builtins(self)
         return codec.dumps(values | {"exit_code": self.exit_code, "reason": self.reason})
+
+
+@dataclass(frozen=True)
+class NightRow:
+    """A night in a list of them. `cells`: how many had each status."""
+
+    number: int
+    started: str
+    finished: bool
+    matrix: str
+    machine: str
+    cells: dict[str, int]
+
+
+@dataclass(frozen=True)
+class CellDifference:
+    """A cell that is another in two nights: its verdict and causes, or "not run"."""
+
+    cell: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    night: int
+    value: Number | None  # None: not measured in that night
+
+
+@dataclass(frozen=True)
+class Course:
+    """A metric of a cell over its nights, the oldest first."""
+
+    cell: str
+    metric: str
+    values: list[Measured]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from harness.commands.showing import say
+from harness.commands.options import TextOrJson
+from harness.commands.showing import say, show_json
 
 app = typer.Typer(no_args_is_help=True, help="Adapters of RLHF frameworks: list them, check their symbols.")
 
@@ -33,9 +34,7 @@ def check(
     python: Annotated[
         str, typer.Option(help="the Python interpreter that has the framework; default: this one", show_default=False)
     ] = "",
-    format: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="the format: text for people, json for programs")
-    ] = "text",
+    format: TextOrJson = "text",
 ) -> None:
     """Check that the installed framework has every symbol that the hooks need, without importing it."""
     from harness.errors import BadInput
@@ -50,9 +49,8 @@ def check(
         raise BadInput(f"{python} has none of: {names(wanted)}", fix="harness adapters check --python PATH")
     if format == "json":
         import dataclasses
-        import json
 
-        print(json.dumps([dataclasses.asdict(one) | {"ok": one.ok} for one in there], indent=2))
+        show_json([dataclasses.asdict(one) | {"ok": one.ok} for one in there])
     else:
         for one in there:
             first, end = one.range

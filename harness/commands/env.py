@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from harness.commands.options import TextOrJson
+from harness.commands.showing import show_json
 
 if TYPE_CHECKING:
     from harness.envs import Environment
 
 app = typer.Typer(no_args_is_help=True, help="Engine environments: one interpreter per rollout engine.")
-
-Format = Annotated[
-    Literal["text", "json"], typer.Option("--format", help="the format: text for people, json for programs")
-]
 
 
 @app.command()
@@ -71,7 +69,7 @@ def check(
     generate: Annotated[
         bool, typer.Option("--generate/--no-generate", help="also generate from one prompt with the engine")
     ] = True,
-    format: Format = "text",
+    format: TextOrJson = "text",
 ) -> None:
     """Check an environment: versions against the driver, shims, imports, generation. Exits with 1 if a check fails."""
     from harness import envs
@@ -89,24 +87,19 @@ def check(
         if format == "text":
             env_tables.print_checks(*results[-1])
     if format == "json":
-        print(
-            json.dumps(
-                [{"environment": e.to_json(), "checks": [c.to_json() for c in checks]} for e, checks in results],
-                indent=2,
-            )
-        )
+        show_json([{"environment": e.to_json(), "checks": [c.to_json() for c in checks]} for e, checks in results])
     if any(item.outcome == "failed" for _, checks in results for item in checks):
         raise typer.Exit(1)
 
 
 @app.command("list")
-def list_(format: Format = "text") -> None:
+def list_(format: TextOrJson = "text") -> None:
     """List the environments."""
     from harness import envs
     from harness.commands import env_tables
 
     if format == "json":
-        print(json.dumps([environment.to_json() for environment in envs.every()], indent=2))
+        show_json([environment.to_json() for environment in envs.every()])
     else:
         env_tables.print_environments(envs.every())
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.commands.showing import say
+from harness.commands.options import TextOrJson
+from harness.commands.showing import say, show_json
 
 if TYPE_CHECKING:
     from harness.glossary import Entry
@@ -22,9 +23,7 @@ def explain(
             show_default=False,
         ),
     ] = None,
-    format: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="the format: text for people, json for programs")
-    ] = "text",
+    format: TextOrJson = "text",
 ) -> None:
     """Say what a verdict, a cause, a check or a hang in a report, or an exit code, means, and what to do about it."""
     from harness import glossary
@@ -33,10 +32,7 @@ def explain(
     for error in glossary.refused():
         say(str(error))
     if format == "json":
-        from reports import codec
-
-        print(codec.dumps(codec.builtins(found)), end="")
-        return
+        return show_json(found)
     from rich.console import Console
 
     from reports.layout import Page

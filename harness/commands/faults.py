@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from harness.commands.options import seconds
+from harness.commands.showing import show_json
 
 if TYPE_CHECKING:
     from harness.planted.differences.files import Fault
@@ -113,7 +113,7 @@ def run(
     if format == "text":
         print(result.line)
     elif format == "json":
-        print(json.dumps(tables.as_json(rows, result, seconds(stall)), indent=2))
+        show_json(tables.as_json(rows, result, seconds(stall)))
     else:
         print(tables.as_markdown(rows, result), end="")
     raise typer.Exit(0 if result.passed else 1)
@@ -143,7 +143,7 @@ def _parity(names: list[str], source: str, backends: tuple[str, str], dtype: str
             tables.keep(rows, folder)
     result = score(rows)
     if format == "json":
-        print(json.dumps(tables.as_json(rows, result), indent=2))
+        show_json(tables.as_json(rows, result))
     elif format == "md":
         print(tables.as_markdown(rows, result), end="")
     else:

@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from harness.commands.nightly import HistoryAt, NightFormat
+from harness.commands.options import TextOrJson
 from harness.commands.showing import show as show_subject
+from harness.commands.showing import show_json
 from harness.nightly import HISTORY
 
 app = typer.Typer(no_args_is_help=True, help="What the nights of `harness nightly` showed.")
@@ -19,22 +21,29 @@ Cell = Annotated[str, typer.Argument(help="the name of a cell", show_default=Fal
 def list_(
     history: HistoryAt = HISTORY,
     limit: Annotated[int, typer.Option(min=1, help="how many nights to list, the newest first")] = 30,
+    format: TextOrJson = "text",
 ) -> None:
     """List the last nights, each with how many cells had each status."""
     from rich.console import Console
 
     from harness.nightly.history import History
     from reports.layout import Page
+    from reports.nightly_model import NightRow
     from reports.pipe import outlive_reader
     from reports.text import clean
 
     with History.at(history, create=False) as past:
-        listed = past.listing(limit)
+        listed = [
+            NightRow(row.id, row.started, bool(row.finished), row.matrix, row.machine, dict(sorted(counts.items())))
+            for row, counts in past.listing(limit)
+        ]
+    if format == "json":
+        return show_json(listed)
     rows = []
-    for night, counts in listed:
-        told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no cell ran"
+    for night in listed:
+        told = ", ".join(f"{count} {status}" for status, count in night.cells.items()) or "no cell ran"
         told += "" if night.finished else "; not ended"
-        rows.append((str(night.id), night.started, clean(night.matrix), clean(night.machine), told))
+        rows.append((str(night.number), night.started, clean(night.matrix), clean(night.machine), told))
     page = Page(Console())
     with outlive_reader(page.console):
         page.table(("night", "started", "matrix", "machine", "cells"), rows)
@@ -62,6 +71,7 @@ def compare(
     first: Annotated[int, typer.Argument(help="the number of a night", show_default=False)],
     second: Annotated[int, typer.Argument(help="the number of another night", show_default=False)],
     history: HistoryAt = HISTORY,
+    format: TextOrJson = "text",
 ) -> None:
     """Compare two nights: the cells whose verdict or problems differ."""
     from rich.console import Console
@@ -74,11 +84,13 @@ def compare(
 
     with History.at(history, create=False) as past:
         rows = compared(past.night(first), past.night(second))
+    if format == "json":
+        return show_json(rows)
     verb = "differs" if len(rows) == 1 else "differ"
     page = Page(Console())
     with outlive_reader(page.console):
-        for cell, old, new in rows:
-            page.prose(f"{clean(cell)}: {clean(old)} → {clean(new)}", rest="  ")
+        for row in rows:
+            page.prose(f"{clean(row.cell)}: {clean(row.first)} → {clean(row.second)}", rest="  ")
         page.prose(f"{counted(len(rows), 'cell')} {verb} between nights {first} and {second}")
 
 
@@ -90,10 +102,12 @@ def metric(
     ] = "max_delta_logprob",
     history: HistoryAt = HISTORY,
     nights: Annotated[int, typer.Option(min=1, help="how many nights to show, up to the last")] = 60,
+    format: TextOrJson = "text",
 ) -> None:
     """Plot a metric of a cell over its nights."""
     from harness.errors import BadInput
     from harness.nightly.history import History
+    from reports.nightly_model import Course, Measured
     from reports.sections.nightly import plot
 
     with History.at(history, create=False) as past:
@@ -105,6 +119,12 @@ def metric(
         raise BadInput(f"the cell has no metric {name!r}: {', '.join(known)}")
     seen = [row.observation for row in rows]
     values = [one.seconds if name == "seconds" else one.metrics.get(name, float("nan")) for one in seen]
+    if format == "json":
+        nights_of = [row.night for row in rows]
+        course = [
+            Measured(night, value if value == value else None) for night, value in zip(nights_of, values, strict=True)
+        ]
+        return show_json(Course(cell, name, course))
     typer.echo("\n".join([f"{name} of {cell}", *plot(values, [f"night {row.night}" for row in rows])]))
 
 

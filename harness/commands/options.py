@@ -28,6 +28,9 @@ def _finite(cap: float | None) -> float | None:
 
 
 Format = Annotated[str, format_option("parity")]
+TextOrJson = Annotated[
+    Literal["text", "json"], typer.Option("--format", help="the format: text for people, json for programs")
+]
 Verbose = Annotated[
     bool,
     typer.Option(

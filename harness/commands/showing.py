@@ -46,6 +46,13 @@ def show(subject: Subject, format: str, *, verbose: bool = False) -> NoReturn:
     raise typer.Exit(getattr(subject, "exit_code", 0))
 
 
+def show_json(value: Any) -> None:
+    """Print plain data, dataclasses among it, as JSON."""
+    from reports import codec
+
+    print(codec.dumps(codec.builtins(value)), end="")
+
+
 def show_aside(subject: Subject, format: str) -> None:
     """Print it to stderr, where stdout is the command's own; as text where a plug-in's format raises, since that must
     not end the command."""

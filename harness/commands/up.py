@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from harness.commands.options import Device, Mode, Model, Prompts, Scenario, Seed, Set, overrides, seconds
-from harness.commands.showing import say
+from harness.commands.options import Device, Mode, Model, Prompts, Scenario, Seed, Set, TextOrJson, overrides, seconds
+from harness.commands.showing import say, show_json
 
 
 def up(
@@ -39,22 +39,13 @@ def up(
     print(f"{kept.names} up; they end after {idle} without use, or with: harness down")
 
 
-def ps(
-    format: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="the format: text for people, json for programs")
-    ] = "text",
-) -> None:
+def ps(format: TextOrJson = "text") -> None:
     """List the engines that are kept up."""
-    import json
-
     from harness.warm.up import listed
 
     rows = listed(say)
     if format == "json":
-        import msgspec
-
-        print(json.dumps(msgspec.to_builtins(rows), indent=2))
-        return
+        return show_json(rows)
     if not rows:
         print("No engines are up. Start some with: harness up vllm sglang")
         return

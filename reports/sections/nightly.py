@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.nightly_model import CellResult, Night
+from reports.nightly_model import CellDifference, CellResult, Night
 from reports.text import figure
 
 TONES = {"REGRESSED": "bad", "COULD NOT RUN": "bad", "NEW": "ok", "FLAKY": "warn", "FIXED": "ok",
@@ -43,14 +43,14 @@ def noteworthy(night: Night) -> list[CellResult]:
     return sorted(shown, key=lambda one: (one not in night.alarms, order.index(one.status)))
 
 
-def compared(first: Night, second: Night) -> list[tuple[str, str, str]]:
-    """(cell, in the first night, in the second) of every cell that differs between two nights."""
+def compared(first: Night, second: Night) -> list[CellDifference]:
+    """Every cell that differs between two nights."""
     one, two = ({result.cell: result for result in night.results} for night in (first, second))
     rows = []
     for cell in sorted({**one, **two}):
         old, new = (f"{side[cell].verdict}{_causes(side[cell])}" if cell in side else "not run" for side in (one, two))
         if old != new:
-            rows.append((cell, old, new))
+            rows.append(CellDifference(cell, old, new))
     return rows
 
 

@@ -147,3 +147,27 @@ def test_planted_faults(capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_command_loads_the_schemas() -> None:
     code = "import sys, harness.cli; print('harness.schemas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_a_history_as_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sqlalchemy", reason="the extra [nightly] is not installed")
+    from nightly_support import keep, observation
+
+    from harness.nightly.history import History
+
+    at = ("--history", str(tmp_path / "history.db"))
+    with History.at(at[1]) as history:
+        for verdict, k1 in (("EQUIVALENT", 0.5), ("DIVERGENT", float("nan"))):
+            keep(history, history.begin("trial", [], []), "a", observation(verdict, k1=k1))
+    nights = printed(capsys, "history", "list", *at)
+    validate("nights", nights)
+    assert [(one["number"], one["cells"], one["finished"]) for one in nights] == [
+        (2, {"OK": 1}, False),
+        (1, {"OK": 1}, False),
+    ]
+    compared = printed(capsys, "history", "compare", "1", "2", *at)
+    validate("night-differences", compared)
+    assert compared == [{"cell": "a", "first": "EQUIVALENT", "second": "DIVERGENT"}]
+    course = printed(capsys, "history", "metric", "a", "k1", *at)
+    validate("metric-course", course)
+    assert course["values"] == [{"night": 1, "value": 0.5}, {"night": 2, "value": None}]
