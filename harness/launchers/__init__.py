@@ -12,13 +12,14 @@ import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from harness.errors import BadInput
 from probes import redaction
 
 WRITTEN_BY = "# Written by this command; edit the command, not the file:"
-# What the shell puts in where the script runs: `TOKEN="$(cat FILE)"`, `${TOKEN:-}`.
-EXPANDED = re.compile(r"""["']?(?:\$\(|`)|\$\{\w+:?(?:[+?]|[-=]\})""")
+# What is put in where the file is used: `TOKEN="$(cat FILE)"`, `${TOKEN:-}`, `${{ secrets.TOKEN }}`.
+EXPANDED = re.compile(r"""\$\{\{[^{}]*\}\}|["']?(?:\$\(|`)|\$\{\w+:?(?:[+?]|[-=]\})""")
 SHEBANG = "#!/bin/bash\n"  # stays the first line of a script
 
 
@@ -43,7 +44,7 @@ def write(files: Mapping[str, str], out: Path, command: str) -> None:
         for name, text in files.items():
             shebang, body = (SHEBANG, text.removeprefix(SHEBANG)) if text.startswith(SHEBANG) else ("", text)
             text = f"{shebang}{WRITTEN_BY}\n# {' '.join(command.splitlines())}\n{body}"
-            secret = _holds_secret(text)
+            secret = _holds_secret([command, *_values(name, body)])
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
             with open(os.open(out / name, flags, 0o600 if secret else 0o666), "w", encoding="utf-8") as stream:
                 if secret:
@@ -59,6 +60,21 @@ def write(files: Mapping[str, str], out: Path, command: str) -> None:
         raise BadInput(f"{error.filename} cannot be written: {error.strerror}", fix="--out DIR") from error
 
 
-def _holds_secret(text: str) -> bool:
-    text = EXPANDED.sub("$X ", text)
-    return redaction.text(text, 0) != text
+def _values(name: str, text: str) -> list[Any]:
+    """A script as it is, a manifest as its values: a reference to a secret is several of them."""
+    if not name.endswith((".yaml", ".yml")):
+        return [text]
+    import yaml
+
+    return list(yaml.safe_load_all(text))
+
+
+def _holds_secret(value: Any) -> bool:
+    """What is nested is looked at by itself: a field with a secret's name may hold a reference."""
+    parts = value.items() if isinstance(value, dict) else [*enumerate(value)]
+    nested = {name: part for name, part in parts if isinstance(part, dict | list)}
+    own = {
+        name: EXPANDED.sub("$X ", part) if isinstance(part, str) else part for name, part in parts if name not in nested
+    }
+    shown = own if isinstance(value, dict) else list(own.values())  # words, which may be a command line
+    return redaction.scrub(shown) != shown or any(map(_holds_secret, nested.values()))

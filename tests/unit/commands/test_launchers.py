@@ -414,6 +414,30 @@ def test_a_script_that_reads_its_secrets_where_it_runs_is_no_secret(
     assert script.stat().st_mode == (folder / "new").stat().st_mode and not capsys.readouterr().err
 
 
+REFERRING = {  # a manifest that names secrets, and what makes it hold one
+    "dstack": ("env: [HF_TOKEN, 'API_KEY=${{ secrets.wandb }}']", "[HF_TOKEN", "[HF_TOKEN=Zq7hunter2"),
+    "skypilot": ("secrets: {HF_TOKEN: null}", "null", "Zq7hunter2"),
+    "kuberay": (
+        "spec: {rayClusterSpec: {headGroupSpec: {template: {spec: {imagePullSecrets: [{name: registry}], containers: "
+        "[{name: head, image: x, env: [{name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hub, key: token}}}]}]}}}}}",
+        "valueFrom: {secretKeyRef: {name: hub, key: token}}",
+        "value: Zq7hunter2",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", REFERRING)
+def test_a_manifest_may_name_secrets_and_is_private_where_it_holds_one(
+    launcher: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    naming, reference, value = REFERRING[launcher]
+    for own, warnings in ((naming, 0), (naming.replace(reference, value), 1)):
+        (folder / "own.yaml").write_text(own)
+        assert cli.main(["render", launcher, "--base", "own.yaml", "--", "keep"]) == 0
+        assert capsys.readouterr().err.count(" holds a secret in clear") == warnings
+
+
 def test_a_second_run_of_one_name_is_refused(folder: Path, programs: Path) -> None:
     assert cli.main(["render", "torchrun", "--", "keep"]) == 0
     codes = [run(folder / "keep.torchrun.sh", programs, folder / "done", RUN_ID="x") for _ in range(2)]
