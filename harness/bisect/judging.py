@@ -70,10 +70,12 @@ class Judge:
         words: Sequence[str],
         environ: Mapping[str, str],
         command: Sequence[str] = (),
+        job: Sequence[str] = (),
     ) -> Judged:
-        """`harness parity` of two backends. `command`: as for `cells.launch`."""
+        """`harness parity` of two backends. `command`: as for `cells.launch`. `job`: the command of a framework."""
         recording = place / "recording"
         own = ["--out", str(recording), "--format", "json", *words, *self.request.options]
+        own += ["--", *job] if job else []
         failure = self._launch(["parity", baseline, candidate, *own], place, environ, (0, 1, 3), command)
         return failure or self.read(recording)
 

@@ -26,6 +26,7 @@ class Request:
     against: str = ""
     good: str = ""
     bad: str = ""
+    framework: str = ""
     repo: str = ""
     run: str = ""
     build: str = ""
@@ -62,6 +63,8 @@ class Request:
 
     def _example(self) -> str:
         """What follows `harness bisect` in a command of this kind."""
+        if self.framework:
+            return f"vllm --against sglang --framework {self.framework} --good 'COMMAND' --bad 'COMMAND'"
         if self.over == "commits":
             return "vllm@v1..v2 --repo DIR --against sglang" if self.against else "v1..v2 --repo DIR --run COMMAND"
         return "vllm@0.29..0.32 --against sglang" if self.over == "releases" else "--good a.toml --bad b.toml"
@@ -98,14 +101,17 @@ class Request:
 
     def _check_over(self) -> None:
         over, needed = self.over, []
-        strange: dict[str, object] = {"--run": self.run, "--build": self.build}
+        strange: dict[str, object] = {"--run": self.run, "--build": self.build, "--framework": self.framework}
         if over == "commits":
             needed = [("--run, or --against with an engine", self.run or self.against)]
-            strange = {"--good": self.good, "--bad": self.bad}
+            strange = {"--good": self.good, "--bad": self.bad, "--framework": self.framework}
             if self.run:
                 strange |= {"--against": self.against, "--build": self.build, "--": self.options}
         elif over == "settings":
             needed = [("--good", self.good), ("--bad", self.bad)]
+            if self.framework:
+                del strange["--framework"]
+                needed += [("a backend before them, with --framework", self.what), ("--against", self.against)]
         else:
             needed = [("--against", self.against)]
             self.ends()

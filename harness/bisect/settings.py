@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -37,7 +37,7 @@ _PER_PROCESS = re.compile(
 class Difference:
     """One thing that is another at the bad end; None: not set there. `name` of a backend is empty."""
 
-    kind: Literal["setting", "variable", "backend"]
+    kind: Literal["setting", "variable", "backend", "words"]
     name: str
     good: Any
     bad: Any
@@ -149,12 +149,20 @@ def bisect(search: Search) -> Bisection:
     trials = Trials(search, good, different, backend, request.against, reference)
     if not (request.against or good.recorded):
         trials.record_reference()
+    return search_for(search, different, trials.attempt)
+
+
+def search_for(
+    search: Search, different: Sequence[Difference], attempt: Callable[[frozenset[int], Path], Judged]
+) -> Bisection:
+    """The smallest sets of these differences that turn good into bad. `attempt` compares with the chosen ones as at the
+    bad end, in a folder of its own."""
 
     def name(chosen: Iterable[int]) -> str:
         return "; ".join(str(different[index]) for index in sorted(chosen)) or "the good end"
 
     def ask(chosen: frozenset[int], left: int) -> Call:
-        return search.ask(name(chosen), left, lambda place: trials.attempt(chosen, place))
+        return search.ask(name(chosen), left, lambda place: attempt(chosen, place))
 
     search.say(f"{counted(len(different), 'difference')}: {name(range(len(different)))}")
     outcome = minimal.causes(len(different), ask)

@@ -40,6 +40,13 @@ def bisect(
             help="the bad end of a search over settings: a scenario (.toml) or a run directory", show_default=False
         ),
     ] = "",
+    framework: Annotated[
+        str,
+        typer.Option(
+            help="the ends are two commands of jobs of this framework, each in quotes; auto: found from them",
+            show_default=False,
+        ),
+    ] = "",
     repo: Annotated[str, typer.Option(help="search the commits of this git repository", show_default=False)] = "",
     run: Annotated[
         str,
@@ -81,7 +88,7 @@ def bisect(
     Exits with 0 if it is found, with 3 if the comparisons do not tell.
     """
     import reports
-    from harness.bisect import commits, releases, settings
+    from harness.bisect import commits, jobs, releases, settings
     from harness.bisect.journal import Journal
     from harness.bisect.judging import Judge
     from harness.bisect.request import Request
@@ -93,8 +100,8 @@ def bisect(
     if what.startswith("-"):  # there was no WHAT before --
         what, words = "", (what, *words)
     request = Request(
-        what, against, _absolute(good), _absolute(bad), _absolute(repo), run, build, metric, above, cause, limit,
-        keep_envs, words,
+        what, against, good if framework else _absolute(good), bad if framework else _absolute(bad), framework,
+        _absolute(repo), run, build, metric, above, cause, limit, keep_envs, words,
     )  # fmt: skip
     if resume:
         if request != Request():
@@ -105,7 +112,11 @@ def bisect(
         request.check()
         journal = Journal.begin(Path(out or f"runs/bisect-{dates.stamp()}").resolve(), request)
     search = Search(journal, Judge(journal.request), say)
-    over = {"releases": releases.bisect, "settings": settings.bisect, "commits": commits.bisect}
+    over = {
+        "releases": releases.bisect,
+        "settings": jobs.bisect if journal.request.framework else settings.bisect,
+        "commits": commits.bisect,
+    }
     try:
         found = over[journal.request.over](search)
         write_whole(journal.folder / "bisect.json", reports.render(found, "json").encode())
