@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from concurrent.futures import Future as ThreadFuture
 from typing import Any
 
@@ -53,7 +54,7 @@ class LocalCluster:
     def gpus(self) -> float:
         return 0.0
 
-    def reserve(self, bundles: list[dict[str, float]]) -> None:
+    def reserve(self, bundle: dict[str, float], places: Sequence[str]) -> None:
         """There is room."""
 
     def actor(self, target: str, seat: Any, *args: Any, urgent: tuple[str, ...] = (), **kwargs: Any) -> Local:
