@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future as ThreadFuture
 from typing import Any
 
+from harness.cluster.launch import Cluster, Seat
 from scenarios.remote import ActorFailed, Local
 
 
@@ -36,8 +37,8 @@ class _Remote(Local):
         return _Waits(super().submit(method, *args, **kwargs))
 
 
-class LocalCluster:
-    """In place of `harness.cluster.launch.Cluster`."""
+class LocalCluster(Cluster):
+    """Its methods are what an experiment on one host calls; a subclass, so that their types are checked."""
 
     actor_cpus = 1.0
 
@@ -57,7 +58,9 @@ class LocalCluster:
     def reserve(self, bundle: dict[str, float], places: Sequence[str]) -> None:
         """There is room."""
 
-    def actor(self, target: str, seat: Any, *args: Any, urgent: tuple[str, ...] = (), **kwargs: Any) -> Local:
+    def actor(
+        self, target: str, seat: Seat, *args: Any, urgent: tuple[str, ...] = (), name: str = "", **kwargs: Any
+    ) -> Any:
         module, _, name = target.partition(":")
         made = _Remote(getattr(importlib.import_module(module), name), *args, urgent=urgent, **kwargs)
         self._actors.append(made)
