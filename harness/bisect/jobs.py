@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from harness import envs
@@ -19,7 +20,7 @@ from reports.bisect_model import Bisection
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _OVERRIDE = re.compile(r"(?P<key>[+~]{0,2}[\w./@-]+)=.*", re.DOTALL)  # Hydra's, and --name=value
 
-Key = tuple[str, int]  # of an option or an override, and the how manieth of this name it is
+Key = tuple[str, int]  # the name of an option or an override, and how many of that name came before
 
 
 @dataclass(frozen=True)
@@ -55,16 +56,12 @@ class Command:
             last = None if override else key
         return Command(variables, parts)
 
-    @property
-    def words(self) -> list[str]:
-        return [word for part in self.parts.values() for word in part]
-
     def changed(self, other: Command, keys: Container[Key]) -> list[str]:
-        """The words of this command with these parts as the other one has them; one that is only there comes after what
-        it comes after there."""
+        """The words of this command, with these parts as the other has them. A part that only the other has follows the
+        same part that it follows there."""
         order = list(self.parts)
-        for before, key in zip([None, *other.parts], other.parts, strict=False):
-            if key in keys and key not in self.parts:
+        for before, key in pairwise([None, *other.parts]):
+            if key is not None and key in keys and key not in self.parts:
                 order.insert(order.index(before) + 1 if before in order else 0, key)
         taken = [(other if key in keys else self).parts.get(key, ()) for key in order]
         return [word for part in taken for word in part]
@@ -80,15 +77,15 @@ class Trials:
     search: Search
     good: Command
     bad: Command
-    keys: Sequence[Key]  # of each difference; behind those of the parts,
-    names: Sequence[str]  # its variable
+    keys: Sequence[Key]  # the parts that differ; they are numbered from 0, and the variables after them
+    names: Sequence[str]  # the variables that differ
 
     def attempt(self, chosen: Container[int], place: Path) -> Judged:
         request, environ = self.search.judge.request, dict(os.environ) | self.good.variables
         for index, name in enumerate(self.names, len(self.keys)):
             if index in chosen:
                 environ.pop(name, None)
-                environ |= {name: self.bad.variables[name]} if name in self.bad.variables else {}
+                environ.update(item for item in self.bad.variables.items() if item[0] == name)
         job = self.good.changed(self.bad, {key for index, key in enumerate(self.keys) if index in chosen})
         words = ["--framework", request.framework]
         return self.search.judge.pair(request.against, request.what, place, words, environ, job=job)

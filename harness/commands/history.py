@@ -120,9 +120,8 @@ def metric(
     seen = [row.observation for row in rows]
     values = [one.seconds if name == "seconds" else one.metrics.get(name, float("nan")) for one in seen]
     if format == "json":
-        nights_of = [row.night for row in rows]
         course = [
-            Measured(night, value if value == value else None) for night, value in zip(nights_of, values, strict=True)
+            Measured(row.night, value if value == value else None) for row, value in zip(rows, values, strict=True)
         ]
         return show_json(Course(cell, name, course))
     typer.echo("\n".join([f"{name} of {cell}", *plot(values, [f"night {row.night}" for row in rows])]))

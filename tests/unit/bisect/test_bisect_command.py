@@ -6,13 +6,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import fake_environments
 import nightly_support as support
 import pytest
+from bisect_support import play
 
 from harness import cli, envs
 from harness.bisect import releases, settings
@@ -27,44 +27,6 @@ from reports.bisect_model import Bisection, Step
 from reports.model import Cause, CauseKey, Verdict
 
 pytestmark = pytest.mark.slow
-
-# Plays `harness parity A B … --set K=V …`: DIVERGENT where one of the causes is set, each a list of words.
-PLAYER = """
-import json, sys
-from pathlib import Path
-words = sys.argv[2:]
-script = json.loads(Path(sys.argv[1]).read_text())
-out = Path(words[words.index("--out") + 1])
-with open(Path(sys.argv[1]).with_name("played"), "a") as log:
-    log.write(json.dumps(words) + chr(10))
-if any(set(refused) <= set(words) for refused in script["refused"]):
-    from harness import cli
-    from harness.errors import BadInput
-    sys.exit(cli._tell(BadInput("these cannot be together")))
-other = any(set(cause) <= set(words) for cause in script["causes"])
-out.mkdir(parents=True)
-(out / "verdict.json").write_text(json.dumps(script["other" if other else "equal"]))
-"""
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "player.py").write_text(PLAYER)
-    monkeypatch.setattr(cells, "COMMAND", (sys.executable, str(tmp_path / "player.py"), str(tmp_path / "script.json")))
-    monkeypatch.setattr(cells, "GRACE_S", 2.0)
-    (tmp_path / "a.toml").write_text("[sampling]\ntemperature = 1.0\n[engine]\nseed = 1\n")
-    (tmp_path / "b.toml").write_text(
-        "steps = 4\n[sampling]\ntemperature = 0.7\ntop_p = 0.9\nstop_token_ids = [5, 7]\n[engine]\nseed = 2\n"
-    )
-    return tmp_path
-
-
-def play(folder: Path, *causes: list[str], refused: tuple[list[str], ...] = ()) -> None:
-    script = {"causes": causes, "refused": refused, "equal": support.verdict().to_dict(),
-              "other": support.verdict("DIVERGENT", "STOP").to_dict()}  # fmt: skip
-    (folder / "script.json").write_text(json.dumps(script))
-    (folder / "played").unlink(missing_ok=True)
 
 
 def played(folder: Path) -> int:

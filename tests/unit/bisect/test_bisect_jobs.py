@@ -4,54 +4,20 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from pathlib import Path
-from typing import Any
 
-import nightly_support as support
 import pytest
+from bisect_support import play
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import cli
 from harness.bisect.jobs import Command
 from harness.errors import BadInput
-from harness.nightly import cells
 
 GOOD = "SEED=1 python -m verl.trainer algorithm.kl=0.1 data.batch=8 --epochs 1"
 BAD = "SEED=2 python -m verl.trainer algorithm.kl=0.2 data.batch=8 +actor.lr=1e-4 --epochs 3"
 OVER = ["bisect", "sglang", "--against", "vllm", "--framework", "verl", "--good", GOOD, "--bad", BAD, "--out", "out"]
-# DIVERGENT where all words of a cause are in the command of the job, or in what SEED is.
-PLAYER = """
-import json, os, sys
-from pathlib import Path
-words = sys.argv[2:]
-script = json.loads(Path(sys.argv[1]).read_text())
-job = words[words.index("--") + 1:]
-with open(Path(sys.argv[1]).with_name("played"), "a") as log:
-    log.write(json.dumps([words[:words.index("--")], job, os.environ.get("SEED")]) + chr(10))
-other = any(set(cause) <= {*job, "SEED=" + os.environ.get("SEED", "")} for cause in script["causes"])
-out = Path(words[words.index("--out") + 1])
-out.mkdir(parents=True)
-(out / "verdict.json").write_text(json.dumps(script["other" if other else "equal"]))
-"""
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "player.py").write_text(PLAYER)
-    monkeypatch.setattr(cells, "COMMAND", (sys.executable, str(tmp_path / "player.py"), str(tmp_path / "script.json")))
-    return tmp_path
-
-
-def search(folder: Path, *causes: list[str]) -> dict[str, Any]:
-    script = {"causes": causes, "equal": support.verdict().to_dict(),
-              "other": support.verdict("DIVERGENT", "STOP").to_dict()}  # fmt: skip
-    (folder / "script.json").write_text(json.dumps(script))
-    assert cli.main(OVER) == 0
-    result: dict[str, Any] = json.loads((folder / "out" / "bisect.json").read_text())
-    return result
 
 
 @pytest.mark.slow
@@ -64,11 +30,13 @@ def search(folder: Path, *causes: list[str]) -> dict[str, Any]:
     ],
 )
 def test_what_makes_it_bad_is_told(cause: list[str], told: list[str], folder: Path) -> None:
-    result = search(folder, cause)
+    play(folder, cause)
+    assert cli.main(OVER) == 0
+    result = json.loads((folder / "out" / "bisect.json").read_text())
     assert result["status"] == "FOUND" and [sorted(one) for one in result["results"]] == [told]
-    options, job, _ = json.loads((folder / "played").read_text().splitlines()[0])
-    assert options[:3] == ["parity", "vllm", "sglang"] and options[options.index("--framework") + 1] == "verl"
-    assert job[:3] == ["python", "-m", "verl.trainer"]
+    words = json.loads((folder / "played").read_text().splitlines()[0])
+    assert words[:3] == ["parity", "vllm", "sglang"] and words[words.index("--framework") + 1] == "verl"
+    assert words[words.index("--") + 1 :][:3] == ["python", "-m", "verl.trainer"]
 
 
 @pytest.mark.parametrize(
@@ -97,10 +65,9 @@ WORDS = st.lists(st.sampled_from(["a=1", "a=2", "+b=x", "--c", "--c=1", "--d", "
 @given(WORDS, WORDS, st.data())
 def test_parts_are_exchanged_and_no_word_is_lost(one: list[str], two: list[str], data: st.DataObject) -> None:
     good, bad = (Command.read(shlex.join(["python", *words])) for words in (one, two))
-    assert good.words == ["python", *one] and bad.words == ["python", *two]
-    assert good.changed(bad, set()) == good.words
+    assert good.changed(bad, ()) == ["python", *one]
     every = {key for key in {*good.parts, *bad.parts} if good.parts.get(key) != bad.parts.get(key)}
-    assert sorted(good.changed(bad, every)) == sorted(bad.words)
+    assert sorted(good.changed(bad, every)) == sorted(["python", *two])
     some = set(data.draw(st.lists(st.sampled_from(sorted(every))) if every else st.just([])))
     expected = [word for key in {*good.parts, *bad.parts}
                 for word in (bad if key in some else good).parts.get(key, ())]  # fmt: skip
@@ -109,6 +76,6 @@ def test_parts_are_exchanged_and_no_word_is_lost(one: list[str], two: list[str],
 
 def test_what_is_only_in_one_comes_where_it_is_there() -> None:
     good, bad = Command.read("torchrun train.py --lr 1"), Command.read("torchrun --nproc-per-node=2 train.py --lr 1")
-    assert good.changed(bad, {("--nproc-per-node", 0), ("torchrun", 0), ("train.py", 0)}) == bad.words
+    assert good.changed(bad, {("--nproc-per-node", 0), ("torchrun", 0), ("train.py", 0)}) == bad.changed(bad, ())
     with pytest.raises(BadInput, match="names no program"):
         Command.read("")

@@ -71,7 +71,7 @@ def test_a_workflow_that_names_a_secret_of_the_repository_holds_none(
 ) -> None:
     rendered()
     assert not capsys.readouterr().err
-    rendered("--setup", "pip install --extra-index-url https://me:Zq7hunter2Xw9@example.org/simple rlhf-harness")
+    rendered("--setup", "git clone https://me:Zq7hunter2Xw9@example.org/job.git")
     assert capsys.readouterr().err.count(" holds a secret in clear") == 2
 
 
