@@ -15,6 +15,9 @@ class Exit(NamedTuple):
     meaning: str
 
 
+STALLED = 86  # free, of sysexits.h and of shells
+NOT_FOUND, NOT_RUNNABLE = 127, 126  # as env, nice, timeout and every shell say it
+
 _NIGHTS = "harness nightly and history show"
 _CHECKS = "harness doctor, env check, faults run and adapters check"
 _JOBS = "harness watch and record"
@@ -29,9 +32,9 @@ EXITS = (
     Exit("3", "harness bisect", "the comparisons do not tell"),
     Exit("0", _CHECKS, "all is well"),
     Exit("1", _CHECKS, "something is wrong"),
-    Exit("86", "harness watch --on-stall end or exit", "the command was found hung"),
-    Exit("126", _JOBS, "the command is not executable"),
-    Exit("127", _JOBS, "the command is not found"),
+    Exit(str(STALLED), "harness watch --on-stall end or exit", "the command was found hung"),
+    Exit(str(NOT_RUNNABLE), _JOBS, "the command is not executable"),
+    Exit(str(NOT_FOUND), _JOBS, "the command is not found"),
     Exit("its own", _JOBS, "the command ended by itself; 128 + n: by signal n"),
     Exit("2", "every command", "bad input: the message names what is wrong, and the command that fixes it"),
     Exit("130", "every command", "interrupted by Ctrl-C"),

@@ -1,4 +1,4 @@
-"""A port for a meeting that begins later: in this host, free now, and handed to nobody else meanwhile."""
+"""A port for a meeting that begins later, free now and handed to nobody else meanwhile; and whether one is served."""
 
 from __future__ import annotations
 
@@ -28,3 +28,12 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
+
+
+def refused(host: str, port: int, timeout_s: float) -> str:
+    """Why no connection to there can be made; empty where one can. An IPv6 address may be in brackets."""
+    try:
+        socket.create_connection((host.strip("[]"), port), timeout=timeout_s).close()
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: what can be the name of no host, as a..b
+        return getattr(error, "strerror", None) or str(error)
+    return ""

@@ -92,10 +92,9 @@ class Request:
             raise BadInput(f"--above {self.above} is no bound", fix="--above 1e-4")
         if self.metric and self.cause:
             raise BadInput("--metric and --cause both decide what is good: give only one of them")
-        native = [metric("native", name) for name in NATIVE]
-        known = (*METRICS, *COUNTS, *native)
-        if self.metric and self.metric not in native and group_and_name(self.metric)[1] not in (*METRICS, *COUNTS):
-            raise BadInput(f"there is no metric {self.metric!r} (there are: {', '.join(known)})")
+        known, native = (*METRICS, *COUNTS), [metric("native", name) for name in NATIVE]
+        if self.metric and self.metric not in native and group_and_name(self.metric)[1] not in known:
+            raise BadInput(f"there is no metric {self.metric!r} (there are: {', '.join([*known, *native])})")
         if self.cause:
             _check_cause(self.cause)
 

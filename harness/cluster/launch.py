@@ -29,7 +29,7 @@ from harness.cluster.ray_output import warnings_aside
 from harness.cluster.ray_start import job, on_loopback
 from harness.errors import HarnessError
 from scenarios.engines.processes import alive, descendants
-from scenarios.ports import free_port
+from scenarios.ports import free_port, refused
 from scenarios.remote import Host, Remote
 from scenarios.settings import Placement
 
@@ -368,18 +368,11 @@ def driver_seat(gpus: float = 0.0, bundle: int | None = None) -> Seat:
 def _reachable(address: str) -> None:
     """Refuse an address where nothing listens: Ray itself tries for minutes. Names that Ray resolves (auto) are left to
     it."""
-    import socket
-
     host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon or not port.isdigit():
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: what can be the name of no host, as a..b
+    if colon and port.isdigit() and (why := refused(host, int(port), 5)):
         raise LaunchFailed(
-            f"the Ray cluster at {address} could not be joined: {getattr(error, 'strerror', None) or error}",
-            fix="ray status, or omit --address",
-        ) from error
+            f"the Ray cluster at {address} could not be joined: {why}", fix="ray status, or omit --address"
+        )
 
 
 @contextlib.contextmanager

@@ -131,7 +131,8 @@ def _items(event: dict[str, Any], at: int, offset: int) -> Iterator[Slice | Poin
         start, dur, name = _integer(event.get("start_ns")), _integer(event.get("dur_ns")), clean(event.get("name"))
         if start is not None and dur is not None and dur >= 0:
             track = "weight syncs" if name in SYNCS else "process groups" if name in GROUPS else "phases"
-            track = "collectives" if kind == "collective" else track
+            if kind == "collective":
+                track = "collectives"
             failed = {} if event.get("ok", True) else {"error": clean(event.get("error", ""))}
             named = ("step", "version", "hook", "world_size", "rank", "group_name", "group", "bytes")
             yield Slice(track, name, start + offset, dur, failed | _kept(event, named))

@@ -48,8 +48,8 @@ class DataParallel:
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         began = time.monotonic_ns()
         dist.all_reduce(flat)
-        if flat.is_cuda:
-            torch.cuda.current_stream().synchronize()  # the call only enqueues it
+        if flat.is_cuda and self.recorder is not OFF:
+            torch.cuda.current_stream().synchronize()  # the call only enqueues it, and its end is recorded
         took, size = time.monotonic_ns() - began, flat.numel() * flat.element_size()
         self.recorder.event("collective", name="all_reduce", group=self.name, bytes=size, start_ns=began, dur_ns=took)
         for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):

@@ -58,11 +58,12 @@ def in_order(turns: Iterable[T]) -> tuple[T, ...]:
 
 
 def contests(turns: Iterable[T]) -> list[list[T]]:
-    """Turns in their order, those together that compete."""
+    """Turns in their order, each that competes together with the one that it follows."""
     found: list[list[T]] = []
     for turn in turns:
-        if turn.competes and found:
-            found[-1].append(turn)
+        rivals = [one for one in found if turn.competes and turn.after in {other.name for other in one}]
+        if rivals:
+            rivals[0].append(turn)
         else:
             found.append([turn])
     return found

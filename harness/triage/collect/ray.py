@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any
 from harness.triage.collect import bounded, proc, redact, roles
 from harness.triage.evidence import RayActor, RayNode, RayTask
 from probes.identity import WATCH
+from scenarios.ports import refused
 
 CONNECT_S = 2.0  # two losses of a SYN: the kernel sends it again after 1 s (RFC 6298)
 ROOT = Path(__file__).resolve().parents[3]
@@ -64,13 +64,8 @@ def state(address: str, *, timeout_s: float) -> Cluster:
 def _unreachable(address: str) -> str:
     """The address with the reason why it takes no connection; empty where it takes one, or names no port."""
     host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
-    except OSError as error:
-        return f"{address} ({error.strerror or error})"
-    except ValueError:
-        pass
-    return ""
+    why = refused(host, int(port), CONNECT_S) if port.isdigit() else ""
+    return f"{address} ({why})" if why else ""
 
 
 def other_nodes(address: str, out: Path, *, here: str, timeout_s: float, options: Mapping[str, Any]) -> dict[str, str]:

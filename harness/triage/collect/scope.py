@@ -12,6 +12,7 @@ from pathlib import Path
 from harness.errors import BadInput
 from harness.triage.collect import beats, connections, journals, proc, ray, roles
 from probes.format import EVENTS
+from scenarios.ports import refused
 
 RAY_PORT = 6379  # of the GCS, by default
 CLOCK_SET_S = 1.0  # a wall clock that moved by more beside the monotonic one was set, and did not drift
@@ -167,11 +168,8 @@ def _cluster(text: str) -> Scope:
     host, _, port = text.removeprefix("ray://").rpartition(":")
     if text.startswith("ray://"):
         port = str(RAY_PORT)  # a client's address names the client server's port, the GCS has its own
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=3).close()
-    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: what can be the name of no host, as a..b
-        why = getattr(error, "strerror", None) or str(error)
-        raise BadInput(f"nothing answers at {host}:{port}: {why}", fix="ray status") from error
+    if why := refused(host, int(port), 3):
+        raise BadInput(f"nothing answers at {host}:{port}: {why}", fix="ray status")
     return Scope(ray_address=f"{host}:{port}")
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness import dates
 from harness.errors import BadInput
+from harness.exit_codes import NOT_FOUND, NOT_RUNNABLE, STALLED
 from harness.triage.remote import token
 from harness.triage.watch.ending import KILL_S, end, unended
 from harness.triage.watch.retention import Limits
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from reports.model import Verdict
 
 OnStall = Literal["report", "end", "exit"]
-STALLED = 86  # the exit code: free, of sysexits.h and of shells
-NOT_FOUND, NOT_RUNNABLE = 127, 126  # as env, nice, timeout and every shell say it
 # What a process has to be told where it inherits nothing; probes/site/rlhf_harness_ray.py tells Ray's workers the same.
 TOLD = (WATCH, SOCKETS, ADAPTER, DIGESTS, engines.TOLD)
 SITE = Path(__file__).resolve().parents[3] / "probes" / "site"

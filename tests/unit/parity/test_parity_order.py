@@ -12,7 +12,7 @@ import pytest
 from harness.parity import causes, rules
 from harness.parity.attribution.live import interventions
 from harness.parity.attribution.reference import trials
-from harness.parity.causes.turns import Turn, in_order
+from harness.parity.causes.turns import Turn, contests, in_order
 from harness.parity.explain import rules as every_rule
 
 
@@ -23,8 +23,8 @@ def function(name: str) -> Turn:
     return Turn(run, "", "")
 
 
-def turn(name: str, after: str) -> Turn:
-    return Turn(function(name).run, after, f"{name} needs what {after} leaves")
+def turn(name: str, after: str, *, competes: bool = False) -> Turn:
+    return Turn(function(name).run, after, f"{name} needs what {after} leaves", competes=competes)
 
 
 def test_each_rule_has_one_place_and_a_reason() -> None:
@@ -57,6 +57,13 @@ def test_another_package_puts_its_own_between_two() -> None:
     theirs = [turn("mine", "first"), turn("also", "mine")]
     assert [one.name for one in in_order([*theirs, *ours])] == ["first", "mine", "also", "second", "third"]
     assert [one.name for one in in_order([*ours, turn("last", "third")])] == ["first", "second", "third", "last"]
+
+
+def test_what_comes_between_does_not_part_those_that_compete() -> None:
+    first, second, mine = turn("first", ""), turn("second", "first", competes=True), turn("mine", "first")
+    ordered = in_order([first, second, turn("third", "second"), mine])
+    assert [one.name for one in ordered] == ["first", "mine", "second", "third"]
+    assert [[one.name for one in row] for row in contests(ordered)] == [["first", "second"], ["mine"], ["third"]]
 
 
 @pytest.mark.parametrize(
