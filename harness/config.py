@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import math
 import re
 import tomllib
@@ -45,6 +46,12 @@ def changed(scenario: Scenario, overrides: Iterable[str]) -> Scenario:
     for override in overrides:
         _apply(data, override)
     return validate(data, where="override")
+
+
+def overrides(settings: list[str], model: str, prompts: str) -> list[str]:
+    """`--set`, `--model` and `--prompts` as settings of the scenario."""
+    named = (("model.path", model), ("prompts.path", prompts))
+    return [*settings, *(f"{key}={json.dumps(value)}" for key, value in named if value)]
 
 
 def validate(data: dict[str, Any], *, where: str) -> Scenario:

@@ -9,6 +9,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
 
+from harness.bundle.manifest import Packed
 from harness.envs.checking import Check
 from harness.envs.environment import Environment
 from harness.frameworks.symbols import Checked
@@ -79,6 +80,7 @@ def schemas() -> tuple[Schema, ...]:
         Schema("night-differences", list[CellDifference], ("history compare",)),
         Schema("metric-course", Course, ("history metric",)),
         Schema("bisection", Bisection, ("bisect",), (("exit_code", "integer"),)),
+        Schema("bundle", Packed, ("bundle",)),
         Schema("explanations", list[Entry], ("explain",)),
         Schema("kept-engines", list[Listed], ("ps",)),
         Schema("environments", list[Environment], ("env list",)),

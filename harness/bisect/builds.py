@@ -8,12 +8,12 @@ from pathlib import Path
 from harness import envs
 from harness.bisect.judging import Judged
 from harness.bisect.search import Search
-from harness.commands.options import seconds
 from harness.envs import indexes, interpreter, layer
 from harness.envs.install import UNSATISFIABLE, uv_binary
 from harness.envs.layer import Layer
 from harness.errors import EnvironmentUnusable, HarnessError
 from harness.nightly import cells
+from harness.quantities import seconds
 from scenarios.engines import registry
 
 PYTHON = "HARNESS_BISECT_PYTHON"  # for the command of --build: the interpreter to install for

@@ -15,9 +15,9 @@ from harness.bisect import builds
 from harness.bisect.builds import GIVES_UP
 from harness.bisect.judging import Judged
 from harness.bisect.search import Search
-from harness.commands.options import seconds
 from harness.errors import BadInput, HarnessError
 from harness.nightly import cells
+from harness.quantities import seconds
 from reports.bisect_model import Bisection
 
 SKIP = 125  # as `git bisect run` has it

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from harness import verdict_file
 from harness.bisect.request import Request
-from harness.commands.options import seconds
 from harness.errors import HarnessError
 from harness.nightly import cells
 from harness.nightly.observation import observed
 from harness.parity.runs.recording import written
 from harness.parity.runs.run import diff
+from harness.quantities import seconds
 from reports.bisect_model import Call
 from reports.model import Verdict
 

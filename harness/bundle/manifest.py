@@ -36,3 +36,12 @@ class Manifest:
     files: dict[str, Member]
     prompt_key: str = ""
     notes: list[str] = field(default_factory=list)  # what was left out, and why
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A bundle that was made. `bytes`: of its file."""
+
+    path: str
+    bytes: int
+    manifest: Manifest

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from harness import dates
-from harness.commands.options import seconds
 from harness.commands.showing import format_option, say, show
+from harness.quantities import seconds
 
 
 def bisect(

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.options import size
-from harness.commands.showing import say
+from harness.commands.options import TextOrJson
+from harness.commands.showing import say, show_json
+from harness.quantities import size
 
 
 def bundle(
@@ -27,10 +28,12 @@ def bundle(
     max_size: Annotated[
         str, typer.Option(help="the most bytes that its files may have before they are packed: 500M, 1G")
     ] = "1G",
+    format: TextOrJson = "text",
 ) -> None:
     """Pack a run, a pair of runs or the evidence of a hang into one file without secrets, which opens as a web page."""
     from pathlib import Path
 
+    from harness.bundle.manifest import Packed
     from harness.bundle.packing import pack
     from harness.errors import BadInput
 
@@ -39,7 +42,10 @@ def bundle(
     given = [Path(one) for one in what]
     target = Path(out or f"{given[0].resolve().name or 'run'}.bundle.zip")
     manifest = pack(given, target, hash_prompts=hash_prompts, max_bytes=size(max_size, "--max-size"))
+    packed = Packed(str(target), target.stat().st_size, manifest)
+    if format == "json":
+        return show_json(packed)
     for note in manifest.notes:
         say(f"left out: {note}")
-    say(f"{len(manifest.files)} files, {target.stat().st_size:,} bytes; look at index.html in it before you send it")
+    say(f"{len(manifest.files)} files, {packed.bytes:,} bytes; look at index.html in it before you send it")
     print(target)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.options import seconds
 from harness.commands.showing import format_option, show
+from harness.quantities import seconds
 
 
 def doctor(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from harness.commands.options import seconds
 from harness.commands.showing import show_json
+from harness.quantities import seconds
 
 if TYPE_CHECKING:
     from harness.planted.differences.files import Fault

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.commands.options import seconds, size
 from harness.commands.showing import format_option, say, show
 from harness.nightly import HISTORY
+from harness.quantities import seconds, size
 
 if TYPE_CHECKING:
     from harness.nightly.history import History

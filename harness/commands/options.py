@@ -1,10 +1,7 @@
-"""Options that several commands share, each written once, and the durations and sizes that some of them take."""
+"""Options that several commands share, each written once."""
 
 from __future__ import annotations
 
-import json
-import math
-import re
 from typing import Annotated, Literal
 
 import typer
@@ -15,8 +12,6 @@ MAPPING = (
     "a Python file that defines ENGINE_engine or ENGINE_sampling, each (asked, ours) -> a dict of the engine's own "
     "arguments; asked: canonical parameters, ours: what the harness makes of them"
 )
-_UNITS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_SIZES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}  # powers of two
 
 
 def _finite(cap: float | None) -> float | None:
@@ -94,36 +89,3 @@ Cap = Annotated[
         show_default=False,
     ),
 ]
-
-
-def overrides(settings: list[str], model: str, prompts: str) -> list[str]:
-    """`--set`, `--model` and `--prompts` as settings of the scenario."""
-    named = (("model.path", model), ("prompts.path", prompts))
-    return [*settings, *(f"{key}={json.dumps(value)}" for key, value in named if value)]
-
-
-def seconds(text: str, option: str = "--stall") -> float:
-    """A duration such as 90s, 1.5m or 1h, in seconds; BadInput for anything else, which names `option`."""
-    from harness.errors import BadInput
-
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|sec|min|m|h|)", text.strip())
-    value = float(match[1]) * _UNITS[match[2]] if match else 0.0
-    if not 0 < value < math.inf:
-        raise BadInput(f"{option} {text!r} is not a duration", fix=f"{option} 90s   # or 5m, 1h")
-    return value
-
-
-def stall_seconds(text: str) -> float:
-    """A duration as `seconds` reads it, or 0 for a run that nobody watches."""
-    return 0.0 if text.strip() in ("0", "0s") else seconds(text)
-
-
-def size(text: str, option: str = "--keep-size") -> int:
-    """A number of bytes such as 500M, 1G or 1.5GiB (powers of two); BadInput for anything else."""
-    from harness.errors import BadInput
-
-    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    value = int(float(match[1]) * 2 ** _SIZES[match[2].upper()]) if match else 0
-    if not value:
-        raise BadInput(f"{option} {text!r} is not a size", fix=f"{option} 500M   # or 1G")
-    return value

@@ -24,10 +24,9 @@ from harness.commands.options import (
     Stall,
     Steps,
     Verbose,
-    overrides,
-    stall_seconds,
 )
 from harness.commands.showing import progress, say, show
+from harness.quantities import stall_seconds
 
 WITH_A_COMMAND = ("framework", "repeat", "out", "cap", "stall", "format", "verbose", "seed", "mode")
 
@@ -140,6 +139,7 @@ def parity(
             repeat=repeat,
         )
         show(run_framework_parity(baseline, candidate, command or [], job, say), format, verbose=verbose)
+    from harness.config import overrides
     from harness.parity.runs.options import ParityOptions
     from harness.parity.runs.run import run_parity
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from harness.commands.options import stall_seconds
 from harness.commands.showing import say, show_aside
+from harness.quantities import stall_seconds
 
 if TYPE_CHECKING:
     from harness.triage.watch import Stall

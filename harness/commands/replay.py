@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.options import Address, Cap, Cold, Device, Format, Out, Stall, Verbose, stall_seconds
+from harness.commands.options import Address, Cap, Cold, Device, Format, Out, Stall, Verbose
 from harness.commands.showing import progress, show
+from harness.quantities import stall_seconds
 
 
 def replay(

@@ -20,10 +20,9 @@ from harness.commands.options import (
     Set,
     Stall,
     Steps,
-    overrides,
-    stall_seconds,
 )
 from harness.commands.showing import format_option, progress, show
+from harness.quantities import stall_seconds
 
 
 def run(
@@ -60,6 +59,7 @@ def run(
     ] = "text",
 ) -> None:
     """Record one run of a scenario on one backend."""
+    from harness.config import overrides
     from harness.parity.runs.options import RunOptions
     from harness.parity.runs.run import run_scenario
     from reports.run_model import RecordedRun

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.options import Device, Mode, Model, Prompts, Scenario, Seed, Set, TextOrJson, overrides, seconds
+from harness.commands.options import Device, Mode, Model, Prompts, Scenario, Seed, Set, TextOrJson
 from harness.commands.showing import say, show_json
+from harness.quantities import seconds
 
 
 def up(
@@ -30,6 +31,7 @@ def up(
     ] = "30m",
 ) -> None:
     """Start engines and keep them up; harness parity and harness run then use those that fit."""
+    from harness.config import overrides
     from harness.parity.runs.options import RunOptions
     from harness.warm.up import up as start
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from harness.commands.options import TokenFile, seconds, size
+from harness.commands.options import TokenFile
 from harness.commands.showing import format_option, say, show_aside
+from harness.quantities import seconds, size
 
 if TYPE_CHECKING:
     from harness.triage.watch import Stall

@@ -64,7 +64,7 @@ class Job:
     def script(self, head: str, directives: str = "", launcher: str = "", doctor: str = "", watch: str = "") -> str:
         """The script. `head`: what is the launcher's own, in the shell. `launcher`: words of shell before the command,
         torchrun and its options say; `doctor`, `watch`: of their options."""
-        from harness.commands.options import seconds
+        from harness.quantities import seconds
 
         watch = f" {watch}" if watch else ""
         command = f"{launcher} {' '.join(map(self._word, self.words))}".strip()

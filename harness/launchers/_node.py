@@ -32,7 +32,7 @@ Time = Annotated[str, typer.Option(help="the time limit, 90m or 12h; evidence is
 
 def limit_s(time: str, early: int) -> float:
     """The time limit in seconds, 0 for none. Raises BadInput where evidence would be taken before the start."""
-    from harness.commands.options import seconds
+    from harness.quantities import seconds
 
     limit = seconds(time) if time else 0.0
     refuse_early(time, limit, early)

@@ -15,8 +15,9 @@ from typing import Any, Literal, TypeVar
 import pydantic
 
 from harness import envs, invalid
-from harness.commands.options import overrides, seconds, size
+from harness.config import overrides
 from harness.errors import BadInput, HarnessError
+from harness.quantities import seconds, size
 from reports.text import counted
 
 FORMAT = "harness nightly --help   # shows a matrix and its known differences"

@@ -95,6 +95,14 @@ def test_a_recorded_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.slow
+def test_a_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "one.zip"
+    document = printed(capsys, "bundle", str(make("baseline").write(tmp_path / "run")), "--out", str(out))
+    validate("bundle", document)
+    assert (document["path"], document["bytes"]) == (str(out), out.stat().st_size) and document["manifest"]["files"]
+
+
+@pytest.mark.slow
 def test_the_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     document = printed(capsys, "doctor", "--no-imports")
     validate("doctor-report", document)

@@ -103,13 +103,19 @@ def openrlhf_coupled(home: Path, stack: str, seed: int, *, run: str = "", plant:
     return record(home, name, "openrlhf", *steered(frameworks()["openrlhf"], command, os.environ, coupled=seed))
 
 
+def trl_words(home: Path, name: str, python: list[str], *options: str) -> list[str]:
+    """The variables and words of three steps of GRPO with TRL; its files go to a folder of that name. `python`: what
+    starts a script."""
+    shims = ["FRAMEWORKS_CPU=trl", "VLLM_CPU_KVCACHE_SPACE=1", "OMP_NUM_THREADS=1"]
+    material = prepare(home / "material")
+    return [*shims, *python, str(JOBS / "trl_grpo.py"), str(material), str(home / name), *options]
+
+
 def trl_command(home: Path, name: str, *options: str, ranks: int = 1) -> list[str]:
-    """Three steps of GRPO with TRL; its files go to a folder of that name. Several ranks under torchrun, with gloo."""
-    python, material = interpreter("trl"), prepare(home / "material")
-    shims = ["env", "FRAMEWORKS_CPU=trl", "VLLM_CPU_KVCACHE_SPACE=1", "OMP_NUM_THREADS=1"]
+    """That job as a command. Several ranks under torchrun, with gloo."""
+    python = interpreter("trl")
     launcher = [str(Path(python).with_name("torchrun")), "--standalone", "--nproc-per-node", str(ranks)]
-    start = [python] if ranks == 1 else launcher
-    return [*shims, *start, str(JOBS / "trl_grpo.py"), str(material), str(home / name), *options]
+    return ["env", *trl_words(home, name, [python] if ranks == 1 else launcher, *options)]
 
 
 def trl(home: Path, name: str, *options: str, ranks: int = 1) -> Run:

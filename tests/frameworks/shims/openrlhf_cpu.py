@@ -5,7 +5,6 @@ meaning; the broadcast is the store's instead of NCCL's. Names of `flash_attn` e
 attention and without packing nothing calls them.
 
 FRAMEWORKS_PLANT=engine-stops or engine-sleeps hangs the job in its first weight sync: the engine, at its second tensor.
-FRAMEWORKS_PLANT=engine-warm lets coupled engines draw at another temperature than the one that was asked for.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from typing import Any
 
 import patient_ray  # noqa: F401
 from after_import import after
-
-WARM = 4.0
 
 
 class _Absent:
@@ -116,19 +113,6 @@ def _communicator(module: Any) -> None:
                 raw.copy_(torch.frombuffer(bytearray(got), dtype=torch.uint8))
 
     module.PyNcclCommunicator = StoreCommunicator
-
-
-@after("scenarios.jobs.openrlhf")
-def _draws(module: Any) -> None:
-    drawn = module.drawn
-
-    def warm(*args: Any, **options: Any) -> Any:
-        told = drawn(*args, **options)
-        told.extra_args[module.DRAW]["temperature"] = WARM
-        return told
-
-    if os.environ.get("FRAMEWORKS_PLANT") == "engine-warm":
-        module.drawn = warm
 
 
 @after("openrlhf.trainer.ray.vllm_worker_wrap")

@@ -16,8 +16,8 @@ import pytest
 
 from harness import envs
 from harness.cluster.side import Side
-from harness.commands.options import seconds
 from harness.errors import BadInput
+from harness.quantities import seconds
 from harness.schemas import schemas
 from harness.warm import pool, state, up
 from harness.warm.fit import difference, facts

@@ -8,8 +8,8 @@ import pytest
 import typer
 
 from harness import cli
-from harness.commands.options import seconds, size, stall_seconds
 from harness.errors import BadInput
+from harness.quantities import seconds, size, stall_seconds
 
 
 @pytest.mark.parametrize(
