@@ -8,4 +8,4 @@ NAME = "rlhf-harness"
 def pip_install(*extras: str) -> str:
     """The command for another machine: a runner, the reader of a page or of an issue. `harness.extras` has that for
     this installation."""
-    return f"pip install '{NAME}[{','.join(extras)}]'"
+    return f"pip install '{NAME}[{','.join(extras)}]'" if extras else f"pip install {NAME}"

@@ -56,27 +56,28 @@ def command(
     _, cells = matrices.load(matrix)
     if len(cells) > MOST_JOBS:
         raise BadInput(f"{matrix} has {len(cells)} cells, a GitHub matrix at most {MOST_JOBS} jobs", fix="exclude some")
-    start = _start(setup, python, matrix)
+    begin = start(setup, python, str(matrix))
     gate = on_push or _gate(cells, matrix)
     given = {"--on-push": on_push, "--nightly": nightly, "--setup": "" if setup == SETUP else setup,
              "--at": "" if at == "17 2 * * *" else at, "--runner": "" if runner == "ubuntu-latest" else runner,
              "--python": "" if python == "3.12" else python}  # fmt: skip
     words = [word for option, value in given.items() if value for word in (option, value)]
     files = {
-        "harness-push.yml": _workflow(
-            "push", {"push": None, "pull_request": None}, {"gate": _job(runner, [*start, *_push(gate)])}
+        "harness-push.yml": workflow(
+            "push",
+            {"push": None, "pull_request": None},
+            {"gate": job(runner, [*begin, *_push(gate)])},
+            cancels=True,
         ),
-        "harness-nightly.yml": _workflow(
+        "harness-nightly.yml": workflow(
             "nightly",
             {"schedule": [{"cron": at}], "workflow_dispatch": None},
             {
                 **(
-                    {"command": _job(runner, [*start, _run("Every night", nightly), _upload("night")])}
-                    if nightly
-                    else {}
+                    {"command": job(runner, [*begin, _run("Every night", nightly), upload("night")])} if nightly else {}
                 ),
                 "cell": {"strategy": {"fail-fast": False, "matrix": {"include": _named(cells)}}}
-                | _job(runner, [*start, *_night(matrix)], name="${{ matrix.cell }}"),
+                | job(runner, [*begin, *_night(matrix)], name="${{ matrix.cell }}"),
             },
         ),
     }
@@ -84,17 +85,18 @@ def command(
     write(texts, out, shlex.join(["harness", "render", "github", str(matrix), *words]))
 
 
-def _workflow(name: str, on: dict[str, Any], jobs: dict[str, Any]) -> dict[str, Any]:
-    group = {"group": "${{ github.workflow }}-${{ github.ref }}", "cancel-in-progress": name == "push"}
+def workflow(name: str, on: dict[str, Any], jobs: dict[str, Any], *, cancels: bool = False) -> dict[str, Any]:
+    """`cancels`: a run ends an earlier one of its branch."""
+    group = {"group": "${{ github.workflow }}-${{ github.ref }}", "cancel-in-progress": cancels}
     return {"name": name, "on": on, "permissions": {"contents": "read"}, "concurrency": group, "jobs": jobs}
 
 
-def _job(runner: str, steps: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    return {**more, "runs-on": runner, "timeout-minutes": MINUTES + 10, "steps": list(steps)}
+def job(runner: str, steps: Sequence[dict[str, Any]], minutes: int = MINUTES + 10, **more: Any) -> dict[str, Any]:
+    return {**more, "runs-on": runner, "timeout-minutes": minutes, "steps": list(steps)}
 
 
-def _start(setup: str, python: str, matrix: Path) -> list[dict[str, Any]]:
-    """Until `harness` runs, with the environments of the engines as an earlier job left them."""
+def start(setup: str, python: str, matrix: str = "") -> list[dict[str, Any]]:
+    """Until `harness` runs; of a matrix with the environments of the engines as an earlier job left them."""
     cache = {
         "path": "~/.local/share/rlhf-harness",
         "key": f"harness-${{{{ runner.os }}}}-${{{{ hashFiles('{matrix}', 'pyproject.toml') }}}}",
@@ -103,14 +105,14 @@ def _start(setup: str, python: str, matrix: Path) -> list[dict[str, Any]]:
     return [
         {"uses": CHECKOUT},
         {"uses": PYTHON, "with": {"python-version": python}},
-        {"name": "Environments of the engines", "uses": CACHE, "with": cache},
+        *([{"name": "Environments of the engines", "uses": CACHE, "with": cache}] if matrix else []),
         _run("Install the harness", setup),
     ]
 
 
 def _push(gate: str) -> list[dict[str, Any]]:
     show = 'harness report runs/push --format md >> "$GITHUB_STEP_SUMMARY"'
-    return [_run("Gate", gate), _summary("runs/push/verdict.json", show), _upload("push")]
+    return [_run("Gate", gate), summary("runs/push/verdict.json", show), upload("push")]
 
 
 def _night(matrix: Path) -> list[dict[str, Any]]:
@@ -127,9 +129,9 @@ def _night(matrix: Path) -> list[dict[str, Any]]:
     return [
         {"name": "History", "uses": RESTORE, "with": {"path": path, "key": attempt, "restore-keys": key}},
         {"name": "Cell", "env": environ, "timeout-minutes": MINUTES, "run": words},
-        _summary("runs/nightly/night-*/night.md", 'cat runs/nightly/night-*/night.md >> "$GITHUB_STEP_SUMMARY"'),
+        summary("runs/nightly/night-*/night.md", 'cat runs/nightly/night-*/night.md >> "$GITHUB_STEP_SUMMARY"'),
         {"name": "Keep the history", "if": always, "uses": SAVE, "with": {"path": path, "key": attempt}},
-        _upload("${{ matrix.key }}"),
+        upload("${{ matrix.key }}"),
     ]
 
 
@@ -137,12 +139,12 @@ def _run(name: str, command: str) -> dict[str, Any]:
     return {"name": name, "timeout-minutes": MINUTES, "run": command}
 
 
-def _summary(file: str, command: str) -> dict[str, Any]:
+def summary(file: str, command: str) -> dict[str, Any]:
     return {"name": "Summary", "if": f"${{{{ always() && hashFiles('{file}') != '' }}}}", "run": command}
 
 
-def _upload(name: str) -> dict[str, Any]:
-    kept = {"name": name, "path": "runs/", "if-no-files-found": "ignore", "retention-days": 14}
+def upload(name: str, path: str = "runs/") -> dict[str, Any]:
+    kept = {"name": name, "path": path, "if-no-files-found": "ignore", "retention-days": 14}
     return {"name": "Recordings and reports", "if": "${{ always() }}", "uses": UPLOAD, "with": kept}
 
 

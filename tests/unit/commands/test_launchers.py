@@ -82,6 +82,7 @@ SHELL = '$HOME|`id`|$(id)|it\'s|a "b"|a\nb||*|~|\\|!!|{1..3}|-|--|#x|;&<>'
 SAID = {
     "torchrun": {},
     "ray-job": {},
+    "github-job": {"GITHUB_RUN_ID": "7"},
     "kuberay": {"RAY_ADDRESS": "here:1"},
     "dstack": {"DSTACK_RUN_NAME": "x"},
     "slurm": {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "here", "SLURM_SUBMIT_DIR": ".",

@@ -66,6 +66,18 @@ def test_what_gates_a_push_is_given_or_the_first_pair_of_the_matrix(folder: Path
     assert gate["run"] == lines
 
 
+def test_a_job_of_one_s_own_is_a_workflow_that_keeps_what_the_harness_left(folder: Path) -> None:
+    options = ["--on", "pull_request", "--at", "0 3 * * *", "--time", "30m", "--install", "pip install ."]
+    assert cli.main(["render", "github-job", *options, "--", "torchrun", "train.py"]) == 0
+    workflow = yaml.safe_load(Path(".github/workflows/torchrun.yml").read_text())
+    assert workflow["on"] == {"workflow_dispatch": None, "pull_request": None, "schedule": [{"cron": "0 3 * * *"}]}
+    of = {step.get("name"): step for step in steps(workflow)}
+    assert of["Install the harness"]["run"] == "pip install ." and of["Job"]["timeout-minutes"] == 30
+    script = Path(shlex.split(of["Job"]["run"])[1])
+    assert 'pause "1500"' in script.read_text() and script.is_file()
+    assert of["Recordings and reports"]["with"]["path"] == "harness-*/" and "always()" in of["Summary"]["if"]
+
+
 def test_a_workflow_that_names_a_secret_of_the_repository_holds_none(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

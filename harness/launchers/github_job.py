@@ -1,0 +1,71 @@
+"""GitHub Actions: one job of the user's own, on one runner, as a workflow and the script that it runs."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import typer
+
+from harness.launchers import _job, _manifest, _node, github
+from probes.distribution import pip_install
+
+INSTALL = pip_install()
+LIMIT = f"{github.MINUTES}m"
+
+
+def command(
+    context: typer.Context,
+    words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run from the root")],
+    on: Annotated[
+        list[str] | None,
+        typer.Option(help="an event that starts it, such as pull_request; may be repeated; default: by hand only"),
+    ] = None,
+    at: Annotated[
+        str, typer.Option(help="also start it at these times, in the syntax of cron and in UTC", show_default=False)
+    ] = "",
+    time: _node.Time = LIMIT,
+    stall: _job.Stall = _job.STALL,
+    install: Annotated[str, typer.Option(help="the command that installs the harness on a runner")] = INSTALL,
+    setup: _job.Setup = "",
+    doctor: _job.Doctor = "",
+    early: _job.Early = _job.EARLY_S,
+    record: _job.Record = False,
+    runner: Annotated[str, typer.Option(help="the label of the runner")] = "ubuntu-latest",
+    python: Annotated[str, typer.Option(help="the version of Python")] = "3.12",
+    name: _job.Name = "",
+    out: _job.Out = github.OUT,
+) -> None:
+    """Write a GitHub workflow that runs a job.
+
+    It runs harness doctor before the start; it runs the command under harness watch and ends it when it hangs (exit
+    code 86); before the time limit it takes evidence. What the harness leaves is an artefact of the run.
+    """
+    from harness.launchers import write
+
+    asked = _job.Job(words, stall, setup, doctor, early, record, name)
+    limit = _node.limit_s(time, early)
+    head = _node.head(_VARIABLES, nodes=1, shared="", early=early, limit=limit)
+    title, script = asked.title, f"{asked.title}.github-job.sh"
+    minutes = math.ceil(limit / 60)
+    steps = [
+        *github.start(install, python),
+        {"name": "Job", "timeout-minutes": minutes, "run": f"bash {out / script}"},
+        github.summary("harness-*/*/verdict.json", f"{_job.prepared(setup)}\n{_SUMMARY}"),
+        github.upload(title, "harness-*/"),
+    ]
+    events = {"workflow_dispatch": None, **dict.fromkeys(on or ())} | ({"schedule": [{"cron": at}]} if at else {})
+    workflow = github.workflow(title, events, {"job": github.job(runner, steps, minutes + 10)})
+    files = {script: asked.script(head), f"{title}.yml": _manifest.text(workflow)}
+    write(files, out, _job.command_line(context))
+
+
+_VARIABLES = """\
+[ "${GITHUB_RUN_ID:-}" ] || refuse 2 "no GitHub runner runs this script; fix: commit the workflow that names it"
+NODES=1 NODE_RANK=0 RUN_ID=$GITHUB_RUN_ID-${GITHUB_RUN_ATTEMPT:-1}
+"""
+_SUMMARY = """\
+for verdict in harness-*/*/verdict.json; do
+    [ ! -e "$verdict" ] || harness report "$(dirname "$verdict")" --format md >> "$GITHUB_STEP_SUMMARY"
+done
+"""
