@@ -42,9 +42,9 @@ class Alteration:
     sample's own; `everywhere`: in continuations under the guide too. seed: of the common randomness. report: what
     happens to log-probabilities, "shift:+1", "shift:-2", "temper:T", "scale:F", "support" (renormalised over what the
     filters leave), "penalised". scored: factor of teacher-forced ones. output: "again" (decoded and encoded), "without
-    end" (the end token is dropped). siblings: samples of one prompt draw with the randomness of the first. context:
-    tokens, prompt included, at which samples end. penalties: of tokens that occurred, by name. passed_over: (sample,
-    position) where the second best token is taken.
+    end" (the end token is dropped). streams: samples that draw with the random numbers of another one, by numbers.
+    context: tokens, prompt included, at which samples end. penalties: of tokens that occurred, by name. passed_over:
+    (sample, position) where the second best token is taken.
     """
 
     sampling: tuple[tuple[str, Any], ...] = ()
@@ -57,7 +57,7 @@ class Alteration:
     report: str = ""
     scored: float = 1.0
     output: str = ""
-    siblings: bool = False
+    streams: tuple[tuple[int, int], ...] = ()
     context: int | None = None
 
     @property

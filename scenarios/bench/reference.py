@@ -388,9 +388,7 @@ class Reference:
 
     def _draw(self, number: int, alteration: Alteration) -> Draw:
         sampling = self._sampling(alteration)
-        leader = self._samples[number].leader
-        if alteration.siblings and leader >= 0:
-            number = leader
+        number = dict(alteration.streams).get(number, number)
         seed = self.scenario.seed if alteration.seed is None else alteration.seed
         return Draw.of(sampling, seed=seed, sample=number, ends=self._ends(sampling), joint=alteration.joint)
 

@@ -40,7 +40,7 @@ class Hooks:
         return True
 
     def waking(self, version: int) -> tuple[str, ...]:
-        """What wakes an engine for these weights, in order: its parts, and the sync between them."""
+        """What wakes an engine for these weights, in order: its parts, and the sync between them, if there is one."""
         return (Part.WEIGHTS, SYNC, Part.CACHE)
 
     def inside(self, role: str, rank: int) -> Injection | None:

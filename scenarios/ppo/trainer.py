@@ -172,9 +172,10 @@ class Trainer:
             self.version = index + 1
             with _timed(seconds, "sync"):
                 synced = self._send(step=index)
-            if synced.shift is not None and synced.shift_max is not None:
+            if synced is not None and synced.shift is not None and synced.shift_max is not None:
                 metrics |= {"update_logprob_shift": synced.shift, "update_logprob_shift_max": synced.shift_max}
-            metrics["proof_max_delta"] = synced.max_delta
+            if synced is not None:
+                metrics["proof_max_delta"] = synced.max_delta
             every = self.scenario.ppo.checkpoint_every
             if every and self.version % every == 0:
                 self.save(self._checkpoint_path())
@@ -293,11 +294,14 @@ class Trainer:
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
-    def _send(self, step: int) -> Synced:
+    def _send(self, step: int) -> Synced | None:
         """Send the weights to the engines, which wake for them where they sleep: a sync needs their weights, its proof
-        their cache."""
+        their cache. None where the hooks wake the engines without a sync."""
         hooks, version = self._hooks, self.version
         order = hooks.waking(version) if self._asleep else (SYNC,)
+        if SYNC not in order:
+            self._wake(step, order)
+            return None
         at = order.index(SYNC)
         self._wake(step, order[:at])
         return self._sync(

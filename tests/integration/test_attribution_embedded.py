@@ -85,6 +85,17 @@ def test_the_reference_makes_the_same_mistake(lab: Lab, asked: Sampling, plants:
     assert (s.named[0].proof.before, s.named[0].proof.on) == (before, "live engines")
 
 
+def test_an_engine_draws_with_the_random_numbers_of_another(lab: Lab) -> None:
+    s = lab.situation(ASKED, engine={"stream": 1, "first_sample": 4}, engines=2)
+    assert s.symptoms.total >= 3 and min(s.symptoms.by_sample) >= 4
+    reference.search(s)
+    assert [str(one.cause) for one in s.named] == ["RNG_COLLISION(engines)"] and not s.symptoms.total
+    assert "engine 1 of the candidate draws with the random numbers of engine 0" in s.named[0].summary
+    other = lab.situation(ASKED, engine={"clones": 2}, engines=2)  # control: clones are no engine's
+    reference.search(other)
+    assert [str(one.cause) for one in other.named] == ["RNG_COLLISION"]
+
+
 def test_what_a_noisy_engine_chooses_is_explained_all_the_same(lab: Lab) -> None:
     s = lab.situation(ASKED, engine={"noise": 3e-4, "sampling": {"top_k": 3}})
     assert s.symptoms.noise and s.symptoms.restless and not s.symptoms.of("logprobs", "scores")

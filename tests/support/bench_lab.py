@@ -35,8 +35,10 @@ class Lab:
         policy: str | None = None,
         mapping: dict[str, Any] | None = None,
         longer: int = 0,
+        engines: int = 1,
     ) -> Situation:
-        """`longer`: tokens by which the prompts of each group are longer than those of the one before it."""
+        """`longer`: tokens by which the prompts of each group are longer than those of the one before it. `engines`:
+        that the recording is of."""
         scenario = Scenario(sampling=asked)
         session = Local(
             EngineSession, "hf", policy or self._paths["policy"],
@@ -61,7 +63,10 @@ class Lab:
             "canonical": dataclasses.asdict(given or asked),
             "given": dataclasses.asdict(given or asked),
         }
-        recording = SimpleNamespace(scenario=scenario.to_json(), all=lambda kind: [said] if kind == "sampling" else [])
+        recording = SimpleNamespace(
+            scenario=scenario.to_json(), all=lambda kind: [said] if kind == "sampling" else [],
+            manifest={}, ranks=lambda kind: set(range(engines)),
+        )  # fmt: skip
         side = SimpleNamespace(name="candidate", recording=recording, sync=SyncRecord())
         evidence: Any = SimpleNamespace(
             baseline=side,

@@ -78,9 +78,9 @@ def _blind(trial: Trial, before: Symptoms, after: Symptoms) -> bool:
 
 def _by_chance(trial: Trial, before: Symptoms, after: Symptoms) -> bool:
     """Whether what a guess is nearer to may be so by chance. A prompt that no record speaks of must bring most of the
-    samples nearer that it is given to, and other random numbers (a seed, one of many that are tried, or those of the
-    first sample of each group) most choices."""
-    if "seed" in trial.change or "siblings" in trial.change:
+    samples nearer that it is given to, and other random numbers (a seed, one of many that are tried, or those of
+    another sample) most choices."""
+    if "seed" in trial.change or "streams" in trial.change:
         return 2 * after.of("tokens", "lengths") > before.of("tokens", "lengths")
     given = {number for number, _ in trial.change.get("prompts", ())} & set(before.by_sample)
     nearer = sum(after.by_sample.get(number, 0) < before.by_sample[number] for number in given)

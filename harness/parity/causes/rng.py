@@ -18,13 +18,16 @@ from harness.parity.causes.order import MOST
 from harness.parity.causes.turns import Turn
 from harness.parity.facts.align import Match
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
+from harness.parity.facts.engines import engines
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, when
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
 from harness.recordings.tables import Rows, Table
+from probes.format import mapping
 from reports.model import Cause, Proof
 from reports.text import figure
+from scenarios.fleet import engine_of
 
 
 def collisions(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
@@ -165,13 +168,37 @@ def _probabilities(e: Evidence, step: int) -> dict[int, float]:
 
 
 def siblings(s: Situation) -> Iterator[Trial]:
-    """Samples of one prompt that draw alike."""
-    if s.answers_differ:
+    """Samples of one prompt that draw alike, and samples of one engine that draw as those of another."""
+    if not s.answers_differ:
+        return
+    yield Trial(
+        RNG_COLLISION.key(),
+        "samples of one prompt share their randomness in the reference",
+        "samples of one prompt are clones of each other: their advantages are zero",
+        {"streams": tuple((one.number, one.leader) for one in s.samples if one.leader >= 0)},
+    )
+    yield from _other_engines(s)
+
+
+def _other_engines(s: Situation) -> Iterator[Trial]:
+    """Each sample draws as the one at the same place of another engine."""
+    side = s.evidence.side(s.side)
+    several = engines(side)
+    if several < 2:
+        return
+    per_prompt = int(mapping(side.recording.scenario["rollout"])["samples_per_prompt"])
+    drew = {one.number: engine_of(one.number, per_prompt, several) for one in s.samples}
+    wrong = sorted({drew[number] for number in s.symptoms.by_sample})
+    for other in range(several):
+        if other in wrong:
+            continue
+        who = f"engine {' and '.join(map(str, wrong))} of the {s.side}"
         yield Trial(
-            RNG_COLLISION.key(),
-            "samples of one prompt share their randomness in the reference",
-            "samples of one prompt are clones of each other: their advantages are zero",
-            {"siblings": True},
+            RNG_COLLISION.key("engines"),
+            f"samples of {who} draw with the random numbers of engine {other} in the reference",
+            f"{who} draws with the random numbers of engine {other}: its samples are not independent of those",
+            {"streams": tuple((at, at + (other - one) * per_prompt) for at, one in drew.items() if one != other)},
+            details={"engines": wrong, "as": other},
         )
 
 
@@ -184,9 +211,9 @@ RNG = CauseFamily(
 )
 RNG_COLLISION = CauseFamily(
     "RNG_COLLISION",
-    meaning="several samples of a prompt were drawn with the same random numbers",
-    fix="give each sample of a prompt a seed of its own",
-    alone="its proof finds what another sample of the group should have drawn",
+    meaning="several samples of a prompt, or of two engines, were drawn with the same random numbers",
+    fix="give each sample of a prompt a seed of its own, and each engine",
+    alone="its proof finds what another sample of the group, or of the other engine, should have drawn",
     suspicion=7,
     rules=(Turn(collisions, "retokenized", "siblings that were encoded again may become equal"),),
     trials=(Turn(siblings, "encoded_again", "answers that are altered may become equal", competes=True),),

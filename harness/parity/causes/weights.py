@@ -6,13 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen
 from harness.parity.causes.turns import Turn
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import Explained, Explanation, from_step, in_steps, restricted, when
+from harness.parity.facts.explanation import Explained, Explanation, from_step, in_steps, when, without_steps
 from harness.parity.facts.sync_record import SyncRecord
 from harness.parity.facts.systematic import ROUGHER
 from reports.model import Cause, CauseKey, Proof
@@ -175,15 +173,10 @@ def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def _without(e: Evidence, side: Side, steps: set[int], versions: tuple[int, ...]) -> list[Proof]:
-    """What is left without the steps that these weight versions drew. No proof where the last step is among them: any
-    fault that begins with the first of them, and stays, would go with them too."""
-    if not e.steps or e.steps[-1] in steps:
-        return []
-    kinds = keys(ROLLOUT, side.name)
-    affected = [items[np.isin(items[:, 0], sorted(steps))] for kind in kinds if len(items := e.found(kind))]
+    """What is left without the steps that these weight versions drew."""
     shown = ", ".join(map(str, versions[:3])) + (f" and {len(versions) - 3} more" if len(versions) > 3 else "")
     what = f"leave out the steps drawn with weight version{'s' if len(versions) > 1 else ''} {shown}"
-    return restricted(e, kinds, np.concatenate(affected), what) if affected else []
+    return without_steps(e, side.name, steps, what)
 
 
 def steps_of(e: Evidence, side: Side, versions: tuple[int, ...]) -> set[int]:
@@ -214,7 +207,7 @@ STALE_WEIGHTS = CauseFamily(
     rules=(
         Turn(
             stale_weights,
-            "ranks",
+            "used_asleep",
             "a recorded sync says so; with other weights an engine differs in every way that the others read",
         ),
         Turn(

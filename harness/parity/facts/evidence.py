@@ -77,7 +77,7 @@ class Side:
     @cached_property
     def lifecycle(self) -> Lifecycle | None:
         """What its engines did in their sleep; None where they are to stay awake."""
-        return lifecycle(self.recording)
+        return lifecycle(self.recording, {step: version for version, steps in self.versions.items() for step in steps})
 
     @cached_property
     def ranks(self) -> Ranks:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.facts.divergence import DivergenceKey, Kind
+from harness.parity.facts.divergence import ROLLOUT, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from probes.plugins import PluginError
 from reports.model import Cause, Proof
@@ -131,3 +131,13 @@ def restricted(e: Evidence, kinds: tuple[DivergenceKey, ...], affected: np.ndarr
     differing = np.unique(np.concatenate([keys_of(items[items[:, 1] >= 0]) for items in found]))
     rest = np.setdiff1d(differing, keys_of(affected))
     return [Proof(what, len(differing), len(rest), "samples")] if len(rest) < len(differing) else []
+
+
+def without_steps(e: Evidence, side: str, steps: set[int], what: str) -> list[Proof]:
+    """The proof by leaving out what a side rolled out in some steps. None where the last step is among them: any fault
+    that begins with the first of them, and stays, would go with them too."""
+    if not e.steps or e.steps[-1] in steps:
+        return []
+    kinds = keys(ROLLOUT, side)
+    affected = [items[np.isin(items[:, 0], sorted(steps))] for kind in kinds if len(items := e.found(kind))]
+    return restricted(e, kinds, np.concatenate(affected), what) if affected else []

@@ -1,12 +1,13 @@
 """What the engines of one side did in their sleep: their recorded calls, in order.
 
 An engine that shares a device with the learner sleeps while that trains. Its weights and its cache are then no longer
-there, or are those of others: a sync must find its weights awake, a draw both.
+there, or are those of others: a sync must find its weights awake, a draw both. Weights that were kept aside are those
+of the version before: a draw of another version must find a sync.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -27,7 +28,8 @@ class What(StrEnum):
     DRAWN = "drawn asleep", "was asked to draw or to score while it slept"
     UNSYNCED = (
         "drawn unsynced",
-        "was asked to draw or to score before a sync brought back the weights that it had given up",
+        "was woken and asked to draw or to score before a sync brought it the learner's current weights: it had given "
+        "its own up in its sleep, or still had those of an earlier version",
     )
     AWAKE = "stayed awake", "was not put to sleep after a rollout: the learner trains beside all of its memory"
 
@@ -58,8 +60,9 @@ class Lifecycle:
     freed: int | None = None
 
 
-def lifecycle(recording: Recording) -> Lifecycle | None:
-    """What was recorded of a run's sleep; None where its engines are to stay awake, and did."""
+def lifecycle(recording: Recording, versions: Mapping[int, int | None]) -> Lifecycle | None:
+    """What was recorded of a run's sleep; None where its engines are to stay awake, and did. `versions`: the weight
+    version that each step says it drew with."""
     level = int(number(mapping(recording.scenario.get("engine")).get("sleep_level"), 0))
     calls: dict[int, list[dict[str, Any]]] = {}
     for call in recording.all("call"):
@@ -68,15 +71,18 @@ def lifecycle(recording: Recording) -> Lifecycle | None:
     slept = [call for own in calls.values() for call in own if call.get("name") == "sleep"]
     if not level and not slept:
         return None
-    steps = recording.steps("rollout")
-    missteps = [one for engine, own in sorted(calls.items()) for one in _missteps(engine, own, steps)]
+    drawn = {step: versions.get(step) for step in recording.steps("rollout")}
+    missteps = [one for engine, own in sorted(calls.items()) for one in _missteps(engine, own, drawn)]
     freed = [int(number(call.get("freed"), 0)) for call in slept if call.get("freed") is not None]
     return Lifecycle(level, len(slept), len(calls), tuple(missteps), max(freed, default=None))
 
 
-def _missteps(engine: int, calls: list[dict[str, Any]], steps: list[int]) -> Iterator[Misstep]:
+def _missteps(engine: int, calls: list[dict[str, Any]], versions: Mapping[int, int | None]) -> Iterator[Misstep]:
+    """`versions`: of each step that drew."""
     asleep: set[str] = set()
     slept, given_up = set(), False
+    synced = any(call.get("name") == "sync" for call in calls)  # else nobody records syncs here
+    held: int | None = None  # the version that was drawn with since the last sync
     for call in calls:
         name, step = call.get("name"), int(number(call.get("step"), -1))
         if name == "sleep":
@@ -85,9 +91,16 @@ def _missteps(engine: int, calls: list[dict[str, Any]], steps: list[int]) -> Ite
         elif name == "wake":
             asleep.discard(str(call.get("part")))
         elif name == "sync":
-            given_up = False
+            given_up, held = False, None
             if Part.WEIGHTS in asleep:
                 yield Misstep(What.SYNCED, step, engine)
-        elif name in DRAWS and (asleep or given_up):
-            yield Misstep(What.DRAWN if asleep else What.UNSYNCED, step, engine)
-    yield from (Misstep(What.AWAKE, step, engine) for step in steps if slept and step not in slept)
+        elif name in DRAWS and asleep:
+            yield Misstep(What.DRAWN, step, engine)
+        elif name in DRAWS:
+            version = versions.get(step) if name == "generate" else None
+            older = synced and slept and None not in (version, held) and version != held
+            if given_up or older:
+                yield Misstep(What.UNSYNCED, step, engine)
+            elif version is not None:
+                held = version
+    yield from (Misstep(What.AWAKE, step, engine) for step in versions if slept and step not in slept)

@@ -31,6 +31,15 @@ class Cloned(Plant):
         return dataclasses.replace(request, sample=request.sample - request.sample % int(self.value))
 
 
+class OtherStream(Plant):
+    """The engine draws with the random numbers of another one, as one that lost a seed of its own. Setting: how many
+    engines before it that one stands."""
+
+    def sent(self, request: Request) -> Request:
+        back = int(self.value) * self.setting.scenario.rollout.samples_per_prompt
+        return dataclasses.replace(request, sample=request.sample - back)
+
+
 class SeedsIgnored(Plant):
     """Requests are drawn with other seeds than their own, other ones at every call. Setting: true."""
 

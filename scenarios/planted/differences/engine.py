@@ -36,6 +36,7 @@ PLANTS: dict[str, type[Plant]] = {
     "seed_offset": draws.OtherSeed,
     "sampling": draws.OtherSampling,
     "clones": draws.Cloned,
+    "stream": draws.OtherStream,
     "seeds_ignored": draws.SeedsIgnored,
     "draw": draws.OtherDraw,
     "reorder": draws.Reordered,

@@ -32,6 +32,7 @@ PLANTS: dict[str, Shape] = {
     "seed_offset": int,
     "sampling": {PARAMETERS: object},
     "clones": int,
+    "stream": int,
     "seeds_ignored": True,
     "draw": {
         "reported": ("tempered", "tempered:0.8", "filtered", "penalised", "raw"),

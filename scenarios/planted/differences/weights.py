@@ -43,11 +43,12 @@ class DigestsRepeated(Plant):
 
 
 class CacheKept(Plant):
-    """The prefix cache survives weight syncs. Setting: true, or "always": every order to flush it is answered with
-    success and not followed."""
+    """The prefix cache survives weight syncs, and sleep: engines flush it then too. Setting: true, or "always": every
+    order to flush it is answered with success and not followed."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
+        self._engine.sleep = self._engine.wake = lambda _: None  # on a CPU it gives nothing up
         if self.value == "always":
             self._engine.flush = lambda: None
 
@@ -56,7 +57,8 @@ class CacheKept(Plant):
         return self.setting.engine
 
     def remove(self) -> None:
-        vars(self._engine).pop("flush", None)
+        for name in ("sleep", "wake", "flush"):
+            vars(self._engine).pop(name, None)
 
     def receive(self, receive: Receive, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
         engine = self._engine

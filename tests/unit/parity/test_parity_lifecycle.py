@@ -96,12 +96,26 @@ def test_only_the_order_of_a_sound_step_has_no_misstep(order: list[int]) -> None
         for name, dreamt in zip(("draw", "score"), drawn, strict=True)
     ]
     expected += [What.DRAWN] * sum(drawn) + [What.UNSYNCED] * sum(unsynced)
-    assert sorted(one.what for one in _missteps(0, calls, [0])) == sorted(expected)
+    assert sorted(one.what for one in _missteps(0, calls, {0: 0})) == sorted(expected)
 
 
-def test_weights_that_were_kept_aside_need_no_sync() -> None:
-    calls = [call | {"level": 1} if call["name"] == "sleep" else call for call in sound(0) if call["name"] != "sync"]
-    assert not list(_missteps(0, calls, [0]))
+@pytest.mark.parametrize(
+    ("versions", "unsynced"),
+    [
+        ({0: 0, 1: 1, 2: 2}, [1]),  # a sync is left out, and the step says that it drew with what it would have brought
+        ({0: 0, 1: 0, 2: 1}, []),  # a step that says that it drew with older weights did
+        ({0: None, 1: None, 2: None}, []),
+    ],
+)
+def test_weights_that_were_kept_aside_need_a_sync_once_there_are_others(
+    versions: dict[int, int | None], unsynced: list[int]
+) -> None:
+    calls = [call | {"level": 1} if call["name"] == "sleep" else call for step in versions for call in sound(step)]
+    without = [call for call in calls if (call["name"], call["step"]) != ("sync", 0)]
+    assert [(one.what, one.step) for one in _missteps(0, without, versions)] == [(What.UNSYNCED, at) for at in unsynced]
+    assert not list(_missteps(0, calls, versions))
+    nobodys = [call for call in calls if call["name"] != "sync"]  # whose syncs are not recorded
+    assert not list(_missteps(0, nobodys, versions))
 
 
 def test_a_session_refuses_what_a_sleeping_engine_cannot_answer(monkeypatch: pytest.MonkeyPatch) -> None:

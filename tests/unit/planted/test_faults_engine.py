@@ -13,7 +13,7 @@ import torch
 from ppo_support import random_models, scenario
 
 from scenarios import models, prompts
-from scenarios.engines.engine import Completion, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.engines.engine import Completion, Part, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.engines.hf.engine import HFEngine
 from scenarios.planted.differences.engine import FaultyEngine, Wrapper, wrap
 from scenarios.planted.differences.request import PlantedRequest
@@ -234,6 +234,19 @@ def test_samples_of_a_prompt_become_clones(engine: HFEngine, policy: str, reques
     assert any(a.output_ids != b.output_ids for a, b in zip(sound_pairs[::2], sound_pairs[1::2], strict=True))
 
 
+def test_an_engine_draws_with_the_random_numbers_of_another(
+    engine: HFEngine, policy: str, requests: list[Request]
+) -> None:
+    """The engine's samples are those behind the first prompt's; the other one's are the first prompt's."""
+    group = SCENARIO.rollout.samples_per_prompt
+    own = requests[group : 2 * group]
+    found = drawn(engine, policy, own, stream=1)
+    as_first = [dataclasses.replace(one, sample=one.sample - group) for one in own]
+    assert parts(found, *TOLD[1:]) == parts(engine.generate(as_first, SAMPLING, seed=0), *TOLD[1:])
+    assert [one.sample for one in found] == [one.sample for one in own]
+    assert "output_ids" not in same(found, engine.generate(own, SAMPLING, seed=0))
+
+
 def test_tempered_log_probabilities_are_those_of_the_tempered_model(
     engine: HFEngine, policy: str, requests: list[Request]
 ) -> None:
@@ -334,9 +347,12 @@ def test_digests_that_say_nothing(engine: HFEngine, policy: str) -> None:
     assert report.received == {"a": "digest of a", "b": "digest of b"}
 
 
-def test_the_cache_is_kept_during_a_sync_and_flushed_otherwise(policy: str, engine: HFEngine) -> None:
+def test_the_cache_is_kept_during_a_sync_and_a_sleep_and_flushed_otherwise(policy: str, engine: HFEngine) -> None:
     class Caching(Spy):
         flushed = 0
+
+        def sleep(self, level: int) -> None:
+            self.flush()
 
         def flush(self) -> None:
             self.flushed += 1
@@ -347,10 +363,15 @@ def test_the_cache_is_kept_during_a_sync_and_flushed_otherwise(policy: str, engi
 
     caching = Caching(engine)
     kept = faulty(caching, policy, keep_cache=True)
+    kept.sleep(1)
+    kept.wake(Part.WEIGHTS)
     kept.receive(GROUP, WEIGHTS)
     assert caching.flushed == 0
     kept.flush()
     assert caching.flushed == 1
+    kept.remove()
+    caching.sleep(1)
+    assert caching.flushed == 2
 
 
 def test_a_kept_copy_computes_with_old_weights_until_it_is_removed(policy: str, requests: list[Request]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,6 +81,23 @@ def test_a_tensor_arrives_as_another_one_from_a_version_on(recorded: Any) -> Non
     found = syncs(recorded("altered", alter={TENSOR: "revision"}, alter_from=1))
     assert {version: event["mismatched"] for version, event in found.items()} == {0: [], 1: [TENSOR], 2: [TENSOR]}
     assert found[0]["proof_max_delta"] < 1e-5 < 1e-4 < found[1]["proof_max_delta"]
+
+
+def test_an_engine_is_woken_without_a_sync(tmp_path: Path) -> None:
+    asleep = dataclasses.replace(scenario(), engine=dataclasses.replace(scenario().engine, sleep_level=1))
+    with stack(asleep, random_models(tmp_path)) as running:
+        write_manifest(tmp_path / "run", {"scenario": running.scenario.to_json()})
+        plants = Fault(trainer={"wakes": {1: ("weights", "cache")}}).plants().trainer
+        trainer = running.trainer(tmp_path / "run", plants=plants)
+        trainer.start()
+        metrics = [trainer.step(step) for step in range(2)]
+        trainer.close()
+        running.session.submit("end_recording").result()
+    run = Run(tmp_path / "run")
+    assert list(syncs(run)) == [0, 2] and ["proof_max_delta" in one for one in metrics] == [False, True]
+    calls = [(one["name"], one["step"]) for one in run.events(kind="call") if one["name"] in ("wake", "sync")]
+    assert calls == [("sync", -1), ("wake", 0), ("wake", 0), ("wake", 1), ("sync", 1), ("wake", 1)]
+    assert [frame.fields["weight_version"] for frame in run.frames(kind="rollout")] == [0, 1]
 
 
 def test_an_engine_that_is_sent_what_the_sync_before_had_to_send_is_one_update_behind(recorded: Any) -> None:

@@ -48,6 +48,16 @@ FAULTS = (
         told={NAMED: "only samples of engine 1 of 2 differ"},
     ),
     Fault(
+        "second-engine-draws-as-the-first",
+        "one of two engines draws its samples with the random numbers of those of the other",
+        scenario=TWO,
+        engine=_second(stream=1),
+        causes=("RNG_COLLISION(engines)",),
+        party="candidate",
+        findings=(NAMED,),
+        told={NAMED: "only samples of engine 1 of 2 differ", "RNG_COLLISION(engines)": "engine 1"},
+    ),
+    Fault(
         "second-engine-keeps-its-cache",
         "the prefix cache of one of two engines survives weight syncs",
         scenario=TWO,
