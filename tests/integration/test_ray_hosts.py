@@ -174,10 +174,11 @@ class Comparison:
         engine: str = "engine",
         learner: str = "learner",
         pair: tuple[str, str] = ("hf", "hf"),
+        steps: int = 2,
     ) -> None:
         self.out, self.log = root / "run", root / "parity.log"
         placed = ["--set", f"placement.learner={learner}", "--set", f"placement.engine={engine}"]
-        short = ["--steps", "2", "--no-native", "--no-attribution", "--set", "sampling.max_tokens=8"]
+        short = ["--steps", str(steps), "--no-native", "--no-attribution", "--set", "sampling.max_tokens=8"]
         command = ["parity", *pair, *short, *placed, "--address", address, "--out", str(self.out)]
         self.process = hosts.start(0, [*HARNESS, *command], self.log)
 
@@ -207,15 +208,15 @@ def test_a_token_that_the_cluster_does_not_have_is_refused_in_one_sentence(hosts
 
 
 @pytest.mark.parametrize(
-    ("pair", "by"),
-    [(("hf", "hf"), "label"), pytest.param(("vllm", "sglang"), "resource", marks=pytest.mark.night)],
+    ("pair", "by", "steps"),
+    [(("hf", "hf"), "resource", 2), pytest.param(("vllm", "sglang"), "label", 8, marks=pytest.mark.night)],
 )
 def test_learner_and_engines_on_two_hosts_are_equivalent(
-    hosts: lab.Hosts, tmp_path: Path, pair: tuple[str, str], by: str
+    hosts: lab.Hosts, tmp_path: Path, pair: tuple[str, str], by: str, steps: int
 ) -> None:
     engine, learner = ("role=engine", "role=learner") if by == "label" else ("engine", "learner")
     with lab.ray_cluster(hosts, tmp_path) as address:
-        compared = Comparison(hosts, tmp_path, address, engine=engine, learner=learner, pair=pair)
+        compared = Comparison(hosts, tmp_path, address, engine=engine, learner=learner, pair=pair, steps=steps)
         verdict = compared.verdict()
     assert verdict["verdict"] == "EQUIVALENT", verdict["reason"]
     [told] = [one for one in verdict["parity"]["checks"] if one["name"] == "placement"]

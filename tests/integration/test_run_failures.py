@@ -156,3 +156,46 @@ def test_a_tensor_parallel_rank_that_is_killed_is_named(tmp_path: Path) -> None:
     # vLLM and the harness are woken by the same end: where vLLM collects the exit code first, nobody can read it again.
     assert "killed by signal 9" in last or COLLECTED in last, output
     assert gone(processes) == []
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("pair", [("sglang", "vllm"), ("vllm", "sglang")])
+def test_an_engine_that_is_asked_to_draw_in_its_sleep_ends_the_run_with_a_sentence(
+    tmp_path: Path, pair: tuple[str, str]
+) -> None:
+    """vLLM would take the requests and never answer; SGLang draws from memory that it gave up."""
+    out = tmp_path / "run"
+    command = [str(HARNESS), "parity", *pair, "--fault", "sleep-drawn-asleep", "--no-native", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 3, done.stdout + done.stderr
+    verdict = Verdict.from_dict(json.loads((out / "verdict.json").read_text()))
+    refused = f"{pair[1]} is asleep and was asked to generate: its cache and weights must be woken first"
+    assert verdict.verdict == "INCONCLUSIVE" and refused in verdict.reason, verdict.reason
+
+
+@pytest.mark.night
+def test_an_engine_that_never_wakes_is_named(tmp_path: Path) -> None:
+    """A scheduler that is stopped while the learner trains: the trainer waits for its engine to wake."""
+    process = start(tmp_path / "run", "--backend", "sglang", "--set", "engine.sleep_level=1", "--stall", "30s")
+    until(process, "step 0 ")
+    processes = family(process)
+    scheduler = next(one for one in processes if "sglang::scheduler" in " ".join(one.cmdline()))
+
+    def asleep() -> bool:
+        calls = [one["name"] for one in Run(tmp_path / "run", strict=False).events(kind="call")]
+        transitions = [name for name in calls if name in ("sleep", "wake")]
+        return transitions[-1:] == ["sleep"]
+
+    while True:
+        while not asleep():
+            assert process.poll() is None
+        scheduler.suspend()
+        if asleep():
+            break
+        scheduler.resume()  # it was woken before it was stopped
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 3, output
+    verdict = Verdict.from_dict(json.loads((tmp_path / "run" / "watch" / "verdict.json").read_text()))
+    assert verdict.triage is not None and verdict.verdict == "HUNG", output
+    assert [party.pid for party in verdict.triage.culprits] == [scheduler.pid], output
+    assert gone(processes) == []

@@ -1,4 +1,5 @@
-"""Several engines in one run, for real: one engine against two, learners of two ranks, and one engine that dies."""
+"""Several engines in one run, for real: one engine against two, learners of two ranks, one engine that dies; and
+engines of several processes."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ pytestmark = pytest.mark.timeout(1200)
 HARNESS = Path(sys.executable).with_name("harness")
 
 
-def compared(out: Path, *arguments: str) -> Verdict:
-    command = [str(HARNESS), "parity", "hf", "hf", "--steps", "2", "--no-native", "--out", str(out), *arguments]
+def compared(out: Path, *arguments: str, pair: tuple[str, str] = ("hf", "hf")) -> Verdict:
+    command = [str(HARNESS), "parity", *pair, "--steps", "2", "--no-native", "--out", str(out), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     return Verdict.from_dict(json.loads((out / "verdict.json").read_text()))
@@ -55,3 +56,13 @@ def test_one_of_two_engines_that_dies_ends_the_run(tmp_path: Path) -> None:
     assert process.returncode == 3, output
     assert "died" in output.strip().splitlines()[-1]
     assert gone(processes) == []
+
+
+@pytest.mark.night
+@pytest.mark.engines
+def test_engines_of_two_tensor_parallel_ranks_are_equivalent(tmp_path: Path) -> None:
+    verdict = compared(tmp_path / "pair", "--set", "engine.tensor_parallel=2", pair=("vllm", "sglang"))
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    for side in ("baseline", "candidate"):
+        [told] = Recording(tmp_path / "pair" / side).all("engine_info")
+        assert told["canonical"]["tensor_parallel"] == 2

@@ -11,9 +11,11 @@ from harness import config, envs, verdict_file
 from harness.cluster.experiment import Experiment
 from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
+from harness.cluster.waiting import RunCut
 from harness.errors import HarnessError
 from harness.parity.attribution import attribute
 from harness.parity.facts.engines import suspect
+from harness.parity.runs import recording
 from harness.parity.verdict import judged
 from harness.planted.differences.damage import damage
 from harness.planted.differences.files import reproduced_by
@@ -149,7 +151,10 @@ def _group(
             experiment.vary(two)
             experiment.record(two, guide=one.run_dir if two.scenario.guided else None)
         except HarnessError as error:
-            yield Outcome(fault, None, round(time.monotonic() - started, 1), pair=pair, error=error.message)
+            cut = error if isinstance(error, RunCut) and fault.expected == "INCONCLUSIVE" else None
+            verdict = recording.judged(one.run_dir, two.run_dir, cut, native=False, cap=fault.cap) if cut else None
+            ran = round(time.monotonic() - started, 1)
+            yield Outcome(fault, verdict, ran, pair=pair, error="" if cut else error.message)
             experiment.revive()
             sound, recorded = sound.with_name(sound.name + "-again"), False
             continue

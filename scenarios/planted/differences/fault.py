@@ -73,7 +73,7 @@ class Fault:
     @property
     def control(self) -> bool:
         """Nothing is wrong here, or there is too little to say so."""
-        return self.expected in ("EQUIVALENT", "INCONCLUSIVE")
+        return self.expected in ("EQUIVALENT", "INCONCLUSIVE") and not self.causes
 
 
 def matches(expected: str, named: str) -> bool:
