@@ -114,8 +114,8 @@ export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 mkdir -p "$HARNESS_OUT"
 
-on_every_node() {
-    srun --export=ALL --overlap --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 \\
+on_every_node() { # COMMAND [OPTION OF SRUN]
+    srun ${2:-} --export=ALL --overlap --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 \\
         bash -c 'export NODE=$SLURMD_NODENAME; mkdir -p "$HARNESS_OUT" && eval "$0"' "$1"
 }
 first() { on_every_node look_first; }
@@ -123,7 +123,7 @@ stop() { :; } # Slurm ends what the job has left
 """
 _ON_EVERY_NODE = """\
 start() { on_every_node job; }
-look_everywhere() { on_every_node look; }
+look_everywhere() { on_every_node look --time=10; } # minutes: a node that does not answer holds up no verdict for ever
 """
 # A port for each node, below that of torchrun: several nodes may be one host.
 _SERVED = """\

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from scenarios.planted.differences.catalog.sleep import ASLEEP
 from scenarios.planted.differences.fault import Fault
 
 FILE = Path(__file__).parents[1] / "users_mapping.py"
@@ -22,5 +23,15 @@ FAULTS = (
         findings=("CONFIG(enforce_eager)", "CONFIG(graph_padding)"),
         confounders=("ppo.train_batch_size",),
         told=dict.fromkeys(("CONFIG(enforce_eager)", "CONFIG(graph_padding)"), "none measured"),
+    ),
+    Fault(
+        "users-mapping-colocated",
+        "the same mapping, with vLLM's share of the memory copied, where engines sleep while the learner trains",
+        pair=("vllm", "sglang"),
+        scenario=("sampling.min_tokens=8", *ASLEEP),
+        mapping={"file": str(FILE), "edits": {"engine": {"mem_fraction_static": 0.9}}},
+        causes=("SAMPLING_PARAM(min_tokens)",),
+        party="mapping",
+        findings=("CONFIG(enforce_eager)", "CONFIG(graph_padding)", "CONFIG(memory_fraction)", "cache hit rate"),
     ),
 )
