@@ -105,7 +105,7 @@ class Bench(Undo):
     def compare(self, side: str, alteration: Alteration = NOTHING) -> Symptoms:
         """The last reading of one side against the reference under an alteration. Costs no engine call."""
         reading, reference = self._readings[side], self._references[side]
-        expected = {one.number: one for one in reference.draw(alteration)}
+        expected = {one.number: one for one in reference.draw(alteration, reading.drawn)}
         tally = Tally(self._samples, self._ignored.get(side, ()))
         for one in reading.drawn:
             self._sample(tally, _within(one, reference), expected[one.number], reference, alteration)
@@ -232,9 +232,10 @@ class Bench(Undo):
     def slope(self, side: str, alteration: Alteration = NOTHING) -> float:
         """The factor that best turns the reference's log-probabilities into the engine's, over equal tokens; 1.0
         without any."""
-        expected = {one.number: one for one in self._references[side].draw(alteration)}
+        drawn = self._readings[side].drawn
+        expected = {one.number: one for one in self._references[side].draw(alteration, drawn)}
         products = squares = 0.0
-        for one in self._readings[side].drawn:
+        for one in drawn:
             theirs = expected[one.number]
             for x, y, p, q in zip(theirs.output, one.output, theirs.logprobs, one.logprobs, strict=False):
                 if x == y and math.isfinite(p) and math.isfinite(q):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -121,12 +122,14 @@ class Reference:
             found += apart.gather(-1, rows)[:, 0].abs().tolist()
         return found
 
-    def draw(self, alteration: Alteration = NOTHING) -> list[Drawn]:
-        """What the reference chooses along the guide, in the protocol that engines are read by."""
+    def draw(self, alteration: Alteration = NOTHING, read: Iterable[Drawn] = ()) -> list[Drawn]:
+        """What the reference chooses along the guide, in the protocol that engines are read by. `read`: a reading that
+        it is held against. Where that went on with the prompt as it was sent, the reference does too."""
         limit = self._sampling(alteration).max_tokens
+        again = {one.number: self._went_on(one) for one in read}
         requests = [replace(one, max_tokens=limit) for one in self.requests()]
         result = guided.rollout(
-            requests, self.guide, lambda pending: [self._answer(one, alteration) for one in pending], ROUNDS
+            requests, self.guide, lambda pending: [self._answer(one, alteration, again) for one in pending], ROUNDS
         )
         return [
             Drawn(one.sample, one.prompt_seen, one.output_ids, one.logprobs, one.finish_reason)
@@ -163,11 +166,7 @@ class Reference:
         numbers = 0
         for one in drawn:
             prompt, draw = self._prompt(self._samples[one.number], alteration), self._draw(one.number, alteration)
-            rows = self._penalised(prompt, one.number, alteration)[: len(one.output)]
-            again = self._went_on(one)  # from there on with the prompt as it was sent
-            if prompt != self._samples[one.number].prompt and not alteration.everywhere and again < len(rows):
-                plain = self._penalised(self._samples[one.number].prompt, one.number, alteration)[: len(one.output)]
-                rows = torch.cat([rows[:again], plain[again:]])
+            rows = self._penalised_from(self._went_on(one), one.number, alteration)[: len(one.output)]
             numbers += rows.numel()
             if not one.output or numbers > FITTED_LOGITS:
                 continue
@@ -216,7 +215,7 @@ class Reference:
             ids = torch.tensor(one.output, dtype=torch.int64)
             guide = torch.tensor(self.guide[one.number][0][: len(ids)], dtype=torch.int64)
             same = (ids[: len(guide)] == guide).nonzero()[:, 0]
-            rows = self._logits(self._prompt(self._samples[one.number], alteration), one.number)
+            rows = self._logits_from(self._went_on(one), one.number, alteration)
             logits.append(rows[same].double())
             said.append(torch.tensor(one.logprobs, dtype=torch.float64)[same])
             chosen.append(ids[same])
@@ -236,7 +235,7 @@ class Reference:
         rows, said, chosen, occurred = [], [], [], []
         for one in drawn:
             prompt = self._prompt(self._samples[one.number], alteration)
-            logits = self._logits(prompt, one.number)[: len(one.output)]
+            logits = self._logits_from(self._went_on(one), one.number, alteration)[: len(one.output)]
             guide = torch.tensor(self.guide[one.number][0][: len(logits)])
             ids = torch.tensor(one.output[: len(logits)], dtype=torch.int64)
             same = ids == guide
@@ -274,14 +273,16 @@ class Reference:
     # --- one answer -------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _answer(self, request: Request, alteration: Alteration) -> Completion:
-        """The reference's answer to one request, up to and with its first token that is not the guide's."""
+    def _answer(self, request: Request, alteration: Alteration, again: Mapping[int, int]) -> Completion:
+        """The reference's answer to one request, up to and with its first token that is not the guide's. `again`: from
+        where on a sample went on with the prompt as it was sent; of others every request but the first does."""
         sample, sampling = self._samples[request.sample], self._sampling(alteration)
         changed = request.offset == 0 or alteration.everywhere
         prompt = self._prompt(sample, alteration) if changed else sample.prompt
         guide = self.guide[sample.number][0]
-        logits = self._logits(prompt, sample.number)[request.offset :]
-        given = self._penalised(prompt, sample.number, alteration)[request.offset :]
+        sent = again.get(sample.number, 0 if request.offset else len(guide))
+        logits = self._logits_from(sent, sample.number, alteration)[request.offset :]
+        given = self._penalised_from(sent, sample.number, alteration)[request.offset :]
         scores = self._perturbed(given, sample.number, request.offset, alteration)
         passed_over = {position for number, position in alteration.passed_over if number == sample.number}
         seconds = scores.topk(2, dim=-1).indices[:, 1].tolist() if passed_over else []
@@ -402,8 +403,26 @@ class Reference:
             return barred(logits.double(), positions, draw.min_tokens, draw.end_ids)
         return perturbed(logits, draw, positions, slack)
 
+    def _penalised_from(self, again: int, number: int, alteration: Alteration) -> Tensor:
+        """The same as `_logits_from` after the penalties of an alteration."""
+        return self._from(again, number, alteration, lambda prompt: self._penalised(prompt, number, alteration))
+
+    def _logits_from(self, again: int, number: int, alteration: Alteration) -> Tensor:
+        """Raw logits behind the prompt of an alteration, from the position `again` on behind the one that was sent."""
+        return self._from(again, number, alteration, lambda prompt: self._logits(prompt, number))
+
+    def _from(
+        self, again: int, number: int, alteration: Alteration, rows: Callable[[tuple[int, ...]], Tensor]
+    ) -> Tensor:
+        sample = self._samples[number]
+        prompt = self._prompt(sample, alteration)
+        found = rows(prompt)
+        if prompt == sample.prompt or alteration.everywhere or again >= len(found):
+            return found
+        return torch.cat([found[:again], rows(sample.prompt)[again:]])
+
     def _penalised(self, prompt: tuple[int, ...], number: int, alteration: Alteration) -> Tensor:
-        """The same after the penalties of an alteration."""
+        """`_logits` after the penalties of an alteration."""
         logits = self._logits(prompt, number)
         if not alteration.penalties:
             return logits
