@@ -179,6 +179,17 @@ def test_unsaid_parameters_under_another_prompt(lab: Lab) -> None:
     assert s.symptoms.total <= 0.02 * before
 
 
+def test_the_reference_goes_on_with_the_prompt_that_the_engine_went_on_with(lab: Lab) -> None:
+    """After each choice that is not the guide's the engine has the prompt that it was sent, though the reference, which
+    does not know its parameters, would still choose as the guide."""
+    plants = {"text_samples": "all", "sampling": {"temperature": 0.9}}
+    s = lab.situation(dataclasses.replace(ASKED, max_tokens=32), engine=plants)
+    seen = tuple(sorted(s.bench.prompts_seen("candidate").items()))
+    left = s.bench.compare("candidate", Alteration(prompts=seen))
+    assert s.symptoms.of("prompts") and left.of("tokens") > 3 and left.compared["logprobs"] > 100
+    assert not left.of("prompts", "logprobs")
+
+
 def test_a_context_ends_long_prompts_earlier_than_short_ones(lab: Lab) -> None:
     """Every sample misses another number of tokens, so that no smaller limit of the response explains them."""
     s = lab.situation(ASKED, engine={"short_context": 20}, longer=1)
