@@ -175,7 +175,8 @@ def test_an_engine_that_is_asked_to_draw_in_its_sleep_ends_the_run_with_a_senten
 
 @pytest.mark.night
 def test_an_engine_that_never_wakes_is_named(tmp_path: Path) -> None:
-    """A scheduler that is stopped while the learner trains: the trainer waits for its engine to wake."""
+    """A scheduler that is stopped while the learner trains. The process that waits for it to wake is named; that it is
+    stopped stands in the evidence."""
     process = start(tmp_path / "run", "--backend", "sglang", "--set", "engine.sleep_level=1", "--stall", "30s")
     until(process, "step 0 ")
     processes = family(process)
@@ -196,6 +197,8 @@ def test_an_engine_that_never_wakes_is_named(tmp_path: Path) -> None:
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 3, output
     verdict = Verdict.from_dict(json.loads((tmp_path / "run" / "watch" / "verdict.json").read_text()))
-    assert verdict.triage is not None and verdict.verdict == "HUNG", output
-    assert [party.pid for party in verdict.triage.culprits] == [scheduler.pid], output
+    assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", "K8"), output
+    journal = next((tmp_path / "run" / "events").glob("rollout-0-*.jsonl"))
+    [culprit] = verdict.triage.culprits
+    assert culprit.pid == int(journal.stem.rpartition("-")[2]) and culprit.frame.endswith(" in wake"), culprit
     assert gone(processes) == []
