@@ -1,11 +1,13 @@
 """run_hangs.py HARNESS_BIN OUT [--only NAME ...] [--how watch|triage] [--limit 75] [--control-limit 120]
 
 Starts each program under `HARNESS_BIN watch --stall 10s --on-stall report --out …` (or by itself, and `HARNESS_BIN triage PID` once it
-stands still), ends everything afterwards by pid, and compares with truth.json. OUT/results.json, OUT/results.txt.
+stands still), ends everything afterwards by pid, and compares with truth.json and truth_topologies.json. OUT/results.json, OUT/results.txt.
 """
 import argparse, json, os, pathlib, signal, subprocess, sys, time
 
 HERE = pathlib.Path(__file__).resolve().parent
+CONTROLS = "cu"  # first letters of their names
+TOPOLOGIES = "truth_topologies.json"
 
 
 def stat(pid):
@@ -75,7 +77,7 @@ def one(args, truth, python):
     temp.mkdir(exist_ok=True)
     env = dict(os.environ, BLIND_RUN=str(run), TMPDIR="/tmp")
     program = [python, str(HERE / "hangs" / f"{name}.py")]
-    control = name.startswith("c")
+    control = name[0] in CONTROLS
     limit = args.control_limit if control else args.limit
     command = program
     if args.how == "watch":
@@ -137,7 +139,8 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     args.harness = os.path.abspath(args.harness)
     python = pathlib.Path(args.harness).read_text().splitlines()[0].removeprefix("#!").strip()
-    truths = [t for t in json.loads((HERE / "truth.json").read_text()) if not args.only or any(t["name"].startswith(o) for o in args.only)]
+    every = json.loads((HERE / "truth.json").read_text()) + json.loads((HERE / TOPOLOGIES).read_text())["hangs"]
+    truths = [t for t in every if not args.only or any(t["name"].startswith(o) for o in args.only)]
     rows = []
     for truth in truths:
         try:
@@ -148,7 +151,7 @@ def main():
         lines = [f"{'name':30} {'expected':10} {'said':12} {'kind':5} {'culprits':28} {'right':6} {'exact':6} {'innocent':14} {'match':6} s"]
         lines += [f"{r['name']:30} {r['expected']:10} {r['said']:12} {r['hang']:5} {','.join(r['culprits']) or '-':28} {r['verdict_right']!s:6} "
                   f"{r['culprits_exact']!s:6} {','.join(r['innocent']) or '-':14} {r['match']!s:6} {r['seconds']}" for r in rows]
-        hangs, controls = [r for r in rows if r["name"][0] == "h"], [r for r in rows if r["name"][0] == "c"]
+        hangs, controls = [r for r in rows if r["name"][0] not in CONTROLS], [r for r in rows if r["name"][0] in CONTROLS]
         lines += ["", f"hangs: {sum(r['match'] for r in hangs)} of {len(hangs)} match; controls: {sum(r['match'] for r in controls)} of {len(controls)}; "
                   f"innocent named in {sum(bool(r['innocent']) for r in rows)}"]
         (args.out / "results.json").write_text(json.dumps(rows, indent=1))

@@ -1,7 +1,7 @@
 """run_parity.py HARNESS_BIN OUT [--only NAME ...] [--limit 420] [--quick]
 
 Runs each case as `harness parity A B …` through overlay interpreters (overlay.py), with BLIND_CASE naming the sabotage, and tabulates
-verdict and causes beside truth_parity.json. Whether a cause is the right one a person decides. OUT/results.json, OUT/results.txt.
+verdict and causes beside truth_parity.json and truth_topologies.json. Whether a cause is the right one a person decides. OUT/results.json, OUT/results.txt.
 
 --quick: only whether the sabotage acts: fewer stages (no attribution, no native stage where the case does not need it), and what
 differs in the two recordings, read without the judge.
@@ -11,7 +11,7 @@ import argparse, json, os, pathlib, signal, subprocess, sys, time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import overlay
-from run_hangs import kill, read, tree
+from run_hangs import TOPOLOGIES, kill, read, tree
 
 
 def differences(out, python):
@@ -90,8 +90,8 @@ def one(args, truth, command, variables, python):
     verdict = found[0] if found else {}
     causes = [dict(name=c["name"], party=c["party"], proven=bool(c.get("proofs")), summary=c.get("summary", "")) for c in verdict.get("causes", [])]
     said = verdict.get("verdict", "TIMEOUT" if timed_out else f"NONE (exit {process.returncode})")
-    return dict(name=truth["name"], dtype=truth["dtype"], side=truth["side"], what=truth["what"], accept=truth["accept"], expected=truth["verdict"],
-                said=said, verdict_right=said == truth["verdict"], causes=causes, reason=verdict.get("reason", ""),
+    return dict(name=truth["name"], dtype=truth["dtype"], side=truth["side"], who=truth.get("who", ""), what=truth["what"], accept=truth["accept"], expected=truth["verdict"],
+                said=said, verdict_right=said == truth["verdict"], exit=process.returncode, causes=causes, reason=verdict.get("reason", ""),
                 seconds=round(time.time() - begin, 1), marks=marks.read_text().splitlines()[:12] if marks.exists() else [],
                 **({"differences": differences(out / "run", python)} if args.quick else {}))
 
@@ -113,7 +113,7 @@ def main():
     harness = os.path.abspath(args.harness)
     python = pathlib.Path(harness).read_text().splitlines()[0].removeprefix("#!").strip()
     command, variables = overlay.build(harness)
-    every = json.loads((HERE / "truth_parity.json").read_text())
+    every = json.loads((HERE / "truth_parity.json").read_text()) + json.loads((HERE / TOPOLOGIES).read_text())["parity"]
     truths = [t for o in args.only for t in every if t["name"].startswith(o)] if args.only else every
     rows = []
     for truth in truths:
@@ -122,7 +122,7 @@ def main():
         lines = []
         for r in rows:
             lines += [f"{r['name']:30} {r['dtype']:9} fault of: {r['side']:26} expected {r['expected']:11} said {r['said']:13} {'right' if r['verdict_right'] else 'WRONG'}  {r['seconds']} s",
-                      f"    truth:  {r['what']}", f"    accept: {r['accept']}"]
+                      f"    truth:  {r['what']}", f"    accept: {r['accept']}", *([f"    who:    {r['who']}"] if r["who"] else [])]
             lines += [f"    cause:  {c['name']}  party {c['party']}  {'proven' if c['proven'] else 'not proven'}" for c in r["causes"]] or ["    cause:  -"]
             lines += [f"    mark:   {m}" for m in r["marks"][:3]]
             if "differences" in r:
