@@ -32,6 +32,7 @@ from probes.format import Run, write_manifest
 from reports.doctor_model import Hazard, Unchecked
 from reports.model import Finding, Verdict
 
+STDERR = 2  # where a job's output goes: stdout is the verdict's
 PYTHON = "{python}"  # in a command: where the interpreter of the side stands
 Repeat = Literal["baseline", "both", "none"]
 AGAIN = "-again"  # of the directory of a second run
@@ -152,7 +153,7 @@ def run_framework_parity(
         began = time.monotonic()
         result = record(
             side.command, framework=name, out=place, digests=options.digests, stall_s=options.stall_s, say=say,
-            environ=side.environ,
+            environ=side.environ, stdout=STDERR,
         )  # fmt: skip
         figures[f"{place.name}_s"] = round(time.monotonic() - began, 1)
         _named(place, side)

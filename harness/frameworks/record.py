@@ -32,12 +32,13 @@ def record(
     say: Callable[[str], None] = lambda line: None,
     show: Callable[[Stall], None] = lambda stall: None,
     environ: Mapping[str, str] | None = None,
+    stdout: int | None = None,
 ) -> WatchResult:
     """Run `command` with the hooks of its framework in every process; the recording is in the result's directory.
 
     `digests`: digests of the weights as well, which reads all of them at each sync. `seed`: of the order of the
-    prompts, for a framework that seeds it nowhere. `stall_s`: also under the watchdog, as `harness watch`. Raises
-    BadInput for a command of no framework or of several, and as `watch` does.
+    prompts, for a framework that seeds it nowhere. `stall_s`: also under the watchdog, as `harness watch`. `stdout`: as
+    of `watch`. Raises BadInput for a command of no framework or of several, and as `watch` does.
     """
     environment = dict(os.environ if environ is None else environ)
     if not command:
@@ -52,7 +53,7 @@ def record(
     if (directory / "run.json").exists():
         raise BadInput(f"{directory} holds another recording", fix=f"harness record --out {directory}-2 -- …")
     result = watch(
-        command, stall_s=stall_s, out=directory, on_stall=on_stall, say=say, show=show,
+        command, stall_s=stall_s, out=directory, on_stall=on_stall, say=say, show=show, stdout=stdout,
         environ={**environment, **job.variables(digests=digests)},
         beside=lambda folder: Configured(job.framework, folder, say),
     )  # fmt: skip

@@ -87,6 +87,7 @@ def watch(
     environ: Mapping[str, str] | None = None,
     beside: Callable[[Path], AbstractContextManager[object]] = nullcontext,
     serving: Serving | None = None,
+    stdout: int | None = None,
 ) -> WatchResult:
     """Run `command` to its end and watch it. `say` takes a line, `show` a stall, both for the user.
 
@@ -94,7 +95,8 @@ def watch(
     HUNG at two looks, a threshold apart; `exit` leaves it running and returns; the last two with exit code 86. `out`:
     where the recordings, evidence and verdict go; without it a folder under runs/, removed when nothing was found.
     `limits`: of the evidence. `beside`: what goes on with the watch directory while the command runs. `serving`:
-    gives evidence to other hosts. Without `stall_s` nobody watches: the processes are recorded only. Raises BadInput
+    gives evidence to other hosts. `stdout`: the descriptor that the command's output goes to, for a caller that prints
+    something else there. Without `stall_s` nobody watches: the processes are recorded only. Raises BadInput
     for a command or a folder that cannot be used.
     """
     environment = dict(os.environ if environ is None else environ)
@@ -108,7 +110,7 @@ def watch(
         try:
             child = subprocess.Popen(
                 with_environment(command, environment), executable=program, env=environment, close_fds=False,
-                process_group=None if passed.foreground else 0,
+                process_group=None if passed.foreground else 0, stdout=stdout,
             )  # fmt: skip
         except OSError as error:
             _remove(directory if out is None else None, folder)

@@ -115,7 +115,7 @@ def test_pairs_that_cannot_be_run_are_refused(pair: tuple[str, str], command: li
         plan(*pair, command)
 
 
-def test_what_would_bite_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_what_would_break_is_refused_before_anything_starts(tmp_path: Path) -> None:
     command = [*VERL, "actor_rollout_ref.rollout.full_determinism=True", "actor_rollout_ref.rollout.n=4"]
     with pytest.raises(BadInput, match="on vllm this job would not run as asked: full_determinism"):
         parity.run_framework_parity("vllm", "sglang", command, parity.JobOptions(out=tmp_path / "pair"))
@@ -134,8 +134,10 @@ def test_a_trap_that_cannot_be_told_refuses_nothing_and_is_said(tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_a_job_that_fails_is_inconclusive_and_its_other_half_is_not_run(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "raise SystemExit(3)", "verl.trainer.main_ppo"]
+def test_a_job_that_fails_is_inconclusive_and_its_other_half_is_not_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-c", "print('its loss'); raise SystemExit(3)", "verl.trainer.main_ppo"]
     fits = ["trainer.n_gpus_per_node=2", "data.train_batch_size=256", "actor_rollout_ref.rollout.n=2"]
     said: list[str] = []
     verdict = parity.run_framework_parity(
@@ -147,11 +149,13 @@ def test_a_job_that_fails_is_inconclusive_and_its_other_half_is_not_run(tmp_path
     assert not (tmp_path / "pair" / "candidate").exists()
     assert any("verl gives SGLang no seed" in line for line in said)
     assert verdict.reproduce.startswith("harness parity vllm sglang --framework verl -- ")
+    out, err = capfd.readouterr()
+    assert "its loss" in err and not out  # where the command prints the verdict, which a program may read
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "told"), [(None, True), (5, False)])
-def test_a_trap_that_the_seed_mends_is_not_told(tmp_path: Path, monkeypatch: Any, seed: int | None, told: bool) -> None:
+def test_a_trap_that_the_seed_removes_is_not_told(tmp_path: Path, monkeypatch: Any, seed: int | None, told: bool) -> None:
     environments(monkeypatch, a="0.11.2", b="0.11.3")
     monkeypatch.setattr(parity, "record", lambda *args, **kwargs: SimpleNamespace(exit_code=3))
     said: list[str] = []
