@@ -142,6 +142,7 @@ def _joined(parts: list[Comparison]) -> Comparison:
         tuple(note for part in parts for note in part.notes),
         tuple(item for part in parts for item in part.missing),
         tuple(rank for part in parts for rank in part.absent),
+        {key: one for part in parts for key, one in part.habits.items()},
     )
 
 

@@ -43,8 +43,8 @@ def test_one_variable_of_three_differences_is_named(tmp_path: Path) -> None:
     out = tmp_path / "search"
     code, said = finished(
         ["bisect", "vllm@after", "--against", "vllm@before", "--framework", "trl", "--good", f"FIELD_A=1 {good}",
-         "--bad", f"FIELD_A=2 FIELD_B=1 {bad}", "--out", str(out), "--metric",
-         "candidate against learner: max_delta_logprob", "--above", "0.1", "--format", "json", "--", "--mode", "coupled"],
+         "--bad", f"FIELD_A=2 FIELD_B=1 {bad}", "--out", str(out), "--format", "json",
+         "--metric", "candidate against learner: max_delta_logprob", "--above", "0.1", "--", "--mode", "coupled"],
         environ,
     )  # fmt: skip
     assert code == 0, said

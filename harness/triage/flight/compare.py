@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from harness.triage.evidence import Group
 from harness.triage.flight.flight import Flight, Part, Status
+from harness.triage.flight.habit import habit
 from harness.triage.flight.loading import Flights
 from harness.triage.flight.mismatches import DEFAULT, against_siblings, mismatches, named
 from harness.triage.flight.model import Collective, Comparison, GroupState, Mismatch, RankState
@@ -66,7 +67,10 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
         for state in states
         if not state.group.members
     ]
-    return Comparison(states, tuple(sorted(readable)), size, 1, versions, tuple(notes), tuple(missing), tuple(absent))
+    habits = {one.name: its for one in readable.values() if (its := habit(one)) is not None}
+    return Comparison(
+        states, tuple(sorted(readable)), size, 1, versions, tuple(notes), tuple(missing), tuple(absent), habits
+    )
 
 
 def _when(first: Mapping[str, Flight], world: Mapping[str, Flight]) -> str:

@@ -68,6 +68,30 @@ class GroupState:
 
 
 @dataclass(frozen=True)
+class Habit:
+    """What a rank did `times` times out of as many after the operations that it did last, and what it does now.
+    `counts`: of everything that its recorder holds, by name and by the description and size of the group."""
+
+    group: str
+    op: str
+    now_group: str
+    now_op: str
+    times: int
+    counts: dict[tuple[str, int, str], int] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> bool:
+        return (self.group, self.op) == (self.now_group, self.now_op)
+
+    def alike(self, other: Habit) -> bool:
+        """Whether both do the same work: the same operations, as often but for an eighth. One may be a round behind,
+        and its ring may hold another part of it."""
+        pairs = [(mine, other.counts.get(what, 0)) for what, mine in self.counts.items()]
+        near = all(8 * abs(mine - its) <= max(mine, its, 16) for mine, its in pairs)
+        return near and self.counts.keys() == other.counts.keys()
+
+
+@dataclass(frozen=True)
 class Comparison:
     """All groups of one job. `jobs` > 1: the dumps cannot belong together, and `notes` say which ones are."""
 
@@ -79,3 +103,4 @@ class Comparison:
     notes: tuple[str, ...] = ()  # truncated files, versions that differ, rings too short to compare, ...
     missing: tuple[str, ...] = field(default=())  # "no recorder data from rank 3"
     absent: tuple[int, ...] = ()  # ranks below world_size, and members of groups, without a readable dump
+    habits: dict[str, Habit] = field(default_factory=dict)  # by `RankState.key`, of ranks that have one

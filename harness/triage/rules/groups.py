@@ -179,25 +179,57 @@ def _inversions(case: Case) -> Iterator[tuple[tuple[str, ...], list[Wait]]]:
 
 
 def inverted(case: Case) -> Ruling | None:
-    """K2: a ring of waits over several groups. Each rank is as right as the others: nobody is named."""
+    """K2: a ring of waits over several groups. Each rank is as right as the others, and nobody is named, unless one
+    alone does what it never did before at that point."""
     for members, waits in _inversions(case):
         steps = [
             next((wait for wait in waits if wait.waiter == key and wait.target == after), None)
             for key, after in zip(members, (*members[1:], members[0]), strict=True)
         ]
         told = "; ".join(f"{case.names([step.waiter])} in {step.place}" for step in steps if step)
+        why = _departed(case, members)
+        nobody = "" if why else "; a cycle, in which nobody is the single culprit"
         return Ruling(
             "HUNG",
-            f"groups are used in different orders: {told}; a cycle, in which nobody is the single culprit",
+            f"groups are used in different orders: {told}{nobody}",
             "K2",
-            cycle=members,
+            why,
+            cycle=() if why else members,
             place=told,
             next=(
+                *(("look for a call that is skipped, made twice or made in another group: a condition, a caught error",)
+                  if why else ()),
                 "use the groups in one order on every rank: order by name, not by arrival",
                 "the frames of the cycle's members are the two places to compare",
             ),
-        )
+        )  # fmt: skip
     return None
+
+
+def _departed(case: Case, members: tuple[str, ...]) -> dict[str, str]:
+    """The one of a ring that does something else than whenever its operations were as they are now, and why; {} where
+    it may be right.
+
+    What all ranks do for the first time, an evaluation or a checkpoint, is no mistake of the one that does it. So the
+    others of the ring must do what they always did, and so must all ranks beside it: those outside the ring that do the
+    same work, as the ranks of another replica do.
+    """
+    habits = case.comparison.habits if case.comparison else {}
+    odd = [key for key in members if key in habits and not habits[key].kept]
+    if len(odd) != 1 or any(key not in habits for key in members):
+        return {}
+    own = habits[odd[0]]
+    beside = [key for key, its in habits.items() if key not in members and its.alike(own)]
+    if not beside or not all(habits[key].kept for key in beside):
+        return {}
+    titles = {state.group.name: title(state) for state in case.groups}
+    then, now = (
+        f"{op} of {titles.get(group, group)}" for op, group in ((own.op, own.group), (own.now_op, own.now_group))
+    )
+    return {
+        odd[0]: f"is in {now}, where it ran {then} {own.times} times out of {own.times} before; "
+        f"{case.names(beside)} beside it did as always"
+    }
 
 
 def wedged(case: Case) -> Ruling | None:

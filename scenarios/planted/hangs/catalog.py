@@ -114,7 +114,15 @@ ORDER = (
         "towers",
         cycle=(0, 1),
     ),
-)
+    _training("replica-more", "K2", "one rank of two replicas calls its group once more", "replicas", "more", rank=3,
+              world=4, frame="layer"),
+    _training("replica-less", "K2", "one rank of two replicas leaves out a call of its group", "replicas", "less",
+              rank=1, world=4, frame="average_gradients"),
+    _training("replica-elsewhere", "K1", "one rank of two replicas calls the default group in place of its own",
+              "replicas", "elsewhere", rank=2, world=4, frame="layer"),
+    _training("replica-evaluation", "K2", "one rank misses an evaluation: what the others do is new, and nobody is "
+              "named", "replicas", "evaluation", rank=2, world=4, culprits=(), cycle=(2, 3)),
+)  # fmt: skip
 
 BRANCH = (
     _training("branch-timeout", "K3", "one scheduler's clock gives a batch up that its peer runs", "engine_tp",

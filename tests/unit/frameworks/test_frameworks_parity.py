@@ -155,7 +155,9 @@ def test_a_job_that_fails_is_inconclusive_and_its_other_half_is_not_run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "told"), [(None, True), (5, False)])
-def test_a_trap_that_the_seed_removes_is_not_told(tmp_path: Path, monkeypatch: Any, seed: int | None, told: bool) -> None:
+def test_a_trap_that_the_seed_removes_is_not_told(
+    tmp_path: Path, monkeypatch: Any, seed: int | None, told: bool
+) -> None:
     environments(monkeypatch, a="0.11.2", b="0.11.3")
     monkeypatch.setattr(parity, "record", lambda *args, **kwargs: SimpleNamespace(exit_code=3))
     said: list[str] = []
