@@ -248,7 +248,7 @@ HANGS = {
         "order inversion",
         "a ring of waits over several groups, or every rank of the world stands in a collective or a receive for "
         "longer than a stall",
-        "nobody: it is a cycle",
+        "nobody: it is a cycle; but the one that alone departs from what it did every time before",
     ),
     "K3": HangKind(
         "rank-local branch",

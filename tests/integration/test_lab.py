@@ -17,8 +17,9 @@ from scenarios.planted.hangs.catalog import HANGS, VARIANTS, Hang
 STALL_S = 5.0
 # Another kind each, chosen for their speed: worlds of two where two are enough. All of them: `make faults`.
 NAMES = (
-    "trip-publish", "order-pair", "replica-more", "branch-timeout", "dead-thread", "ray-pair", "http-pair", "sleep-wake",
-    "state-stopped", "replica-evaluation", "slow-shards", "order-pair+spin", "dead-keepalive+logger", "async-lost",
+    "trip-publish", "order-pair", "replica-more", "branch-timeout", "dead-thread", "ray-pair", "http-pair",
+    "sleep-wake", "state-stopped", "replica-evaluation", "slow-shards", "order-pair+spin", "dead-keepalive+logger",
+    "async-lost",
 )  # fmt: skip
 MARK = "RLHF_HARNESS_LAB="
 
