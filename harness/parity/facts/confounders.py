@@ -6,14 +6,18 @@ Differences of the engines themselves (their packages, their parameters, samplin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from harness.parity.facts.ranks import Ranks
 from harness.recordings.store import Recording
 from probes.format import mapping
 from reports.model import Finding
 from scenarios.engines import registry
+
+Shares = Mapping[int, tuple[tuple[int, ...], ...]]  # by rank, the samples of each mini-batch
 
 # What a confounder can have touched: everything that two runs share, the prompts (each sample then shows whether its
 # own is equal), the numbers that the learner makes from the rollouts, or only the update that follows them.
@@ -63,13 +67,14 @@ class Confounder:
 
 
 def find(baseline: Recording, candidate: Recording) -> list[Confounder]:
-    """Every confounder, in the order framework, configuration, environment, weights, data."""
+    """Every confounder, in the order framework, configuration, environment, weights, data, ranks."""
     return [
         *_framework(baseline, candidate),
         *_configuration(baseline, candidate),
         *_environment(baseline, candidate),
         *_initial_weights(baseline, candidate),
         *_data(baseline, candidate),
+        *_dealing(baseline, candidate),
     ]
 
 
@@ -275,3 +280,31 @@ def _prompts(run: Recording) -> dict[int, tuple[list[Any], list[Any]]]:
 
 def _has_step(event: dict[str, Any]) -> bool:
     return isinstance(event.get("step"), int)
+
+
+def _dealing(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
+    """Ranks that train on other samples of the same mini-batch, as many and each sample once: their sums are those of
+    the other run, and round otherwise. Shares of other sizes are no matter of rounding (`SHAPE`)."""
+    one, two = (Ranks(run).updates for run in (baseline, candidate))
+    for key in one:
+        shares, others = ({rank: own.samples for rank, own in dealt.get(key, {}).items()} for dealt in (one, two))
+        if shares == others or not _same_batches(shares, others):
+            continue
+        step, role = key
+        rank = next(rank for rank in shares if shares[rank] != others[rank])
+        summary = (
+            f"in step {step} rank {rank} of the {role} trains on other samples of the same mini-batches: "
+            "the sums over the ranks round otherwise"
+        )
+        details = {"baseline": list(map(list, shares[rank])), "candidate": list(map(list, others[rank]))}
+        yield Confounder(Finding("samples of the ranks", summary, where="learner", details=details), "train", step)
+        return
+
+
+def _same_batches(one: Shares, two: Shares) -> bool:
+    """Do both deal every mini-batch whole, no sample twice, in shares of the same sizes?"""
+    sizes = [{rank: [len(batch) for batch in batches] for rank, batches in each.items()} for each in (one, two)]
+    if sizes[0] != sizes[1]:
+        return False
+    whole = [[sorted(itertools.chain(*batch)) for batch in zip(*each.values(), strict=False)] for each in (one, two)]
+    return whole[0] == whole[1] and all(len(set(batch)) == len(batch) for batch in whole[0])

@@ -27,10 +27,11 @@ class TrainerPlants(Hooks):
     after whose rollout the engine is not put to sleep. wakes: {weight version: how the engine wakes for it}.
 
     Of several ranks: `rank` is the one at fault. dealing: it trains on `another's` samples, those of rank 0, or on its
-    first one `twice` and not on its last. update: see `ranks.update`; it is the actor's. revision: {role: the tensor
-    of which that rank of it has another revision}. divisor: what a loss is divided by, `times ranks` or its rank's
-    `own` tokens; `unsaid`: as `times ranks`, without a record. advantages: normalised `per rank`. exchanged: the role
-    whose answers are gathered in the reverse order of its ranks.
+    first one `twice` and not on its last; or all are dealt theirs `in turn`, which is sound. update: see
+    `ranks.update`; it is the actor's. revision: {role: the tensor of which that rank of it has another revision}.
+    divisor: what a loss is divided by, `times ranks` or its rank's `own` tokens; `unsaid`: as `times ranks`, without a
+    record. advantages: normalised `per rank`. exchanged: the role whose answers are gathered in the reverse order of
+    its ranks.
     """
 
     omit_tensors: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -86,7 +87,10 @@ class TrainerPlants(Hooks):
         return None
 
     def dealt(self, items: Iterable[Any], ranks: int, step: int) -> list[list[Any]]:
-        shares = super().dealt(items, ranks, step)
+        every = list(items)
+        shares = super().dealt(every, ranks, step)
+        if self.dealing == "in turn":
+            return [every[rank::ranks] for rank in range(ranks)]
         if self.dealing and step >= self.first_step and self.rank < ranks:
             own = shares[self.rank]
             shares[self.rank] = list(shares[0]) if self.dealing == "another's" else [own[0], *own[:-1]]

@@ -102,6 +102,19 @@ def test_a_rank_that_trains_on_anothers_samples(tmp_path: Path) -> None:
     named(judged(tmp_path, plant), What.DEALT, "rank 1", "from step 2 on", "did otherwise than in the other run")
 
 
+def test_ranks_that_are_dealt_other_samples_of_a_batch_are_confounded(tmp_path: Path) -> None:
+    def exchanged(made: Recording) -> None:
+        for role in ("actor", "critic"):
+            for own, other in zip(frames(made, 1, role), frames(made, 0, role), strict=True):
+                for mine, its in zip(own.fields["samples"], other.fields["samples"], strict=True):
+                    mine[0], its[-1] = its[-1], mine[0]
+
+    verdict = judged(tmp_path, exchanged)
+    assert verdict.verdict == "CONFOUNDED" and verdict.causes == [], verdict.reason
+    [confounder] = verdict.confounders
+    assert confounder.name == "samples of the ranks" and "step 2 rank 0" in confounder.summary
+
+
 def test_nobody_is_blamed_for_a_sample_of_two_ranks_where_the_other_run_has_no_ranks(tmp_path: Path) -> None:
     candidate = run("candidate")
     for own, other in zip(frames(candidate, 1), frames(candidate, 0), strict=True):

@@ -73,6 +73,14 @@ FAULTS = (
         told=RANK,
     ),
     Fault(
+        "ranks-are-dealt-in-turn",
+        "the samples of a mini-batch are dealt to two learner ranks in turn, which is sound and rounds otherwise",
+        scenario=WORLD,
+        trainer={"dealing": "in turn"},
+        expected="CONFOUNDED",
+        confounders=("samples of the ranks",),
+    ),
+    Fault(
         "loss-divided-by-ranks",
         "a learner of two ranks divides a loss by their number that is one of the whole batch already",
         settings=WORLD,
