@@ -37,6 +37,8 @@ EVENT_LOOP = "AsyncIO Thread"  # the name that Ray gives to the thread in which 
 _LOOP = re.compile(r"asyncio/|uvloop|selectors\.py|/threading\.py")  # an event loop that waits, in its thread
 _ASYNC, _WAITS = re.compile(r"asyncio/|uvloop"), re.compile(r"asyncio/|uvloop|selectors\.py")
 _TASK = "actor_method_executor"  # of ray/_private/function_manager.py, which calls a method
+# Of a function of the user's, as `Doing.frame` ends: beside the main thread, what writes metrics or lines of a log.
+_VERB = re.compile(r" in _*(write|store|export|publish)(_all|_to_disk)?$")
 # Of frameworks with an adapter, of those without one, and of engines.
 _FRAMEWORKS = re.compile(rf"/({'|'.join((*frameworks(), *registry.names(embedded=False)))}|slime|areal|nemo_rl)/")
 
@@ -99,7 +101,8 @@ def doing(process: Process, sample: int = -1) -> Doing:
             return other
     telling = (WAITING - {"join"}) | {"transition", "checkpoint"}
     for _, other in told:
-        if other is not main and other.kind in telling:
+        writes = other.kind == "checkpoint" and _VERB.search(other.frame)
+        if other is not main and other.kind in telling and not writes:
             return other
     if main.kind == "ray_idle" and (working := in_ray_task(look.threads)) is not None:
         return classify(working, look, natives.get(working.tid))

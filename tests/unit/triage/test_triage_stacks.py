@@ -163,6 +163,15 @@ def test_another_thread_speaks_when_the_main_one_only_waits():
     assert doing(Process("h", 1)) == Doing()
 
 
+@pytest.mark.parametrize(
+    ("function", "kind"), [("write", "queue"), ("_store", "queue"), ("save_checkpoint", "checkpoint")]
+)
+def test_a_thread_that_writes_metrics_saves_no_checkpoint(function: str, kind: str) -> None:
+    main = stack(("_recv", "/usr/lib/python3.11/multiprocessing/connection.py", 9), ("wait_for_wake", "/job/a.py", 4))
+    beside = Thread("metrics", 2, (Frame(function, "/job/log.py", 9),))
+    assert doing(Process("h", 1, samples=(Sample(0.0, "S", threads=(main, beside)),))).kind == kind
+
+
 def test_a_trail_is_the_main_threads():
     first, last = samples("main:1 step:2", "main:1 step:3")
     assert trail(first.threads) != trail(last.threads)
