@@ -162,14 +162,15 @@ def _delayed(first: Sample, last: Sample, what: str) -> float | None:
 
 
 def moved_bytes(process: Process, now: stacks.Doing) -> float:
-    """Bytes a second that its main thread, or whoever works for it, read and wrote; 0 for what a heartbeat writes."""
+    """Bytes a second that its main thread, or whoever works for it, read and wrote; 0 for what a heartbeat writes, of
+    which one more may fall between two looks than its period says."""
     first, last = process.samples[0], process.samples[-1]
     gap = last.at_s - first.at_s
     if gap <= 0:
         return 0.0
     told_apart = _told_apart(first, last, "io_bytes")
-    beat = BEAT_BYTES / max(0.1, process.beat.period_s) if process.beat and not told_apart else 0.0
-    rate = _spent(process, now, "io_bytes") / gap - beat
+    beats = gap / max(0.1, process.beat.period_s) + 1 if process.beat and not told_apart else 0.0
+    rate = (_spent(process, now, "io_bytes") - beats * BEAT_BYTES) / gap
     return rate if rate >= IO_BYTES_PER_S else 0.0
 
 
