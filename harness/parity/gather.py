@@ -49,7 +49,7 @@ def gather(
     for name, recording in first.items():
         own = repeated.get(name, SecondRun())
         sides.append(Side(name, recording, measure(recording, own.pairs, drawn=own.drawn)))
-    confounders = find_confounders(baseline, candidate)
+    confounders = find_confounders(baseline, candidate, (sides[0].ranks, sides[1].ranks))
     mode = drawn = drawn_in(baseline)
     if REPLAY in candidate.said("rollout", "mode"):
         mode = REPLAY  # the candidate only scored what the baseline had drawn

@@ -44,7 +44,8 @@ _SCOPES: dict[str, Scope] = {
 _SECTIONS: dict[str, Scope] = {"ppo": "train", "prompts": "prompts", "framework": "everything"}
 _HARMLESS = {"ppo.checkpoint_every"}
 # How a batch is cut for the same sums: they round otherwise, unless the cuts fall into each other.
-CUTS = {"ppo.world_size", "ppo.packing", "ppo.micro_batch_size"}
+DEALING = "samples of the ranks"
+CUTS = {"ppo.world_size", "ppo.packing", "ppo.micro_batch_size", DEALING}
 # Installed beside the learner without a part in its numbers, beside the engines, which run in their own environments.
 _WITHOUT_NUMBERS = {
     "pandas",
@@ -66,7 +67,7 @@ class Confounder:
     step: int = 0  # the first step in which it acts
 
 
-def find(baseline: Recording, candidate: Recording) -> list[Confounder]:
+def find(baseline: Recording, candidate: Recording, ranks: tuple[Ranks, Ranks]) -> list[Confounder]:
     """Every confounder, in the order framework, configuration, environment, weights, data, ranks."""
     return [
         *_framework(baseline, candidate),
@@ -74,7 +75,7 @@ def find(baseline: Recording, candidate: Recording) -> list[Confounder]:
         *_environment(baseline, candidate),
         *_initial_weights(baseline, candidate),
         *_data(baseline, candidate),
-        *_dealing(baseline, candidate),
+        *([] if _same_updates(baseline, candidate) else _dealing(*ranks)),
     ]
 
 
@@ -282,10 +283,10 @@ def _has_step(event: dict[str, Any]) -> bool:
     return isinstance(event.get("step"), int)
 
 
-def _dealing(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
+def _dealing(baseline: Ranks, candidate: Ranks) -> Iterator[Confounder]:
     """Ranks that train on other samples of the same mini-batch, as many and each sample once: their sums are those of
     the other run, and round otherwise. Shares of other sizes are no matter of rounding (`SHAPE`)."""
-    one, two = (Ranks(run).updates for run in (baseline, candidate))
+    one, two = baseline.updates, candidate.updates
     for key in one:
         shares, others = ({rank: own.samples for rank, own in dealt.get(key, {}).items()} for dealt in (one, two))
         if shares == others or not _same_batches(shares, others):
@@ -297,7 +298,7 @@ def _dealing(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
             "the sums over the ranks round otherwise"
         )
         details = {"baseline": list(map(list, shares[rank])), "candidate": list(map(list, others[rank]))}
-        yield Confounder(Finding("samples of the ranks", summary, where="learner", details=details), "train", step)
+        yield Confounder(Finding(DEALING, summary, where="learner", details=details), "train", step)
         return
 
 
