@@ -77,7 +77,7 @@ TRAINER: dict[str, Shape] = {
     "first_share": NUMBER,
     "first_step": int,
     "rank": int,
-    "dealing": ("another's", "twice"),
+    "dealing": ("another's", "twice", "in turn"),
     "divisor": ("times ranks", "own", "unsaid"),
     "advantages": ("per rank",),
     "exchanged": ("reward", "reference", "critic"),
