@@ -16,6 +16,7 @@ from harness.quantities import seconds
 if TYPE_CHECKING:
     from harness.planted.differences.files import Fault
     from harness.planted.hangs.outcome import Outcome as HangOutcome
+    from reports.progress import ProgressEvent
 
 app = typer.Typer(no_args_is_help=True, help="Planted faults: list them, run them, see what is found.")
 
@@ -90,11 +91,14 @@ def run(
         Literal["float32", "bfloat16", "float16"],
         typer.Option(help="the dtype of learner and engines in the parity suite"),
     ] = "float32",
+    cold: Annotated[
+        bool, typer.Option("--cold", help="use no engine that `harness up` keeps, in the parity suite")
+    ] = False,
     format: Format = "text",
 ) -> None:
     """Run planted faults and say what was found of each. Exits with 0 if all is as expected, else with 1."""
     if suite == "parity":
-        _parity(names or [], source, backends, dtype, out, format)
+        _parity(names or [], source, backends, dtype, out, cold, format)
     from harness.extras import need
     from harness.planted.hangs import files, lab, tables
 
@@ -119,8 +123,10 @@ def run(
     raise typer.Exit(0 if result.passed else 1)
 
 
-def _parity(names: list[str], source: str, backends: tuple[str, str], dtype: str, out: str, format: str) -> None:
-    """The planted faults of parity on warm engines; leaves with 0 when the score passes."""
+def _parity(
+    names: list[str], source: str, backends: tuple[str, str], dtype: str, out: str, cold: bool, format: str
+) -> None:
+    """The planted faults of parity; leaves with 0 when the score passes."""
     import tempfile
 
     from harness import config
@@ -137,7 +143,7 @@ def _parity(names: list[str], source: str, backends: tuple[str, str], dtype: str
     faults = [fault for fault in planted.values() if fault is not None]
     with tempfile.TemporaryDirectory(prefix="parity-faults-") as scratch:
         folder = _folder(out, fresh=True) or Path(scratch)
-        for one in outcomes(*backends, faults, scenario=scenario, out=folder):
+        for one in outcomes(*backends, faults, scenario=scenario, out=folder, cold=cold, progress=_told):
             rows.append(one)
             tables.print_outcome(one, aside=format != "text")
             tables.keep(rows, folder)
@@ -205,6 +211,12 @@ def _folder(out: str, *, fresh: bool = False) -> Path | None:
     except OSError as error:
         raise BadInput(f"{folder} cannot be made: {error.strerror}", fix="--out DIR") from error
     return folder.resolve()
+
+
+def _told(event: ProgressEvent) -> None:
+    """What a person must know of a suite's engines; its progress is the outcomes."""
+    if event.message and not event.side:
+        print(f"harness: {event.message}", file=sys.stderr)
 
 
 def _said(total: int) -> Any:

@@ -23,6 +23,8 @@ from harness.cluster.waiting import Waiting
 from harness.parity.runs.options import ParityOptions, RunOptions
 from harness.parity.runs.replay import run_replay
 from harness.parity.runs.run import run_parity, run_scenario
+from harness.planted.differences import files
+from harness.planted.differences.run import outcomes
 from harness.warm import pool, state, up
 from scenarios.planted import leftovers
 from scenarios.settings import Scenario
@@ -113,6 +115,21 @@ def test_a_bisection_over_settings_uses_them(options: ParityOptions, scenario: S
     found = json.loads((tmp_path / "out" / "bisect.json").read_text())
     assert found["results"] == [["sampling.temperature: 1 → 0.5"]]
     assert all(" (engines that were up): " in step["why"] for step in found["steps"]), found
+
+
+@pytest.mark.night
+def test_faults_that_leave_engines_alone_use_them(scenario: Scenario, tmp_path: Path) -> None:
+    faults = files.chosen(files.faults(), ["top-p-leaked", "trainer-mask-shifted"])
+    kept = up.up(["hf", "hf"], scenario, native=False, idle_s=3600, say=print)
+    try:
+        for number in range(2):  # the second suite finds what the first one left
+            told: list[str] = []
+            say = lambda event: told.append(event.message)  # noqa: E731, B023
+            rows = list(outcomes("hf", "hf", faults, scenario=scenario, out=tmp_path / str(number), progress=say))
+            assert all(row.named and row.party_right for row in rows) and len(rows) == 2
+            assert [line for line in told if line] == [f"warm: hf, hf, up since {kept.since}"]
+    finally:
+        up.down(print)
 
 
 @pytest.mark.night

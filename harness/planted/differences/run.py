@@ -1,4 +1,5 @@
-"""The planted faults of parity on warm engines: faults of one scenario share a baseline, each is run and judged."""
+"""The planted faults of parity, all on engines that are started once: faults of one scenario share a baseline, each is
+run and judged."""
 
 from __future__ import annotations
 
@@ -9,13 +10,14 @@ from pathlib import Path
 
 from harness import config, envs, verdict_file
 from harness.cluster.experiment import Experiment
-from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
 from harness.errors import HarnessError
 from harness.parity.attribution import attribute
 from harness.parity.facts.engines import suspect
 from harness.parity.runs import recording
+from harness.parity.runs.engines import cluster_for
+from harness.parity.runs.options import LaunchOptions, silent
 from harness.parity.verdict import judged
 from harness.planted.differences.damage import damage
 from harness.planted.differences.files import reproduced_by
@@ -61,6 +63,17 @@ def restarts(fault: Fault) -> bool:
     )
 
 
+def inside_engines(faults: Sequence[Fault]) -> str:
+    """Why these faults need engines of their own, in words; empty where they leave the engines as they are."""
+    for fault in faults:
+        scenario = " ".join(fault.scenario)
+        if fault.engine or "file" in fault.mapping or restarts(fault) or fault.stage not in ("coupled", "greedy"):
+            return f"the fault {fault.name} changes an engine"
+        if any(f" {section}" in f" {scenario}" for section in ("engine.", "model.", "rollout.mode=", "placement.")):
+            return f"the fault {fault.name} is for another engine ({scenario})"
+    return ""
+
+
 def outcomes(
     baseline: str,
     candidate: str,
@@ -70,11 +83,13 @@ def outcomes(
     out: Path,
     live: bool = True,
     device: str = "auto",
-    progress: Callable[[ProgressEvent], None] = lambda event: None,
+    cold: bool = False,
+    progress: Callable[[ProgressEvent], None] = silent,
 ) -> Iterator[Outcome]:
     """Run each fault that these two engines can have, judge it, and let live interventions prove its causes (`live`).
 
-    Recordings stay under `out`, by fault.
+    Recordings stay under `out`, by fault. Without `cold` engines that `harness up` keeps are used for faults that leave
+    engines as they are.
     """
     pair = (baseline, candidate)
     plans = planned(faults, pair)
@@ -82,8 +97,9 @@ def outcomes(
         return
     left = Side("baseline", baseline, envs.resolve(baseline), scenario, out / "baseline", READY)
     right = Side("candidate", candidate, envs.resolve(candidate), scenario, out / "candidate", READY)
-    with Cluster() as cluster:
-        experiment = Experiment(cluster, [left, right], progress=progress, device=device)
+    options = LaunchOptions(device=device, cold=cold, progress=progress)
+    with cluster_for([left, right], options, refused=inside_engines(faults)) as (cluster, warm):
+        experiment = Experiment(cluster, [left, right], progress=progress, device=device, warm=warm)
         experiment.begin(spare=_spare(faults, scenario))
         for number, (engines, groups) in enumerate(plans):
             if number:

@@ -17,7 +17,7 @@ from harness.parity.causes.registry import families
 from harness.planted.differences import files, tables
 from harness.planted.differences.damage import DAMAGES, damage
 from harness.planted.differences.outcome import Outcome, score, started_since
-from harness.planted.differences.run import planned
+from harness.planted.differences.run import inside_engines, planned
 from reports.model import EXIT_CODES, Cause, Finding, Verdict
 from scenarios.planted.differences import shapes
 from scenarios.planted.differences.catalog import FAMILIES, FAULTS, Fault, family, matches, named
@@ -363,3 +363,21 @@ def test_a_fault_that_is_planted_otherwise_in_half_precision_keeps_its_family() 
             half = fault.at("bfloat16")
             assert family(fault) == name and (half is None or family(half) == name)
     assert family(dataclasses.replace(FAULTS[0], name="mine")) == "your own"
+
+
+def test_what_a_fault_changes_in_an_engine_keeps_it_from_those_that_are_up() -> None:
+    chosen = {fault.name: fault for fault in FAULTS}
+    free = (
+        "loss-divided-unsaid",
+        "top-p-and-min-tokens",
+        "half-a-recording",
+        "fewer-samples",
+        "ranks-are-dealt-in-turn",
+    )
+    assert inside_engines([chosen[name] for name in free]) == ""
+    for name, why in {
+        "stale-cache": "the fault stale-cache changes an engine",
+        "dtype-auto": "the fault dtype-auto changes an engine",
+        "two-engines": "the fault two-engines is for another engine (engine.engines=2)",
+    }.items():
+        assert inside_engines([chosen["loss-divided-unsaid"], chosen[name]]) == why
