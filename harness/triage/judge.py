@@ -36,7 +36,7 @@ def triage(
     graph = build(evidence, comparison if ruling is None else None)
     case = Case(evidence, comparison if ruling is None else None, graph)
     ruling = ruling or _ask(case)
-    missing = _missing(evidence, comparison, ruling)
+    missing = _missing(evidence, comparison, graph, ruling)
     return Verdict(
         kind="triage",
         verdict=ruling.verdict,
@@ -137,7 +137,7 @@ def _party(one: Subject, why: str, frame: str = "") -> Party:
     )
 
 
-def _missing(evidence: Evidence, comparison: Comparison | None, ruling: Ruling) -> list[str]:
+def _missing(evidence: Evidence, comparison: Comparison | None, graph: Graph, ruling: Ruling) -> list[str]:
     found = [*ruling.missing, *(comparison.missing if comparison else ())]
     seen = {process.rank for process in evidence.processes if process.rank is not None}
     seen |= set(comparison.ranks) if comparison else set()
@@ -149,6 +149,8 @@ def _missing(evidence: Evidence, comparison: Comparison | None, ruling: Ruling) 
         )
     for process in evidence.processes:
         name = f"rank {process.rank}" if process.rank is not None else process.role or process.key
+        if not (one := graph.subjects[process.key]).alone:
+            name = one.label
         found += [f"{name}: {note}" for note in process.notes]
     found += evidence.notes
     found = list(dict.fromkeys(found))

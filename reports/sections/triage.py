@@ -6,6 +6,7 @@ Texts are cleaned here; a renderer only escapes for its own format.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -72,11 +73,12 @@ def victims(triage: Triage) -> list[Victims]:
     found = []
     for why, parties in groups.items():
         ranked = [one.rank for one in parties if one.rank is not None]
-        if len(ranked) == len(parties):
+        if len(set(ranked)) == len(parties):
             noun, who = "rank" if len(parties) == 1 else "ranks", ranks(ranked)
         else:
             noun = "process" if len(parties) == 1 else "processes"
-            names = [_who(one) for one in parties]
+            alike = Counter(map(_who, parties))
+            names = [name if alike[name := _who(one)] < 2 else f"{name} ({clean(one.key)})" for one in parties]
             who = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         found.append(Victims(len(parties), noun, who, why))
     return sorted(found, key=lambda group: -group.count)

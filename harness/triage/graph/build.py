@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
 from harness.triage.evidence import Evidence, Process
 from harness.triage.flight.model import Collective, Comparison, GroupState
@@ -54,6 +55,7 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
         )
         for one in evidence.processes
     }
+    subjects = _told_apart(subjects)
     names = edges.Names.of(evidence, comparison)
     for group in comparison.groups if comparison else ():
         for rank in {*group.ranks, *group.absent, *group.silent, *group.group.members}:
@@ -72,6 +74,16 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
     waits = tuple(wait for wait in found if not _passing(evidence, wait, subjects))
     sinks, cycles = components([(wait.waiter, wait.target) for wait in waits])
     return Graph(subjects, waits, tuple(sinks), tuple(map(tuple, cycles)))
+
+
+def _told_apart(subjects: dict[str, Subject]) -> dict[str, Subject]:
+    """Who is called as another one, or by a rank alone that another one has as well, as of a second engine."""
+    labels = Counter(one.label for one in subjects.values())
+    ranks = Counter(one.rank for one in subjects.values())
+    return {
+        key: replace(one, alone=labels[one.label] < 2 and (one.label != f"rank {one.rank}" or ranks[one.rank] < 2))
+        for key, one in subjects.items()
+    }
 
 
 def _passing(evidence: Evidence, wait: Wait, subjects: dict[str, Subject]) -> bool:

@@ -110,7 +110,9 @@ def _group(group: GroupState, names: Names, subjects: dict[str, Subject]) -> lis
         for other, why in list(reasons.items())[:MAX_TARGETS]:
             waiter, target = names.key(group, rank), names.key(group, other)
             if waiter != target:
-                because = f"{operation}: rank {other} {why}"
+                its = subjects.get(target)
+                who = f"rank {other}" if its is None or its.alone else its.label
+                because = f"{operation}: {who} {why}"
                 found.append(
                     Wait(
                         waiter,

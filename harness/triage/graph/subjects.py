@@ -54,6 +54,7 @@ class Subject:
     pending: Collective | None = None  # its oldest operation that is not done
     seen: bool = True  # False: a member that nobody has seen
     frame: str = ""
+    alone: bool = True  # no other process would be called as it is by its rank and role
 
     @property
     def role(self) -> str:
@@ -65,13 +66,16 @@ class Subject:
 
     @property
     def label(self) -> str:
-        """As a person calls it: "rank 1 (actor)", a role, a title, or host and pid."""
+        """As a person calls it: "rank 1 (actor)", a role, a title, or host and pid; with these where another process of
+        the evidence, as of a second engine, bears the same name."""
         name = f"rank {self.rank}" if self.rank is not None else ""
         role = self.role or (self.process.title if self.process else "")
         if role == "process" and self.process and not name:
             role = _program(self.process) or role
         if name:
-            return f"{name} ({role})" if role and role not in ("process", "rank") else name
+            told = [role] if role and role not in ("process", "rank") else []
+            told += [] if self.alone else [self.key]
+            return f"{name} ({', '.join(told)})" if told else name
         return f"{role} ({self.key})" if role else self.key
 
     @property

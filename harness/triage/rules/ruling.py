@@ -61,7 +61,8 @@ class Case:
         """ "rank 1 (actor) and rank 2"; of a job of several hosts "rank 1 on node7"."""
         several = len({process.host for process in self.evidence.processes}) > 1
         ends = [self.subject(key) for key in keys]
-        hosts = [f" on {one.process.host}" if several and one.process and one.rank is not None else "" for one in ends]
+        hosts = [f" on {one.process.host}" if several and one.process and one.rank is not None and one.alone else ""
+                 for one in ends]  # fmt: skip
         labels = [f"{one.label}{host}" for one, host in zip(ends, hosts, strict=True)]
         if len(labels) > 4:
             labels = [*labels[:3], f"{len(labels) - 3} more"]

@@ -152,3 +152,10 @@ def test_any_body_renders_and_round_trips(body):
     assert "<script" not in render(again, "html")
     if svg := triage_graph.svg(body):
         ElementTree.fromstring(svg)
+
+
+def test_victims_of_two_engines_that_bear_one_number_are_told_apart():
+    party = Party("node0:101", "waits in broadcast", 1, "process", "node0", 101)
+    two = [party, dataclasses.replace(party, key="node0:201", pid=201), dataclasses.replace(party, key="x", rank=2)]
+    [row] = triage_arrange.victims(dataclasses.replace(HUNG.triage, victims=two))
+    assert row.who == "rank 1 (node0:101), rank 1 (node0:201), rank 2"

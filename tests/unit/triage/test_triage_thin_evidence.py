@@ -335,3 +335,17 @@ def test_files_that_are_too_large_are_left_out_by_name(tmp_path: Path, monkeypat
     assert [one.pid for one in seen.processes] == [1, 2, 3]
     assert any("h-0.json cannot be read: it is larger" in note for note in seen.notes)
     assert any("h-4.json and what follows it is not read" in note for note in seen.notes)
+
+
+def test_ranks_of_two_engines_that_bear_one_number_are_told_apart_wherever_they_are_named() -> None:
+    """Two engines of two ranks each, whose second ranks wait for an order in a broadcast that nobody recorded."""
+    engines = [
+        dataclasses.replace(rank(number, stack, world=2), pid=100 * engine + number, role=role)
+        for engine, role in ((1, "process"), (2, "process"), (3, "rollout"))
+        for number, stack in ((0, "engine:19 queue.get"), (1, "engine:23 broadcast"))
+    ]
+    verdict = triage(evidence(process(10, "driver", "driver:43 queue.get"), *engines))
+    assert verdict.verdict == "INSUFFICIENT" and verdict.triage is not None
+    assert "rank 1 (node0:101), rank 1 (node0:201) and rank 1 (rollout)" in verdict.reason
+    assert "for whom rank 1 (node0:201) waits" in verdict.missing
+    assert len({node.label for node in verdict.triage.nodes}) == len(engines) + 1
