@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
+
+from reports.pipe import outlive_reader
 
 Cell = str | Text
 _GAP = 2  # between the columns of a table
@@ -34,12 +37,23 @@ _ASCII = {
 
 
 class Page:
-    """Writes onto a console, one whole line a call, at most `columns` (40 to 120) wide where the words allow it."""
+    """Writes onto a console, one whole line a call, at most `columns` (40 to 120) wide where the words allow it.
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    In a `with` block a reader that went away silences it (`reports.pipe`).
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console = console or Console()
+        self._reader = outlive_reader(console)
         self.columns = max(40, min(console.width, 120))
         self._unicode = (console.encoding or "").lower().startswith("utf")
+
+    def __enter__(self) -> Self:
+        self._reader.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._reader.__exit__(*raised)
 
     def line(self, text: Cell = "") -> None:
         """One line as it is: neither wrapped nor cut, so that a terminal wraps it and a pipe keeps it whole."""

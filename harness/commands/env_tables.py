@@ -7,7 +7,6 @@ from rich.text import Text
 
 from harness.envs import Check, Environment
 from reports.layout import Page
-from reports.pipe import outlive_reader
 from reports.text import clean
 
 _COLOURS = {"ok": "green", "failed": "bold red", "not run": "yellow"}
@@ -16,8 +15,7 @@ _HEAD = ("name", "engine", "version", "python", "device", "owned", "path")
 
 def print_environments(environments: list[Environment], console: Console | None = None) -> None:
     """One row an environment; how to get one when there is none."""
-    page = Page(console or Console())
-    with outlive_reader(page.console):
+    with Page(console) as page:
         if not environments:
             page.prose("No environments yet. They are made on first use, or now by: harness env create vllm")
             return
@@ -31,9 +29,8 @@ def print_environments(environments: list[Environment], console: Console | None 
 
 def print_checks(environment: Environment, checks: list[Check], console: Console | None = None) -> None:
     """One line a check, and below a failed one the command that fixes it."""
-    page = Page(console or Console())
     width = max((len(item.name) for item in checks), default=0)
-    with outlive_reader(page.console):
+    with Page(console) as page:
         page.path(clean(environment.python), Text(f"{clean(environment.name)}  ", "bold"))
         for item in checks:
             lead = Text.assemble(f"{item.name:{width}}  ", (f"{item.outcome:7}  ", _COLOURS[item.outcome]))

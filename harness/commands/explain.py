@@ -33,13 +33,10 @@ def explain(
         say(str(error))
     if format == "json":
         return show_json(found)
-    from rich.console import Console
 
     from reports.layout import Page
-    from reports.pipe import outlive_reader
 
-    page = Page(Console())
-    with outlive_reader(page.console):
+    with Page() as page:
         if names:
             for entry in found:
                 _print(page, entry)

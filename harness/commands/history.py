@@ -24,12 +24,10 @@ def list_(
     format: TextOrJson = "text",
 ) -> None:
     """List the last nights, each with how many cells had each status."""
-    from rich.console import Console
 
     from harness.nightly.history import History
     from reports.layout import Page
     from reports.nightly_model import NightRow
-    from reports.pipe import outlive_reader
     from reports.text import clean
 
     with History.at(history, create=False) as past:
@@ -44,8 +42,7 @@ def list_(
         told = ", ".join(f"{count} {status}" for status, count in night.cells.items()) or "no cell ran"
         told += "" if night.finished else "; not ended"
         rows.append((str(night.number), night.started, clean(night.matrix), clean(night.machine), told))
-    page = Page(Console())
-    with outlive_reader(page.console):
+    with Page() as page:
         page.table(("night", "started", "matrix", "machine", "cells"), rows)
 
 
@@ -74,11 +71,9 @@ def compare(
     format: TextOrJson = "text",
 ) -> None:
     """Compare two nights: the cells whose verdict or problems differ."""
-    from rich.console import Console
 
     from harness.nightly.history import History
     from reports.layout import Page
-    from reports.pipe import outlive_reader
     from reports.sections.nightly import compared
     from reports.text import clean, counted
 
@@ -87,8 +82,7 @@ def compare(
     if format == "json":
         return show_json(rows)
     verb = "differs" if len(rows) == 1 else "differ"
-    page = Page(Console())
-    with outlive_reader(page.console):
+    with Page() as page:
         for row in rows:
             page.prose(f"{clean(row.cell)}: {clean(row.first)} → {clean(row.second)}", rest="  ")
         page.prose(f"{counted(len(rows), 'cell')} {verb} between nights {first} and {second}")

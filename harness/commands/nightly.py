@@ -226,16 +226,14 @@ def _dry_run(history: str, name: str, chosen: list[Cell], resume: bool, place: P
 
 
 def _print_plan(tonight: Plan) -> None:
-    from rich.console import Console
-
     from reports.layout import Page
     from reports.sections.nightly import duration
     from reports.text import clean, counted
 
-    page = Page(Console())
-    for one in tonight.chosen:
-        known = "" if one.seen else " at most; it never ran"
-        page.prose(f"{clean(one.cell.name)}  {duration(one.estimate_s)}{known}")
-    for name, why in tonight.left_out:
-        page.prose(f"{clean(name)}  not run: {clean(why)}")
-    page.prose(f"{counted(len(tonight.chosen), 'cell')}, about {duration(tonight.estimate_s)} without second runs")
+    with Page() as page:
+        for one in tonight.chosen:
+            known = "" if one.seen else " at most; it never ran"
+            page.prose(f"{clean(one.cell.name)}  {duration(one.estimate_s)}{known}")
+        for name, why in tonight.left_out:
+            page.prose(f"{clean(name)}  not run: {clean(why)}")
+        page.prose(f"{counted(len(tonight.chosen), 'cell')}, about {duration(tonight.estimate_s)} without second runs")

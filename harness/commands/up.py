@@ -51,10 +51,8 @@ def ps(format: TextOrJson = "text") -> None:
     if not rows:
         print("No engines are up. Start some with: harness up vllm sglang")
         return
-    from rich.console import Console
 
     from reports.layout import Page
-    from reports.pipe import outlive_reader
     from reports.text import clean
 
     cells = []
@@ -63,8 +61,7 @@ def ps(format: TextOrJson = "text") -> None:
         memory, user = f"{row.memory_bytes / 2**20:.0f} MiB", f"pid {row.used_by}" if row.used_by else "-"
         values = row.backend, row.stage, row.version, row.pid, memory, row.since, ends, user
         cells.append([clean(value) for value in values])
-    page = Page(Console())
-    with outlive_reader(page.console):
+    with Page() as page:
         page.table(("backend", "stage", "version", "pid", "memory", "since", "ends in", "used by"), cells)
 
 

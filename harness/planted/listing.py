@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from reports.layout import Page
-from reports.pipe import outlive_reader
 from reports.text import clean
 from scenarios.planted.differences.catalog import Fault
 from scenarios.planted.hangs.catalog import Hang
@@ -46,9 +44,8 @@ def show_list(rows: list[dict[str, Any]], format: str) -> None:
     if format == "md":
         print(markdown(LIST, cells), end="")
         return
-    page = Page(Console())
     cells = [[clean(cell) for cell in row] for row in cells]
-    with outlive_reader(page.console):
+    with Page() as page:
         if page.fits(LIST, cells):
             page.table(LIST, cells)
             return

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from reports.layout import Page
-from reports.pipe import outlive_reader
 from reports.sections import answer
 from reports.sections import parity as arrange
 from reports.sections.terminal import doctor, parity
@@ -28,8 +27,8 @@ def show(subject: Verdict | Report, console: Console, *, verbose: bool) -> None:
     """Print it; the last line repeats the verdict with its exit code. A reader that closed the pipe is no error."""
     from reports.model import Verdict
 
-    with outlive_reader(console):
-        page, said = Page(console), answer.of(subject)
+    said = answer.of(subject)
+    with Page(console) as page:
         if isinstance(subject, Verdict):
             page.heading(arrange.heading(subject))
         else:

@@ -8,7 +8,6 @@ from rich.text import Text
 
 from reports.bisect_model import Bisection
 from reports.layout import Page
-from reports.pipe import outlive_reader
 from reports.sections import bisect as arrange
 from reports.text import clean
 
@@ -19,8 +18,7 @@ _STYLES = {"good": "green", "bad": "red", "skip": "yellow"}
 
 
 def show(found: Bisection, console: Console) -> None:
-    with outlive_reader(console):
-        page = Page(console)
+    with Page(console) as page:
         page.heading(f"bisection over {found.over}", f"bad: {clean(found.question)}")
         for number, call, subject, why, took in arrange.rows(found):
             page.prose(

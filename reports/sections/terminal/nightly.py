@@ -8,7 +8,6 @@ from rich.text import Text
 
 from reports.layout import Page
 from reports.nightly_model import Night
-from reports.pipe import outlive_reader
 from reports.sections import nightly as arrange
 from reports.text import clean
 
@@ -20,8 +19,7 @@ _STYLES = {"bad": "bold red", "warn": "bold yellow", "ok": "bold green", "known"
 
 def show(night: Night, console: Console, *, verbose: bool) -> None:
     """`verbose`: the cells that are as they were, too."""
-    with outlive_reader(console):
-        page = Page(console)
+    with Page(console) as page:
         page.heading(f"night {night.number} of {clean(night.matrix)}", clean(night.started))
         shown = list(night.results) if verbose else arrange.noteworthy(night)
         for one in shown:

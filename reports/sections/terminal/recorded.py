@@ -8,7 +8,6 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from reports.layout import Page
-from reports.pipe import outlive_reader
 from reports.sections import recorded as arrange
 from reports.text import clean
 
@@ -22,8 +21,7 @@ _GAP = 3  # chosen: columns between two of a table
 
 def show(run: RecordedRun, console: Console, *, verbose: bool) -> None:
     """`verbose`: every metric of each step."""
-    with outlive_reader(console):
-        page = Page(console)
+    with Page(console) as page:
         page.heading(f"recorded run: {arrange.title(run)}", "" if verbose else "--verbose prints every metric")
         _steps(page, *arrange.table(run, whole=verbose))
         page.line()
