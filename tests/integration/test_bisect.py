@@ -115,6 +115,7 @@ def test_what_makes_a_recorded_run_another_one(
     assert any("HF_HUB_DISABLE_TELEMETRY: not set → 1" in step["subject"] for step in found["steps"])
 
 
+@pytest.mark.night
 def test_the_command_as_it_is(good: Path, tmp_path: Path) -> None:
     """Each comparison in processes of its own, on Ray."""
     bad, out = tmp_path / "bad.toml", tmp_path / "out"

@@ -69,7 +69,7 @@ def test_every_socket_of_our_ray_is_on_loopback(tmp_path: Path, monkeypatch: pyt
     assert not {name: where for name, where in elsewhere.items() if where}
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("fails", [pytest.param(False, marks=pytest.mark.night), True])
 def test_temporary_files_of_actors_go_with_the_cluster(fails: bool) -> None:
     """And Ray's logs do, but for those of a run that failed: SGLang and vLLM leave files of every start."""
     with contextlib.suppress(LaunchFailed), Cluster() as cluster:

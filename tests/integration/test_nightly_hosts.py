@@ -34,6 +34,7 @@ def statuses(folder: Path) -> dict[str, tuple[str, str]]:
     return {one["cell"].partition("/")[0]: (one["status"], one["reason"]) for one in night["results"]}
 
 
+@pytest.mark.night
 def test_each_host_runs_a_cell_and_one_that_lacks_the_folder_is_named(hosts: lab.Hosts, tmp_path: Path) -> None:
     support.play(tmp_path, hf_hf="meet", hf_vllm="meet")
     hidden = tmp_path / "own"

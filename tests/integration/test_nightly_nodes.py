@@ -103,7 +103,10 @@ def test_a_cell_over_its_limit_leaves_no_process_and_is_tried_again(nights: Nigh
     assert support.running(str(nights.folder)) == []
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "SIGKILL"])
+@pytest.mark.parametrize(
+    "signum",
+    [pytest.param(signal.SIGINT, id="Ctrl-C", marks=pytest.mark.night), pytest.param(signal.SIGKILL, id="SIGKILL")],
+)
 def test_the_end_of_the_driver_ends_every_cell_and_the_night_is_resumed(nights: Nights, signum: int) -> None:
     support.play(nights.folder, hf_vllm="hang", hf_sglang="hang")
     process = nights.start()
@@ -121,6 +124,7 @@ def test_the_end_of_the_driver_ends_every_cell_and_the_night_is_resumed(nights: 
     )
 
 
+@pytest.mark.night
 def test_a_worker_that_is_killed_costs_its_cell_and_leaves_no_process(nights: Nights) -> None:
     support.play(nights.folder, hf_hf="hang")
     process = nights.start()
@@ -134,6 +138,7 @@ def test_a_worker_that_is_killed_costs_its_cell_and_leaves_no_process(nights: Ni
     nights.until_nothing_is_left()
 
 
+@pytest.mark.night
 def test_the_order_the_budget_and_the_needs_hold(nights: Nights) -> None:
     (nights.folder / "matrix.toml").write_text(
         support.MATRIX

@@ -44,6 +44,7 @@ def planted(recordings: Path) -> dict[str, Outcome]:
     return {outcome.fault.name: outcome for outcome in found}
 
 
+@pytest.mark.night
 def test_two_engines_are_the_same_run_whatever_their_own_seeds(equivalent: Verdict) -> None:
     assert equivalent.verdict == "EQUIVALENT", equivalent.reason
     assert equivalent.coverage["steps"] == 8 and equivalent.coverage["flips_beyond_margin"] == 0
@@ -51,6 +52,7 @@ def test_two_engines_are_the_same_run_whatever_their_own_seeds(equivalent: Verdi
     assert any("sampler" in item for item in equivalent.coverage["replaced"])
 
 
+@pytest.mark.night
 def test_every_check_of_a_whole_run_was_tested(equivalent: Verdict) -> None:
     assert equivalent.parity is not None
     untested = [check.name for check in equivalent.parity.checks if check.state == "not tested"]
@@ -59,12 +61,14 @@ def test_every_check_of_a_whole_run_was_tested(equivalent: Verdict) -> None:
     assert (untested, confirmed) == (["memory-growth"], [])  # which needs 16 steps
 
 
+@pytest.mark.night
 def test_learners_stay_bit_identical_while_their_weights_move(equivalent: Verdict) -> None:
     runs = [Run(equivalent.paths["run"] + f"/{side}") for side in ("baseline", "candidate")]
     digests = [[event["actor"] for event in run.events(kind="learner")] for run in runs]
     assert digests[0] == digests[1] and len(set(digests[0])) == 8
 
 
+@pytest.mark.night
 def test_nothing_of_ours_is_loaded_in_the_native_stage(equivalent: Verdict) -> None:
     for side in ("baseline", "candidate"):
         infos = Run(equivalent.paths["run"] + f"/{side}").events(kind="engine_info")
@@ -72,6 +76,7 @@ def test_nothing_of_ours_is_loaded_in_the_native_stage(equivalent: Verdict) -> N
         assert not {"sampler", "weight loader", "output log-probabilities"} & set(last["replaced"])
 
 
+@pytest.mark.night
 def test_the_weights_arrived_and_are_what_the_engine_computes_with(equivalent: Verdict) -> None:
     for side in ("baseline", "candidate"):
         syncs = list(Run(equivalent.paths["run"] + f"/{side}").events(kind="sync"))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from ppo_support import random_models, scenario
 
 from probes import format as recording
@@ -55,6 +56,7 @@ def trained(name: str, paths: dict[str, str], parts: list[slice], run_dir: Path)
     return found
 
 
+@pytest.mark.night
 def test_two_ranks_train_as_one(tmp_path: Path) -> None:
     paths = random_models(tmp_path)
     for name in ("actor", "critic"):

@@ -122,6 +122,7 @@ def test_an_actor_that_is_stopped_is_named_with_its_host(hosts: lab.Hosts, tmp_p
     assert "hostb" in verdict.reason and "SIGSTOP" in verdict.reason
 
 
+@pytest.mark.night
 def test_a_rank_that_joins_no_collective_is_named_by_the_watch_of_the_other_host(
     hosts: lab.Hosts, tmp_path: Path
 ) -> None:
@@ -197,6 +198,7 @@ class Comparison:
         return told
 
 
+@pytest.mark.night
 def test_a_token_that_the_cluster_does_not_have_is_refused_in_one_sentence(hosts: lab.Hosts, tmp_path: Path) -> None:
     """Ray itself says that all references to the actor were removed."""
     with lab.ray_cluster(hosts, tmp_path) as address:
@@ -207,9 +209,10 @@ def test_a_token_that_the_cluster_does_not_have_is_refused_in_one_sentence(hosts
     assert ended == 2 and "has no token" in said and "export RAY_AUTH_MODE=disabled" in said, said
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("pair", "by", "steps"),
-    [(("hf", "hf"), "resource", 2), pytest.param(("vllm", "sglang"), "label", 8, marks=pytest.mark.night)],
+    [(("hf", "hf"), "resource", 2), (("vllm", "sglang"), "label", 8)],
 )
 def test_learner_and_engines_on_two_hosts_are_equivalent(
     hosts: lab.Hosts, tmp_path: Path, pair: tuple[str, str], by: str, steps: int
@@ -230,6 +233,7 @@ def test_learner_and_engines_on_two_hosts_are_equivalent(
         assert ran == {"rollout": "hostb", **dict.fromkeys(roles, "hosta")}
 
 
+@pytest.mark.night
 def test_a_placement_that_cannot_be_is_one_sentence(hosts: lab.Hosts, tmp_path: Path) -> None:
     with lab.ray_cluster(hosts, tmp_path) as address:
         unknown = Comparison(hosts, tmp_path, address, engine="h100")

@@ -74,7 +74,9 @@ def submitted(folder: Path, environ: dict[str, str], mode: str) -> tuple[int, st
     return done.returncode, (folder / "log").read_text()
 
 
-@pytest.mark.parametrize(("mode", "code"), [("succeeds", 0), ("fails", 3), ("hangs", 86)])
+@pytest.mark.parametrize(
+    ("mode", "code"), [("succeeds", 0), pytest.param("fails", 3, marks=pytest.mark.night), ("hangs", 86)]
+)
 def test_the_exit_code_is_the_job_s_or_that_of_a_hang(
     tmp_path: Path, cluster: dict[str, str], mode: str, code: int
 ) -> None:
@@ -94,6 +96,7 @@ def test_a_cluster_that_is_not_there_is_said(tmp_path: Path, cluster: dict[str, 
     assert code == 1 and f"no job reached a Ray cluster at {address}; fix: ray start --head" in log, log
 
 
+@pytest.mark.night
 def test_a_node_that_never_joins_is_not_awaited_for_ever(cluster: dict[str, str]) -> None:
     environ = cluster | {"RAY_ADDRESS": "local"}
     code = [sys.executable, "-c", _node.ALL_NODES]

@@ -56,9 +56,8 @@ def gone(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
-@pytest.mark.parametrize(
-    ("signum", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.night)]
-)
+@pytest.mark.night
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_leaves_readable_events_and_no_process(
     tmp_path: Path, signum: signal.Signals, code: int
 ) -> None:
@@ -75,6 +74,7 @@ def test_an_interrupted_run_leaves_readable_events_and_no_process(
     assert len(list(run.frames(kind="rollout"))) >= 2 and run.incomplete
 
 
+@pytest.mark.night
 def test_a_role_that_is_killed_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
     process = start(tmp_path / "run")
     until(process, "step 0 ")

@@ -46,6 +46,7 @@ def test_one_engine_draws_and_trains_as_two_do(tmp_path: Path) -> None:
     assert syncs and all(event["ok"] and event["proof_engine"] in (0, 1) for event in syncs)
 
 
+@pytest.mark.night
 def test_one_of_two_engines_that_dies_ends_the_run(tmp_path: Path) -> None:
     process = start(tmp_path / "run", "--backend", "hf", "--set", "engine.engines=2")
     until(process, "step 0 ")

@@ -285,6 +285,7 @@ def test_a_ray_cluster_in_an_allocation(
     assert not left_over(tmp_path, after_s=60.0)
 
 
+@pytest.mark.night
 def test_a_node_that_will_fail_is_told_before_anything_starts(tmp_path: Path, slurm: dict[str, str]) -> None:
     setup = f"export GLOO_SOCKET_IFNAME=lo; {SETUP}"
     code, log, kept = submitted(

@@ -194,6 +194,7 @@ def test_their_engine_is_compared_their_check_confirms_and_their_format_prints(p
     assert Run(tmp_path / "run" / "candidate").manifest["backend"] == "theirs"
 
 
+@pytest.mark.night
 def test_their_cause_is_recognised_proven_by_their_trial_and_named_with_their_fix(python: Path, tmp_path: Path) -> None:
     words = ("parity", "hf", "bits", "--rollout-only", "--steps", "3", "--no-native", "--out", tmp_path / "run")
     code, out, err = harness(python, *words)
