@@ -136,46 +136,84 @@ def children(
     evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]
 ) -> tuple[list[Wait], dict[str, Subject]]:
     """A process that waits for its child to end; an engine's front that waits for its schedulers; an asyncio actor that
-    is asked for something and awaits its engine, which no stack shows."""
+    is asked for something and awaits its engine, which no stack shows; and whoever stands where an answer comes from a
+    process that it started, while one of those is held."""
     found = []
     waited = {wait.waiter for wait in known}
     asked = {wait.target: wait for wait in known if wait.layer in ("ray", "http")}
+    started: dict[tuple[str, int], list[Subject]] = {}
+    for one in subjects.values():
+        if one.process is not None and not one.launcher:
+            started.setdefault((one.process.host, one.process.ppid), []).append(one)
     for one in subjects.values():
         process = one.process
         if process is None or one.launcher or one.key in waited or one.pending is not None:
             continue
         awaits = one.key in asked and one.doing.idle
-        # An event loop that is run until its engine answers looks like code of its own that does nothing.
-        holds = one.rank is not None and one.doing.kind != "join" and _waits_for_child(one)
-        stands = one.key in asked and not one.progress and one.doing.kind in ("user", "unknown", "select", "queue")
-        if one.doing.kind not in ("join", "engine_call") and not awaits and not stands and not holds:
-            continue
+        calls = one.doing.kind in ("join", "engine_call")
         layer = "process" if one.doing.kind == "join" else "engine"
         parents = {process.pid} | (_passed_on(process, subjects) if awaits else set())
-        below = [
-            other
-            for other in subjects.values()
-            if other.process and other.process.host == process.host and other.process.ppid in parents
-            if not other.launcher
-        ]
-        several = sum(not other.gone for other in below) > 1
+        below = [other for pid in parents for other in started.get((process.host, pid), ())] if awaits or calls else []
+        several, busy = sum(not other.gone for other in below) > 1, any(other.progress for other in below)
         for other in below:
             its = other.process
             assert its is not None
-            if holds:
-                if other.blocked:
-                    found.append(Wait(one.key, other.key, "process", f"its child {its.pid} is {other.blocked}"))
-            elif awaits and its.engine and (other.blocked or not other.doing.idle):
-                # an idle engine has answered
-                found.append(_behind(asked[one.key], one, other, layer, f"its engine {its.pid} is not idle"))
-            elif stands and other.blocked:
-                found.append(_behind(asked[one.key], one, other, "engine", f"its child {its.pid} is held"))
-            elif layer == "process" and (_done(other) or (several and _rests(other))):
-                continue
-            elif not awaits and not stands:
+            if other.blocked and busy:
+                continue  # the one that advances may be who answers
+            if awaits:
+                if its.engine and (other.blocked or not other.doing.idle):  # an idle engine has answered
+                    found.append(_behind(asked[one.key], one, other, layer, f"its engine {its.pid} is not idle"))
+            elif not (layer == "process" and (_done(other) or (several and _rests(other)))):
                 because = f"{one.doing.op}: its child {its.pid}"
                 found.append(Wait(one.key, other.key, layer, because, operation=one.doing.op))
+        if _may_wait_below(one, one.key in asked):
+            for other in _held_below(one, started):
+                if other in below:
+                    continue  # its edge is drawn
+                assert other.process is not None
+                why = f"{other.process.pid}, which it started, is {other.blocked}"
+                found.append(
+                    _behind(asked[one.key], one, other, "engine", why) if one.key in asked
+                    else Wait(one.key, other.key, "process", why)
+                )  # fmt: skip
     return found, subjects
+
+
+# Kernel functions in which a process waits for another one of its host, through a pipe or for its end.
+_NEAR = re.compile("do_wait|pipe_read|unix_stream")
+
+
+def _may_wait_below(one: Subject, asked: bool) -> bool:
+    """It does nothing, in a place where the answer or the end of a process that it started is waited for. Of a process
+    without a rank, whom nobody asks for anything, only what it calls an engine for says so."""
+    if one.progress or one.blocked or one.gone or one.process is None:
+        return False
+    kind = one.doing.kind
+    if kind in ("join", "engine_call", "transition"):
+        return True
+    if asked and kind in ("user", "unknown", "select", "queue"):
+        return True  # an event loop that is run until its engine answers looks like code of its own that does nothing
+    if one.rank is None or one.doing.within("scheduler", "orders", "ray_idle", "http_server"):
+        return False  # it waits for orders
+    waits = one.process.samples and _NEAR.search(one.process.samples[-1].wchan)
+    return kind in ("select", "queue", "lock") or (kind in ("user", "unknown") and bool(waits))
+
+
+def _held_below(one: Subject, started: dict[tuple[str, int], list[Subject]]) -> list[Subject]:
+    """Processes that it started, itself or through others such as a shell, and that are held; none where another one of
+    them advances, for that may be who answers."""
+    found: list[Subject] = []
+    level, seen = [one], {one.key}
+    while level:
+        below = [other for each in level if each.process
+                 for other in started.get((each.process.host, each.process.pid), ())
+                 if other.key not in seen and not other.gone]  # fmt: skip
+        if any(other.progress for other in below):
+            return []
+        found += [other for other in below if other.blocked]
+        seen |= {other.key for other in below}
+        level = [other for other in below if not other.blocked]
+    return found
 
 
 def _behind(asked: Wait, one: Subject, child: Subject, layer: str, why: str) -> Wait:
@@ -203,11 +241,3 @@ def _passed_on(process: Process, subjects: dict[str, Subject]) -> set[int]:
         if one.process and (one.process.host, one.process.ppid) == (process.host, process.pid)
         if one.process.engine and one.doing.idle and not one.blocked
     }
-
-
-def _waits_for_child(one: Subject) -> bool:
-    """It does nothing, where the answer or the end of a child is waited for: a loader's queue, a pipe, waitpid."""
-    if one.progress or one.blocked or one.process is None:
-        return False
-    waits = any(sample.wchan == "do_wait" for sample in one.process.samples[-1:])
-    return one.doing.kind in ("select", "queue", "lock") or waits

@@ -32,7 +32,7 @@ def held(case: Case) -> Ruling | None:
     if not others and not case.graph.waiters(set(keys)) and not known:
         return None
     where = case.waited_in(keys)
-    reason = f"{case.names(keys)}: {first}" + (f"; others wait in {where}" if where else "")
+    reason = f"{case.names(keys)}{_of_whom(case, held)}: {first}" + (f"; others wait in {where}" if where else "")
     pids = " ".join(str(one.process.pid) for one in held if one.process)
     steps = {
         "stop": f"kill -CONT {pids}, and find out who stopped it",
@@ -48,6 +48,17 @@ def held(case: Case) -> Ruling | None:
         place=where or str(first),
         next=(steps[first.by], "the network is not to blame"),
     )
+
+
+def _of_whom(case: Case, held: list[Subject]) -> str:
+    """What the one process that is held calls itself, and who started it, where it is no rank: a tokenizer or a
+    scheduler is known by that."""
+    process = held[0].process
+    if process is None or len(held) > 1 or held[0].rank is not None:
+        return ""
+    parent = case.graph.subjects.get(f"{process.host}:{process.ppid}")
+    below = f"a child of {parent.label}" if parent is not None and not parent.launcher else ""
+    return "".join(f", {told}" for told in (process.title, below) if told)
 
 
 def _counts(case: Case, one: Subject) -> bool:

@@ -175,6 +175,8 @@ SLEEP = (
            culprits=("rollout",), frame="wake_up"),
     _alone("sleep-drain", "K8", "sleep waits for a request that was never counted out", "engine_sleep", "sleep",
            culprits=("rollout",), frame="sleep"),
+    _alone("sleep-scheduler", "K9", "wake_up asks a scheduler process that is stopped and records nothing",
+           "engine_sleep", "scheduler", culprits=("scheduler",)),
     _training("sleep-tp", "K8", "one of two engine ranks stands in its wake_up", "engine_sleep", "tp", culprits=(1,),
               frame="wake_up"),
 )  # fmt: skip
@@ -189,6 +191,17 @@ STATE = (
               frame="read_from_dead_disk"),
     _training("state-spawn", "K9", "uninterruptible sleep with the interpreter lock held", "process_state", "spawn",
               rank=1, frame="spawn_helper"),
+)  # fmt: skip
+
+STOPPED_CHILD = (
+    _training("child-stopped", "K9", "a rank reads the answer of its tokenizer process, which is stopped",
+              "stopped_child", "asked", rank=1, culprits=("tokenizer",)),
+    _training("child-behind-shell", "K9", "the same, and a shell is between the two", "stopped_child", "shell",
+              rank=0, culprits=("tokenizer",)),
+    _training("child-aside", "K4", "a rank has failed and stays; a child of its peer is stopped, and nobody waits "
+              "for it", "stopped_child", "aside", rank=1, culprits=(0,), frame="keep_alive"),
+    _training("child-elsewhere", "K4", "a rank waits for a file; its child is stopped, and the rank does not wait "
+              "for it", "stopped_child", "elsewhere", rank=1, frame="wait_for_model"),
 )  # fmt: skip
 
 RANK_ZERO = (
@@ -224,6 +237,8 @@ CONTROLS = (
     _control("long-checkpoint", "all ranks write a checkpoint for longer than the threshold", "checkpoint"),
     replace(_control("slow-kernel", "one rank's kernel runs longer than the threshold, and ends", "kernel", kind="K7"),
             condition="spin"),
+    Hang("slow-beside-stopped", "K7", "one rank is slow, and its child, for which nobody waits, is stopped",
+         _program("stopped_child"), ("--phase", "slow", "--stall", "{stall}"), 2, verdict="SLOW"),
     Hang("slow-stage", "K7", "a driver collects its children in order: the last ones are done, the first one works",
          _program("stages"), ("--stall", "{stall}"), verdict="SLOW"),
     _control("breakpoint", "one rank sits in the debugger", "breakpoint", verdict="HEALTHY"),
@@ -275,8 +290,7 @@ def conditions(hangs: Iterable[Hang]) -> tuple[Hang, ...]:
 
 
 HANGS: tuple[Hang, ...] = (
-    *TRIP_COUNT, *ORDER, *BRANCH, *DEAD, *RENDEZVOUS, *CONTROL_PLANE, *SLEEP, *STATE, *RANK_ZERO, *REFUSED, *CONTROLS,
-    *ASYNC,
-    *DUMPS,
+    *TRIP_COUNT, *ORDER, *BRANCH, *DEAD, *RENDEZVOUS, *CONTROL_PLANE, *SLEEP, *STATE, *STOPPED_CHILD,
+    *RANK_ZERO, *REFUSED, *CONTROLS, *ASYNC, *DUMPS,
 )  # fmt: skip
 VARIANTS = conditions(hang for hang in HANGS if not hang.condition)

@@ -3,7 +3,8 @@
 The engine is a process of its own with an HTTP front and one scheduler loop, as vLLM's and SGLang's servers have, and
 it records its transitions as spans, as our engine session records its calls. `wake`: the allocator's lock was taken by
 a snapshot that failed and did not give it back. `sleep`: the engine waits for running requests to end, and an aborted
-one was never counted out. `tp`: an engine of two ranks; one stands in its wake-up, the other in the barrier after it.
+one was never counted out. `scheduler`: its wake-up asks a scheduler process, which records nothing and is stopped.
+`tp`: an engine of two ranks; one stands in its wake-up, the other in the barrier after it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,8 +28,9 @@ from probes import install
 
 
 class Engine:
-    def __init__(self, recorder: install.Recorder, drain_leak: bool = False) -> None:
-        self.recorder, self.drain_leak = recorder, drain_leak
+    def __init__(self, recorder: install.Recorder, drain_leak: bool = False, stops: bool = False) -> None:
+        self.recorder, self.drain_leak, self.stops = recorder, drain_leak, stops
+        self.scheduler: subprocess.Popen[str] | None = None
         self.commands: queue.Queue[tuple[str, Future[str]]] = queue.Queue()
         self.allocator = threading.Lock()
         self.idle = threading.Condition()
@@ -52,8 +55,21 @@ class Engine:
 
     def wake_up(self) -> str:
         with self.recorder.span("wake_up"), self.allocator:
+            if self.stops:
+                self.ask_scheduler()
             time.sleep(0.05)
         return "awake"
+
+    def ask_scheduler(self) -> None:
+        if self.scheduler is None:
+            command = [sys.executable, __file__, "--role", "scheduler"]
+            self.scheduler = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        else:
+            self.scheduler.send_signal(signal.SIGSTOP)
+        assert self.scheduler.stdin is not None and self.scheduler.stdout is not None
+        self.scheduler.stdin.write("resume\n")
+        self.scheduler.stdin.flush()
+        self.scheduler.stdout.readline()
 
     def event_loop(self) -> None:
         while True:
@@ -111,8 +127,8 @@ def recording(role: str, rank: int = 0, world: int = 1) -> install.Recorder:
 
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("--role", choices=["trainer", "engine"], default="trainer")
-    arguments.add_argument("--phase", choices=["wake", "sleep", "tp"], default="wake")
+    arguments.add_argument("--role", choices=["trainer", "engine", "scheduler"], default="trainer")
+    arguments.add_argument("--phase", choices=["wake", "sleep", "scheduler", "tp"], default="wake")
     asked = arguments.parse_args()
     if asked.phase == "tp":
         import toy
@@ -127,9 +143,12 @@ def main() -> None:
                     print(f"rank {toy.RANK}: {error}", file=sys.stderr, flush=True)
             wake_together(engine)
     elif asked.role == "engine":
-        engine = Engine(recording("rollout"), drain_leak=asked.phase == "sleep")
+        engine = Engine(recording("rollout"), asked.phase == "sleep", asked.phase == "scheduler")
         serve(engine)
         engine.event_loop()
+    elif asked.role == "scheduler":
+        for line in sys.stdin:
+            print(line, end="", flush=True)
     else:
         recorder = recording("trainer")
         command = [sys.executable, __file__, "--role", "engine", "--phase", asked.phase]

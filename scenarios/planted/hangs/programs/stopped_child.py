@@ -1,0 +1,86 @@
+"""K9: a process is stopped that takes no part in any group: a rank's tokenizer, a child of the rank.
+
+`asked`: the rank reads its answer from a pipe. `shell`: the same, and a shell is between the two. Where nobody waits
+for the stopped process, it is no culprit: `aside`, another rank has failed and stays; `elsewhere`, its own rank waits
+for a file; `slow`, its rank is slow in every step, and the run ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import toy
+
+STRIKES = 4
+
+
+class Tokenizer:
+    """A process that answers each line with a line."""
+
+    def __init__(self, *, shell: bool) -> None:
+        command = [sys.executable, __file__, "--phase", "tokenizer"]
+        if shell:
+            command = ["sh", "-c", f"{' '.join(command)}; exit $?"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pid = int(self.ask("pid"))
+
+    def ask(self, line: str) -> str:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline()
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        print(os.getpid() if line == "pid\n" else len(line), flush=True)
+
+
+def keep_alive() -> None:
+    while True:
+        time.sleep(1)
+
+
+def wait_for_model(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.1)
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser()
+    phases = ["asked", "shell", "aside", "elsewhere", "slow", "tokenizer"]
+    arguments.add_argument("--phase", choices=phases, default="asked")
+    arguments.add_argument("--rank", type=int, default=1)
+    arguments.add_argument("--stall", type=float, default=5.0)
+    asked = arguments.parse_args()
+    if asked.phase == "tokenizer":
+        serve()
+        return
+    toy.setup()
+    mine = asked.rank == toy.RANK
+    tokenizer = Tokenizer(shell=asked.phase == "shell") if mine else None
+    module = toy.model()
+    for step in range(8):
+        if tokenizer is not None and (step < STRIKES or asked.phase in ("asked", "shell")):
+            tokenizer.ask(f"prompt {step}")
+        if step == STRIKES and asked.phase == "elsewhere" and mine:
+            wait_for_model(Path("/nonexistent/model.complete"))
+        if step == STRIKES and asked.phase == "aside" and not mine:
+            keep_alive()
+        toy.train_step(module, toy.batch(step))
+        if step == STRIKES - 1 and tokenizer is not None:
+            os.kill(tokenizer.pid, signal.SIGSTOP)
+        if asked.phase == "slow":
+            time.sleep(0.6 * asked.stall if mine else 0)
+    if tokenizer is not None:
+        os.kill(tokenizer.pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
