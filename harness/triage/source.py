@@ -1,14 +1,15 @@
 """What the program text says about the place where a process stands, where that file can be read here.
 
-Six questions, answered from the syntax tree and never guessed: is a line inside an `except` or `finally`, under an
-`if` that asks for the rank, in a loop without an end, or behind a loop that holds another line; does its function hand
-something on, does the line wait for a device? A file that is absent, too large, or does not have the frame's function
-at that line (it changed since) answers nothing.
+Seven questions, answered from the syntax tree and never guessed: is a line inside an `except` or `finally`, under an
+`if` that asks for the rank, in a loop without an end, in one that goes on after an error, or behind a loop that holds
+another line; does its function hand something on, does the line wait for a device? A file that is absent, too large, or
+does not have the frame's function at that line (it changed since) answers nothing.
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -53,6 +54,47 @@ def endless_loop(frame: Frame) -> bool:
     return bool(loops) and isinstance(loops[-1], ast.While) and ast.unparse(loops[-1].test) in ("True", "1")
 
 
+def outlives_error(frames: Sequence[Frame]) -> int:
+    """The line of an `except` that catches every error of a call in these frames (innermost first), after which a loop
+    around it goes on; 0 without one."""
+    for at, frame in enumerate(frames):
+        body = _function(frame)
+        for node in ast.walk(body) if body is not None else ():
+            if not isinstance(node, ast.Try) or not any(_holds(part, frame.line) for part in node.body):
+                continue
+            handler = next(filter(_catches_all, node.handlers), None)
+            if handler is None or _leaves(handler, ast.Raise) or _ENDS & _called(handler):
+                continue
+            again = _in_loop(frame, node) and not _leaves(handler, ast.Return, ast.Break)
+            if again or any(_in_loop(outer) for outer in frames[at + 1 :]):
+                return handler.lineno
+    return 0
+
+
+_ENDS = frozenset({"exit", "_exit", "abort"})  # the process
+
+
+def _catches_all(handler: ast.ExceptHandler) -> bool:
+    return handler.type is None or any(
+        isinstance(node, ast.Name) and node.id in ("Exception", "BaseException") for node in ast.walk(handler.type)
+    )
+
+
+def _leaves(handler: ast.ExceptHandler, *how: type[ast.stmt]) -> bool:
+    return any(isinstance(node, how) for part in handler.body for node in ast.walk(part))
+
+
+def _in_loop(frame: Frame, within: ast.AST | None = None) -> bool:
+    """Whether a loop of its function holds a frame's line, and `within` with it."""
+    body = _function(frame)
+    return any(
+        isinstance(node, (ast.For, ast.While, ast.AsyncFor))
+        and any(_holds(part, frame.line) for part in node.body)
+        and (within is None or node.lineno < getattr(within, "lineno", 0))
+        for node in (ast.walk(body) if body is not None else ())
+    )
+
+
 # Calls by which a thread ends the wait of another one.
 _HANDS_ON = frozenset({
     "put", "put_nowait", "send", "send_bytes", "set_result", "set_exception", "set", "notify", "notify_all", "release",
@@ -91,6 +133,7 @@ def _called(body: ast.AST) -> set[str]:
     return {one.attr for one in functions if isinstance(one, ast.Attribute)}
 
 
+@lru_cache(maxsize=4096)
 def behind_loop(frame: Frame, other: Frame) -> int:
     """The line of a loop that holds `other` and that `frame`, in the same function, has left; 0 without one."""
     body = _function(frame)

@@ -44,7 +44,8 @@ def habit(flight: Flight) -> Habit | None:
         return None
     (group, op), times = found
     names = flight.groups[group].name, op, flight.groups[runs[-1].group].name, runs[-1].op
-    return Habit(*names, times=times, counts=_counts(flight, calls))
+    cut = runs[-1].length == 1 < len(runs) and (group, op) == runs[-2].what
+    return Habit(*names, times=times, cut=cut, counts=_counts(flight, calls))
 
 
 def _begun(runs: list[_Run]) -> tuple[tuple[int, str], int] | None:

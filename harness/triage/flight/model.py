@@ -77,6 +77,7 @@ class Habit:
     now_group: str
     now_op: str
     times: int
+    cut: bool = False  # what it left out is the rest of a run of equal operations: it had begun with it
     counts: dict[tuple[str, int, str], int] = field(default_factory=dict)
 
     @property

@@ -28,7 +28,7 @@ def left_loop(case: Case) -> Ruling | None:
     if peers and len(ends) > len(waiters) and all(_passive(one) for one in ends):
         where = case.waited_in(one.key for one in ends)
         why = f"runs {where}, to which {len(ends)} others do not come"
-        return _trip({one.key: why for one in waiters}, case, where)
+        return trip({one.key: why for one in waiters}, case, where)
     past = {one.key: line for one in ends if (line := _left(one, waiters))}
     past |= {one.key: 0 for one in ends if one.key not in past and one.doing.kind in ("finished", "ray_idle")}
     if not past:
@@ -39,10 +39,11 @@ def left_loop(case: Case) -> Ruling | None:
         + f", and is {case.subject(key).state()}"
         for key, line in past.items()
     }
-    return _trip(why_past, case, where)
+    return trip(why_past, case, where)
 
 
-def _trip(why: dict[str, str], case: Case, where: str) -> Ruling:
+def trip(why: dict[str, str], case: Case, where: str) -> Ruling:
+    """K1: some ranks went round a loop more or less often than the others."""
     return Ruling(
         "HUNG",
         f"a different number of collectives: {case.names(why)} {next(iter(why.values()))}",

@@ -10,7 +10,9 @@ from harness.triage.flight.compare import usual_side
 from harness.triage.flight.model import GroupState, Mismatch
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names, mismatch, title
+from harness.triage.graph.worlds import same_world
 from harness.triage.places import match, users
+from harness.triage.rules.absence import trip
 from harness.triage.rules.nodes import ping, severed, together
 from harness.triage.rules.ruling import Case, Ruling
 from reports.model import Wait
@@ -180,18 +182,22 @@ def _inversions(case: Case) -> Iterator[tuple[tuple[str, ...], list[Wait]]]:
 
 def inverted(case: Case) -> Ruling | None:
     """K2: a ring of waits over several groups. Each rank is as right as the others, and nobody is named, unless one
-    alone does what it never did before at that point."""
+    alone does what it never did before at that point; K1 where one alone has left the loop of all others, or is alone
+    in it."""
     for members, waits in _inversions(case):
+        if (ruling := _out_of_step(case, waits)) is not None:
+            return ruling
         steps = [
             next((wait for wait in waits if wait.waiter == key and wait.target == after), None)
             for key, after in zip(members, (*members[1:], members[0]), strict=True)
         ]
         told = "; ".join(f"{case.names([step.waiter])} in {step.place}" for step in steps if step)
         why = _departed(case, members)
-        nobody = "" if why else "; a cycle, in which nobody is the single culprit"
+        who = (f"; {case.names(why)} alone departs from what it did every time before" if why
+               else "; a cycle, in which nobody is the single culprit")  # fmt: skip
         return Ruling(
             "HUNG",
-            f"groups are used in different orders: {told}{nobody}",
+            f"groups are used in different orders: {told}{who}",
             "K2",
             why,
             cycle=() if why else members,
@@ -206,13 +212,61 @@ def inverted(case: Case) -> Ruling | None:
     return None
 
 
+def _out_of_step(case: Case, waits: list[Wait]) -> Ruling | None:
+    """One rank of a ring that has left a loop in which the others go round, or goes round while they have left it, by
+    the program's text. Two ranks have no majority: the others that stand in that loop or behind it have, and each rank
+    of the world must be seen."""
+    places = {one.key: _place(one) for one in case.graph.subjects.values() if one.rank is not None}
+    pairs = {(places.get(wait.target, ()), places.get(wait.waiter, ())): wait for wait in waits}
+    for (left, goes), wait in pairs.items():
+        line = _behind(left, goes)
+        its = case.subject(wait.target).process
+        size = its.world_size if its else case.comparison.world_size if case.comparison else None
+        world = {key: case.subject(key).rank for key in places if same_world(case.subject(key).process, its)}
+        if not line or len(set(world.values())) != size or not all(places[key] for key in world):
+            continue
+        past = [key for key in world if _behind(places[key], goes) == line]
+        inside = [key for key in world if _behind(left, places[key]) == line]
+        if past == [wait.target] and len(inside) > 1:
+            how = f"has left the loop at line {line}, in which {len(inside)} others go round"
+        elif inside == [wait.waiter] and len(past) > 1 and _together(case, past):
+            how = f"goes round the loop at line {line}, which {len(past)} others have left"
+        else:
+            continue
+        [key] = past if len(past) == 1 else inside
+        return trip({key: f"{how}, and is {case.subject(key).state()}"}, case, wait.place)
+    return None
+
+
+def _place(one: Subject) -> tuple[Frame, ...]:
+    """The user's frames of the operation that a rank is in, as its recorder has them; else those of its stack, where
+    that waits for it or for its device."""
+    frames = one.pending.frames if one.pending is not None else ()
+    if not frames and one.doing.kind in ("collective", "device"):
+        frames = _main_frames(one)
+    return tuple(frame for frame in frames if users(frame))
+
+
+def _together(case: Case, keys: list[str]) -> bool:
+    """Whether all of them wait in one operation. A host that runs ahead of its device has left a loop in which its
+    device still is, and then proves nothing."""
+    pending = [case.subject(key).pending for key in keys]
+    return len({(one.group, one.seq) for one in pending if one}) == 1 and all(pending)
+
+
+def _behind(place: tuple[Frame, ...], other: tuple[Frame, ...]) -> int:
+    lines = (source.behind_loop(mine, its) for mine in place for its in other)
+    return next((line for line in lines if line), 0)
+
+
 def _departed(case: Case, members: tuple[str, ...]) -> dict[str, str]:
     """The one of a ring that does something else than whenever its operations were as they are now, and why; {} where
     it may be right.
 
     What all ranks do for the first time, an evaluation or a checkpoint, is no mistake of the one that does it. So the
     others of the ring must do what they always did, and so must all ranks beside it: those outside the ring that do the
-    same work, as the ranks of another replica do.
+    same work, as the ranks of another replica do. Without any, the rank must have begun what it always did, have left
+    the rest out, and be where it comes to after an error by the program's text: no other rank can have told it to.
     """
     habits = case.comparison.habits if case.comparison else {}
     odd = [key for key in members if key in habits and not habits[key].kept]
@@ -220,7 +274,8 @@ def _departed(case: Case, members: tuple[str, ...]) -> dict[str, str]:
         return {}
     own = habits[odd[0]]
     beside = [key for key, its in habits.items() if key not in members and its.alike(own)]
-    if not beside or not all(habits[key].kept for key in beside):
+    handler = source.outlives_error(_place(case.subject(odd[0]))) if own.cut and not beside else 0
+    if not (beside or handler) or not all(habits[key].kept for key in beside):
         return {}
     titles = {state.group.name: title(state) for state in case.groups}
     then, now = (
@@ -228,8 +283,9 @@ def _departed(case: Case, members: tuple[str, ...]) -> dict[str, str]:
     )
     return {
         odd[0]: f"is in {now}, where it ran {then} {own.times} times out of {own.times} before; "
-        f"{case.names(beside)} beside it did as always"
-    }
+        + (f"{case.names(beside)} beside it did as always" if beside else
+           f"its program goes on after any error there, by the `except` at line {handler}")
+    }  # fmt: skip
 
 
 def wedged(case: Case) -> Ruling | None:

@@ -124,6 +124,21 @@ ORDER = (
               "named", "replicas", "evaluation", rank=2, world=4, culprits=(), cycle=(2, 3)),
 )  # fmt: skip
 
+PAIRS = (
+    _training("pair-short", "K1", "one trainer rank of two has a batch less, and waits at the end", "pairs", "short",
+              rank=3, world=4, frame="rounds"),
+    _training("pair-long", "K1", "one trainer rank of two has a batch more, and all others wait at the end", "pairs",
+              "long", rank=2, world=4, frame="rounds"),
+    _training("pair-swallowed", "K2", "one engine rank of two swallows an error and waits for the next order", "pairs",
+              "swallowed", rank=1, world=4, frame="serve"),
+    _training("pair-apart", "K2", "a batch less, where only the two trainer ranks share a loop: either may be wrong, "
+              "and nobody is named", "pairs", "apart", rank=3, world=4, culprits=(), cycle=(0, 2, 3)),
+    _training("pair-cut", "K2", "one engine rank of two decides that it is done, which may be right: nobody is named",
+              "pairs", "cut", rank=1, world=4, culprits=(), cycle=(0, 1)),
+    _training("pair-both", "K2", "one engine rank of two swallows an error, and its peer does something new: nobody is "
+              "named", "pairs", "both", rank=1, world=4, culprits=(), cycle=(0, 1)),
+)  # fmt: skip
+
 BRANCH = (
     _training("branch-timeout", "K3", "one scheduler's clock gives a batch up that its peer runs", "engine_tp",
               "timeout", rank=1, frame="event_loop"),
@@ -290,7 +305,7 @@ def conditions(hangs: Iterable[Hang]) -> tuple[Hang, ...]:
 
 
 HANGS: tuple[Hang, ...] = (
-    *TRIP_COUNT, *ORDER, *BRANCH, *DEAD, *RENDEZVOUS, *CONTROL_PLANE, *SLEEP, *STATE, *STOPPED_CHILD,
+    *TRIP_COUNT, *ORDER, *PAIRS, *BRANCH, *DEAD, *RENDEZVOUS, *CONTROL_PLANE, *SLEEP, *STATE, *STOPPED_CHILD,
     *RANK_ZERO, *REFUSED, *CONTROLS, *ASYNC, *DUMPS,
 )  # fmt: skip
 VARIANTS = conditions(hang for hang in HANGS if not hang.condition)

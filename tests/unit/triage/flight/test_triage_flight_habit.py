@@ -61,3 +61,12 @@ def test_ranks_do_the_same_work_where_their_calls_are_as_many() -> None:
     one, behind, other = found("tttw" * 12), found(("tttw" * 12)[:-3]), found("ttw" * 16)
     assert one.alike(one) and one.alike(behind) and behind.alike(one)
     assert not one.alike(other) and not one.alike(replace(one, counts={}))
+
+
+@pytest.mark.parametrize(
+    ("last", "kept", "cut"),
+    [("tw", False, True), ("tttw", True, False), ("tttt", False, False), ("w", False, False), ("tt", True, False)],
+)
+def test_only_a_run_that_was_begun_can_be_cut(last: str, kept: bool, cut: bool) -> None:
+    its = found("tttw" * (LEAST + 2) + last)
+    assert (its.kept, its.cut) == (kept, cut)
