@@ -162,7 +162,9 @@ def unseen(case: Case) -> Ruling | None:
         f"nothing says for whom {states} wait{'' if len(who) > 1 else 's'}",
         missing=tuple(f"for whom {one.label} waits" for one in who[:8]),
         next=(
-            "run under harness watch, which records groups and open spans",
+            "give each wait for an answer a timeout, and say in its error who was asked"
+            if any(one.process and one.process.beat for one in who)
+            else "run under harness watch, which records groups and open spans",
             "allow native stacks: run as root or with CAP_SYS_PTRACE",
         ),
     )
