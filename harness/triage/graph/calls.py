@@ -218,7 +218,7 @@ def _held_below(one: Subject, started: dict[tuple[str, int], list[Subject]]) -> 
 
 def _behind(asked: Wait, one: Subject, child: Subject, layer: str, why: str) -> Wait:
     """Who is asked waits for its child in turn."""
-    return Wait(one.key, child.key, layer, f"{asked.because}; {why}", operation=asked.operation)
+    return Wait(one.key, child.key, layer, f"{asked.because}; {why}", operation=asked.place)
 
 
 def _done(one: Subject) -> bool:

@@ -51,10 +51,10 @@ def held(case: Case) -> Ruling | None:
 
 
 def _of_whom(case: Case, held: list[Subject]) -> str:
-    """What the one process that is held calls itself, and who started it, where it is no rank: a tokenizer or a
-    scheduler is known by that."""
+    """What the one process that is held calls itself, and who started it, where it is no trainer's rank: a tokenizer or
+    a scheduler is known by that."""
     process = held[0].process
-    if process is None or len(held) > 1 or held[0].rank is not None:
+    if process is None or len(held) > 1 or (held[0].rank is not None and not process.engine):
         return ""
     parent = case.graph.subjects.get(f"{process.host}:{process.ppid}")
     below = f"a child of {parent.label}" if parent is not None and not parent.launcher else ""
