@@ -143,6 +143,7 @@ def test_a_tensor_parallel_rank_that_dies_at_its_start_is_told_in_its_own_words(
     assert gone(processes) == []
 
 
+@pytest.mark.night
 def test_a_tensor_parallel_rank_that_is_killed_is_named(tmp_path: Path) -> None:
     process = start(tmp_path / "run", "--backend", "vllm", "--set", "engine.tensor_parallel=2")
     until(process, "step 0 ")

@@ -67,37 +67,49 @@ def wait_until(true: Callable[[], Any]) -> None:
 def test_warm_and_cold_say_the_same_and_down_leaves_nothing(
     options: ParityOptions, scenario: Scenario, tmp_path: Path
 ) -> None:
-    own = RunOptions(overrides=options.overrides, steps=options.steps)
     cold = run_parity("hf", "hf", options, out=tmp_path / "cold", cold=True)
-    said: list[str] = []
-    kept = up.up(["hf", "hf"], scenario, idle_s=3600, say=said.append)
+    kept = up.up(["hf", "hf"], scenario, idle_s=3600, say=print)
     try:
         told: list[str] = []
-        for number in range(2):  # the second one finds what the first one left
-            told.clear()
-            warm = run_parity(
-                "hf", "hf", options, out=tmp_path / f"warm-{number}", progress=lambda event: told.append(event.message)
-            )
-            assert warm.verdict == cold.verdict == "EQUIVALENT"
-            assert warm.parity is not None and cold.parity is not None
-            assert warm.parity.metrics == cold.parity.metrics and warm.parity.floor == cold.parity.floor
-            assert [line for line in told if line] == [f"warm: hf, hf, up since {kept.since}"]
-            assert warm.figures["warm"] is True and cold.figures["warm"] is False
-            manifest = json.loads((tmp_path / f"warm-{number}" / "candidate" / "run.json").read_text())
-            assert manifest["warm"] == {"since": kept.since, "started_anew": {}}
+        warm = run_parity("hf", "hf", options, out=tmp_path / "warm", progress=lambda event: told.append(event.message))
+        assert warm.verdict == cold.verdict == "EQUIVALENT"
+        assert warm.parity is not None and cold.parity is not None
+        assert warm.parity.metrics == cold.parity.metrics and warm.parity.floor == cold.parity.floor
+        assert [line for line in told if line] == [f"warm: hf, hf, up since {kept.since}"]
+        assert warm.figures["warm"] is True and cold.figures["warm"] is False
+        manifest = json.loads((tmp_path / "warm" / "candidate" / "run.json").read_text())
+        assert manifest["warm"] == {"since": kept.since, "started_anew": {}}
         assert [row.stage for row in up.listed(pytest.fail)] == ["coupled", "coupled", "native", "native"]
+    finally:
+        there = state.below(kept.keeper.pid)
+        up.down(print)
+    assert len(there) > 4 and not [one for one in there if one.alive]
+    assert up.listed(pytest.fail) == []
+
+
+@pytest.mark.night
+def test_one_comparison_after_another_a_run_and_a_replay_use_them(
+    options: ParityOptions, scenario: Scenario, tmp_path: Path
+) -> None:
+    own = RunOptions(overrides=options.overrides, steps=options.steps)
+    kept = up.up(["hf", "hf"], scenario, idle_s=3600, say=print)
+    told: list[str] = []
+    tell = lambda event: told.append(event.message)  # noqa: E731
+    try:
+        pairs = [run_parity("hf", "hf", options, out=tmp_path / str(number), progress=tell) for number in range(2)]
+        assert [one.verdict for one in pairs] == ["EQUIVALENT", "EQUIVALENT"]
+        assert pairs[0].parity is not None and pairs[1].parity is not None
+        assert pairs[0].parity.metrics == pairs[1].parity.metrics
+        assert [line for line in told if line] == [f"warm: hf, hf, up since {kept.since}"] * 2
         told.clear()
-        recorded = run_scenario("ppo-tiny", own, out=tmp_path / "run", progress=lambda one: told.append(one.message))
+        recorded = run_scenario("ppo-tiny", own, out=tmp_path / "run", progress=tell)
         assert [line for line in told if line] == [f"warm: hf, up since {kept.since}"]
         told.clear()
-        replayed = run_replay(recorded, out=tmp_path / "replay", progress=lambda one: told.append(one.message))
+        replayed = run_replay(recorded, out=tmp_path / "replay", progress=tell)
         assert f"warm: hf, up since {kept.since}" in told and replayed.figures["warm"] is True
         assert replayed.verdict == "EQUIVALENT"
     finally:
-        there = state.below(kept.keeper.pid)
-        up.down(said.append)
-    assert len(there) > 4 and not [one for one in there if one.alive]
-    assert up.listed(pytest.fail) == []
+        up.down(print)
 
 
 @pytest.mark.night

@@ -8,6 +8,8 @@ from harness.doctor.facts import Facts
 from harness.doctor.gather.processes import Leftover
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem, check, duration
 
+_AGENTS = ("ray::Dashboard", "ray::RuntimeEnv")  # beside each raylet, no worker of a job
+
 
 @check("leftover-engines", "processes", host=True)
 def engines(facts: Facts, asked: Asked) -> Iterator[Outcome]:
@@ -47,13 +49,15 @@ def engines(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 @check("leftover-ray", "processes", host=True)
 def ray(facts: Facts, asked: Asked) -> Iterator[Outcome]:
-    """Lists Ray's processes. Error for workers whose raylet has ended, info for a cluster that runs here and
-    was not asked for, and for processes that have ended and whose parent has not collected them."""
+    """Lists Ray's processes. Error for workers whose raylet has ended, a warning for its agents, which hold no GPU.
+    Info for a cluster that runs here and was not asked for, and for processes that have ended and whose parent has not
+    collected them."""
     assert facts.processes is not None
     every = [item for item in facts.processes.found if item.kind == "ray"]
     ended = [item for item in every if item.zombie]
     found = [item for item in every if not item.zombie]
-    orphans = [item for item in found if item.orphan and item.title.startswith("ray::")]
+    agents = [item for item in found if item.orphan and item.title.startswith(_AGENTS)]
+    orphans = [item for item in found if item.orphan and item.title.startswith("ray::") and item not in agents]
     daemons = [item for item in found if not item.title.startswith("ray::")]
     outcomes: list[Outcome] = []
     if orphans:
@@ -64,6 +68,16 @@ def ray(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                 _shown(orphans),
                 "they hold memory and GPUs of a cluster that is gone",
                 f"kill {_pids(orphans)}",
+            )
+        )
+    if agents:
+        outcomes.append(
+            Problem(
+                "warning",
+                "agents of a Ray cluster outlived their raylet",
+                _shown(agents),
+                "they hold memory and ports of a cluster that is gone",
+                f"kill {_pids(agents)}",
             )
         )
     if daemons and facts.shell and not asked.joined:

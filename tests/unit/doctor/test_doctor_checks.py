@@ -22,6 +22,8 @@ DOWN = (*LOOPBACK, Interface("ib0", False, False), Interface("eth0", True, False
 BRIDGED = (*LOOPBACK, Interface("eth0", True, False, ("10.0.0.1",)), Interface("docker0", True, False, ("172.17.0.1",)))
 SCHEDULER = Leftover(77, "sglang::scheduler_TP0", "engine", 9000.0, orphan=True)
 RAYLET = Leftover(80, "raylet", "ray", 9000.0, orphan=False)
+IDLE = Leftover(82, "ray::IDLE", "ray", 9000.0, orphan=True)
+AGENT = Leftover(82, "ray::DashboardAgent", "ray", 9000.0, orphan=True)
 EXPANDABLE = "max_split_size_mb:128,expandable_segments:True"
 UNDEFINED = "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2E"
 SOON = str(int(time.time()) + 600)
@@ -133,6 +135,8 @@ PLANTED: list[tuple[str, dict[str, Any], str, str]] = [
     ("allocator", {"software": given(PYTORCH_CUDA_ALLOC_CONF=EXPANDABLE)}, "warning", "sleep mode"),
     ("leftover-engines", {"processes": {"found": (SCHEDULER,)}}, "error", "kill 77"),
     ("leftover-ray", {"processes": {"found": (RAYLET,)}}, "info", "80"),
+    ("leftover-ray", {"processes": {"found": (IDLE,)}}, "error", "kill 82"),
+    ("leftover-ray", {"processes": {"found": (AGENT,)}}, "warning", "kill 82"),
 ]  # fmt: skip
 
 
