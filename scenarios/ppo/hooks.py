@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scenarios.engines.engine import Part
 from scenarios.plants import Injection
 from scenarios.ppo import advantages
+from scenarios.session import RolloutResult
 
 SYNC = "sync"
 
@@ -62,6 +63,10 @@ class Hooks:
     def whiten(self, rows: list[NDArray[np.float32]], ranks: int) -> list[NDArray[np.float32]]:
         """The advantages of a whole batch, normalised."""
         return advantages.whiten(rows)
+
+    def joined(self, result: RolloutResult) -> RolloutResult:
+        """What the engines answered, in the order of the samples."""
+        return result
 
     def split(self, items: Iterable[Any], ranks: int) -> list[list[Any]]:
         """Consecutive shares of as equal a size as can be; later ones may be empty."""

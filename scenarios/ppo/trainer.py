@@ -198,7 +198,8 @@ class Trainer:
         digest = weights.combine(weights.digests(parts))
         self._recorder.event("data", step=step, prompts=digest, samples=numbers)
         with self._recorder.span("rollout", step=step):
-            result = call(self._session, self._draw, requests, step=step, version=self.version, guide=guide)
+            answers = call(self._session, self._draw, requests, step=step, version=self.version, guide=guide)
+        result = self._hooks.joined(answers)
         used = result.used
         if [number for number, _, _ in used] != numbers:
             raise EngineError("the engine answered other samples than those it was asked for, or in another order")

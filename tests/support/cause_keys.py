@@ -10,7 +10,7 @@ from reports.model import Cause, CauseKey
 def key(name: str) -> CauseKey:
     """STALE_WEIGHTS(a, b) as its family and its parts."""
     family, _, parts = name.removesuffix(")").partition("(")
-    many = parts.endswith(" tensors") or parts == "one update behind"
+    many = parts.endswith((" tensors", " behind", " versions")) or parts.startswith("frozen at version")
     return CauseKey(family, tuple(filter(None, parts.split(", "))), many)
 
 

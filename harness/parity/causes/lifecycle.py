@@ -46,7 +46,7 @@ LIFECYCLE = CauseFamily(
     rules=(
         Turn(
             used_asleep,
-            "ranks",
+            "mispaired",
             "a record too: with weights of another version an engine differs in every way that the others read",
         ),
     ),

@@ -9,10 +9,13 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.trainer import MADE, SCORED
 from harness.parity.causes.turns import Intervention, Turn
+from harness.parity.facts.agreement import batches
 from harness.parity.facts.divergence import ROLLOUT, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence, Source
-from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
+from harness.parity.facts.explanation import Explained, Explanation, among, and_runs, keys_of, when
+from harness.parity.facts.order import TOLD
 from harness.parity.facts.prompts_seen import PERMUTED
 from harness.parity.interventions.situation import LEAST, Named, Situation, Tried
 from reports.model import RESIDUE, Cause, Proof
@@ -20,7 +23,37 @@ from scenarios.bench.case import Symptoms
 
 MOST = 0.98  # of a step's differing responses that have another owner
 FEWEST = 2  # one response that is another's may be a short one by chance
-TOLD = 20  # tokens that agree, with their log-probabilities
+
+
+def mispaired(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Samples that were trained on with each other's responses, though their engines recorded their own. That prompts
+    did not change places with them is seen by the digest of what was trained on."""
+    for side in e.sides:
+        paired = {step for step, agrees in batches(side.recording) if agrees} if side.exchanged else set()
+        steps = sorted((step, one) for step, one in side.exchanged.items() if step in paired)
+        if not steps:
+            continue
+        affected = np.array([(step, sample) for step, one in steps for sample in one.samples], np.int64)
+        compared = sum(one.compared for _, one in steps)
+        shown = f"{len(affected)} of {compared} samples were trained on with the response that an engine recorded for "
+        shown += "another one of the step, token for token and one to one, after these samples' own prompts"
+        if all(one.by_engine for _, one in steps):
+            shown += "; they stand one engine after the other, and are numbered by place"
+        differing = np.unique(keys_of(np.concatenate([affected, e.found(Kind.TRAINED.of(side.name))])))
+        left = len(differing) - len(affected)
+        yield Explanation(
+            Cause.of(
+                ORDER.key(),
+                side.name,
+                f"samples are trained on with the responses of others {when(e, affected[:, 0])}: the {side.name}'s "
+                "answers are paired with other prompts where they are put together, after its engines recorded them",
+                shown,
+                {"samples": affected[:50].tolist()},
+                [Proof("match responses trained on by their tokens", len(differing), left, "samples")],
+            ),
+            (*keys((Kind.TRAINED, *SCORED), side.name), *MADE),
+            and_runs(affected),
+        )
 
 
 def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
@@ -151,6 +184,7 @@ ORDER = CauseFamily(
     alone="its proof finds each response, whole, under another sample number",
     prompts={PERMUTED: ()},
     rules=(
+        Turn(mispaired, "ranks", "of another sample's response the learner's numbers say nothing about an engine"),
         Turn(permuted, "data_type", "whole responses of others are looked for where no record says why tokens differ"),
     ),
     interventions=(

@@ -14,7 +14,6 @@ from harness.parity.facts.explanation import Explained, Explanation, from_step, 
 from harness.parity.facts.rank_answers import odd_rank
 from harness.parity.facts.rank_faults import RankFault, What
 from reports.model import Cause
-from reports.text import figure
 
 MADE = (Kind.EXPERIENCE.of(), Kind.REWARD.of(), Kind.LEARNER.of(), Kind.LOSS.of())
 SCORED = (Kind.ENGINE, Kind.CHOICE, Kind.DRIFT, Kind.BEHIND)  # what a rank's own weights change of its samples
@@ -103,16 +102,15 @@ def one_rank(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def scaled_gradients(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Gradients that are as many times the other run's as there are ranks. Which run has the right ones is not told."""
+    """Gradients that are the other run's, but for a divisor that ranks explain."""
     parted, found = e.learners.parted, e.learners.scaled
     if parted is None or found is None or not len(so_far.left(Kind.LEARNER.of())):
         return
-    name, one, two, factor = found
-    text = f"on an equal batch and by equal weights {name} of step {parted} is {figure(one)} in the baseline and "
-    text += f"{figure(two)} in the candidate, {figure(factor)} times: the number of ranks"
-    summary = f"gradients depend on the number of ranks in one of the runs, from step {parted} on"
-    details = {"side": "", "ranks": [], "roles": [], "steps": [parted]}
-    yield Explanation(Cause.of(TRAINER.key(What.DIVISOR), "trainer", summary, text, details), MADE, from_step(parted))
+    summary = f"gradients depend on the number of ranks in {f'the {found.side}' if found.side else 'one of the runs'}, "
+    summary += f"from step {parted} on"
+    details = {"side": found.side, "ranks": [], "roles": [], "steps": [parted]}
+    cause = Cause.of(TRAINER.key(What.DIVISOR), "trainer", summary, found.text, details)
+    yield Explanation(cause, MADE, from_step(parted))
 
 
 TRAINER = CauseFamily(

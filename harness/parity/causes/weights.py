@@ -4,6 +4,7 @@ only the steps of those weight versions differ is one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen
@@ -14,7 +15,7 @@ from harness.parity.facts.explanation import Explained, Explanation, from_step, 
 from harness.parity.facts.sync_record import SyncRecord
 from harness.parity.facts.systematic import ROUGHER
 from reports.model import Cause, CauseKey, Proof
-from reports.text import counted, figure
+from reports.text import counted, figure, listed
 
 SINGLE = 3  # so many tensors are named one by one; more are named together
 
@@ -138,7 +139,8 @@ def not_loaded(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """An engine that is nearer to the learner's weights before the last update, and no further from them than rounding
-    explains: which of its tensors are old no log-probability says."""
+    explains: which of its tensors are old no log-probability says. In float32 the proofs also tell one that loads
+    nothing any more, and falls behind further."""
     for side in e.sides:
         kind = Kind.BEHIND.of(side.name)
         if kind not in e.first or not len(so_far.left(kind)):
@@ -149,19 +151,20 @@ def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             now, then, allowed = found.now, found.before, ROUGHER * rounding
             shown = f"mean distance from float32 with the learner's weights {figure(now)} nats, with those before "
             shown += f"{figure(then)}; the learner rounds by {figure(rounding)}"
+            key, summary = ONE_BEHIND, BEFORE.format(f"the {side.name}'s engine")
         else:
             record = side.sync
             now, then = record.distances[record.behind[0]]
             rounding, allowed = 0.0, e.tolerance.value
-            shown = f"{counted(len(record.behind), 'proof')} of {len(record.distances)} say so"
+            key, summary, shown = _older(side, record, allowed)
         if not then <= allowed:
             continue
         before, after = (max(0.0, distance - rounding) for distance in (now, then))
         yield Explanation(
             Cause.of(
-                ONE_BEHIND,
+                key,
                 side.name,
-                f"from step {first} on the {side.name}'s engine computes with weights before the learner's last update",
+                f"from step {first} on {summary}",
                 f"{place.context}; {shown}",
                 {"now": now, "before": then},
                 [Proof("hold it against the learner's weights before the last update", before, after, "nats a token")],
@@ -170,6 +173,25 @@ def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
             from_step(first),
         )
+
+
+def _older(side: Side, record: SyncRecord, allowed: float) -> tuple[CauseKey, str, str]:
+    """What the proofs say of the weights that an engine computes with: its cause, a summary, and the evidence."""
+    held = record.older(allowed)
+    number = record.furthest.get(min(held, default=-1))
+    engine = f"the {side.name}'s engine" if number is None else f"engine {number} of the {side.name}"
+    counts = Counter(held.values())
+    frozen = [version for version, count in counts.items() if count > 1]
+    if None in counts:
+        shown = f"{counted(len(record.behind), 'proof')} of {len(record.distances)} are nearer to the version before"
+        return STALE_WEIGHTS.key("earlier versions", many=True), f"{engine} computes with earlier weights", shown
+    if not frozen:
+        shown = f"{counted(len(held), 'proof')} of {len(record.distances)} say so"
+        return ONE_BEHIND, BEFORE.format(engine), shown
+    after = [version for version, older in held.items() if older == frozen[0]][1:]
+    shown = f"the {counted(len(after), 'sync')} after it (version {listed(after)}) did not change what it computes"
+    key = STALE_WEIGHTS.key(f"frozen at version {frozen[0]}", many=True)
+    return key, f"{engine} is frozen at weight version {frozen[0]}", shown
 
 
 def _without(e: Evidence, side: Side, steps: set[int], versions: tuple[int, ...]) -> list[Proof]:
@@ -240,6 +262,7 @@ WEIGHTS = CauseFamily(
         Turn(altered_weights, "stale_weights", "the same record: what did not arrive, then what arrived otherwise"),
     ),
 )
+BEFORE = "{} computes with weights before the learner's last update"
 ONE_BEHIND = STALE_WEIGHTS.key("one update behind", many=True)
 
 FAMILIES = (STALE_WEIGHTS, WEIGHTS)

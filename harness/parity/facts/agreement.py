@@ -263,6 +263,13 @@ def _versions(recording: Recording) -> Iterator[str]:
 
 def _batches(recording: Recording) -> Iterator[str]:
     """Digests of what was trained on against the experience."""
+    for step, agrees in batches(recording):
+        if not agrees:
+            yield f"the experience of step {step} is not that of which the learner has the digest"
+
+
+def batches(recording: Recording) -> Iterator[tuple[int, bool]]:
+    """(step, whether the learner's digest of what it trained on is that of the recorded prompts and experience)."""
     if recording.hashed_by != weights.HASH:
         return
     order = {event.get("step"): event.get("samples") for event in recording.all("data")}
@@ -274,8 +281,8 @@ def _batches(recording: Recording) -> Iterator[str]:
         if tables[0] is None or tables[1] is None:
             continue
         made = batch_digest(tables[0], tables[1], order.get(step))
-        if made is not None and made != told:
-            yield f"the experience of step {step} is not that of which the learner has the digest"
+        if made is not None:
+            yield step, made == told
 
 
 def batch_digest(rollout: Table, experience: Table, order: Any) -> str | None:

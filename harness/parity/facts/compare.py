@@ -4,6 +4,7 @@ against learner.
 
 from __future__ import annotations
 
+from harness.parity.facts import order
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.experience import experiences
 from harness.parity.facts.gaps import TOKENS
@@ -31,6 +32,9 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
         follows = drawn[0] if e.mode == "replay" else drawn[1]
         e.guided = bool(follows.fields.get("guided"))
         rollouts(e, drawn[0], drawn[1], trained)
+        for side, own, experience in zip(e.sides, drawn, trained, strict=True):
+            if own is not None and experience is not None:
+                order.exchanged(side, drawn[0] if e.guided else own, own, experience)
         if trained[0] is not None and trained[1] is not None:
             experiences(e, trained[0], trained[1])
         elif e.train:

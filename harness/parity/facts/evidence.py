@@ -26,6 +26,7 @@ from harness.parity.facts.margin_counts import Margins
 from harness.parity.facts.memory import Held, recorded
 from harness.parity.facts.metrics import Mismatch
 from harness.parity.facts.native_result import NativeResult
+from harness.parity.facts.order import Exchange
 from harness.parity.facts.rank_faults import RankFault, rank_faults
 from harness.parity.facts.ranks import Ranks
 from harness.parity.facts.repeated import SecondRun
@@ -67,6 +68,7 @@ class Side:
     native_prompts: Prompts = field(default_factory=lambda: Prompts())
     margins: Margins = field(default_factory=Margins)
     sync: SyncRecord = field(default_factory=SyncRecord)
+    exchanged: dict[int, Exchange] = field(default_factory=dict)  # step -> whose responses were trained on
     collisions: Collisions | None = None  # of the native stage
 
     @cached_property
@@ -155,6 +157,14 @@ class Far:
     columns: tuple[np.ndarray, ...] = ()
 
 
+class OtherDivisor(NamedTuple):
+    """Gradients of equal weights on an equal batch that another divisor of the loss explains. `side`: the run that
+    does not divide by the mini-batch's tokens; empty where that is not told."""
+
+    side: str
+    text: str
+
+
 @dataclass
 class Learners:
     """Learner against learner: the steps of each run's updates, those that are equal, and where they part."""
@@ -165,7 +175,7 @@ class Learners:
     confounded: str = ""
     followed: int | None = None  # they trained on other tokens
     reordered: int | None = None  # they took the samples in another order
-    scaled: tuple[str, float, float, float] | None = None  # a norm of gradients, both values, the factor between them
+    scaled: OtherDivisor | None = None
     losses_differ: dict[str, int] = field(default_factory=dict)  # in their last digits: loss -> its first step
 
 

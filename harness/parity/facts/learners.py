@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
 
 from harness.parity.facts.confounders import CUTS
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence import Evidence, OtherDivisor
+from harness.parity.facts.experience import ROUNDINGS, SPACING
 from harness.parity.facts.gaps import BATCH, CRITIC, LOSSES, NORMS
 from harness.recordings.store import Recording
 from probes.format import mapping, number
 from reports.model import Place
+from reports.text import figure
 
 # Equal updates have equal losses; where a framework sums those of its micro-batches in another order, this much apart.
 SAME_LOSS = 1e-6  # relative; a loss of normalised advantages cancels to nearly nothing, so this is absolute as well:
@@ -19,6 +24,10 @@ NO_LOSS = 1e-7  # as said above
 # A step records the mean norm over its updates, of which all but the first have other weights by then. Measured over
 # two updates of a loss that was divided by two: the norms were halved but for 2e-6 (actor) and 2e-4 (critic) of them.
 SAME_NORM = 1e-2
+# A sum of absolute values times one factor; 2e-8 was measured in float32, over two ranks. In half precision each
+# gradient is rounded, and so is what it is made of: `ROUNDINGS` of its type.
+SAME_SIZE = 1e-5
+SPREAD = 4  # times as far apart as that: ranks of which each has a factor of its own
 # Which digest parts first says where the runs parted.
 _DIGESTS = (("batch", "experience"), ("actor", "train"), ("critic", "train"))
 
@@ -95,16 +104,55 @@ def _only_cut(e: Evidence) -> bool:
     return all(one.finding.name in CUTS for one in e.confounders)
 
 
-def _scaled(e: Evidence, step: int) -> tuple[str, float, float, float] | None:
-    """A norm of the gradients of equal weights on an equal batch that is as many times the other run's as there are
-    ranks; the norm of one sum, however many ranks make it. None where none is."""
+def _scaled(e: Evidence, step: int) -> OtherDivisor | None:
+    """How gradients of equal weights on an equal batch are each other's times a factor that ranks explain: on each rank
+    another one, or all of them as many times the other run's as there are ranks. None where they are not."""
+    return _own_divisors(e, step) or _times_ranks(e, step)
+
+
+def _own_divisors(e: Evidence, step: int) -> OtherDivisor | None:
+    """Each rank's gradient before the sum, held against that of the same samples in the other run: where a rank divides
+    by its own tokens and not by the mini-batch's, the factor is the ratio of the two, on each rank another. Only the
+    first update is asked: later ones have other weights."""
+    allowed = max(SAME_SIZE, ROUNDINGS * SPACING.get(e.tolerance.dtype, 0.0))
+    for role in ("actor", "critic"):
+        one, two = (side.ranks.updates.get((step, role), {}) for side in e.sides)
+        if len(one) < 2 or set(one) != set(two) or any(one[rank].samples[:1] != two[rank].samples[:1] for rank in one):
+            continue
+        tokens = np.array([each.tokens[0] for each in one.values()], np.float64)
+        sizes = np.array([[by[rank].size[0].sum() for rank in one] for by in (one, two)])
+        if not (tokens > 0).all() or not (np.isfinite(sizes) & (sizes > 0)).all():
+            continue
+        factors, shares = sizes[1] / sizes[0], tokens.sum() / tokens
+        if np.ptp(shares) <= SPREAD * allowed * shares.max():
+            continue  # ranks of as many tokens: all have one factor
+        for side, factor in (("candidate", factors), ("baseline", 1 / factors)):
+            times = factor / shares
+            for how, by in (("sum", 1.0), ("mean", 1 / len(one))):
+                if (np.abs(times / by - 1) <= allowed).all():
+                    text = f"by equal weights and of equal samples the {role}'s gradients of the first update of step "
+                    text += f"{step} are {_listed(factors)} times the baseline's on ranks {_listed(one)}, which have "
+                    text += f"{_listed(tokens)} of the mini-batch's {tokens.sum():.0f} response tokens; the {side} "
+                    text += f"applies the {how} of its ranks' means, each over that rank's own tokens"
+                    return OtherDivisor(side, text)
+    return None
+
+
+def _listed(values: Iterable[float]) -> str:
+    return " and ".join(f"{one:.4g}" for one in values)
+
+
+def _times_ranks(e: Evidence, step: int) -> OtherDivisor | None:
+    """The norm of one sum, however many ranks make it."""
     factors = {times for side in e.sides for times in (side.ranks.world, 1 / side.ranks.world) if times != 1}
     told = [[one for one in side.recording.all("step") if one.get("step") == step] for side in e.sides]
     for name in NORMS if all(told) else ():
         one, two = (number(mapping(events[0].get("metrics")).get(name)) for events in told)
         for factor in sorted(factors):
             if one > 0 and abs(two / (one * factor) - 1) <= SAME_NORM:
-                return name, one, two, factor
+                text = f"on an equal batch and by equal weights {name} of step {step} is {figure(one)} in the baseline "
+                text += f"and {figure(two)} in the candidate, {figure(factor)} times: the number of ranks"
+                return OtherDivisor("", text)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Responses under other sample numbers: whose response is it that a sample has?
+"""Responses under other sample numbers: whose response is it that a sample has, or was trained on with?
 
 A response is known by its tokens together with their log-probabilities, as far as the runs can show it: in a guided run
 up to its first difference (there the guide takes over), else to its end.
@@ -6,7 +6,8 @@ up to its first difference (there the guide takes over), else to its end.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,9 +15,19 @@ from harness.parity.facts.align import Match, equal_rows, first_difference
 from harness.recordings.tables import Rows, Table
 
 if TYPE_CHECKING:
-    from harness.parity.facts.evidence import Evidence
+    from harness.parity.facts.evidence import Evidence, Side
 
+TOLD = 20  # tokens: fewer may be another sample's by chance
 MOST = 2_000  # differing samples of a step; a step in which more differ says no more
+
+
+class Exchange(NamedTuple):
+    """Samples of one step that were trained on with each other's responses. `by_engine`: each has the response of its
+    place among those of the first engine, then the next one's."""
+
+    samples: tuple[int, ...]
+    compared: int  # samples of the step
+    by_engine: bool
 
 
 def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
@@ -52,6 +63,30 @@ def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
             like.append(int(match.sample[source]))
             length = max(length, n)
         found.append((b.step, int(match.sample[row]), length, told, like))
+
+
+def exchanged(side: Side, source: Table, own: Table, experience: Table) -> None:
+    """Note in `side.exchanged` the samples of a step that were trained on with each other's responses. `source`: the
+    rollout whose responses are trained on, which in a guided run is the baseline's; `own`: the side's."""
+    output, tokens = source.rows("output"), experience.rows("tokens")
+    if output is None or tokens is None:
+        return
+    match = Match.of(source.sample, experience.sample)
+    wrong = np.flatnonzero(~equal_rows(output, match.a, tokens, match.b))
+    drawn, trained = (
+        Counter(_bytes(rows, row) for row in index[wrong].tolist())
+        for rows, index in ((output, match.a), (tokens, match.b))
+    )
+    if drawn != trained or tokens.lengths[match.b[wrong]].sum() < TOLD:
+        return
+    engine = dict(zip(own.sample.tolist(), own.rank.tolist(), strict=True))
+    places = np.array(sorted(range(len(match.sample)), key=lambda at: engine.get(int(match.sample[at]), 0)), np.int64)
+    joined = len({*engine.values()}) > 1 and bool(equal_rows(output, match.a[places], tokens, match.b).all())
+    side.exchanged[own.step] = Exchange(tuple(match.sample[wrong].tolist()), len(match.sample), joined)
+
+
+def _bytes(rows: Rows, row: int) -> bytes:
+    return rows.row(row).astype(np.int64).tobytes()
 
 
 def _scored(table: Table, output: Rows) -> Rows | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 # So many times nearer, on average, to one version of the learner's weights than to the other. Rounding that no update
 # knows of moves an engine from the one as far as from the other: it would have to follow the update to feign this.
@@ -43,11 +45,26 @@ class SyncRecord:
     proof_beyond: dict[int, float] = field(default_factory=dict)  # version -> proof beyond the tolerance
     # In float32: version -> mean distance of the engine from the learner's weights, and from those before; nats.
     distances: dict[int, tuple[float, float]] = field(default_factory=dict)
+    still: set[int] = field(default_factory=set)  # of these, syncs that did not change what the engine computes
+    furthest: dict[int, Any] = field(default_factory=dict)  # the number of the engine that they are about, or None
 
     @property
     def behind(self) -> list[int]:
         """Versions of which the engine computes with the one before."""
         return [version for version, (now, before) in self.distances.items() if NEARER * before < now]
+
+    def older(self, allowed: float) -> dict[int, int | None]:
+        """Version -> the older one that the engine computes with instead; None where it is an unknown one. `allowed`:
+        the distance of equal weights."""
+        held: dict[int, int | None] = {}
+        for before, version in pairwise(sorted(self.versions)):
+            now, then = self.distances.get(version, (0.0, 0.0))
+            if version in self.behind and then <= allowed:
+                held[version] = before
+            elif not now <= allowed:
+                stays = version in self.still and self.furthest.get(before) == self.furthest[version]
+                held[version] = held.get(before) if stays else None
+        return held
 
     @property
     def untold(self) -> list[int]:

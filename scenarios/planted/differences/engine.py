@@ -43,6 +43,7 @@ PLANTS: dict[str, type[Plant]] = {
     "names_exchanged": weights.NamesExchanged,
     "digests_repeated": weights.DigestsRepeated,
     "keep_cache": weights.CacheKept,
+    "put_back": weights.PutBack,
     "drawn_before_sync": weights.DrawnBeforeSync,
     "kept_copy": inside.KeptCopy,
     "bent": inside.Bent,

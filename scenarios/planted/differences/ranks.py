@@ -6,7 +6,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -53,6 +53,30 @@ def divided(role: Any, settings: Mapping[str, Any]) -> None:
     """Losses are divided by the number of ranks once more, and what they are said to be divided by stays."""
     backward = role.optimizer.backward
     role.optimizer.backward = lambda loss: backward(loss / role.parallel.world_size)
+
+
+def averaged(role: Any, settings: Mapping[str, Any]) -> None:
+    """Losses are means over this rank's own tokens, of which the ranks' mean is applied, and what they are said to be
+    divided by stays. Only the optimizer of now is altered, which a `reset` replaces."""
+    optimizer, train = role.optimizer, role.train
+    apply = optimizer.step
+    factors: Iterator[float] = iter(())
+
+    def planted(step: int, shares: list[Any]) -> Any:
+        nonlocal factors
+        own = [role.parallel.world_size * sum(len(one.response) for one in share.samples) for share in shares]
+        factors = iter([share.count / tokens for share, tokens in zip(shares, own, strict=True)])
+        return train(step, shares)
+
+    def scaled(*given: Any) -> float:
+        factor = next(factors)
+        for parameter in optimizer._parameters:
+            if parameter.grad is not None:
+                parameter.grad *= factor
+        norm: float = apply(*given)
+        return norm
+
+    optimizer.step, role.train = scaled, planted
 
 
 def revision(role: Any, settings: Mapping[str, Any]) -> None:

@@ -3,15 +3,20 @@ how it shares samples among its ranks."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from scenarios.planted.differences.responses import numbered
 from scenarios.plants import Injection
 from scenarios.ppo.advantages import whiten
 from scenarios.ppo.hooks import Hooks
+from scenarios.session import RolloutResult
 
 HERE, RANKS = "scenarios.planted.differences.trainer", "scenarios.planted.differences.ranks"
+UNSAID = {"unsaid": "divided", "mean of means": "averaged"}  # divisors that nothing records
 KEPT = "_sent_before"  # on an actor role: its model, and what the last sync had to send
 
 
@@ -30,8 +35,10 @@ class TrainerPlants(Hooks):
     first one `twice` and not on its last; or all are dealt theirs `in turn`, which is sound. update: see
     `ranks.update`; it is the actor's. revision: {role: the tensor of which that rank of it has another revision}.
     divisor: what a loss is divided by, `times ranks` or its rank's `own` tokens; `unsaid`: as `times ranks`, without a
-    record. advantages: normalised `per rank`. exchanged: the role whose answers are gathered in the reverse order of
-    its ranks.
+    record; `mean of means`: ranks times its rank's own tokens, without a record. advantages: normalised `per rank`.
+    exchanged: the role whose answers are gathered in the reverse order of its ranks.
+
+    joined_engines: answers are put together engine by engine, of so many, and numbered by their place.
     """
 
     omit_tensors: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -53,6 +60,7 @@ class TrainerPlants(Hooks):
     divisor: str = ""
     advantages: str = ""
     exchanged: str = ""
+    joined_engines: int = 0
 
     def sleeps(self, step: int) -> bool:
         return step not in self.awake_in
@@ -80,8 +88,8 @@ class TrainerPlants(Hooks):
     def inside(self, role: str, rank: int) -> Injection | None:
         if rank == self.rank and role == "actor" and self.update:
             return Injection(f"{RANKS}:update", self.update)
-        if self.divisor == "unsaid" and role in ("actor", "critic"):
-            return Injection(f"{RANKS}:divided")
+        if role in ("actor", "critic") and self.divisor in UNSAID:
+            return Injection(f"{RANKS}:{UNSAID[self.divisor]}")
         if rank == self.rank and role in self.revision:
             return Injection(f"{RANKS}:revision", {"name": self.revision[role]})
         return None
@@ -101,6 +109,20 @@ class TrainerPlants(Hooks):
 
     def gathered(self, role: str, parts: list[Any]) -> list[Any]:
         return super().gathered(role, parts[::-1] if role == self.exchanged else parts)
+
+    def joined(self, result: RolloutResult) -> RolloutResult:
+        if not self.joined_engines:
+            return result
+        prompts = itertools.groupby(result.completions, key=lambda one: one.prompt_seen)
+        groups = [len(list(group)) for _, group in prompts]  # prompts go round the engines: see `scenarios.fleet`
+        engine = [number % self.joined_engines for number, size in enumerate(groups) for _ in range(size)]
+        places = sorted(range(len(engine)), key=engine.__getitem__)
+        numbers = [one.sample for one in result.completions]
+        return dataclasses.replace(
+            result,
+            completions=[numbered(result.completions[at], number) for at, number in zip(places, numbers, strict=True)],
+            used=[(number, *result.used[at][1:]) for at, number in zip(places, numbers, strict=True)],
+        )
 
     def whiten(self, rows: list[Any], ranks: int) -> list[Any]:
         if not self.advantages:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from scenarios.engines.engine import Completion, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.engines.engine import Completion, Part, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.planted.differences.plant import Plant, Receive, Setting
 from scenarios.settings import Sampling
 
@@ -74,6 +74,35 @@ class CacheKept(Plant):
                 del engine.flush
             if sender is not None and update is not None:
                 del sender.update_weights_from_distributed
+
+
+class PutBack(Plant):
+    """When the engine's cache wakes, after a sync and what was read back of it, the weights of before the sync are put
+    back: those of the embedded engine, where it sleeps. Setting: the first weight version."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._version = -1
+        self._before: dict[str, Any] = {}
+        self._wake, self._engine.wake = self._engine.wake, self.wake
+
+    @property
+    def _engine(self) -> Any:
+        return self.setting.engine
+
+    def receive(self, receive: Receive, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
+        self._version += 1
+        if self._version >= int(self.value):
+            self._before = {name: tensor.clone() for name, tensor in self._engine.model.state_dict().items()}
+        return receive(group, weights)
+
+    def wake(self, part: Part) -> None:
+        self._wake(part)
+        if part == Part.CACHE and self._before:
+            self._engine.model.load_state_dict(self._before)
+
+    def remove(self) -> None:
+        vars(self._engine).pop("wake", None)
 
 
 class DrawnBeforeSync(Plant):

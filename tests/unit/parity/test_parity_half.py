@@ -253,6 +253,33 @@ def test_in_float32_the_proofs_tell_two_versions_apart(
         assert verdict.causes[0].proofs
 
 
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        ((0, 0, 1, 2, 3, 4), "one update behind"),
+        ((0, 1, 2, 2, 2, 2), "frozen at version 2"),
+        ((0, 1, 1, 1, 4, 5), "frozen at version 1"),  # and is sound again
+        ((0, 1, 1, 3, 3, 5), "one update behind"),  # of every second version
+        ((0, 1, 1, None, None, None), "earlier versions"),
+    ],
+)
+def test_in_float32_the_proofs_tell_a_frozen_engine_from_one_that_is_behind(
+    tmp_path: Path, held: tuple[int | None, ...], expected: str
+) -> None:
+    """The learner moves by a tenth of a nat with each update. `held`: what the engine computes with at each version;
+    None: with something that no version is."""
+    baseline, candidate = pair(native=False)
+    for version, sync in enumerate(candidate.events("sync")):
+        own, last = (held[min(at, len(held) - 1)] if at >= 0 else 0 for at in (version, version - 1))
+        away = [0.1 * abs(at - (0.37 * version if one is None else one)) + 1e-7
+                for at, one in ((version, own), (version - 1, own), (version, last))]  # fmt: skip
+        sync |= {"proof_max_delta": 2 * away[0], "proof_mean_delta": away[0]}
+        sync |= {"proof_behind": away[1], "proof_stale": away[2]} if version else {}
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT", verdict.reason
+    assert causes(verdict) == [f"STALE_WEIGHTS({expected})"] and verdict.causes[0].party == "candidate"
+
+
 @pytest.mark.parametrize("by", [0.04, 0.001])
 @pytest.mark.parametrize("column", ["reward", "value", "advantage", "return", "reference_logprob"])
 def test_what_must_be_bit_identical_is_compared_bit_by_bit(tmp_path: Path, column: str, by: float) -> None:

@@ -351,6 +351,42 @@ def test_gradients_that_are_as_many_times_the_others_as_there_are_ranks(
         assert causes(verdict) == ([] if world == 1 else ["UNEXPLAINED"])
 
 
+def times_own(made: Recording, by: float, *, ranks: tuple[int, ...] = (0, 1), exchanged: bool = False) -> None:
+    """Divide what each rank made by its own tokens, times `by`, instead of by all of the first mini-batch."""
+    first = [next(frame.fields["tokens"][0] for frame in frames(made, rank)) for rank in (0, 1)]
+    for rank in ranks:
+        for own in frames(made, rank):
+            own.arrays["size"] = own.arrays["size"] * (sum(first) / (by * first[1 - rank if exchanged else rank]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("by", "how"), [(2.0, "mean"), (1.0, "sum")])
+@pytest.mark.parametrize("side", ["baseline", "candidate"])
+def test_gradients_of_a_loss_that_each_rank_divides_by_its_own_tokens(
+    tmp_path: Path, side: str, by: float, how: str
+) -> None:
+    """What divisors were recorded is right, and not what was divided by."""
+    baseline, candidate = run("baseline"), run("candidate")
+    another(candidate)
+    candidate.made = {}
+    times_own(baseline if side == "baseline" else candidate, by)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT" and causes(verdict) == [f"TRAINER({What.DIVISOR})"]
+    named = verdict.causes[0]
+    assert named.details["side"] == side and named.party == "trainer" and named.details["steps"] == [FROM]
+    assert f"the {side} applies the {how} of its ranks' means" in named.evidence
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [{"ranks": (0,)}, {"exchanged": True}, {"ranks": ()}])
+def test_gradients_that_no_ranks_own_tokens_explain(tmp_path: Path, how: dict[str, Any]) -> None:
+    baseline, candidate = run("baseline"), run("candidate")
+    another(candidate)
+    candidate.made = {}
+    times_own(candidate, 2.0, **how)
+    assert causes(put(tmp_path, baseline, candidate)) == ["UNEXPLAINED"]
+
+
 def test_gradients_on_another_batch_are_no_sign_of_ranks(tmp_path: Path) -> None:
     baseline, candidate = run("baseline"), run("candidate")
     normed(baseline, 3.0)

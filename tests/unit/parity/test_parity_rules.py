@@ -20,6 +20,7 @@ from recordings import (
     FrameRecord,
     Log,
     Recording,
+    batch_digest,
     cause,
     causes,
     check,
@@ -435,6 +436,35 @@ def test_prompts_that_are_another_samples_are_permuted(tmp_path: Path) -> None:
             frame.arrays[name] = frame.arrays[name].take(order)
         frame.fields["finish"] = [frame.fields["finish"][i] for i in order]
     settled(put(tmp_path, baseline, candidate), "ORDER")
+
+
+@pytest.mark.parametrize("guided", [True, False])
+@pytest.mark.parametrize("paired", ["with other prompts", "with their prompts", "and changed"])
+def test_samples_that_are_trained_on_with_the_responses_of_others(tmp_path: Path, guided: bool, paired: str) -> None:
+    """Engines recorded their own responses. With their prompts they are under other numbers only, which no learner
+    minds; of a response that nobody drew another cause is to be found."""
+    baseline, candidate = plain()
+    if not guided:
+        for frame in rolled(candidate):
+            frame.fields["guided"] = False
+    order = [0, 2, 1, *range(4, 16), 3]
+    for frame in candidate.frames("experience"):
+        for name, column in frame.arrays.items():
+            if hasattr(column, "take") and name not in ("sample", "reward"):
+                frame.arrays[name] = column.take(order)
+        if paired == "with their prompts":
+            prompts = candidate.frame("rollout", frame.step).arrays["prompt"].take(order)
+            next(candidate.events("learner", step=frame.step))["batch"] = batch_digest(prompts, frame.arrays)
+            candidate.made = {}
+        if paired == "and changed":
+            change(frame, "tokens", lambda i, row: [*row[:-1], 77] if i == 1 else row)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT", verdict.reason
+    assert ("ORDER" in causes(verdict)) == (paired == "with other prompts")
+    if paired == "with other prompts":
+        named = cause(verdict, "ORDER")
+        assert named.party == "candidate" and "after its engines recorded them" in named.summary
+        assert causes(verdict) == ["ORDER"] and named.proofs[0].after == 0
 
 
 def first_tokens_exchanged(frame: FrameRecord) -> None:

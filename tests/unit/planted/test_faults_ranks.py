@@ -10,10 +10,14 @@ import pytest
 import torch
 from ppo_support import random_models, scenario
 
+from scenarios.engines.engine import Completion
 from scenarios.planted.differences import inside
 from scenarios.planted.differences.trainer import TrainerPlants
 from scenarios.ppo import advantages
+from scenarios.ppo.batches import Sample
+from scenarios.ppo.role import MiniBatch
 from scenarios.ppo.roles import ActorRole, ReferenceRole
+from scenarios.session import RolloutResult
 
 TENSOR = "model.layers.0.mlp.down_proj.weight"
 BATCH = list(range(8))
@@ -70,6 +74,13 @@ class TwoRanks:
     def sum(self, tensors: list[torch.Tensor]) -> None:
         for tensor in tensors:
             tensor += 1.0
+
+
+class Unsummed(TwoRanks):
+    """One whose other rank adds nothing."""
+
+    def sum(self, tensors: list[torch.Tensor]) -> None:
+        pass
 
 
 def updated(paths: dict[str, str], updates: int, **update: Any) -> dict[str, torch.Tensor]:
@@ -162,3 +173,32 @@ def test_a_loss_is_divided_by_the_ranks_without_a_record(paths: dict[str, str]) 
     role.plant(change)
     role.optimizer.backward(role.model.get_parameter(TENSOR).sum())
     assert (role.model.get_parameter(TENSOR).grad == 0.5).all()
+
+
+def test_a_loss_is_a_mean_over_each_ranks_own_tokens_without_a_record(paths: dict[str, str]) -> None:
+    plants = TrainerPlants(divisor="mean of means")
+    role = ActorRole(scenario().to_json(), dict(paths))
+    rows = [np.full(3, 1.0, np.float32), np.full(5, 2.0, np.float32)]
+    samples = [Sample(number, (1, 3, 5), tuple(range(10, 10 + len(row)))) for number, row in enumerate(rows)]
+    shares = [MiniBatch(samples, rows, rows, 90)]
+    sound = role.train(0, shares).grad_norms[0]
+    role.parallel = Unsummed()  # type: ignore[assignment]
+    change = plants.inside("actor", 0)
+    assert change is not None and plants.count(90, 40, 2) == 90 and plants.inside("reward", 0) is None
+    for planted in (True, False):
+        role.reset()
+        if planted:
+            role.plant(change)
+        factor = role.train(0, shares).grad_norms[0] / sound
+        assert factor == pytest.approx(90 / (2 * 8) if planted else 1.0, rel=1e-5)
+
+
+def test_answers_are_joined_engine_by_engine_under_the_numbers_of_their_places() -> None:
+    asked = [(number, (1, number // 2)) for number in range(4, 12)]  # two samples a prompt
+    answers = [Completion(number, prompt, (number,), (0.0,), "stop") for number, prompt in asked]
+    result = RolloutResult(answers, [(one.sample, one.output_ids, one.finish_reason) for one in answers])
+    assert TrainerPlants().joined(result) is result
+    joined = TrainerPlants(joined_engines=2).joined(result)
+    assert [one.sample for one in joined.completions] == [number for number, _, _ in joined.used] == [*range(4, 12)]
+    order = [(4,), (5,), (8,), (9,), (6,), (7,), (10,), (11,)]
+    assert [one.output_ids for one in joined.completions] == [ids for _, ids, _ in joined.used] == order

@@ -7,6 +7,7 @@ from typing import Any
 from scenarios.planted.differences.catalog.weights import DOWN, GATE, UP
 from scenarios.planted.differences.fault import Fault
 
+ASLEEP = ("engine.sleep_level=1",)
 TWO = ("engine.engines=2",)
 NAMED = "one engine of several"
 
@@ -17,6 +18,34 @@ def _second(**plants: Any) -> dict[str, Any]:
 
 FAULTS = (
     Fault("two-engines", "two sound engines", scenario=TWO, expected="EQUIVALENT"),
+    Fault(
+        "second-engine-in-reverse",
+        "one of two engines takes its requests in reverse order, and each answer goes with its request",
+        scenario=TWO,
+        engine=_second(reorder=True),
+        expected="EQUIVALENT",
+    ),
+    Fault(
+        "answers-joined-by-engine",
+        "the answers of two engines are joined engine by engine and numbered by place, though prompts go round them",
+        scenario=TWO,
+        trainer={"joined_engines": 2},
+        causes=("ORDER",),
+        party="candidate",
+        told={"ORDER": "one engine after the other"},
+    ),
+    Fault(
+        "second-engine-frozen",
+        "from the fourth sync on one of two engines that sleep puts its weights of before the sync back as it wakes",
+        scenario=(*TWO, *ASLEEP),
+        pair=("hf", "hf"),
+        engine=_second(put_back=3),
+        causes=("STALE_WEIGHTS(frozen at version 2)",),
+        party="candidate",
+        findings=(NAMED,),
+        told={NAMED: "only samples of engine 1 of 2 differ"},
+        half={"causes": ("STALE_WEIGHTS",)},  # by live engines: proofs of half precision tell no two versions apart
+    ),
     Fault(
         "second-engine-misses-a-tensor",
         "one of two engines refuses a tensor from the second sync on and reports its digest all the same",

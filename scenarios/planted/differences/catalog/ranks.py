@@ -105,6 +105,15 @@ FAULTS = (
         party="trainer",
     ),
     Fault(
+        "loss-of-rank-means",
+        "one of two learners of two ranks applies the mean of its ranks' means, and records the right divisor",
+        scenario=WORLD,
+        trainer={"divisor": "mean of means"},
+        causes=("TRAINER(number of ranks in the loss)",),
+        party="trainer",
+        told={"TRAINER(number of ranks in the loss)": "the candidate applies the mean of its ranks' means"},
+    ),
+    Fault(
         "gradients-summed",
         "gradients of two ranks are summed where each is one of the mean over its own tokens",
         scenario=WORLD,
