@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from harness.commands.options import given
 from harness.commands.showing import format_option, show
 from harness.quantities import seconds
 
@@ -23,11 +24,13 @@ def doctor(
         ),
     ] = "auto",
     address: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="the address of a Ray cluster: also check each of its nodes, from a worker there", show_default=False
+            help="the address of a Ray cluster: also check each of its nodes, from a worker there",
+            show_default=False,
+            callback=given,
         ),
-    ] = "",
+    ] = None,
     ray: Annotated[
         bool, typer.Option("--ray", help="start a local Ray and also check a worker of it (about 10 s)")
     ] = False,
@@ -66,7 +69,7 @@ def doctor(
 
     with console("doctor") as view:
         report = examine(
-            address=address or None, own_ray=ray, stall_s=stall_s, imports=imports, engines=engines, strict=strict,
+            address=address, own_ray=ray, stall_s=stall_s, imports=imports, engines=engines, strict=strict,
             reproduce=_command(sys.argv), progress=view.step, command=command or (), framework=framework,
             nodes=Path(nodes) if nodes else None,
         )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.commands.options import given
 from harness.commands.showing import format_option, say, show
 from harness.nightly import HISTORY
 from harness.quantities import seconds, size
@@ -57,8 +58,11 @@ def nightly(
     ] = False,
     out: Annotated[Path, typer.Option(help="the directory for recordings and reports")] = Path("runs/nightly"),
     address: Annotated[
-        str, typer.Option(help="run cells side by side over the nodes of this Ray cluster", show_default=False)
-    ] = "",
+        str | None,
+        typer.Option(
+            help="run cells side by side over the nodes of this Ray cluster", show_default=False, callback=given
+        ),
+    ] = None,
     format: NightFormat = "text",
 ) -> None:
     """Run the cells of a matrix, judge each against its earlier nights, and say what changed.

@@ -64,7 +64,21 @@ RolloutOnly = Annotated[bool, typer.Option("--rollout-only", help="do not train:
 Out = Annotated[
     str, typer.Option(help="the directory to record into; default: a new one under runs/", show_default=False)
 ]
-Address = Annotated[str, typer.Option(help="join this Ray cluster instead of starting one", show_default=False)]
+
+
+def given(address: str | None) -> str | None:
+    """Raises BadInput for an empty address, of a variable that is not set say: the command would run here."""
+    from harness.errors import BadInput
+
+    if address == "":
+        raise BadInput("--address is empty", fix="--address HEAD:6379   # or leave it out")
+    return address
+
+
+Address = Annotated[
+    str | None,
+    typer.Option(help="join this Ray cluster instead of starting one", show_default=False, callback=given),
+]
 Device = Annotated[
     Literal["auto", "cpu", "cuda"], typer.Option(help="the device of the learner; auto: CUDA where the cluster has it")
 ]

@@ -11,7 +11,7 @@ app = typer.Typer(
     help="Write the file that starts a job under the harness elsewhere: a workflow, a script, a manifest.",
 )
 for name, command in launchers().items():
-    app.command(name)(command)
+    app.command(name, context_settings={"allow_interspersed_args": False})(command)
 
 
 @app.callback()

@@ -28,7 +28,7 @@ def replay(
     ] = 0,
     cap: Cap = None,
     out: Out = "",
-    address: Address = "",
+    address: Address = None,
     device: Device = "auto",
     cold: Cold = False,
     stall: Stall = "60s",
@@ -42,7 +42,7 @@ def replay(
     with progress() as view:
         options = LaunchOptions(
             out=out or None,
-            address=address or None,
+            address=address,
             device=device,
             cold=cold,
             stall_s=stall_seconds(stall),

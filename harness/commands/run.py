@@ -50,7 +50,7 @@ def run(
         str, typer.Option(help="continue from this checkpoint: RUN/checkpoints/step-N", show_default=False)
     ] = "",
     out: Out = "",
-    address: Address = "",
+    address: Address = None,
     device: Device = "auto",
     cold: Cold = False,
     stall: Stall = "60s",
@@ -73,7 +73,7 @@ def run(
             rollout_only=rollout_only,
             mapping=mapping or None,
             out=out or None,
-            address=address or None,
+            address=address,
             device=device,
             cold=cold,
             stall_s=stall_seconds(stall),

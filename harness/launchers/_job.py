@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,10 @@ class Job:
             shlex.split(self.doctor)
         except ValueError as error:
             raise BadInput(f"--doctor {self.doctor!r}: {error}", fix="--doctor '--strict --no-imports'") from error
+        if wrong := _no_shell(self.setup):
+            raise BadInput(
+                f"--setup {self.setup!r} is no line of bash: {wrong}", fix="--setup 'source ENV/bin/activate'"
+            )
 
     @property
     def title(self) -> str:
@@ -84,6 +89,15 @@ class Job:
             "".join(f'"{part}"' if number % 2 else shlex.quote(part) for number, part in enumerate(parts) if part)
             or "''"
         )
+
+
+def _no_shell(line: str) -> str:
+    """What bash says of a line that it cannot read; empty where it can, and where there is no bash to ask."""
+    try:
+        read = subprocess.run(["bash", "-n"], input=line, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return read.stderr.strip().splitlines()[0].removeprefix("bash: ") if read.returncode else ""
 
 
 def prepared(setup: str) -> str:
@@ -204,6 +218,7 @@ at_the_limit() {{
     cat "$HARNESS_OUT/at-the-limit/verdict.txt" >&2
 }}
 
+trap 'refuse 1 "the time limit is {early} s away, and the job has not started: see $HARNESS_OUT"' USR1
 {head}
 if ! first; then
     refuse 1 "the job was not started: see $HARNESS_OUT/doctor-*.txt"

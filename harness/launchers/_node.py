@@ -34,7 +34,7 @@ def limit_s(time: str, early: int) -> float:
     """The time limit in seconds, 0 for none. Raises BadInput where evidence would be taken before the start."""
     from harness.quantities import seconds
 
-    limit = seconds(time) if time else 0.0
+    limit = seconds(time, "--time") if time else 0.0
     refuse_early(time, limit, early)
     return limit
 
@@ -78,6 +78,12 @@ SHARED={shared}
 export NODE="node-$NODE_RANK" HARNESS_OUT="${{SHARED:-$PWD}}/harness-$RUN_ID"
 [ "$NODES" = 1 ] && SHARED=
 mkdir -p "$HARNESS_OUT" || refuse 2 "$HARNESS_OUT cannot be written; fix: a folder of your own"
+OUT=$HARNESS_OUT
+for ((again = 1; ${{RECOVERS:-0}}; again++)); do # a job that its scheduler starts again under the same name
+    [ -e "$HARNESS_OUT/doctor-$NODE.txt" ] || break
+    HARNESS_OUT=$OUT-restart-$again
+    mkdir -p "$HARNESS_OUT"
+done
 [ -e "$HARNESS_OUT/doctor-$NODE.txt" ] &&
     refuse 2 "$HARNESS_OUT is of an earlier run; fix: mv $HARNESS_OUT $HARNESS_OUT.old"
 
@@ -177,22 +183,29 @@ ray_node() { # the other nodes only join, until the first is gone
     if [ -n "${RAY_AUTH_TOKEN:-}${RAY_AUTH_TOKEN_PATH:-}" ] || [ -s ~/.ray/auth_token ]; then
         export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token}
     fi
-    local options=(--block --disable-usage-stats ${RAY_CPUS:+--num-cpus "$RAY_CPUS"})
+    local options=(--block --disable-usage-stats ${RAY_CPUS:+--num-cpus "$RAY_CPUS"}) ray= running= code=1
+    trap '[ "$running" ] && kill -TERM "$running" || { kill $ray; forget; exit 143; } 2> /dev/null' TERM
     export RAY_ADDRESS="$MASTER_ADDR:$RAY_PORT"
     [ "$NODE_RANK" = 0 ] || { joined; return; }
     ray start --head --port "$RAY_PORT" --node-ip-address "$MASTER_ADDR" "${options[@]}" &
-    local ray=$! running= code
-    trap 'kill -TERM $running 2> /dev/null' TERM
-    until_there && python -c "$ALL_NODES" "$NODES" 1800 && {
-        job &
-        running=$!
-        await "$running"
+    ray=$!
+    until_there && beside python -c "$ALL_NODES" "$NODES" 1800 && {
+        beside job
         code=$?
     }
-    kill "$ray"
+    kill "$ray" 2> /dev/null
     wait "$ray"
     forget
-    return "${code:-1}"
+    return "$code"
+}
+
+beside() { # COMMAND: its exit code; a signal to this shell is one to the command
+    "$@" &
+    running=$!
+    await "$running"
+    local code=$?
+    running=
+    return "$code"
 }
 
 forget() { # where Ray notes the cluster that a later ray.init() on this node would look for
@@ -203,15 +216,19 @@ forget() { # where Ray notes the cluster that a later ray.init() on this node wo
 is_there() { timeout 20 ray health-check --address "$RAY_ADDRESS" > /dev/null 2>&1; }
 
 until_there() {
+    local since=$SECONDS dead="$HARNESS_OUT/ray-did-not-start"
     until is_there; do
-        [ "$SECONDS" -lt 1800 ] || refuse 1 "no Ray at $RAY_ADDRESS after 30 min; fix: see the log of the first node"
+        [ -z "$ray" ] || kill -0 "$ray" 2> /dev/null || touch "$dead"
+        [ ! -e "$dead" ] || refuse 1 "Ray did not start at $RAY_ADDRESS; fix: see the log of the first node"
+        [ $((SECONDS - since)) -lt 1800 ] ||
+            refuse 1 "no Ray at $RAY_ADDRESS after 30 min; fix: see the log of the first node"
         sleep 2
     done
 }
 
 joined() {
     until_there
-    ray start --address "$RAY_ADDRESS" "${options[@]}"
+    beside ray start --address "$RAY_ADDRESS" "${options[@]}"
     local code=$?
     forget
     ! is_there || return "$code"

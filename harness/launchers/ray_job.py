@@ -45,7 +45,7 @@ def command(
     wrong = next((option for option in submit or () if not re.fullmatch(r"--[a-z][a-z-]*(=.*)?", option, re.S)), None)
     if wrong is not None:
         raise BadInput(f"{wrong!r} is no option of ray job submit", fix="--submit=--entrypoint-num-cpus=1")
-    if address == "auto" or address.startswith("ray://"):  # of Ray's other clients; the API of jobs fails over them
+    if address and not re.match("https?://", address):  # of Ray's other clients; the API of jobs fails over them
         raise BadInput(
             f"--address {address}: jobs are submitted to the dashboard, by HTTP", fix="--address http://HEAD:8265"
         )

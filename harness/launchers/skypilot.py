@@ -64,5 +64,6 @@ def command(
 _VARIABLES = """\
 [ "${SKYPILOT_TASK_ID:-}" ] || refuse 2 "no SkyPilot runs this script; fix: sky launch ${0%.sh}.yaml"
 NODES=${SKYPILOT_NUM_NODES:-1} NODE_RANK=${SKYPILOT_NODE_RANK:-0} RUN_ID=${SKYPILOT_TASK_ID//[^A-Za-z0-9_.-]/-}
+RECOVERS=1
 export NODE_RANK MASTER_ADDR=${SKYPILOT_NODE_IPS%%$'\\n'*} MASTER_PORT=${MASTER_PORT:-29500}
 """

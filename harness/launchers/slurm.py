@@ -144,10 +144,11 @@ look_together() { # every watch takes its evidence when it is asked for it
 """
 # The batch script runs on the first node, where the command does. Its watch and its looks see all nodes through Ray.
 # RAY_CPUS: left to itself, Ray counts the CPUs of the machine, not those of the allocation.
+# The port is below those that Ray keeps for its dashboard (8265), its clients (10001) and its workers (from 10002 on).
 _RAY = """\
-RAY_PORT=$((6400 + SLURM_JOB_ID % 10000))
+RAY_PORT=$((6400 + SLURM_JOB_ID % 1800))
 export NODES ALL_NODES RAY_PORT
-export -f refuse await ray_node forget is_there until_there joined
+export -f refuse await beside ray_node forget is_there until_there joined
 
 start() {
     MASTER_ADDR=$(

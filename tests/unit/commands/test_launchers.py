@@ -17,6 +17,7 @@ import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
+from waiting import until
 
 from harness import cli
 from harness.launchers import WRITTEN_BY, dstack, kuberay, skypilot, slurm
@@ -28,6 +29,7 @@ CHECKED = {"kuberay": kuberay.CHECKED, "dstack": dstack.CHECKED, "skypilot": sky
 PROGRAMS = {
     "harness": """
         echo "$1" >> "$DONE/harness"
+        [ "$1" = doctor ] && sleep "${DOCTOR_S:-0}"
         [ "$1" = doctor ] && { [ "${REFUSED:-none}" = "${NODE_RANK:-}" ] || exit 0; echo "no gloo here"; exit 1; }
         [ "$1" = triage ] && { [ -e "$DONE/ends-inside" ] || exit 0
             touch "$DONE/end"; while kill -0 "$(cat "$DONE/up")" 2> /dev/null; do sleep 0.05; done; exit 0; }
@@ -36,8 +38,8 @@ PROGRAMS = {
         printf "%s\\n" "$@" > "$DONE/torchrun"
         while [ "$1" != --no-python ]; do shift; done; shift; exec "$@" """,
     "ray": """
-        [ "$1" = health-check ] && exec test -e "$DONE/ray"
-        [ "$1" = start ] && echo "$*" >> "$DONE/ray" && exec sleep 60
+        [ "$1" = health-check ] && exec test -e "$DONE/ray" -a -z "${SILENT:-}"
+        [ "$1" = start ] && echo "$*" >> "$DONE/ray" && exec sleep "${RAY_S:-60}"
         while [ "$1" != -- ]; do shift; done; shift; RAY_ADDRESS=here:1 "$@" || exit 1 """,
     "python": """
         [ "$1" = - ] && { [ "${ASKED:-0}" = 0 ] && echo "${CODE:-}"; exit "${ASKED:-0}"; } # how a Ray job ended
@@ -136,6 +138,33 @@ def test_ray_is_started_before_the_command_and_ends_with_it(launcher: str, folde
     address = "127.0.0.1" if launcher == "dstack" else "10.0.0.1"
     port = 6407 if launcher == "slurm" else 6379
     assert f"--head --port {port} --node-ip-address {address} " in (folder / "done" / "ray").read_text()
+
+
+def test_ray_has_a_port_that_is_not_one_of_its_own(folder: Path) -> None:
+    lines = rendered("slurm", folder, "--ray", "--", "keep").read_text().splitlines()
+    line = [one for one in lines if one.startswith("RAY_PORT=")][-1]
+    loop = f"for SLURM_JOB_ID in {{1..20000..7}}; do {line}; echo $RAY_PORT; done"
+    ports = set(map(int, subprocess.run(["bash", "-c", loop], capture_output=True, check=True).stdout.split()))
+    assert len(ports) > 1000 and min(ports) > 1024 and max(ports) < 8265
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["dstack", "slurm"])
+def test_ray_that_does_not_start_is_not_awaited(launcher: str, folder: Path, programs: Path) -> None:
+    script = rendered(launcher, folder, "--ray", "--", "keep")
+    code, log = run(script, programs, folder / "done", **SAID[launcher], SILENT="1", RAY_S="0")
+    assert code == 1 and "Ray did not start at " in log and not (folder / "done" / "words").exists()
+
+
+@pytest.mark.slow
+def test_a_job_is_ended_while_it_waits_for_ray(folder: Path, programs: Path) -> None:
+    script = rendered("dstack", folder, "--ray", "--", "keep")
+    environ = {"PATH": f"{programs}:{os.environ['PATH']}", "DONE": str(folder), **SAID["dstack"], "SILENT": "1"}
+    with (folder / "log").open("w") as log:
+        job = subprocess.Popen(["bash", script], cwd=folder, env=environ, stdout=log, stderr=log)
+    until(lambda: (folder / "ray").exists())
+    job.terminate()
+    assert job.wait(60) == 143 and not (folder / "words").exists()
 
 
 MANIFEST = {
@@ -262,7 +291,7 @@ def test_only_a_cluster_that_does_not_answer_is_called_that(
     assert code == 1 and ("no job reached a Ray cluster at http://head:8265; fix: ray start --head" in log) == said
 
 
-@pytest.mark.parametrize("address", ["ray://head:10001", "auto"])
+@pytest.mark.parametrize("address", ["ray://head:10001", "auto", "head:8265"])
 def test_an_address_of_another_client_of_ray_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str], address: str
 ) -> None:
@@ -290,6 +319,14 @@ def test_evidence_is_taken_before_the_time_limit(folder: Path, programs: Path) -
     assert code == 0 and "the time limit is 1 s away" in log
     assert (folder / "done" / "harness").read_text().split() == ["doctor", "watch", "triage", "triage"]
     assert (folder / "done" / "harness-x" / "at-the-limit" / "verdict.txt").exists()
+
+
+@pytest.mark.slow
+def test_a_time_limit_before_the_start_is_said(folder: Path, programs: Path) -> None:
+    assert cli.main(["render", "torchrun", "--time", "2s", "--early", "1", "--", "keep"]) == 0
+    code, log = run(folder / "keep.torchrun.sh", programs, folder / "done", RUN_ID="x", DOCTOR_S="3")
+    assert code == 1 and "the time limit is 1 s away, and the job has not started: see " in log
+    assert not (folder / "done" / "words").exists()
 
 
 @pytest.mark.slow
@@ -445,6 +482,23 @@ def test_a_second_run_of_one_name_is_refused(folder: Path, programs: Path) -> No
     assert [code for code, _ in codes] == [0, 2] and "fix: mv " in codes[1][1]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["dstack", "skypilot"])
+def test_a_job_that_its_scheduler_starts_again_has_a_folder_of_its_own(
+    launcher: str, folder: Path, programs: Path
+) -> None:
+    assert cli.main(["render", launcher, "--shared", str(folder / "shared"), "--", "keep"]) == 0
+    for _ in range(3):
+        assert run(folder / f"keep.{launcher}.sh", programs, folder / "done", **SAID[launcher])[0] == 0
+    first, *again = sorted(path.name for path in (folder / "shared").glob("harness-*"))
+    assert again == [f"{first}-restart-1", f"{first}-restart-2"]
+
+
+def test_options_behind_the_command_are_the_command_s(folder: Path, programs: Path) -> None:
+    assert run(rendered("slurm", folder, "keep", "--lr", "3"), programs, folder / "done", **SAID["slurm"])[0] == 0
+    assert (folder / "done" / "words").read_text().split("\0")[:-1] == ["--lr", "3"]
+
+
 def test_a_requeued_job_of_slurm_has_a_folder_of_its_own(folder: Path, programs: Path) -> None:
     script = rendered("slurm", folder, "--", "keep")
     for restarts in ({}, {"SLURM_RESTART_COUNT": "0"}, {"SLURM_RESTART_COUNT": "2"}):
@@ -482,6 +536,8 @@ def test_a_step_of_slurm_has_the_variables_of_its_script(folder: Path, programs:
         (["dstack", "--shared", "~/runs", "--", "x"], "--shared ~/runs is not the same on every node"),
         (["ray-job", "--results", "runs", "--", "x"], "--results runs is not the same on every node"),
         (["torchrun", "--doctor", "it's", "--", "x"], "No closing quotation"),
+        (["torchrun", "--setup", 'source "x', "--", "x"], "is no line of bash: line 1: unexpected EOF"),
+        (["torchrun", "--time", "12:00:00", "--", "x"], "--time '12:00:00' is not a duration"),
     ],
 )
 def test_what_no_script_could_run_is_refused(

@@ -38,6 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("words", "told", "fix"),
     [
+        (["run", "rollout-tiny", "--address", ""], "--address is empty", "--address HEAD:6379   # or leave it out"),
         (["diff", "run"], "run is one run, and a comparison takes two", "harness diff run CANDIDATE"),
         (["diff", "absent"], "absent does not exist", f"harness diff BASELINE CANDIDATE   # {TAKES}"),
         (["diff", "run", "absent"], "absent does not exist", f"harness diff BASELINE CANDIDATE   # {TAKES}"),
