@@ -431,7 +431,8 @@ def _without_named(message: str, pattern: re.Pattern[str]) -> str:
             continue
         arrow = found[0].rstrip().endswith("->") and name.lower().lstrip("-") in ("token", "tokens")
         spaced = groups.get("listed") is not None and "\t" not in found[0]  # a sentence may go on so
-        if (vague or arrow or spaced) and not looks_random(value):
+        several = name.lower() == "tokens" and found[0].endswith(": ")  # of a text: "other tokens: the candidate's"
+        if (vague or arrow or spaced or several) and not looks_random(value):
             continue
         apart = found[0].rstrip()[-1:] not in ("=", ":", ",", '"', "'")
         if option and apart and value.lower().rstrip(".,:;") in PROSE:

@@ -136,6 +136,7 @@ PLANTED = _planted()
 
 # What a diagnosis needs: nothing in these is withheld.
 HARMLESS = [
+    "the engines differ in other tokens: engine 1 in 12 of 64 samples",
     "max_tokens=512",
     "--max_new_tokens 1024",
     "max_num_batched_tokens: 8192",
