@@ -404,18 +404,18 @@ class Experiment:
     def _start_session(self, side: Side) -> None:
         engines: list[Actor] = [
             session(
-                self._cluster, side, self._prepared["policy"], self._seat("rollout", side), self._device, self._guarded,
-                rank=number,
+                self._cluster, side, self._prepared["policy"], self._seat("rollout", side, called(side, number)),
+                self._device, self._guarded, rank=number,
             )
             for number in range(side.scenario.engine.engines)
         ]  # fmt: skip
         per_prompt = side.scenario.rollout.samples_per_prompt
         self._sessions[side.name] = engines[0] if len(engines) == 1 else Fleet(engines, per_prompt)
 
-    def _seat(self, role: str, side: Side) -> Seat:
+    def _seat(self, role: str, side: Side, name: str = "") -> Seat:
         free = self._free.get(side.scenario.placement.of(role)) or self._free[""]
         seat = driver_seat(self._share, free.pop(0))
-        return dataclasses.replace(seat, env=self._guarded(seat.env, role))
+        return dataclasses.replace(seat, env=self._guarded(seat.env, name or role))
 
     def _guarded(self, variables: dict[str, str], role: str) -> dict[str, str]:
         return self._guard.environment(variables, role) if self._guard is not None else variables
@@ -446,6 +446,7 @@ def session(
     seat: Seat,
     device: str,
     guarded: Callable[[dict[str, str], str], dict[str, str]] = lambda variables, role: variables,
+    rank: int = 0,
     **options: Any,
 ) -> Remote:
     """The actor of one side's engine, with the weights in `policy`, in the interpreter of its environment.
@@ -456,7 +457,7 @@ def session(
         variables = dict(environment.env, PYTHONPATH=str(envs.bundle(plugins=True)), OMP_NUM_THREADS="1")
         if side.plants.inside:
             variables[INSIDE] = side.plants.inside
-        seat = dataclasses.replace(seat, python=environment.python, env=guarded(variables, "rollout"))
+        seat = dataclasses.replace(seat, python=environment.python, env=guarded(variables, called(side, rank)))
     return cluster.actor(
         "scenarios.session:EngineSession",
         seat,
@@ -466,8 +467,14 @@ def session(
         device=device if embedded else environment.device,
         wrap=side.plants.engine,
         mapping=side.parameter_map or None,
+        rank=rank,
         **options,
     )
+
+
+def called(side: Side, engine: int) -> str:
+    """The role of one engine of a side, as the watch names it: with its number where there are several."""
+    return "rollout" if side.scenario.engine.engines == 1 else f"rollout-{engine}"
 
 
 def roles_of(scenario: Scenario) -> tuple[str, ...]:

@@ -47,6 +47,19 @@ def test_one_engine_draws_and_trains_as_two_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.night
+def test_one_of_two_engines_that_hangs_is_named_with_its_number(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", "--backend", "hf", "--set", "engine.engines=2", "--stall", "8s")
+    until(process, "step 0 ")
+    journal = next((tmp_path / "run" / "events").glob("rollout-1-*.jsonl"))
+    processes = family(process)
+    os.kill(int(journal.stem.rpartition("-")[2]), signal.SIGSTOP)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 3, output
+    assert "hung: rollout-1 (" in output and "): stopped (SIGSTOP)" in output, output
+    assert gone(processes) == []
+
+
+@pytest.mark.night
 def test_one_of_two_engines_that_dies_ends_the_run(tmp_path: Path) -> None:
     process = start(tmp_path / "run", "--backend", "hf", "--set", "engine.engines=2")
     until(process, "step 0 ")
