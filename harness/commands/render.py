@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import typer
 
 from harness.launchers import launchers
@@ -11,7 +13,8 @@ app = typer.Typer(
     help="Write the file that starts a job under the harness elsewhere: a workflow, a script, a manifest.",
 )
 for name, command in launchers().items():
-    app.command(name, context_settings={"allow_interspersed_args": False})(command)
+    words = "words" in inspect.signature(command).parameters  # the job's command, whose options are its own
+    app.command(name, context_settings={"allow_interspersed_args": not words})(command)
 
 
 @app.callback()
