@@ -177,7 +177,8 @@ def _check_ranges(scenario: Scenario, where: str) -> None:
         value = _value(scenario, key)
         if (low is not None and value < low) or (high is not None and value > high):
             bounds = f"at least {low}" if high is None else f"between {low} and {high}"
-            raise BadInput(f"{where}: {key} = {value} must be {bounds}")
+            nearest = low if low is not None and value < low else high
+            raise BadInput(f"{where}: {key} = {value} must be {bounds}", fix=f"--set {key}={nearest}")
     for key in _POSITIVE:
         if _value(scenario, key) <= 0:
             raise BadInput(f"{where}: {key} = {_value(scenario, key)} must be above 0")
@@ -200,7 +201,9 @@ def _check_batches(scenario: Scenario, where: str) -> None:
     together = ppo.micro_batch_size * ppo.world_size
     fitting = [size for size in range(together, batch + 1, together) if batch % size == 0]
     nearest = min(fitting, key=lambda size: abs(size - ppo.train_batch_size), default=None)
-    fix = f"--set ppo.train_batch_size={nearest}" if nearest else None
+    ranks = [n for n in range(1, ppo.world_size) if ppo.train_batch_size % (ppo.micro_batch_size * n) == 0]
+    fewer = f"--set ppo.world_size={ranks[-1]}" if ranks else None
+    fix = f"--set ppo.train_batch_size={nearest}" if nearest else fewer
     if batch % ppo.train_batch_size:
         raise BadInput(
             f"{where}: a step draws {batch} samples (rollout.prompts_per_step x rollout.samples_per_prompt), which is "

@@ -146,6 +146,8 @@ refuse() {{ # CODE SENTENCE
 
 look_first() {{
     {setup}
+    code=$?
+    [ "$code" = 0 ] || echo "harness: $NODE: the last command of --setup ended with $code" >&2
     harness doctor --nodes "$HARNESS_OUT" {doctor} > "$HARNESS_OUT/doctor-$NODE.txt" 2>&1 && return
     code=$?
     [ "$code" = 127 ] && echo "no harness is in PATH: its environment is not active here; fix: harness render" \

@@ -494,6 +494,12 @@ def test_a_job_that_its_scheduler_starts_again_has_a_folder_of_its_own(
     assert again == [f"{first}-restart-1", f"{first}-restart-2"]
 
 
+def test_a_setup_that_fails_is_told(folder: Path, programs: Path) -> None:
+    script = rendered("slurm", folder, "--setup", "[ -d /nowhere ]", "--", "keep")
+    code, log = run(script, programs, folder / "done", **SAID["slurm"])
+    assert code == 0 and log.count("harness: here: the last command of --setup ended with 1\n") == 1
+
+
 def test_options_behind_the_command_are_the_command_s(folder: Path, programs: Path) -> None:
     assert run(rendered("slurm", folder, "keep", "--lr", "3"), programs, folder / "done", **SAID["slurm"])[0] == 0
     assert (folder / "done" / "words").read_text().split("\0")[:-1] == ["--lr", "3"]
