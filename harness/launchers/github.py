@@ -47,7 +47,7 @@ def command(
     """Write the GitHub workflows of a project: on every push, and every night a matrix.
 
     Each cell of the matrix is a job with a history of its own; the repository's secret HARNESS_HISTORY may name a
-    PostgreSQL database for all of them.
+    PostgreSQL database for all of them. For a training job of your own there is harness render github-job.
     """
     from harness.errors import BadInput
     from harness.launchers import _manifest, write
