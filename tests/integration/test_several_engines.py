@@ -55,7 +55,7 @@ def test_one_of_two_engines_that_hangs_is_named_with_its_number(tmp_path: Path) 
     os.kill(int(journal.stem.rpartition("-")[2]), signal.SIGSTOP)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 3, output
-    assert "hung: rollout-1 (" in output and "): stopped (SIGSTOP)" in output, output
+    assert "hung: rollout-1 (" in output and ": stopped (SIGSTOP)" in output, output
     assert gone(processes) == []
 
 

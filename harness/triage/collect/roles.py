@@ -47,7 +47,7 @@ def raylet_address(argv: Sequence[str]) -> str:
 
 def role_of(facts: Facts, *, journal: str = "", beat: str = "", actor: str = "") -> str:
     """`journal`, `beat`: the role that each gives; `actor`: the class of the Ray actor that lives in the process."""
-    for said in (journal, beat):
+    for said in (beat, journal) if beat.startswith(f"{journal}-") else (journal, beat):  # one of several has a number
         if said not in PLAIN:
             return said
     head, _, tail = facts.title.partition("::")

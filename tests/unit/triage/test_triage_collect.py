@@ -295,6 +295,7 @@ def facts(*argv: str, title: str = "", **environ: str) -> proc.Facts:
 
 def test_roles() -> None:
     assert roles.role_of(facts("python", "train.py"), journal="actor", beat="Host") == "actor"
+    assert roles.role_of(facts("python", "train.py"), journal="rollout", beat="rollout-1") == "rollout-1"
     assert roles.role_of(facts("python", "train.py"), beat="launcher", journal="process") == "launcher"
     assert roles.role_of(facts("ray::Worker.step", title="ray::Worker.step")) == "Worker"
     assert roles.role_of(facts("ray::Host.call", title="ray::Host.call"), actor="Trainer") == "Trainer"
