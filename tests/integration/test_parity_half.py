@@ -31,6 +31,7 @@ def is_the_same(verdict: Verdict) -> None:
     assert check(verdict, "weights-in-use").state == "ruled out"
 
 
+@pytest.mark.night
 def test_the_embedded_engine_is_itself_in_bfloat16(tmp_path: Path) -> None:
     is_the_same(harness.run_parity("hf", "hf", scenario="ppo-tiny-bf16", native=False, out=tmp_path / "it"))
 

@@ -176,6 +176,7 @@ def test_leftovers_are_found_and_the_engine_started_anew(scenario: Scenario, tmp
     up.down(print)
 
 
+@pytest.mark.night
 def test_engines_that_nobody_uses_end_by_themselves(scenario: Scenario) -> None:
     kept = up.up(["hf"], scenario, native=False, idle_s=1.0, say=print)
     there = state.below(kept.keeper.pid)
