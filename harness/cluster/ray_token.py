@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 ANSWER_S = 60.0  # Ray's own limit for the start of a worker (worker_register_timeout_seconds)
 
 
@@ -12,7 +14,12 @@ def authenticate() -> None:
         from ray._private.authentication import authentication_token_setup as setup
     except ImportError:  # an older Ray has no tokens
         return
-    setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    logger = logging.getLogger(setup.__name__)
+    said, logger.disabled = logger.disabled, True  # a warning that the cluster, which is somebody's, may opt out
+    try:
+        setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    finally:
+        logger.disabled = said
 
 
 def unwanted() -> bool:
