@@ -29,6 +29,7 @@ from scenarios.planted.differences.fault import READY, Fault
 from scenarios.settings import Scenario
 
 Pair = tuple[str, str]
+STARTED_WITH = ("engine.", "model.", "rollout.mode=", "placement.")  # settings that an engine is started with
 REVIVALS = 8  # places for engines that had to be started again after they died
 
 
@@ -59,18 +60,17 @@ def planned(faults: Sequence[Fault], pair: Pair) -> list[tuple[Pair, list[tuple[
 def restarts(fault: Fault) -> bool:
     """Whether an engine must start anew for the fault."""
     return bool(fault.mapping.get("edits", {}).get("engine")) or any(
-        setting.startswith(("engine.", "model.")) for setting in fault.settings
+        setting.startswith(STARTED_WITH) for setting in fault.settings
     )
 
 
 def inside_engines(faults: Sequence[Fault]) -> str:
     """Why these faults need engines of their own, in words; empty where they leave the engines as they are."""
     for fault in faults:
-        scenario = " ".join(fault.scenario)
         if fault.engine or "file" in fault.mapping or restarts(fault) or fault.stage not in ("coupled", "greedy"):
             return f"the fault {fault.name} changes an engine"
-        if any(f" {section}" in f" {scenario}" for section in ("engine.", "model.", "rollout.mode=", "placement.")):
-            return f"the fault {fault.name} is for another engine ({scenario})"
+        if any(setting.startswith(STARTED_WITH) for setting in fault.scenario):
+            return f"the fault {fault.name} is for another engine ({' '.join(fault.scenario)})"
     return ""
 
 
@@ -98,7 +98,8 @@ def outcomes(
     left = Side("baseline", baseline, envs.resolve(baseline), scenario, out / "baseline", READY)
     right = Side("candidate", candidate, envs.resolve(candidate), scenario, out / "candidate", READY)
     options = LaunchOptions(device=device, cold=cold, progress=progress)
-    with cluster_for([left, right], options, refused=inside_engines(faults)) as (cluster, warm):
+    chosen = [fault for _, groups in plans for _, group in groups for fault in group]
+    with cluster_for([left, right], options, refused=inside_engines(chosen)) as (cluster, warm):
         experiment = Experiment(cluster, [left, right], progress=progress, device=device, warm=warm)
         experiment.begin(spare=_spare(faults, scenario))
         for number, (engines, groups) in enumerate(plans):
