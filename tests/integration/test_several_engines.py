@@ -47,28 +47,22 @@ def test_one_engine_draws_and_trains_as_two_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.night
-def test_one_of_two_engines_that_hangs_is_named_with_its_number(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "line", "said"),  # the last line, or the one before its fix
+    [(signal.SIGKILL, -1, ["died"]), (signal.SIGSTOP, -2, ["hung: rollout-1 (", ": stopped (SIGSTOP)"])],
+    ids=["dies", "hangs"],
+)
+def test_one_of_two_engines_that_dies_or_hangs_ends_the_run(
+    tmp_path: Path, how: signal.Signals, line: int, said: list[str]
+) -> None:
     process = start(tmp_path / "run", "--backend", "hf", "--set", "engine.engines=2", "--stall", "8s")
     until(process, "step 0 ")
     journal = next((tmp_path / "run" / "events").glob("rollout-1-*.jsonl"))
     processes = family(process)
-    os.kill(int(journal.stem.rpartition("-")[2]), signal.SIGSTOP)
+    os.kill(int(journal.stem.rpartition("-")[2]), how)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 3, output
-    assert "hung: rollout-1 (" in output and ": stopped (SIGSTOP)" in output, output
-    assert gone(processes) == []
-
-
-@pytest.mark.night
-def test_one_of_two_engines_that_dies_ends_the_run(tmp_path: Path) -> None:
-    process = start(tmp_path / "run", "--backend", "hf", "--set", "engine.engines=2")
-    until(process, "step 0 ")
-    journal = next((tmp_path / "run" / "events").glob("rollout-1-*.jsonl"))
-    processes = family(process)
-    os.kill(int(journal.stem.rpartition("-")[2]), signal.SIGKILL)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 3, output
-    assert "died" in output.strip().splitlines()[-1]
+    assert all(words in output.strip().splitlines()[line] for words in said), output
     assert gone(processes) == []
 
 
