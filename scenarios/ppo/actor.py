@@ -27,6 +27,7 @@ from scenarios.models.quiet import quiet
 from scenarios.plants import Injection
 from scenarios.ppo import losses, native_fit, native_scores
 from scenarios.ppo.batches import Sample
+from scenarios.ppo.in_parts import in_parts
 from scenarios.ppo.margins import Margins
 from scenarios.ppo.optimizer import Optimizer
 from scenarios.ppo.role import MiniBatch, Report, Role, Rows, Trained, flat, response_logits, to_rows, token_logprobs
@@ -195,13 +196,25 @@ class ActorRole(Role):
         float64 for float32 weights, float32 for narrower ones. Zeros for a model of more than `EXACT_LIMIT` parameters,
         whose wider copy would not fit beside it.
         """
-        plain = self._teacher_forced(self.model, sequences)
         if self.parameters() > EXACT_LIMIT:
-            return [[0.0] * len(row) for row in plain]
+            return [[0.0] * (len(ids) - 1) for ids in sequences]
         wide = torch.float64 if self.model.dtype == torch.float32 else torch.float32
-        twin: Any = copy.deepcopy(self.model)
-        exact = self._teacher_forced(saved.widen(twin, wide), sequences)
-        return [[abs(p - q) for p, q in zip(*rows, strict=True)] for rows in zip(plain, exact, strict=True)]
+        return self._apart(sequences, saved.widen(copy.deepcopy(self.model), wide))
+
+    @torch.no_grad()
+    def sharding(self, sequences: list[tuple[int, ...]], parts: int) -> list[list[float]]:
+        """How far layers that are cut into `parts`, as for tensor parallelism, move each log-probability of
+        `teacher_forced`.
+
+        Empty for a model of more than `EXACT_LIMIT` parameters, and for one without a plan to cut it.
+        """
+        twin = in_parts(self.model, parts) if self.parameters() <= EXACT_LIMIT else None
+        return [] if twin is None else self._apart(sequences, twin)
+
+    def _apart(self, sequences: list[tuple[int, ...]], twin: Any) -> list[list[float]]:
+        """|Δ log-probability| of `teacher_forced` between the model and another, in nats."""
+        rows = zip(self._teacher_forced(self.model, sequences), self._teacher_forced(twin, sequences), strict=True)
+        return [[abs(p - q) for p, q in zip(*pair, strict=True)] for pair in rows]
 
     def _teacher_forced(self, model: Any, sequences: list[tuple[int, ...]]) -> list[list[float]]:
         samples = [Sample(number, ids[:1], ids[1:]) for number, ids in enumerate(sequences)]

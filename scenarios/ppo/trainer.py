@@ -286,12 +286,18 @@ class Trainer:
         return {name: value / seen for name, value in sums.items()} | {n: float(np.mean(v)) for n, v in norms.items()}
 
     def floor(self, sequences: list[tuple[int, ...]], samples: list[int]) -> None:
-        """Record what the learner's own rounding does to each log-probability of `sequences` (prompt and response)."""
-        rounding = call(self._roles["actor"][0], "rounding", sequences)
-        self._recorder.frame(
-            "floor", step=self.scenario.steps - 1, fields={"variant": "rounding", "weight_version": self.version},
-            arrays={"sample": Flat.of(samples, "i8"), "rounding": Ragged.of(rounding, "f4")},
-        )  # fmt: skip
+        """Record what the learner's own rounding does to each log-probability of `sequences` (prompt and response), and
+        what layers do that are cut as its tensor-parallel engines cut them."""
+        actor, parts = self._roles["actor"][0], self.scenario.engine.tensor_parallel
+        moved = {"rounding": call(actor, "rounding", sequences)}
+        if parts > 1:
+            moved["sharding"] = call(actor, "sharding", sequences, parts)
+        for variant, rows in moved.items():
+            if rows:
+                self._recorder.frame(
+                    "floor", step=self.scenario.steps - 1, fields={"variant": variant, "weight_version": self.version},
+                    arrays={"sample": Flat.of(samples, "i8"), variant: Ragged.of(rows, "f4")},
+                )  # fmt: skip
 
     # --- parts ------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.modes import REPLAY
 from harness.parity.facts.repeated import SecondRun
 from harness.parity.facts.sync_record import SyncRecord
-from probes.format import SIDES
+from probes.format import SIDES, mapping, number
 from reports.limits import limit_of
 from reports.model import SUSPICIONS, CheckState, Finding
 from reports.text import counted, figure
@@ -190,6 +190,12 @@ def _not_covered(side: Side, again: SecondRun | None) -> list[str]:
     ]
 
 
+def _shards(side: Side) -> int:
+    """How many tensor-parallel ranks its engine was asked for; 0 where it is one, or not recorded."""
+    asked = number(mapping(side.recording.scenario.get("engine")).get("tensor_parallel"), 1)
+    return int(asked) if asked > 1 else 0
+
+
 def itself(e: Evidence, side: Side, number: int) -> Outcome:
     """An engine against itself: within the cap, and with no more flips than ties explain."""
     name, floor, cap = f"{side.name}-itself", side.floor, e.of_engines.cap
@@ -246,6 +252,11 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
     own = ", ".join(variant for variant in floor.variants if variant != second_run.VARIANT)
     if own:
         shown += f"; the engine against itself at equal seeds under another {own}, in one start"
+    if floor.sharded is not None:
+        shown += f"; its learner with the layers cut as the engine's are: {figure(floor.sharded.level)} nats"
+    elif ranks := _shards(side):
+        why = "its learner has no plan to cut its layers, is too large to copy, or moved by more than rounding can"
+        missing.append(f"{name}: what {ranks} tensor-parallel ranks change was not measured: {why}")
     if again is not None and again.useless:
         missing.append(f"{name}: no second run: {again.useless}")
     elif again is not None:

@@ -348,7 +348,7 @@ class Evidence:
         that was repeated."""
         floors = [side.floor for side in self.sides if not self.second_runs or side.name in self.second_runs
                   or side.floor.measured]  # fmt: skip
-        return max(one.mean for one in floors) if all(one.measured for one in floors) else float("nan")
+        return max(one.changed_mean for one in floors) if all(one.measured for one in floors) else float("nan")
 
     def tolerated(self, kind: Kind) -> Tolerance:
         """What counts as equal in this kind of comparison."""

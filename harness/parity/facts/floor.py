@@ -15,10 +15,11 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.facts.align import Match, equal_rows, shared
-from harness.parity.facts.rounding import FARTHEST, Rounding, as_far, rounding_of_the_floor
+from harness.parity.facts.rounding import FARTHEST, Rounding, as_far, of_the_floor, rounding_of_the_floor
 from harness.parity.facts.tails import EXTREME, EXTREME_HALF, FALSE_OUTLIERS, THOUSANDTH, Share, outliers
 from harness.recordings.store import Recording
 from harness.recordings.tables import Rows, Table
+from probes.format import mapping
 from scenarios.lifted import HALF
 
 # Largest floor that can be noise, in nats. float32: batch composition alone reached 1.2e-5 in SGLang on a tiny model,
@@ -36,11 +37,31 @@ IMPLAUSIBLE = 1e-6  # probability below which so many flips of an engine against
 
 
 @dataclass(frozen=True)
+class Sharded:
+    """How far the learner's log-probabilities move when its layers are cut as tensor parallelism cuts them, in nats:
+    what all but the allowed outliers stay within, and the mean."""
+
+    level: float
+    mean: float
+
+    @staticmethod
+    def of(recording: Recording) -> Sharded | None:
+        """None where the engine has one rank, the model could not be cut, or what that moved is no rounding."""
+        sizes = of_the_floor(recording, "sharding")
+        if len(sizes) < MINIMUM_TOKENS or not np.isfinite(sizes).all():
+            return None
+        cap = CAPS.get(str(mapping(recording.scenario.get("model")).get("dtype")), CAPS["float32"])
+        level = _level(sizes)
+        return Sharded(level, float(sizes.mean())) if level <= cap else None
+
+
+@dataclass(frozen=True)
 class EngineFloor:
     """One engine against itself, in nats; NaN where nothing was compared.
 
     `level`: what all but the allowed outliers stay within; `largest`: the largest of all; `mean`: of all; `unrounded`:
-    the largest at a token that its learner does not round as far in half precision, None where that was not recorded.
+    the largest at a token that its learner does not round as far in half precision, None where that was not recorded;
+    `sharded`: of an engine of several ranks, which cannot be asked for the numbers of one.
     """
 
     largest: float = float("nan")
@@ -52,6 +73,17 @@ class EngineFloor:
     where: dict[str, Any] = field(default_factory=dict)  # step, sample, position, rank, variant, base, other
     unrounded: float | None = None
     mean: float = float("nan")
+    sharded: Sharded | None = None
+
+    @property
+    def changed(self) -> float:
+        """`level`, or that of the same model with its layers cut as the engine's ranks cut them, which is larger."""
+        return max(self.level, self.sharded.level) if self.sharded is not None else self.level
+
+    @property
+    def changed_mean(self) -> float:
+        """The same of `mean`."""
+        return max(self.mean, self.sharded.mean) if self.sharded is not None else self.mean
 
     @property
     def measured(self) -> bool:
@@ -114,10 +146,15 @@ def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool 
     flips = sum(one["flips"] for one in variants.values()) if drawn else 0
     if not len(every):
         return EngineFloor(flips=flips, not_finite=not_finite, variants=variants, where=where)
-    rank = max(0, len(every) - 1 - outliers(len(every)))
-    level = float(np.partition(every, rank)[rank])
-    mean = float(every.mean())
-    return EngineFloor(largest, level, len(every), flips, not_finite, variants, where, unrounded, mean)
+    level, mean = _level(every), float(every.mean())
+    sharded = Sharded.of(recording)
+    return EngineFloor(largest, level, len(every), flips, not_finite, variants, where, unrounded, mean, sharded)
+
+
+def _level(sizes: np.ndarray) -> float:
+    """What all but the allowed outliers stay within."""
+    rank = max(0, len(sizes) - 1 - outliers(len(sizes)))
+    return float(np.partition(sizes, rank)[rank])
 
 
 def _own(recording: Recording) -> Iterator[Pair]:
@@ -267,7 +304,7 @@ class Tolerance:
         """`scale`: largest |log-probability| of the learner, clipped to [1, `LARGEST_SCALE`]. `rounding`: of the
         learner; in half precision no floor is known without it.
         """
-        measured = [one.level for one in floors if one.measured]
+        measured = [one.changed for one in floors if one.measured]
         floor = max(measured) if len(measured) == len(floors) else float("nan")
         known = dtype if dtype in CAPS else "float32"  # an unknown dtype gets the strictest
         scale = min(max(scale, 1.0), LARGEST_SCALE) if np.isfinite(scale) else 1.0
@@ -290,6 +327,8 @@ class Tolerance:
         found["combined"] = "not measured" if np.isnan(self.floor) else self.floor
         for name, one in (("baseline", baseline), ("candidate", candidate)):
             found[f"largest of the {name}"] = one.largest if one.measured else "not measured"
+            if one.sharded is not None:
+                found[f"layers cut as in the {name}"] = one.sharded.level
         return found | {
             "cap": self.cap,
             "dtype": self.dtype,

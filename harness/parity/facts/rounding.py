@@ -114,9 +114,14 @@ def share_of(size: np.ndarray, cap: float) -> Share:
 def largest_of_the_floor(recording: Recording, cap: float) -> float:
     """The largest rounding of the recording's learner in the sequences with which the floor was taken; 0 where it was
     not recorded or is none."""
-    tables = (recording.table("floor", step, variant="rounding") for step in recording.steps("floor"))
-    rows = [found.values for table in tables if table is not None and (found := table.rows("rounding")) is not None]
-    return largest_of(np.concatenate([np.zeros(0), *rows]), cap)
+    return largest_of(of_the_floor(recording, "rounding"), cap)
+
+
+def of_the_floor(recording: Recording, variant: str) -> np.ndarray:
+    """What the learner recorded under this variant of the floor, over all its steps; empty where it did not."""
+    tables = (recording.table("floor", step, variant=variant) for step in recording.steps("floor"))
+    rows = [found.values for table in tables if table is not None and (found := table.rows(variant)) is not None]
+    return np.concatenate([np.zeros(0), *rows])
 
 
 def rounding_of_the_floor(recording: Recording, step: int, base: Table) -> Rows | None:

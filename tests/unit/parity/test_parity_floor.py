@@ -190,3 +190,30 @@ def test_no_rounding_of_the_learner_excuses_more_than_ten_caps(tmp_path: Path) -
         for frame in recording.frames("floor", variant="prefill"):
             frame.arrays["logprob"].values[5] += 0.1  # type: ignore[union-attr]
     assert put(tmp_path, *both).verdict == "DIVERGENT"
+
+
+@pytest.mark.parametrize(
+    ("moved", "tolerance", "verdict"),
+    [(None, 2.34e-5, "DIVERGENT"), (5e-6, 5e-5, "EQUIVALENT"), (3e-4, 2.34e-5, "DIVERGENT")],
+)
+def test_what_tensor_parallelism_changes_belongs_to_the_floor(
+    tmp_path: Path, moved: float | None, tolerance: float, verdict: str
+) -> None:
+    """Engines that are 4e-5 nats apart at some tokens, and a learner whose layers are cut as the candidate's ranks cut
+    them: not measured, an eighth of that, and more than rounding can."""
+    baseline, candidate = pair(native=False)
+    candidate.manifest["scenario"]["engine"]["tensor_parallel"] = 2
+    off = candidate.frame("rollout", 2).arrays["logprob"].values
+    off[::4] += np.resize(np.array([4e-5, -4e-5], np.float32), len(off[::4]))
+    if moved is not None:
+        base = next(candidate.frames("floor", variant="base"))
+        rows = [np.full(3 + len(row), moved, np.float32) for row in base.arrays["logprob"].rows()]
+        fields, arrays = (
+            {**base.fields, "variant": "sharding"},
+            {"sample": base.arrays["sample"], "sharding": jagged(rows)},
+        )
+        candidate.logs["trainer"].frames.append(FrameRecord("floor", base.step, fields, arrays))
+    found = put(tmp_path, baseline, candidate)
+    assert found.parity is not None and found.parity.floor["tolerance"] == pytest.approx(tolerance, rel=0.05)
+    assert found.verdict == verdict, found.reason
+    assert any("2 tensor-parallel ranks" in one for one in found.missing) == (verdict == "DIVERGENT")

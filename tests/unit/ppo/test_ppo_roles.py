@@ -15,6 +15,7 @@ from probes import weights
 from scenarios import models
 from scenarios.models import tokenizer as bpe
 from scenarios.ppo.batches import Sample
+from scenarios.ppo.in_parts import in_parts
 from scenarios.ppo.optimizer import DivergedError, Optimizer
 from scenarios.ppo.parallel import DataParallel, RoleSettings
 from scenarios.ppo.role import MiniBatch
@@ -208,6 +209,23 @@ def test_a_learner_in_half_precision_scores_in_float32_as_well(paths: dict[str, 
     role.reset()
     assert not role.score(0, SAMPLES).behind
     assert not actor(paths).score(0, SAMPLES).exact  # float32 needs no twin
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_layers_cut_as_ranks_cut_them_are_the_same_model_but_for_rounding(paths: dict[str, str], dtype: str) -> None:
+    role = actor(paths, dataclasses.replace(scenario(), model=Model(dtype=dtype)))
+    wide = models.load_policy(paths["policy"], dtype="float64")
+    ids = torch.tensor([[*SAMPLES[2].prompt, *SAMPLES[2].response]])
+    cut = in_parts(wide, 2)
+    with torch.no_grad():
+        assert torch.allclose(wide(ids).logits, cut(ids).logits, rtol=0, atol=1e-12)
+    sequences = [sample.prompt + sample.response for sample in SAMPLES]
+    moved = role.sharding(sequences, 2)
+    assert [len(row) for row in moved] == [len(ids) - 1 for ids in sequences]
+    largest = max(max(row) for row in moved)
+    assert 0 < largest <= 4 * max(max(row) for row in role.rounding(sequences))
+    assert not any(any(row) for row in role.sharding(sequences, 1))
+    assert in_parts(torch.nn.Linear(4, 4), 2) is None  # a model without a plan
 
 
 def test_a_gradient_that_is_no_number_is_said_at_once(paths: dict[str, str]) -> None:
