@@ -26,6 +26,7 @@ with Cluster() as cluster:
 """
 
 
+@pytest.mark.night
 def test_a_killed_cell_takes_its_ray_cluster_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(descendants(os.getpid()))
     monkeypatch.setattr(cells, "COMMAND", (sys.executable, "-c", CELL))

@@ -56,6 +56,7 @@ def test_a_model_of_another_architecture_is_the_same_run_on_both_engines(
         assert len(proven(verdict, side)) == 3 and max(proven(verdict, side)) < 1e-4
 
 
+@pytest.mark.night
 def test_an_engine_that_cannot_start_is_told_in_its_own_last_words(built_in: dict[str, str], tmp_path: Path) -> None:
     model = made("gemma2", tmp_path / "gemma2", built_in, query_pre_attn_scalar=32)
     verdict = run_parity(

@@ -90,6 +90,7 @@ def test_the_exit_code_is_the_job_s_or_that_of_a_hang(
         assert verdict["triage"]["culprits"][0]["role"] == "Rollout"
 
 
+@pytest.mark.night
 def test_a_cluster_that_is_not_there_is_said(tmp_path: Path, cluster: dict[str, str]) -> None:
     address = f"http://127.0.0.1:{free_port()}"
     code, log = submitted(tmp_path, {**cluster, "RAY_API_SERVER_ADDRESS": address}, "succeeds")
