@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.facts.align import Match, equal_rows, shared
-from harness.parity.facts.rounding import FARTHEST, Rounding, as_far, of_the_floor, rounding_of_the_floor
+from harness.parity.facts.rounding import BULK, FARTHEST, Rounding, as_far, of_the_floor
 from harness.parity.facts.tails import EXTREME, EXTREME_HALF, FALSE_OUTLIERS, THOUSANDTH, Share, outliers
 from harness.recordings.store import Recording
 from harness.recordings.tables import Rows, Table
@@ -47,12 +47,13 @@ class Sharded:
     @staticmethod
     def of(recording: Recording) -> Sharded | None:
         """None where the engine has one rank, the model could not be cut, or what that moved is no rounding."""
-        sizes = of_the_floor(recording, "sharding")
-        if len(sizes) < MINIMUM_TOKENS or not np.isfinite(sizes).all():
-            return None
+        bases = ((step, recording.table("floor", step, variant="base")) for step in recording.steps("floor"))
+        rows = [of_the_floor(recording, step, base, "sharding") for step, base in bases if base is not None]
+        sizes = np.concatenate([np.zeros(0), *(one.values for one in rows if one is not None)])
         cap = CAPS.get(str(mapping(recording.scenario.get("model")).get("dtype")), CAPS["float32"])
-        level = _level(sizes)
-        return Sharded(level, float(sizes.mean())) if level <= cap else None
+        if len(sizes) < MINIMUM_TOKENS or not np.isfinite(sizes).all() or np.quantile(sizes, BULK) > cap:
+            return None
+        return Sharded(_level(sizes), float(sizes.mean()))
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool 
     variants: dict[str, dict[str, Any]] = {}
     where: dict[str, Any] = {}
     largest = unrounded = 0.0
-    own = ((pair, rounding_of_the_floor(recording, pair[0], pair[2])) for pair in _own(recording))
+    own = ((pair, of_the_floor(recording, pair[0], pair[2])) for pair in _own(recording))
     for (step, variant, base, other), rounding in (*own, *((pair, None) for pair in repeated)):
         found = _against(base, other, rounding)
         unrounded = max(unrounded, found["unrounded"])

@@ -114,20 +114,16 @@ def share_of(size: np.ndarray, cap: float) -> Share:
 def largest_of_the_floor(recording: Recording, cap: float) -> float:
     """The largest rounding of the recording's learner in the sequences with which the floor was taken; 0 where it was
     not recorded or is none."""
-    return largest_of(of_the_floor(recording, "rounding"), cap)
+    tables = (recording.table("floor", step, variant="rounding") for step in recording.steps("floor"))
+    rows = [found.values for table in tables if table is not None and (found := table.rows("rounding")) is not None]
+    return largest_of(np.concatenate([np.zeros(0), *rows]), cap)
 
 
-def of_the_floor(recording: Recording, variant: str) -> np.ndarray:
-    """What the learner recorded under this variant of the floor, over all its steps; empty where it did not."""
-    tables = (recording.table("floor", step, variant=variant) for step in recording.steps("floor"))
-    rows = [found.values for table in tables if table is not None and (found := table.rows(variant)) is not None]
-    return np.concatenate([np.zeros(0), *rows])
-
-
-def rounding_of_the_floor(recording: Recording, step: int, base: Table) -> Rows | None:
-    """The learner's rounding at each token of the engine's base run of the floor; None where it was not recorded."""
-    table, output = recording.table("floor", step, variant="rounding"), base.rows("output")
-    rows = None if table is None else table.rows("rounding")
+def of_the_floor(recording: Recording, step: int, base: Table, variant: str = "rounding") -> Rows | None:
+    """What the learner's rounding, or another `variant` of it, moves at each token of the engine's base run of the
+    floor; None where it was not recorded."""
+    table, output = recording.table("floor", step, variant=variant), base.rows("output")
+    rows = None if table is None else table.rows(variant)
     if table is None or output is None or rows is None:
         return None
     values = np.zeros(len(output.values))
