@@ -201,7 +201,7 @@ def _check_batches(scenario: Scenario, where: str) -> None:
     together = ppo.micro_batch_size * ppo.world_size
     fitting = [size for size in range(together, batch + 1, together) if batch % size == 0]
     nearest = min(fitting, key=lambda size: abs(size - ppo.train_batch_size), default=None)
-    ranks = [n for n in range(1, ppo.world_size) if ppo.train_batch_size % (ppo.micro_batch_size * n) == 0]
+    ranks = [n for n in range(1, ppo.world_size) if divides(scenario, n)]
     fewer = f"--set ppo.world_size={ranks[-1]}" if ranks else None
     fix = f"--set ppo.train_batch_size={nearest}" if nearest else fewer
     if batch % ppo.train_batch_size:
@@ -216,6 +216,11 @@ def _check_batches(scenario: Scenario, where: str) -> None:
             f"ppo.micro_batch_size x ppo.world_size = {together}",
             fix=fix,
         )
+
+
+def divides(scenario: Scenario, ranks: int) -> bool:
+    """Whether so many ranks can share a mini-batch of the scenario, in whole micro-batches."""
+    return scenario.ppo.train_batch_size % (scenario.ppo.micro_batch_size * ranks) == 0
 
 
 def _value(scenario: Scenario, key: str) -> Any:

@@ -22,11 +22,11 @@ def no_room(
     if device == "cuda":
         limit = None if room is None else int(share * room)
         if limit is not None and engine // workers > limit:
-            return f"its float32 weights take {_gib(engine // workers)} of the {_gib(limit)} of a worker: {force}"
+            return f"its float32 weights take {gib(engine // workers)} of the {gib(limit)} of a worker: {force}"
         return ""
     needed = learner + engines * engine
     if free is not None and needed > free:
-        return f"float32 weights take {_gib(needed)} and {_gib(free)} are free: {force}"
+        return f"float32 weights take {gib(needed)} and {gib(free)} are free: {force}"
     return ""
 
 
@@ -68,5 +68,6 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _gib(size: int) -> str:
+def gib(size: int) -> str:
+    """So many bytes in words."""
     return f"{size / 2**30:.3g} GiB"

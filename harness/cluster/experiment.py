@@ -88,7 +88,7 @@ class Experiment:
         share = min(1.0, int(100 * self._gpus / width) / 100) if self._gpus else 0.0
         bundle = {"CPU": self._cluster.actor_cpus} | ({"GPU": share} if share else {})
         self._share = share
-        self._cluster.reserve(bundle, asked)
+        self._cluster.reserve(bundle, asked, lambda line: self._progress(ProgressEvent("", "", message=line)))
         for number, place in enumerate(asked):
             self._free.setdefault(place, []).append(number)
         if self._hosts:

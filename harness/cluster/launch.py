@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,12 +165,23 @@ class Cluster:
 
         return float(ray.cluster_resources().get("GPU", 0.0))
 
-    def reserve(self, bundle: dict[str, float], places: Sequence[str]) -> None:
+    def reserve(self, bundle: dict[str, float], places: Sequence[str], say: Callable[[str], None]) -> None:
         """One placement group for the run, a bundle for each place: a label, a resource, or empty for any node. Actors
-        name their bundle. Raises LaunchFailed when the cluster cannot hold it."""
+        name their bundle. `say` is told that a cluster is too small which may yet grow. Raises LaunchFailed when the
+        cluster cannot hold it."""
         import ray
         from ray.util.placement_group import placement_group
 
+        total = float(ray.cluster_resources().get("CPU", 0.0))
+        asked = f"{len(places)} processes (each engine, and each rank of each role) of {bundle} each"
+        if len(places) * bundle["CPU"] > total and self._ours:
+            raise LaunchFailed(
+                f"a Ray cluster on this machine holds {int(total / bundle['CPU'])} processes, and this run has "
+                f"{len(places)}: each engine is one, and each rank of each role of the learner",
+                fix="lower ppo.world_size and engine.engines   # or --address HOST:PORT, of a Ray cluster",
+            )
+        if len(places) * bundle["CPU"] > total:
+            say(f"waiting for nodes: the run asks for {asked}, and the cluster has {total:g} cores")
         labels = [Placement.label(place) for place in places]
         bundles = [
             bundle | ({place: SHARE} if place and not label else {})
@@ -183,7 +194,8 @@ class Cluster:
         except ray.exceptions.GetTimeoutError as error:
             have = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
             raise LaunchFailed(
-                f"the cluster cannot hold {len(bundles)} actors of {bundles[0]}: free are {have}", fix="ray status"
+                f"the cluster cannot hold {asked}: it has {total:g} cores, and free are {have}",
+                fix="ray status   # add nodes, or lower ppo.world_size and engine.engines",
             ) from error
 
     def offering(self, place: str) -> list[str]:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from harness.cluster.launch import Cluster, LaunchFailed, driver_seat
+from harness.cluster import launch
+from harness.cluster.launch import OWN_CLUSTER_CPUS, Cluster, LaunchFailed, driver_seat
 from scenarios.engines.processes import descendants
 
 LISTENS = "0A"  # of /proc/net/tcp
@@ -81,3 +82,20 @@ def test_temporary_files_of_actors_go_with_the_cluster(fails: bool) -> None:
             raise LaunchFailed("a run that failed")
     assert not made.parent.exists() and made.parent != Path(tempfile.gettempdir())
     assert logs.exists() == fails
+
+
+def test_a_run_that_the_cluster_cannot_hold_is_refused_and_on_one_that_may_grow_told_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    with Cluster() as own:
+        most = int(OWN_CLUSTER_CPUS / own.actor_cpus)
+        with pytest.raises(LaunchFailed, match=f"holds {most} processes, and this run has {most + 1}: each engine"):
+            own.reserve({"CPU": own.actor_cpus}, [""] * (most + 1), said.append)
+        assert said == []
+        monkeypatch.setattr(launch, "PLACEMENT_S", 0.1)
+        with pytest.raises(LaunchFailed, match=f"cannot hold {OWN_CLUSTER_CPUS + 1} processes") as refused:
+            Cluster("somebody's").reserve({"CPU": 1.0}, [""] * (OWN_CLUSTER_CPUS + 1), said.append)
+    [line] = said
+    assert line.startswith("waiting for nodes") and f"the cluster has {OWN_CLUSTER_CPUS} cores" in line
+    assert str(refused.value.fix).startswith("ray status")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future as ThreadFuture
 from typing import Any
 
@@ -55,7 +55,7 @@ class LocalCluster(Cluster):
     def gpus(self) -> float:
         return 0.0
 
-    def reserve(self, bundle: dict[str, float], places: Sequence[str]) -> None:
+    def reserve(self, bundle: dict[str, float], places: Sequence[str], say: Callable[[str], None]) -> None:
         """There is room."""
 
     def actor(

@@ -9,7 +9,6 @@ from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
 from harness.parity.runs.options import LaunchOptions
 from harness.warm.pool import Pool, claim
-from reports.progress import ProgressEvent
 
 
 @contextlib.contextmanager
@@ -22,10 +21,11 @@ def cluster_for(
         refused = "a mapping of your own starts an engine of its own"
     if any(side.scenario.engine.engines > 1 for side in sides):
         refused = "this run has several engines on a side"
-    say = lambda line: options.progress(ProgressEvent("", "", message=line))  # noqa: E731
     with contextlib.ExitStack() as opened:
         warm = None
         if not (options.cold or options.address):
-            warm = opened.enter_context(claim(sides, device=options.device, native=native, refused=refused, say=say))
+            warm = opened.enter_context(
+                claim(sides, device=options.device, native=native, refused=refused, say=options.say)
+            )
         cluster = Cluster(options.address) if warm is None else Cluster(warm.address, ours=True)
         yield opened.enter_context(cluster), warm

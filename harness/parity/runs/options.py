@@ -46,6 +46,10 @@ class LaunchOptions:
     cold: bool = False
     progress: Callable[[ProgressEvent], None] = field(default=silent, metadata=_option(None))
 
+    def say(self, line: str) -> None:
+        """Tell one sentence about the whole."""
+        self.progress(ProgressEvent("", "", message=line))
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(LaunchOptions):

@@ -5,18 +5,24 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from harness import envs
+from harness import config, envs
+from harness.cluster.experiment import roles_of
 from harness.envs.environment import Environment
 from harness.errors import BadInput
 from harness.parity.runs import user_mapping
 from reports.text import counted
-from scenarios import prompts
+from scenarios import memory, prompts
 from scenarios.engines import parameters, processes
 from scenarios.engines.engine import ParameterRefused
 from scenarios.settings import BUILTIN, Scenario
+
+# Memory that a process of the learner has to itself: 304 to 347 MiB with the built-in model, on a CPU, almost all of it
+# torch and transformers. A model of your own takes more.
+PROCESS_BYTES = 300 * 2**20
 
 
 def preflight(scenario: Scenario, backend: str, mapping: dict[str, Any] | None = None) -> None:
@@ -52,6 +58,36 @@ def environment_for(backend: str, scenario: Scenario, address: str | None = None
         except ParameterRefused as error:
             raise BadInput(str(error), fix=f"--set engine.tensor_parallel={len(os.sched_getaffinity(0))}") from error
     return environment
+
+
+def check_machine(scenarios: Iterable[Scenario], address: str | None, say: Callable[[str], None]) -> None:
+    """Refuse more ranks of the learner than fit into this machine's memory, and say where ranks have to take turns at
+    its cores. Not on a cluster at `address`, where each process is given a core of its own. Raises BadInput."""
+    turns: dict[str, None] = {}
+    for scenario in () if address else scenarios:
+        _check_memory(scenario)
+        cores, learner, engine = len(os.sched_getaffinity(0)), scenario.ppo.world_size, scenario.engine
+        workers = engine.engines * engine.tensor_parallel
+        if scenario.train and learner > cores:
+            turns[f"the {learner} ranks of the learner (ppo.world_size) take turns at {counted(cores, 'core')}"] = None
+        if workers > cores:
+            asked = "engine.engines x engine.tensor_parallel"
+            turns[f"the {workers} ranks of the engines ({asked}) take turns at {counted(cores, 'core')}"] = None
+    if turns:
+        say(f"{'; '.join(turns)}: steps take longer")
+
+
+def _check_memory(scenario: Scenario) -> None:
+    roles, ranks, free = len(roles_of(scenario)), scenario.ppo.world_size, memory.free()
+    needed = roles * ranks * PROCESS_BYTES
+    if ranks == 1 or free is None or needed <= free:
+        return
+    fitting = [n for n in range(1, ranks) if n * roles * PROCESS_BYTES <= free and config.divides(scenario, n)]
+    raise BadInput(
+        f"ppo.world_size = {ranks}: {roles} roles of {ranks} ranks are {roles * ranks} processes on this machine; "
+        f"they take {memory.gib(needed)} of memory at the least, and {memory.gib(free)} are free",
+        fix=f"--set ppo.world_size={max(fitting, default=1)}   # or --address HOST:PORT, of a Ray cluster",
+    )
 
 
 def check_pair(base: Scenario, other: Scenario) -> None:

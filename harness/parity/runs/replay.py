@@ -21,11 +21,10 @@ from harness.errors import BadInput
 from harness.parity.runs.command_line import command_line
 from harness.parity.runs.engines import cluster_for
 from harness.parity.runs.options import LaunchOptions, command_options
-from harness.parity.runs.preflight import environment_for, preflight
+from harness.parity.runs.preflight import check_machine, environment_for, preflight
 from harness.parity.runs.recording import compacted, guarded, judged, recording_in, written
 from reports import places
 from reports.model import Finding, Verdict
-from reports.progress import ProgressEvent
 from reports.text import counted
 
 
@@ -66,6 +65,7 @@ def run_replay(
     first = int(checkpoint.name.removeprefix("step-")) if checkpoint is not None else 0
     scenario = dataclasses.replace(known.scenario, steps=window.stop, guided=False)
     preflight(scenario, backend)
+    check_machine((scenario,), options.address, options.say)
     environment = environment_for(backend, scenario, options.address)
     reproduce = command_line(
         "replay", Path(run), backend=backend, steps=steps, from_step=from_step or None, cap=cap,
@@ -78,7 +78,7 @@ def run_replay(
         )  # fmt: skip
         start = _start(first, from_step)
         if start is not None:
-            options.progress(ProgressEvent("", "", message=start.summary))
+            options.say(start.summary)
         cut, warm = None, None
         try:
             with guarded(folder, options) as guard, cluster_for([side], options) as (cluster, warm):

@@ -20,7 +20,7 @@ from harness.parity.runs.command_line import command_line, scenario_word
 from harness.parity.runs.engines import cluster_for
 from harness.parity.runs.lifting import Lifting, wanted
 from harness.parity.runs.options import JudgeOptions, ParityOptions, RunOptions, command_options, silent
-from harness.parity.runs.preflight import check_pair, check_resume, environment_for, preflight
+from harness.parity.runs.preflight import check_machine, check_pair, check_resume, environment_for, preflight
 from harness.parity.runs.recording import check_ranks, compacted, guarded, judged, recording_in, written
 from harness.parity.runs.second_draw import second_draw
 from harness.triage.watch.guard import Guard
@@ -57,6 +57,7 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
     check_pair(base, other)
     preflight(base, baseline, maps["baseline"])
     preflight(other, candidate, maps["candidate"])
+    check_machine((base, other), options.address, options.say)
     with recording_in(options.out, f"parity-{baseline}-{candidate}") as folder:
         left, right = (
             Side(
@@ -104,6 +105,7 @@ def run_scenario(
     base = options.settings(scenario)
     map_of_user = user_mapping.load(options.mapping, envs.parse(backend).engine) if options.mapping else {}
     preflight(base, backend, map_of_user)
+    check_machine((base,), options.address, options.say)
     if resume is not None:
         check_resume(resume, base)
     with recording_in(options.out, f"run-{base.name}-{backend}") as folder:

@@ -11,11 +11,12 @@ from unittest import mock
 
 import pytest
 
-from harness import envs
+from harness import config, envs
 from harness.errors import BadInput
 from harness.parity.runs import run
 from harness.parity.runs.options import RunOptions
-from harness.parity.runs.preflight import check_resume, environment_for, preflight
+from harness.parity.runs.preflight import PROCESS_BYTES, check_machine, check_resume, environment_for, preflight
+from scenarios import memory
 from scenarios.settings import Engine, Model, Prompts, Scenario
 
 MANIFEST = {"format": 1, "step": 3, "version": 4, "scenario": {}, "files": {}}
@@ -71,6 +72,7 @@ def test_a_model_directory_and_a_downloaded_model_are_welcome(cache: Path) -> No
     [
         ({"engine": Engine(engines=9)}, "engine.engines = 9: all samples of a prompt go to one engine"),
         ({"engine": Engine(max_model_len=32)}, "even a prompt of one token"),
+        ({"engine": Engine(tensor_parallel=2)}, "tensor_parallel = 2: .* computes in one process"),
     ],
 )
 def test_parameters_without_an_image_are_refused(settings: dict[str, Any], words: str) -> None:
@@ -143,3 +145,36 @@ def test_more_ranks_than_cores_are_refused_before_anything_starts_here_and_on_a_
     assert environment_for("hf", scenario, "10.0.0.1:6379") == environment
     monkeypatch.setattr(envs, "resolve", lambda backend: dataclasses.replace(environment, device="cuda"))
     assert environment_for("hf", scenario).device == "cuda"
+
+
+def ranks(learner: int, **engine: int) -> Scenario:
+    ppo = (f"world_size={learner}", "micro_batch_size=1", f"train_batch_size={2 * learner}")
+    settings = [f"ppo.{one}" for one in ppo] + [f"engine.{name}={value}" for name, value in engine.items()]
+    return config.load("ppo-tiny", [*settings, f"rollout.prompts_per_step={2 * learner}"])
+
+
+def test_more_ranks_of_the_learner_than_fit_into_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(memory, "free", lambda: 48 * PROCESS_BYTES + 1)
+    with pytest.raises(BadInput, match="64: 4 roles of 64 ranks are 256 processes on this machine") as refused:
+        check_machine([ranks(64)], None, said.append)
+    assert str(refused.value.fix).startswith("--set ppo.world_size=8 ")  # 12 fit, and 128 samples are no multiple of 12
+    check_machine([ranks(64)], "10.0.0.1:6379", said.append)
+    check_machine([ranks(12), dataclasses.replace(ranks(48), train=False)], None, said.append)
+    monkeypatch.setattr(memory, "free", lambda: None)
+    check_machine([ranks(64)], None, lambda line: None)
+
+
+def test_ranks_that_take_turns_at_the_cores_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(memory, "free", lambda: 2**40)
+    check_machine([ranks(2), ranks(1, engines=2)], None, said.append)
+    assert said == []
+    check_machine([ranks(2, engines=2, tensor_parallel=2), ranks(3)], None, said.append)
+    assert said == [
+        "the 4 ranks of the engines (engine.engines x engine.tensor_parallel) take turns at 2 cores; "
+        "the 3 ranks of the learner (ppo.world_size) take turns at 2 cores: steps take longer"
+    ]
+    check_machine([ranks(3)], "10.0.0.1:6379", said.append)
+    assert len(said) == 1
