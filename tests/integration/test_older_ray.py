@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from interpreters import python
+from interpreters import environment, python
 
 JOB = """
 import os, sys, threading
@@ -41,24 +41,12 @@ ray.get(fit)
 """
 
 
-def environment(home: Path, version: str, ray: str) -> Path:
-    """The Python of a new environment with that Ray; skips where it cannot be had."""
+@pytest.mark.parametrize(("version", "ray"), [("3.10", "2.9.3"), ("3.12", "2.37.0")])
+def test_the_actor_that_hangs_is_named(version: str, ray: str, tmp_path: Path) -> None:
     base = python(version)
     if base is None:
         pytest.skip(f"no Python {version} on this machine")
-    made = home / "env" / "bin" / "python"
-    uv = str(Path(sys.executable).with_name("uv"))
-    install = [uv, "pip", "install", "--quiet", "--python", str(made), f"ray=={ray}", "setuptools<70"]
-    for command in ([uv, "venv", "--quiet", "--python", base, str(home / "env")], install):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        if done.returncode:
-            pytest.skip(f"Ray {ray} cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
-    return made
-
-
-@pytest.mark.parametrize(("version", "ray"), [("3.10", "2.9.3"), ("3.12", "2.37.0")])
-def test_the_actor_that_hangs_is_named(version: str, ray: str, tmp_path: Path) -> None:
-    interpreter = environment(tmp_path, version, ray)
+    interpreter = environment(tmp_path / "env", base, f"ray=={ray}", "setuptools<70")
     (tmp_path / "job.py").write_text(JOB)
     with subprocess.Popen([interpreter, "job.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as job:
         try:

@@ -9,6 +9,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
+from interpreters import environment
 from waiting import until
 
 from harness import cli
@@ -225,21 +227,45 @@ def test_a_manifest_that_is_none_is_refused(
     assert message in " ".join(capsys.readouterr().err.split()) and len(list(folder.iterdir())) == 1
 
 
-def test_a_task_of_dstack_is_read_by_dstack(folder: Path) -> None:
-    models = pytest.importorskip("dstack._internal.core.models.configurations", reason="pip install dstack==0.22.5")
-    path = manifest("dstack", folder, "--base", "own.yaml")
-    task = models.parse_apply_configuration(yaml.safe_load(path.read_text()))
-    assert (task.nodes, task.max_duration, task.image) == (2, 7200, "ray:1")
-    assert [file.path for file in task.files] == ["/data", "/tmp/python.dstack.sh"]
+# What the launcher's own package reads in a manifest, whose path is the first argument.
+READERS = {
+    "dstack": """
+import json, sys, yaml
+from dstack._internal.core.models.configurations import parse_apply_configuration
+task = parse_apply_configuration(yaml.safe_load(open(sys.argv[1])))
+print(json.dumps([task.nodes, task.max_duration, task.image, [file.path for file in task.files]]))""",
+    "skypilot": """
+import json, sys, sky
+task = sky.Task.from_yaml(sys.argv[1])
+[one] = task.resources
+print(json.dumps([task.num_nodes, one.autostop_config.idle_minutes, one.accelerators, sorted(task.file_mounts)]))""",
+}
+READ = {
+    "dstack": [2, 7200, "ray:1", ["/data", "/tmp/python.dstack.sh"]],
+    "skypilot": [2, 10, {"H100": 8}, ["~/python.skypilot.sh"]],
+}
 
 
-def test_a_task_of_skypilot_is_read_by_skypilot(folder: Path) -> None:
-    sky = pytest.importorskip("sky", reason="pip install skypilot==0.14.1")
-    path = manifest("skypilot", folder, "--base", "own.yaml", "--autostop", "10")
-    task = sky.Task.from_yaml(str(path))
-    [resources] = task.resources
-    assert task.num_nodes == 2 and resources.autostop_config.idle_minutes == 10
-    assert resources.accelerators == {"H100": 8} and "~/python.skypilot.sh" in task.file_mounts
+@pytest.mark.night
+@pytest.mark.parametrize("launcher", READERS)
+def test_a_manifest_is_read_by_its_launcher(
+    launcher: str, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """In an environment of its own, with that package alone."""
+    home = tmp_path_factory.mktemp("home")
+    interpreter = environment(home / "env", sys.executable, CHECKED[launcher].replace(" ", "=="))
+    path = manifest(launcher, folder, "--base", "own.yaml", *(["--autostop", "10"] if launcher == "skypilot" else []))
+
+    def read() -> subprocess.CompletedProcess[str]:
+        command = [interpreter, "-c", READERS[launcher], path]
+        return subprocess.run(
+            command, cwd=folder, env={**os.environ, "HOME": str(home)}, capture_output=True, text=True
+        )
+
+    done = read()
+    assert json.loads(done.stdout.splitlines()[-1]) == READ[launcher], done.stderr
+    path.write_text(path.read_text() + "unheard_of: 1\n")
+    assert "unheard_of" in read().stderr
 
 
 @pytest.mark.slow
