@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.parity.facts import drifts, experience, second_run, ties
 from harness.parity.facts.compare import compare
-from harness.parity.facts.confounders import Weights
+from harness.parity.facts.confounders import CUTS, Weights
 from harness.parity.facts.confounders import find as find_confounders
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.floor import CAPS, Tolerance, measure
@@ -71,7 +71,10 @@ def gather(
     finer = None
     if cap is None and (engines := _engines_type(sides, mode)) and CAPS[engines] < tolerance.cap:
         finer = Tolerance.of(engines, floors, scale=scale, temperature=temperature, cap=None)
-    e = Evidence(sides[0], sides[1], tolerance, confounders, Weights(baseline, candidate), mode, finer)
+    last = max((step for one in first.values() for step in one.steps("experience")), default=0)
+    acting = [one for one in confounders if one.step <= last]
+    e = Evidence(sides[0], sides[1], tolerance, acting, Weights(baseline, candidate), mode, finer)
+    e.learners.cuts = [one.finding for one in confounders if one.finding.name in CUTS]
     e.second_runs, e.cap = repeated, cap
     e.modes_unclear = [why for name, recording in first.items() for why in unclear(recording, name)]
     e.seeded = mode == "native" and same_sampler(baseline, candidate)

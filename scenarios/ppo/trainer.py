@@ -275,14 +275,15 @@ class Trainer:
             futures[name] = [actor.submit("train", step, share) for actor, share in zip(actors, shares, strict=True)]
         trained: dict[str, list[Trained]] = {name: gather(waiting) for name, waiting in futures.items()}
         self.digests = {name: ranks[0].digest for name, ranks in trained.items()} | {"batch": made.digest()}
-        self._recorder.event("learner", step=step, **self.digests)
+        told = {name: ranks[0].grad_norms for name, ranks in trained.items()}
+        self._recorder.event("learner", step=step, **self.digests, norms=told)
         seen = float(sum(lengths[mini].sum() for mini in plan))
         sums: dict[str, float] = {}
         for ranks in trained.values():
             for rank in ranks:
                 for metric, total in rank.sums.items():
                     sums[metric] = sums.get(metric, 0.0) + total
-        norms = {"grad_norm": trained["actor"][0].grad_norms, "critic_grad_norm": trained["critic"][0].grad_norms}
+        norms = {"grad_norm": told["actor"], "critic_grad_norm": told["critic"]}
         return {name: value / seen for name, value in sums.items()} | {n: float(np.mean(v)) for n, v in norms.items()}
 
     def floor(self, sequences: list[tuple[int, ...]], samples: list[int]) -> None:

@@ -238,7 +238,9 @@ def learner(e: Evidence) -> Outcome:
         return outcome("learner", "not tested", "a run without training", **details)
     if e.learners.confounded:
         text = f"the learners part at step {e.learners.parted}, as they must: {e.learners.confounded}"
-        return outcome("learner", "not tested", text, **details)
+        text += f"; {e.learners.norms}" if e.learners.norms else ""
+        last = e.learners.norms and not e.confounders and e.learners.parted == max(e.steps)
+        return outcome("learner", "ruled out" if last else "not tested", text, **details)
     if e.learners.followed is not None:
         return outcome(
             "learner",

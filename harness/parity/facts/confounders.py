@@ -7,6 +7,7 @@ Differences of the engines themselves (their packages, their parameters, samplin
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -69,13 +70,14 @@ class Confounder:
 
 def find(baseline: Recording, candidate: Recording, ranks: tuple[Ranks, Ranks]) -> list[Confounder]:
     """Every confounder, in the order framework, configuration, environment, weights, data, ranks."""
+    parted = _parted(baseline, candidate)
     return [
         *_framework(baseline, candidate),
-        *_configuration(baseline, candidate),
+        *_configuration(baseline, candidate, parted),
         *_environment(baseline, candidate),
         *_initial_weights(baseline, candidate),
         *_data(baseline, candidate),
-        *([] if _same_updates(baseline, candidate) else _dealing(*ranks)),
+        *([] if parted == math.inf else _dealing(*ranks)),
     ]
 
 
@@ -104,27 +106,37 @@ def _framework(baseline: Recording, candidate: Recording) -> Iterator[Confounder
         yield Confounder(Finding("framework", summary, details={"baseline": one, "candidate": two}), "everything")
 
 
-def _configuration(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
+def _configuration(baseline: Recording, candidate: Recording, parted: float) -> Iterator[Confounder]:
+    """`parted`: see `_parted`. How a batch is cut matters from the step after that one on, if its gradients are told:
+    they are then held against each other (`harness.parity.facts.learners`)."""
     if not baseline.scenario or not candidate.scenario:
         return
-    harmless = _HARMLESS | (CUTS if _same_updates(baseline, candidate) else set())
+    harmless = _HARMLESS | (CUTS if parted == math.inf else set())
     for key, (one, two) in differences(flatten(baseline.scenario), flatten(candidate.scenario)).items():
         scope = _SCOPES.get(key) or _SECTIONS.get(key.split(".")[0])
         if scope is None or key in harmless:
             continue
         summary = f"{key} is {one!r} in the baseline and {two!r} in the candidate"
-        yield Confounder(Finding(key, summary, details={"baseline": one, "candidate": two}), scope)
+        first = int(parted) + 1 if key in CUTS and _gradients_told(baseline, candidate, parted) else 0
+        yield Confounder(Finding(key, summary, details={"baseline": one, "candidate": two}), scope, first)
 
 
-def _same_updates(baseline: Recording, candidate: Recording) -> bool:
-    """Did both learners make the same of every step, to the last bit of the batch, the actor and the critic?"""
+def _parted(baseline: Recording, candidate: Recording) -> float:
+    """The first step of which both learners did not record the same to the last bit of the batch, the actor and the
+    critic, where that was recorded; infinity if there is none."""
     one, two = Weights(baseline, candidate).updates
-    steps = {*baseline.steps("experience"), *candidate.steps("experience")}
-    return bool(steps) and all(
-        one.get(step, {}).get(part) is not None and one[step][part] == two.get(step, {}).get(part)
+    steps = sorted({*baseline.steps("experience"), *candidate.steps("experience")})
+    apart = (
+        step
         for step in steps
         for part in ("batch", "actor", "critic")
+        if one.get(step, {}).get(part) is None or one[step][part] != two.get(step, {}).get(part)
     )
+    return next(apart, math.inf) if steps else -1
+
+
+def _gradients_told(baseline: Recording, candidate: Recording, step: float) -> bool:
+    return all(bool(mapping(one.get(int(step), {}).get("norms"))) for one in Weights(baseline, candidate).updates)
 
 
 def learner_packages(recording: Recording) -> dict[str, str]:

@@ -36,7 +36,7 @@ from harness.parity.facts.systematic import Drift, Means, Tested
 from harness.parity.facts.tails import Tail, Weighed
 from harness.recordings.store import Recording
 from harness.recordings.tables import Table
-from reports.model import Place
+from reports.model import Finding, Place
 from reports.text import counted
 
 # Of a differing sample: step, sample, response tokens compared, whether its log-probabilities told, and the samples of
@@ -159,10 +159,11 @@ class Far:
 
 class OtherDivisor(NamedTuple):
     """Gradients of equal weights on an equal batch that another divisor of the loss explains. `side`: the run that
-    does not divide by the mini-batch's tokens; empty where that is not told."""
+    does not divide by the mini-batch's tokens; empty where that is not told. `on`: what the divisor depends on."""
 
     side: str
     text: str
+    on: str = "number of ranks"
 
 
 @dataclass
@@ -172,6 +173,8 @@ class Learners:
     updates: dict[str, list[int]] = field(default_factory=dict)
     equal: list[int] = field(default_factory=list)
     parted: int | None = None  # the step after which they differ, and then one of the reasons below, or none
+    cuts: list[Finding] = field(default_factory=list)  # settings that cut the same batch otherwise
+    norms: str = ""  # how far the gradients are apart of the update in which such a setting parts the learners
     confounded: str = ""
     followed: int | None = None  # they trained on other tokens
     reordered: int | None = None  # they took the samples in another order

@@ -70,8 +70,8 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
             )
     e.counts.experience_samples += int(np.count_nonzero(alike))
     ia, ib, sample = match.a[alike], match.b[alike], match.sample[alike]
-    framework = any(side.recording.manifest.get("framework") for side in e.sides)
-    exact = not framework and bool(alike.all()) and not len(match.only_a) and not len(match.only_b)
+    rounds = bool(e.learners.cuts) or any(side.recording.manifest.get("framework") for side in e.sides)
+    exact = not rounds and bool(alike.all()) and not len(match.only_a) and not len(match.only_b)
     margins.note_apart(e, b, c, ia, ib, exact=exact)
     for name in COLUMNS:
         column, column2 = b.rows(name), c.rows(name)

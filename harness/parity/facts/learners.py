@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.facts.confounders import CUTS
+from harness.parity.facts.confounders import CUTS, DEALING
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, OtherDivisor
 from harness.parity.facts.experience import ROUNDINGS, SPACING
@@ -27,6 +27,12 @@ SAME_NORM = 1e-2
 # A sum of absolute values times one factor; 2e-8 was measured in float32, over two ranks. In half precision each
 # gradient is rounded, and so is what it is made of: `ROUNDINGS` of its type.
 SAME_SIZE = 1e-5
+_DEPENDS = {
+    "ppo.world_size": "number of ranks",
+    "ppo.micro_batch_size": "size of micro-batches",
+    "ppo.packing": "packing",
+    DEALING: "samples of the ranks",
+}
 SPREAD = 4  # times as far apart as that: ranks of which each has a factor of its own
 # Which digest parts first says where the runs parted.
 _DIGESTS = (("batch", "experience"), ("actor", "train"), ("critic", "train"))
@@ -57,9 +63,12 @@ def learners(e: Evidence) -> None:
         e.learners.equal = compared
         e.learners.parted = step
         confounder = e.confounded("everything", "prompts", "experience", "train", step=step)
-        e.learners.scaled = _scaled(e, step) if wrong[0][0] != "batch" and _only_cut(e) else None
-        if confounder is not None and e.learners.scaled is None:
-            e.learners.confounded = confounder.finding.summary
+        if _only_cut(e):
+            e.learners.scaled = _scaled(e, step) if wrong[0][0] != "batch" else None
+            e.learners.scaled = e.learners.scaled or _by_cut(e, step)
+        if (confounder is not None or e.learners.cuts) and e.learners.scaled is None:
+            unequal = confounder.finding if confounder is not None else e.learners.cuts[0]
+            e.learners.confounded = unequal.summary
         elif not e.guided and _trained_apart(e, step):
             e.learners.followed = step
         elif _reordered(e, step):
@@ -108,6 +117,32 @@ def _scaled(e: Evidence, step: int) -> OtherDivisor | None:
     """How gradients of equal weights on an equal batch are each other's times a factor that ranks explain: on each rank
     another one, or all of them as many times the other run's as there are ranks. None where they are not."""
     return _own_divisors(e, step) or _times_ranks(e, step)
+
+
+def _by_cut(e: Evidence, step: int) -> OtherDivisor | None:
+    """Do runs that cut the same batch otherwise have other gradients than rounding makes of it? Only the first update
+    is asked, which both make by equal weights; how far they are apart is noted. A learner rounds a gradient by no more,
+    relative to its size, than a log-probability in nats."""
+    if not e.learners.cuts or any(kind in e.first for kind in (Kind.EXPERIENCE.of(), Kind.REWARD.of())):
+        return None
+    allowed = max(SAME_SIZE, ROUNDINGS * SPACING.get(e.tolerance.dtype, 0.0), e.tolerance.rounding.largest)
+    told, apart = [], None
+    for role in ("actor", "critic"):
+        norms = [mapping(updates[step].get("norms")).get(role) for updates in e.weights.updates]
+        one, two = (number(own[0]) if isinstance(own, list) and own else math.nan for own in norms)
+        if not (math.isfinite(one) and math.isfinite(two) and one > 0):
+            return None
+        relative = abs(two / one - 1)
+        told.append(f"{figure(relative)} ({role})")
+        if relative > allowed and apart is None:
+            apart = f"by equal weights and of an equal batch the norm of the {role}'s first gradient of step {step} is "
+            apart += f"{figure(one)} in the baseline and {figure(two)} in the candidate; rounding moves it by "
+            apart += f"{figure(allowed)} of itself at most"
+    e.learners.norms = f"the norms of their first gradients differ, relative to themselves, by {' and '.join(told)}: "
+    e.learners.norms += f"at most {figure(allowed)} is rounding"
+    names = {one.name for one in e.learners.cuts}
+    on = _DEPENDS.get(next(iter(names)), "") if len(names) == 1 else "cut of the batch"
+    return OtherDivisor("", f"{apart}; {e.learners.cuts[0].summary}", on) if apart else None
 
 
 def _own_divisors(e: Evidence, step: int) -> OtherDivisor | None:

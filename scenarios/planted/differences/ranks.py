@@ -79,6 +79,27 @@ def averaged(role: Any, settings: Mapping[str, Any]) -> None:
     optimizer.step, role.train = scaled, planted
 
 
+def accumulated(role: Any, settings: Mapping[str, Any]) -> None:
+    """Losses are means over each micro-batch's own tokens, of which the mean is applied, and what they are said to be
+    divided by stays."""
+    optimizer, train = role.optimizer, role.train
+    backward = optimizer.backward
+    factors: Iterator[float] = iter(())
+
+    def planted(step: int, shares: list[Any]) -> Any:
+        nonlocal factors
+        factors = iter([factor for share in shares for factor in _of_micro_batches(role, share)])
+        return train(step, shares)
+
+    optimizer.backward, role.train = lambda loss: backward(loss * next(factors)), planted
+
+
+def _of_micro_batches(role: Any, share: Any) -> list[float]:
+    """Of each micro-batch of a mini-batch's share, what a mean over its own tokens is of one over all tokens."""
+    parts = [share.samples[part] for part in role._micro(share.samples)]
+    return [share.count / (len(parts) * sum(len(one.response) for one in part)) for part in parts]
+
+
 def revision(role: Any, settings: Mapping[str, Any]) -> None:
     """This rank's model has another revision of the tensor `name`."""
     from scenarios.planted.differences.trainer import altered

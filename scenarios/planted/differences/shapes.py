@@ -79,7 +79,7 @@ TRAINER: dict[str, Shape] = {
     "first_step": int,
     "rank": int,
     "dealing": ("another's", "twice", "in turn"),
-    "divisor": ("times ranks", "own", "unsaid", "mean of means"),
+    "divisor": ("times ranks", "own", "unsaid", "mean of means", "mean of micro-batches"),
     "advantages": ("per rank",),
     "exchanged": ("reward", "reference", "critic"),
     "joined_engines": int,

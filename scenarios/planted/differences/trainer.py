@@ -16,7 +16,11 @@ from scenarios.ppo.hooks import Hooks
 from scenarios.session import RolloutResult
 
 HERE, RANKS = "scenarios.planted.differences.trainer", "scenarios.planted.differences.ranks"
-UNSAID = {"unsaid": "divided", "mean of means": "averaged"}  # divisors that nothing records
+UNSAID = {
+    "unsaid": "divided",
+    "mean of means": "averaged",
+    "mean of micro-batches": "accumulated",
+}  # divisors that nothing records
 KEPT = "_sent_before"  # on an actor role: its model, and what the last sync had to send
 
 
@@ -35,7 +39,8 @@ class TrainerPlants(Hooks):
     first one `twice` and not on its last; or all are dealt theirs `in turn`, which is sound. update: see
     `ranks.update`; it is the actor's. revision: {role: the tensor of which that rank of it has another revision}.
     divisor: what a loss is divided by, `times ranks` or its rank's `own` tokens; `unsaid`: as `times ranks`, without a
-    record; `mean of means`: ranks times its rank's own tokens, without a record. advantages: normalised `per rank`.
+    record; `mean of means`: ranks times its rank's own tokens, `mean of micro-batches`: micro-batches times their own
+    tokens, without a record. advantages: normalised `per rank`.
     exchanged: the role whose answers are gathered in the reverse order of its ranks.
 
     joined_engines: answers are put together engine by engine, of so many, and numbered by their place.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,30 @@ def test_another_cut_of_the_batch_that_rounds_otherwise(tmp_path: Path, name: st
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "CONFOUNDED", verdict.reason
     assert [one.name for one in verdict.confounders] == [f"ppo.{name}"]
+
+
+@pytest.mark.parametrize(
+    ("step", "factor", "verdict", "names"),
+    [
+        (5, 1 + 2e-7, "EQUIVALENT", []),  # the last update: nothing comes after it
+        (3, 1 + 2e-7, "CONFOUNDED", []),
+        (5, 1.001, "DIVERGENT", ["TRAINER(size of micro-batches in the loss)"]),
+        (3, 0.97, "DIVERGENT", ["TRAINER(size of micro-batches in the loss)"]),
+        (3, math.nan, "CONFOUNDED", []),
+    ],
+)
+def test_another_cut_of_the_batch_is_held_to_the_gradient_of_the_update_that_parts(
+    tmp_path: Path, step: int, factor: float, verdict: str, names: list[str]
+) -> None:
+    baseline, candidate = sides(changed(ppo=dataclasses.replace(scenario().ppo, micro_batch_size=2)))
+    next(candidate.events("learner", step=step))["critic"] = "0" * 32
+    for recording, by in ((baseline, 1.0), (candidate, factor)):
+        for event in recording.events("learner"):
+            event["norms"] = {"actor": [0.5, 0.4], "critic": [0.25 * by, 0.2]}
+    found = put(tmp_path, baseline, candidate)
+    assert found.verdict == verdict, found.reason
+    assert [one.name for one in found.causes] == names
+    assert [one.name for one in found.confounders] == ([] if step == 5 else ["ppo.micro_batch_size"])
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from scenarios.planted.differences.fault import Fault
 
 TP = ("engine.tensor_parallel=2",)
 WORLD = ("ppo.world_size=2",)
+MICRO = ("ppo.micro_batch_size=2",)
 OUTPUT = "model.layers.2.self_attn.o_proj.weight"
 QUERY = "model.layers.3.self_attn.q_proj.weight"
 RANK = {"TRAINER": "rank 1"}
@@ -112,6 +113,43 @@ FAULTS = (
         causes=("TRAINER(number of ranks in the loss)",),
         party="trainer",
         told={"TRAINER(number of ranks in the loss)": "the candidate applies the mean of its ranks' means"},
+    ),
+    Fault(
+        "smaller-micro-batches",
+        "a sound learner of smaller micro-batches: its updates round otherwise, and part from the other's step by step",
+        settings=MICRO,
+        expected="CONFOUNDED",
+        confounders=("ppo.micro_batch_size",),
+    ),
+    Fault(
+        "smaller-micro-batches-for-a-step",
+        "the same over one step, which begins with equal weights",
+        scenario=("steps=1",),
+        settings=MICRO,
+        expected="EQUIVALENT",
+    ),
+    Fault(
+        "packed-for-a-step",
+        "a sound learner that packs its samples, over one step",
+        scenario=("steps=1",),
+        settings=("ppo.packing=true",),
+        expected="EQUIVALENT",
+    ),
+    Fault(
+        "loss-of-micro-batch-means",
+        "a learner of smaller micro-batches applies the mean of their means, and records the right divisor",
+        settings=MICRO,
+        trainer={"divisor": "mean of micro-batches"},
+        causes=("TRAINER(size of micro-batches in the loss)",),
+        party="trainer",
+    ),
+    Fault(
+        "loss-of-packed-means",
+        "the same of a learner that packs its samples, which the other does not",
+        settings=(*MICRO, "ppo.packing=true"),
+        trainer={"divisor": "mean of micro-batches"},
+        causes=("TRAINER(cut of the batch in the loss)",),
+        party="trainer",
     ),
     Fault(
         "gradients-summed",
