@@ -83,7 +83,7 @@ def problem(one: object, path: Path) -> str:
         return f"{said} has the stage 'lifted' and the side {one.side!r}; there it is planted in the candidate"
     if one.expected not in EXIT_CODES or one.expected == "ERROR":
         return f"{said} expects {one.expected!r}; a verdict is {', '.join(v for v in EXIT_CODES if v != 'ERROR')}"
-    for name in ("scenario", "settings", "native", "causes", "findings", "confounders"):
+    for name in ("scenario", "settings", "native", "causes", "findings", "absent", "confounders"):
         value = getattr(one, name)
         if not isinstance(value, (tuple, list)) or not all(isinstance(item, str) for item in value):
             return f"{said} has {name} {value!r}; they are a tuple of strings"
@@ -164,6 +164,6 @@ def _placed(one: Fault, path: Path) -> Fault:
     engine: dict[str, Any] = dict(one.engine)
     if "wrapper" in engine:
         engine["wrapper"] = f"{path}:{engine['wrapper']}"
-    fields = ("scenario", "settings", "native", "causes", "findings", "confounders")
+    fields = ("scenario", "settings", "native", "causes", "findings", "absent", "confounders")
     lists = {name: tuple(getattr(one, name)) for name in fields}
     return dataclasses.replace(one, engine=engine, **lists)  # type: ignore[arg-type]

@@ -44,19 +44,21 @@ class Outcome:
 
     @property
     def found(self) -> bool:
-        """The right verdict, the findings and confounders that must stand there, and what must be told of them."""
+        """The right verdict, the findings and confounders that must stand there, none that must not, and what must be
+        told of them."""
         if self.untested:
             return True
         if self.error or self.verdict is None or self.said != self.fault.expected:
             return False
         names, confounders = ({one.name for one in told} for told in (self.verdict.findings, self.verdict.confounders))
-        return set(self.fault.findings) <= names and set(self.fault.confounders) <= confounders and not self.untold
+        there = set(self.fault.findings) <= names and set(self.fault.confounders) <= confounders
+        return there and not names & set(self.fault.absent) and not self.untold
 
     @property
     def untold(self) -> list[str]:
-        """Words that must stand in the evidence of a cause or the effect of a finding, and do not."""
+        """Words that must stand in the evidence of a cause, or in a finding, and do not."""
         said = [(one.name, one.evidence) for one in self.causes]
-        said += [(one.name, one.effect) for one in (self.verdict.findings if self.verdict else ())]
+        said += [(one.name, f"{one.summary}; {one.effect}") for one in (self.verdict.findings if self.verdict else ())]
         return [
             f"{name}: {words}"
             for name, words in self.fault.told.items()

@@ -12,7 +12,7 @@ from typing import Any
 
 from scenarios.engines.engine import Completion, Engine, EngineInfo, Part, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.engines.load import Load
-from scenarios.planted.differences import draws, inside, prompts, responses, weights
+from scenarios.planted.differences import draws, inside, memory, prompts, responses, weights
 from scenarios.planted.differences.foreign import imported
 from scenarios.planted.differences.plant import Plant, Receive, Setting
 from scenarios.settings import Sampling, Scenario
@@ -52,6 +52,7 @@ PLANTS: dict[str, type[Plant]] = {
     "coarse": inside.Coarse,
     "rebased": inside.Rebased,
     "row_altered": inside.RowAltered,
+    "leak": memory.Leaking,
 }
 
 

@@ -42,8 +42,9 @@ class Fault:
     causes: tuple[str, ...] = ()  # each must be named; without a parenthesis any detail is right
     party: str | tuple[str, ...] = ""  # the right party of all causes, or one for each; empty where none may be named
     findings: tuple[str, ...] = ()  # names that must stand among the findings
-    confounders: tuple[str, ...] = ()  # the same, among the confounders
-    told: Mapping[str, str] = field(default_factory=dict)  # cause or finding -> words of its evidence or effect
+    absent: tuple[str, ...] = ()  # names that must not
+    confounders: tuple[str, ...] = ()  # the same as `findings`, among the confounders
+    told: Mapping[str, str] = field(default_factory=dict)  # cause or finding -> words of what is said of it
     # Fields that are others where learner and engines compute in half precision. None: too small to be told there from
     # rounding, or no fault there, and left out.
     half: Mapping[str, Any] | None = field(default_factory=dict)

@@ -63,6 +63,7 @@ PLANTS: dict[str, Shape] = {
     "coarse": {"modules": [str], "bits": int},
     "rebased": {"by": NUMBER},
     "row_altered": {"module": str, "row": int, "by": NUMBER},
+    "leak": {"mib": NUMBER, "until": int},
 }
 TRAINER: dict[str, Shape] = {
     "omit_tensors": {int: [str]},
@@ -83,6 +84,7 @@ TRAINER: dict[str, Shape] = {
     "advantages": ("per rank",),
     "exchanged": ("reward", "reference", "critic"),
     "joined_engines": int,
+    "leak": {"mib": NUMBER, "until": int},
     "update": {"skipped": int, "own": str, "lost": str},
     "revision": {("reward", "reference"): str},
 }

@@ -16,6 +16,7 @@ from scenarios.ppo.hooks import Hooks
 from scenarios.session import RolloutResult
 
 HERE, RANKS = "scenarios.planted.differences.trainer", "scenarios.planted.differences.ranks"
+MEMORY = "scenarios.planted.differences.memory"
 UNSAID = {
     "unsaid": "divided",
     "mean of means": "averaged",
@@ -43,7 +44,8 @@ class TrainerPlants(Hooks):
     tokens, without a record. advantages: normalised `per rank`.
     exchanged: the role whose answers are gathered in the reverse order of its ranks.
 
-    joined_engines: answers are put together engine by engine, of so many, and numbered by their place.
+    joined_engines: answers are put together engine by engine, of so many, and numbered by their place. leak: see
+    `memory.leak`; it is the actor's, of the rank `rank`.
     """
 
     omit_tensors: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -66,6 +68,7 @@ class TrainerPlants(Hooks):
     advantages: str = ""
     exchanged: str = ""
     joined_engines: int = 0
+    leak: Mapping[str, Any] = field(default_factory=dict)
 
     def sleeps(self, step: int) -> bool:
         return step not in self.awake_in
@@ -93,6 +96,8 @@ class TrainerPlants(Hooks):
     def inside(self, role: str, rank: int) -> Injection | None:
         if rank == self.rank and role == "actor" and self.update:
             return Injection(f"{RANKS}:update", self.update)
+        if rank == self.rank and role == "actor" and self.leak:
+            return Injection(f"{MEMORY}:leak", self.leak)
         if role in ("actor", "critic") and self.divisor in UNSAID:
             return Injection(f"{RANKS}:{UNSAID[self.divisor]}")
         if rank == self.rank and role in self.revision:

@@ -121,6 +121,9 @@ def test_a_finding_that_must_stand_there() -> None:
     told = Fault("told", expected="EQUIVALENT", findings=("engine.seed",))
     assert outcome(told, "EQUIVALENT", findings=("engine.seed", "other")).right
     assert not outcome(told, "EQUIVALENT", findings=("other",)).found
+    quiet = dataclasses.replace(QUIET, absent=("growth",))
+    assert outcome(quiet, "EQUIVALENT", findings=("other",)).right
+    assert not outcome(quiet, "EQUIVALENT", findings=("growth",)).right
     confounded = Fault("confounded", expected="CONFOUNDED", confounders=("ppo.clip",))
     for name, found in (("ppo.clip", True), ("seed", False)):
         said = dataclasses.replace(verdict("CONFOUNDED"), confounders=[Finding(name, "")])
