@@ -61,6 +61,7 @@ class Completion:
     logprobs: tuple[float, ...]  # raw, T = 1, one per output id
     finish_reason: str
     cached_tokens: int = 0
+    seed: int | None = None  # that the engine's own sampler drew it with; None where a request has none
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ TYPES = {
     "output": "i4",
     "logprob": "f4",
     "cached": "i4",
+    "seed": "i8",
     "tokens": "i4",
     "runner_up": "i4",
     **dict.fromkeys(("own", "size", "summed", "norm", "weights"), "f8"),

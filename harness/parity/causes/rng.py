@@ -46,6 +46,18 @@ def collisions(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 ),
                 keys((Kind.NATIVE, Kind.COLLISION), side.name),
             )
+        shared = e.first.get(Kind.SHARED_SEEDS.of(side.name))
+        if shared is not None:
+            yield Explanation(
+                Cause.of(
+                    RNG_COLLISION.key("engines"),
+                    side.name,
+                    "engines draw with one another's seeds: their samples are not independent",
+                    shared.place.context,
+                    {"stage": "native"},
+                ),
+                keys((Kind.SHARED_SEEDS,), side.name),
+            )
         open_ = so_far.left(Kind.FLIP.of())
         if not len(open_):
             continue

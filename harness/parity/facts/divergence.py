@@ -64,6 +64,7 @@ class Kind(Enum):
     NATIVE_SAMPLER = ("native sampler", "native sampler in the {side}")
     NATIVE_REPEAT = ("native repeat", "native repeat in the {side}")
     COLLISION = ("collision", "collision in the {side}")
+    SHARED_SEEDS = ("shared seeds", "seeds that engines of the {side} share")
 
     def __init__(self, label: str, words: str) -> None:
         self.label = label
@@ -102,6 +103,7 @@ class Kind(Enum):
 
 _NATIVE = frozenset({
     Kind.NATIVE, Kind.NATIVE_PROMPT, Kind.NATIVE_LEARNER, Kind.NATIVE_SAMPLER, Kind.NATIVE_REPEAT, Kind.COLLISION,
+    Kind.SHARED_SEEDS,
 })  # fmt: skip
 _DOWNSTREAM = frozenset({Kind.EXPERIENCE, Kind.REWARD, Kind.LEARNER, Kind.LOSS})
 # What an engine can show in its rollouts, and in the native stage.

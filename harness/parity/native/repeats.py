@@ -1,7 +1,8 @@
 """Randomness of the native stage: does a sampler repeat itself under the same seed, and are its samples their own?
 
 Equal samples of one prompt, more than the learner's probabilities allow, are clones (RNG_COLLISION). A few samples are
-drawn twice with the same seed; an engine that honours request seeds draws them alike.
+drawn twice with the same seed; an engine that honours request seeds draws them alike. Samples of several engines have
+seeds of their own: the answers do not show it, because the prompts differ.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from scipy import stats
 
 from harness.parity.facts.align import Match
 from harness.parity.facts.divergence import Kind
+from harness.parity.facts.engines import engines
 from harness.parity.facts.evidence import Collisions, Evidence, Side
 from harness.parity.facts.native_result import NativeResult
 from harness.parity.facts.parameters import engine_infos
-from harness.parity.native.samples import Samples, tables
+from harness.parity.native.samples import FIRST, Samples, tables
 from probes.format import mapping
 from reports.model import Finding, Place
 from reports.text import figure
@@ -61,6 +63,34 @@ def collisions(e: Evidence, side: Side, samples: Samples, result: NativeResult) 
     place = Place(-1, "native", 0, -1, -1, "equal samples of one prompt", *side.paired(equal, expected), context=text)
     e.diverges(Kind.COLLISION.of(side.name), [], place, phase="native")
     return True
+
+
+def shared_seeds(e: Evidence, side: Side, result: NativeResult) -> None:
+    """Note samples of one engine that were drawn with seeds of another one's."""
+    drawn = tables(side, "native", FIRST)
+    if engines(side) < 2 or not drawn:
+        return
+    columns = [table.flat("seed") for table in drawn]
+    given = [column for column in columns if column is not None]
+    if len(given) < len(columns):
+        seeds = {mapping(one.get("resolved")).get("seed") for one in engine_infos(side, "native")}
+        one = f"; each was started with the seed {seeds.pop()}" if len(seeds) == 1 and None not in seeds else ""
+        result.not_compared.append(f"{side.name}: whether its engines share seeds: no sample has one of its own{one}")
+        return
+    rank = np.concatenate([table.rank for table in drawn])
+    values, place = np.unique(np.concatenate(given), return_inverse=True)
+    owner = np.full(len(values), rank.max())
+    np.minimum.at(owner, place, rank)
+    shared = rank > owner[place]
+    for engine in np.unique(rank[shared]).tolist():
+        mine = shared & (rank == engine)
+        others = ", ".join(map(str, np.unique(owner[place][mine]).tolist()))
+        text = (
+            f"engine {engine} of the {side.name} drew {int(mine.sum()):,} of its {int((rank == engine).sum()):,} "
+            f"native samples with seeds of samples of engine {others}"
+        )
+        at = Place(-1, "native", engine, -1, -1, "seeds of two engines", *side.paired(engine, others), context=text)
+        e.diverges(Kind.SHARED_SEEDS.of(side.name), [], at, phase="native")
 
 
 def _counts(values: list[bytes]) -> dict[bytes, int]:

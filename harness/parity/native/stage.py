@@ -16,7 +16,7 @@ from harness.parity.facts import prompts_seen
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.native_result import MARGIN, NativeResult
 from harness.parity.native import distributions, semantics
-from harness.parity.native.repeats import PROMISES, collisions, repeats
+from harness.parity.native.repeats import PROMISES, collisions, repeats, shared_seeds
 from harness.parity.native.sampler import sampler, unread
 from harness.parity.native.samples import FIRST, SECOND, Samples, samples_of, tables
 from harness.recordings.store import Recording
@@ -48,6 +48,7 @@ def native_stage(e: Evidence, *, alpha: float) -> None:
         else:
             sampler(e, side, one, result)
         repeats(e, side, one, result)
+        shared_seeds(e, side, result)
         result.unread += _unread(side, one, result)
     semantics.both(result)
     everything = e.confounded("everything")

@@ -124,7 +124,9 @@ class HFEngine:
         budget = [min(r.max_tokens or mapped.given.max_tokens, self._context - len(r.prompt_ids)) for r in requests]
         if min(budget) < 1:
             raise EngineError(f"hf: a prompt leaves no room for a token in a context of {self._context}")
-        streams = [torch.Generator().manual_seed((self._seed * 1_000_003 + r.sample) % 2**31) for r in requests]
+        seeds = [(self._seed * 1_000_003 + r.sample) % 2**31 for r in requests]
+        streams = [torch.Generator().manual_seed(one) for one in seeds]
+        native = self._mode == "native"
         outputs: list[list[int]] = [[] for _ in requests]
         logprobs: list[list[float]] = [[] for _ in requests]
         finish = [""] * len(requests)
@@ -158,7 +160,14 @@ class HFEngine:
             step_ids = tokens[:, None]
             mask = torch.cat((mask, torch.ones_like(mask[:, :1])), dim=-1)
         return [
-            Completion(r.sample, tuple(r.prompt_ids), tuple(outputs[i]), tuple(logprobs[i]), finish[i], 0)
+            Completion(
+                r.sample,
+                tuple(r.prompt_ids),
+                tuple(outputs[i]),
+                tuple(logprobs[i]),
+                finish[i],
+                seed=seeds[i] if native else None,
+            )
             for i, r in enumerate(requests)
         ]
 

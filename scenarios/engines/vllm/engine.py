@@ -159,11 +159,14 @@ class VLLMEngine:
             outputs = self._llm.generate(prompts, params, use_tqdm=False)
         if len(outputs) != len(requests):
             raise EngineError(f"vLLM answered {len(outputs)} of {len(requests)} requests")
-        completions = [self._completion(request, output) for request, output in zip(requests, outputs, strict=True)]
+        completions = [
+            self._completion(request, output, given.seed)
+            for request, output, given in zip(requests, outputs, params, strict=True)
+        ]
         self.load.add(completions)
         return completions
 
-    def _completion(self, request: Request, output: Any) -> Completion:
+    def _completion(self, request: Request, output: Any, seed: int | None) -> Completion:
         answer = output.outputs[0]
         ids = tuple(answer.token_ids)
         if answer.logprobs is None or len(answer.logprobs) != len(ids):
@@ -171,7 +174,7 @@ class VLLMEngine:
         logprobs = tuple(float(entry[token].logprob) for entry, token in zip(answer.logprobs, ids, strict=True))
         cached = int(output.num_cached_tokens or 0)
         seen = tuple(output.prompt_token_ids or ())
-        return Completion(request.sample, seen, ids, logprobs, str(answer.finish_reason or "error"), cached)
+        return Completion(request.sample, seen, ids, logprobs, str(answer.finish_reason or "error"), cached, seed)
 
     def rescore(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
         import vllm

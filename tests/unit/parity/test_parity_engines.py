@@ -19,16 +19,23 @@ TWO: Scenario = dataclasses.replace(scenario(), engine=Engine(engines=2))
 
 def split(run: Recording) -> Recording:
     """The same run, drawn by two engines."""
-    first = run.logs["rollout"]
-    second = run.logs["second"] = Log("rollout", first.pid + 7000, 1, events=[*first.events])
-    for frame in [one for one in first.frames if one.kind in ("rollout", "floor")]:
+    for name in {"rollout", "native"} & set(run.logs):
+        _split(run, name)
+    return run
+
+
+def _split(run: Recording, name: str) -> None:
+    first = run.logs[name]
+    second = run.logs["second" if name == "rollout" else f"second {name}"] = Log(
+        "rollout", first.pid + 7000, 1, events=[*first.events]
+    )
+    for frame in [one for one in first.frames if one.kind in ("rollout", "floor", "native", "repeat")]:
         samples = np.asarray(frame.arrays["sample"]).tolist()
         by = [engine_of(sample, TWO.rollout.samples_per_prompt, 2) for sample in samples]
         other = FrameRecord(frame.kind, frame.step, dict(frame.fields), dict(frame.arrays))
         for part, number in ((frame, 0), (other, 1)):
             part.take([row for row, engine in enumerate(by) if engine == number])
         second.frames.append(other)
-    return run
 
 
 def both() -> tuple[Recording, Recording]:
@@ -88,3 +95,24 @@ def test_a_setting_that_differs_has_a_row_side_by_side(tmp_path: Path) -> None:
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.parity is not None
     assert [run.rows.get("engine.tensor_parallel") for run in verdict.parity.runs] == [1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("given", "named"), [("own", []), ("shared", ["RNG_COLLISION(engines)"]), ("", [])])
+def test_native_samples_of_one_engine_that_have_the_seeds_of_the_other_are_told(
+    tmp_path: Path, given: str, named: list[str]
+) -> None:
+    """And where an engine has no seed of a sample, that this was not tested."""
+    baseline, candidate = pair(plan=TWO)
+    for run in (baseline, candidate) if given else ():
+        for frame in run.frames("native"):
+            samples = np.asarray(frame.arrays["sample"])
+            back = TWO.rollout.samples_per_prompt if given == "shared" and run is candidate else 0
+            engine = samples // TWO.rollout.samples_per_prompt % 2
+            frame.arrays["seed"] = samples - back * engine
+    verdict = put(tmp_path, split(baseline), split(candidate))
+    assert [(one.name, one.party) for one in verdict.causes] == [(name, "candidate") for name in named]
+    for one in verdict.causes:
+        assert "engine 1 of the candidate" in one.evidence and "of engine 0" in one.evidence
+    told = [one for one in check(verdict, "native").details["not_compared"] if "share seeds" in one]
+    assert len(told) == (0 if given else 2), told

@@ -5,11 +5,22 @@ The suite plants them in the native stage alone; `harness parity --fault NAME` i
 
 from __future__ import annotations
 
+from typing import Any
+
 from scenarios.planted.differences.catalog.sampling import BOTH_FILTERS, HF
 from scenarios.planted.differences.fault import Fault
 
 # A side: what equality takes is not needed to see a sampler that draws something else.
 FEWER = "native.samples=512"
+
+TWO = ("engine.engines=2",)
+SHARED: dict[str, Any] = {
+    "engine": {"only": 1, "native": {"stream": 1}},
+    "stage": "native",
+    "causes": ("RNG_COLLISION(engines)",),
+    "party": "candidate",
+    "told": {"RNG_COLLISION(engines)": "engine 1"},
+}
 
 FAULTS = (
     Fault(
@@ -36,6 +47,27 @@ FAULTS = (
         pair=("vllm", "vllm"),
         causes=("RNG_COLLISION",),
         party="candidate",
+    ),
+    Fault(
+        "native-engines-share-seeds",
+        "in their own samplers one of two engines draws each sample with the seed of one of the other's",
+        scenario=TWO,
+        pair=HF,
+        **SHARED,
+    ),
+    Fault(
+        "native-engines-share-seeds-vllm",
+        "the same of two engines of vLLM",
+        scenario=TWO,
+        pair=("vllm", "vllm"),
+        **SHARED,
+    ),
+    Fault(
+        "native-two-engines",
+        "two engines, each of whose samples has a seed of its own",
+        scenario=TWO,
+        stage="native",
+        expected="EQUIVALENT",
     ),
     Fault(
         "native-seed-ignored",
