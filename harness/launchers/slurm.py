@@ -131,7 +131,8 @@ export RLHF_HARNESS_TOKEN WATCHES
 RLHF_HARNESS_TOKEN=$(head -c 32 /dev/urandom | base64)
 WATCHES=$(scontrol show node --oneliner "$SLURM_JOB_NODELIST" | grep -oE '(NodeName|NodeAddr)=[^ ]+' |
     awk -F= -v port=$((12000 + 16 * SLURM_JOB_ID % 8000)) \\
-        '$1 == "NodeName" { name = $2 } $1 == "NodeAddr" { print name, $2 ":" port + node++ }')
+        '$1 == "NodeName" { name = $2 }
+        $1 == "NodeAddr" { print name, ($2 ~ /:/ ? "[" $2 "]" : $2) ":" port + node++ }')
 
 address() { awk -v node="$NODE" '$1 == node { print $2 }' <<< "$WATCHES"; }
 export -f address

@@ -609,6 +609,16 @@ def test_the_watches_of_nodes_that_share_no_folder_serve_their_evidence(folder: 
     assert served == {"plain": (False, False), "local": (True, True), "ray": (False, True)}
 
 
+def test_a_node_of_slurm_with_an_ipv6_address_serves_at_it_in_brackets(folder: Path) -> None:
+    assert cli.main(["render", "slurm", "--local", "/scratch", "--", "true"]) == 0
+    script = (folder / "true.sbatch").read_text()
+    watches = script[script.index("WATCHES=$(") : script.index("address() {")]
+    nodes = "NodeName=a NodeAddr=fd00::1 Port=1\\nNodeName=b NodeAddr=10.0.0.2 Port=1\\n"
+    said = f"SLURM_JOB_ID=0 SLURM_JOB_NODELIST=x; scontrol() {{ printf '{nodes}'; }}\n{watches}\necho \"$WATCHES\""
+    done = subprocess.run(["bash", "-c", said], capture_output=True, text=True, check=True)
+    assert done.stdout == "a [fd00::1]:12000\nb 10.0.0.2:12001\n"
+
+
 @pytest.mark.parametrize(
     ("time", "limit"),
     [("90", 5400), ("5:30", 330), ("1:00:00", 3600), ("2-12", 216000), ("1-0:30", 88200), ("1-1:1:1", 90061),
