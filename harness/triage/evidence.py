@@ -162,6 +162,7 @@ class Process:
     peers: tuple[str, ...] = ()  # other ends of its established TCP connections
     notes: tuple[str, ...] = ()  # what could not be had of it, and how to enable it
     unanswered: tuple[str, ...] = ()  # "own other": ends of connections whose data the other one does not acknowledge
+    asked: tuple[str, ...] = ()  # addresses that it asks for a connection again and again, without an answer
 
     @property
     def key(self) -> str:

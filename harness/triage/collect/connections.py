@@ -14,11 +14,12 @@ from typing import NamedTuple
 from harness.triage.collect.traffic import kept_s
 
 PROC = Path("/proc")
-ESTABLISHED, LISTEN = "01", "0A"  # include/net/tcp_states.h
+ESTABLISHED, CONNECTING, LISTEN = "01", "02", "0A"  # include/net/tcp_states.h
 RETRANSMITS = "01"  # the timer of a socket that waits for an acknowledgement, of net/ipv4/tcp_ipv4.c
 # So often sent again, and not acknowledged: 1.4 s after the first time, with Linux's first timeout of 0.2 s, doubled
 # each time (RFC 6298). On a link that loses one packet in a hundred each way it happens once in 100,000 packets.
 SENT_AGAIN = 3
+CONNECT_AGAIN = 2  # the same of a connection that is asked for: 3 s, with Linux's first timeout of 1 s
 MAX_SHOWN = 200  # of one process, for evidence of a bounded size
 
 
@@ -35,12 +36,13 @@ class _Tables:
 
 
 class Connections(NamedTuple):
-    """Of a process, each as "host:port": what it serves, whom it is connected to, and "own other" of the connections
-    whose data the other end does not acknowledge."""
+    """Of a process, each as "host:port": what it serves, whom it is connected to, "own other" of the connections
+    whose data the other end does not acknowledge, and to whom it asks for a connection again and again."""
 
     served: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     unanswered: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
 
 
 class Sockets:
@@ -70,8 +72,9 @@ class Sockets:
             row[2] for row in connected
             if (row[2], row[1]) not in tables.here or row[2].rpartition(":")[2] in tables.served
         )  # fmt: skip
-        unanswered = (f"{address(row[1])} {address(row[2])}" for row in connected if _is_unanswered(row))
-        return Connections(_shown((*served, *at)), _shown(peers), tuple(unanswered)[:MAX_SHOWN])
+        unanswered = (f"{address(row[1])} {address(row[2])}" for row in connected if _is_sent_again(row, SENT_AGAIN))
+        asked = (row[2] for row in mine if row[3] == CONNECTING and _is_sent_again(row, CONNECT_AGAIN))
+        return Connections(_shown((*served, *at)), _shown(peers), tuple(unanswered)[:MAX_SHOWN], _shown(asked))
 
     def _read(self, pid: int) -> _Tables:
         try:
@@ -98,8 +101,8 @@ class Sockets:
             return found
 
 
-def _is_unanswered(row: list[str]) -> bool:
-    return row[5].partition(":")[0] == RETRANSMITS and int(row[6], 16) >= SENT_AGAIN
+def _is_sent_again(row: list[str], times: int) -> bool:
+    return row[5].partition(":")[0] == RETRANSMITS and int(row[6], 16) >= times
 
 
 def _shown(coded: Iterable[str]) -> tuple[str, ...]:

@@ -104,7 +104,7 @@ class Draft:
             self.pulse.beat if self.pulse else None, journal, self.dump,
             notes=tuple(dict.fromkeys(note for note in notes if note)), environ=environ,
             dump_taken_ns=self.dump_taken_ns, listening=self.connections.served, peers=self.connections.peers,
-            unanswered=self.connections.unanswered,
+            unanswered=self.connections.unanswered, asked=self.connections.asked,
         )  # fmt: skip
 
 

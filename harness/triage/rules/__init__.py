@@ -33,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     processes.died,  # K4
     builds.locked,  # K9
     engines.transition,  # K8
+    nodes.unreachable,  # K5
     forming.unformed,  # K5
     groups.diverged,  # K10, K3, K1: operations differ
     groups.conditional,  # K10

@@ -13,6 +13,7 @@ from itertools import permutations
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from harness.triage.evidence import Process
 from harness.triage.flight.model import GroupState, RankState
 from harness.triage.graph import Subject
 from harness.triage.graph.calls import FINISHED_TASKS
@@ -114,6 +115,63 @@ def between(case: Case) -> Ruling | None:
             next=(ping(*(cut.ends if cut else (_of(one), _of(other)))), AGAIN),
         )
     return None
+
+
+def unreachable(case: Case) -> Ruling | None:
+    """K5: ranks of one host listen at an interface that the others do not reach.
+
+    Another host asks for connections to its address in vain, and none has one to it, though that host is connected to
+    the others. A firewall or a cut cable leaves the address that is in use; where the ranks of another host listen at
+    none in use either, the network may be at fault as well.
+    """
+    ranks = [one for one in case.live() if one.process is not None and one.rank is not None and not one.progress]
+    by_host: dict[str, list[Subject]] = {}
+    for one in ranks:
+        by_host.setdefault(_of(one), []).append(one)
+    strange = {host: places for host in by_host if (places := _unused(case, host, by_host[host]))}
+    if len(strange) != 1 or len(by_host) < 2:
+        return None
+    [(host, places)] = strange.items()
+    wrong = {one.key: at for one in by_host[host] for at in _process(one).listening if _machine(at) in places}
+    asking = [one for one in ranks if _of(one) != host and set(_process(one).asked) & set(wrong.values())]
+    elsewhere = {_machine(at) for other in case.evidence.processes if other.host != host for at in other.listening} - {
+        ""
+    }
+    mine = {_machine(peer) for process in case.evidence.processes if process.host == host for peer in process.peers}
+    if not asking or not mine & elsewhere:
+        return None
+    told = ", ".join(sorted({_machine(at) for at in wrong.values()}))
+    environ = {name: value for one in by_host[host] for name, value in _process(one).environ.items() if name in _NICS}
+    by = " and ".join(f"{name}={value}" for name, value in sorted(environ.items()))
+    names = case.names(wrong)
+    return Ruling(
+        "HUNG",
+        f"{names} listen at {told}{f' ({by})' if by else ''}, which {together(sorted(set(map(_of, asking))))} does not "
+        f"reach: {case.names(one.key for one in asking)} asked for a connection again and again, while {host} is "
+        "connected to the others by another address",
+        "K5",
+        {key: f"listens at {at}, which no other host reaches{f': {by}' if by else ''}" for key, at in wrong.items()},
+        next=(
+            f"on {host} set {' and '.join(sorted(environ)) or ' or '.join(_NICS[:2])} to the interface that the hosts "
+            f"share: ip route get {_process(by_host[host][0]).environ.get('MASTER_ADDR', 'MASTER_ADDR')} names it",
+            f"harness doctor on {host}",
+        ),
+    )
+
+
+def _unused(case: Case, host: str, ranks: list[Subject]) -> set[str]:
+    """The addresses at which the ranks of a host listen, where no other host has a connection to any of them."""
+    places = {_machine(at) for one in ranks for at in _process(one).listening} - {""}
+    seen = {_machine(peer) for other in case.evidence.processes if other.host != host for peer in other.peers}
+    return set() if places & seen else places
+
+
+_NICS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+
+def _process(one: Subject) -> Process:
+    assert one.process is not None
+    return one.process
 
 
 class Severed(NamedTuple):

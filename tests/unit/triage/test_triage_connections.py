@@ -64,6 +64,17 @@ def test_data_that_is_not_acknowledged_is_told_with_both_ends(proc: Path) -> Non
     assert connections.Sockets(lambda: 0.0).of(1).unanswered == ("127.0.0.1:1 127.0.0.2:80",)
 
 
+def test_a_connection_that_is_asked_for_again_and_again_is_told(proc: Path) -> None:
+    """Sent again twice. The controls: sent again once, and one that is established."""
+    row = "1: 0100007F:{port:04X} 0200007F:{port:04X} {state} 1:0 01:0000025E {sent:08X} 0 0 {port} 1 0 20 4 30 10 -1"
+    rows = [
+        row.format(port=port, state=state, sent=sent)
+        for port, state, sent in ((1, "02", 2), (2, "02", 1), (3, "01", 2))
+    ]
+    process(proc, 1, [1, 2, 3], rows)
+    assert connections.Sockets(lambda: 0.0).of(1).asked == ("127.0.0.2:1",)
+
+
 def test_what_cannot_be_read_is_empty(proc: Path) -> None:
     process(proc, 1, [7], ["cut"])
     sockets = connections.Sockets(lambda: 0.0)
