@@ -7,7 +7,7 @@ process that serves synthesised evidence on a loopback port, after the pause bet
 processors of this machine with who asks.
 
 `python tests/benchmarks/test_gather_scale.py hosts 1 2 4` measures real watches of a real job, two ranks on each host
-(tests/support/hosts.py); root is needed. There the whole command is measured, with the start of its interpreter.
+(harness/planted/hangs/hosts.py); root is needed. There the whole command is measured, with its interpreter's start.
 """
 
 from __future__ import annotations
@@ -103,13 +103,14 @@ def shown(rows: list[Figures]) -> str:
 
 def on_hosts(root: Path, number: int) -> float:
     """Seconds of `harness triage` of real watches, whose verdict names the rank that stops."""
-    import hosts as lab
     from test_hosts import Job
+
+    from harness.planted.hangs import hosts as lab
 
     with lab.laboratory(number) as hosts:
         job = Job(hosts, root, "stops", 1000, "4s")
-        job.under_way()
-        job.looked_at(0)
+        job.wait_until_under_way()
+        job.wait_for_a_look_at(0)
         began = time.perf_counter()
         code, said = job.gather("gathered")
         seconds = time.perf_counter() - began

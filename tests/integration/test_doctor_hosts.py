@@ -1,6 +1,6 @@
 """Traps of environments, planted on one host of two and told by `harness doctor` before a job starts; and a control.
 
-The hosts are network namespaces (tests/support/hosts.py).
+The hosts are network namespaces (harness/planted/hangs/hosts.py).
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import hosts as lab
 import pytest
 from interpreters import python
+from ray_hosts import ray_cluster
 
 from harness import cli
+from harness.planted.hangs import hosts as lab
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(bool(lab.why_not()), reason=lab.why_not() or "-")]
 
@@ -39,7 +40,7 @@ def told(hosts: lab.Hosts, host: int, root: Path, *words: str, **environ: str) -
 def test_variables_that_a_nodes_workers_lost_are_told_with_its_host(hosts: lab.Hosts, tmp_path: Path) -> None:
     """Planted: a second host whose Ray was started without LD_LIBRARY_PATH, and with an interface that it has not."""
     path = {"LD_LIBRARY_PATH": "/opt/libraries"}
-    with lab.ray_cluster(hosts, tmp_path, path, {"GLOO_SOCKET_IFNAME": "nic9"}) as address:
+    with ray_cluster(hosts, tmp_path, path, {"GLOO_SOCKET_IFNAME": "nic9"}) as address:
         found = told(hosts, 0, tmp_path, "--address", address, **path)
     lost, interface = found["worker-libraries", "worker on hostb"], found["interfaces", "worker on hostb"]
     assert "LD_LIBRARY_PATH: shell /opt/libraries, worker not set" in lost and "--runtime-env-json" in lost

@@ -1,7 +1,8 @@
 """A Ray cluster of two nodes on two hosts: whose fault a hang is, which host was lost, and a comparison whose learner
 is on one host and whose engines are on the other.
 
-The hosts are network namespaces with processes of their own (tests/support/hosts.py): real raylets and real sockets.
+The hosts are network namespaces with processes of their own (harness/planted/hangs/hosts.py): real raylets and
+real sockets.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hosts as lab
 import pytest
+from ray_hosts import RAY_RESOURCES, ray_cluster
 from waiting import until
+
+from harness.planted.hangs import hosts as lab
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.skipif(bool(lab.why_not()), reason=lab.why_not() or "-")]
 
@@ -51,7 +54,7 @@ class Rank:
             time.sleep(0.02)
 
 ray.init(address=address, log_to_driver=False)
-ranks = [Rank.options(resources={{name: 1}}).remote() for name in {lab.RAY_RESOURCES}]
+ranks = [Rank.options(resources={{name: 1}}).remote() for name in {RAY_RESOURCES}]
 Path(folder, "who").write_text(json.dumps(ray.get([rank.who.remote() for rank in ranks])))
 ray.get([rank.train.remote(number) for number, rank in enumerate(ranks)])
 """
@@ -112,7 +115,7 @@ class Job:
 
 
 def test_an_actor_that_is_stopped_is_named_with_its_host(hosts: lab.Hosts, tmp_path: Path) -> None:
-    with lab.ray_cluster(hosts, tmp_path) as address:
+    with ray_cluster(hosts, tmp_path) as address:
         job = Job(hosts, tmp_path, address, "works", watched=False)
         sound = job.triage("sound")
         assert sound.verdict != "HUNG" and not sound.culprits, sound.reason
@@ -126,7 +129,7 @@ def test_an_actor_that_is_stopped_is_named_with_its_host(hosts: lab.Hosts, tmp_p
 def test_a_rank_that_joins_no_collective_is_named_by_the_watch_of_the_other_host(
     hosts: lab.Hosts, tmp_path: Path
 ) -> None:
-    with lab.ray_cluster(hosts, tmp_path) as address:
+    with ray_cluster(hosts, tmp_path) as address:
         verdict = Job(hosts, tmp_path, address, "absent", watched=True).verdict()
     assert verdict.verdict == "HUNG" and "rank 1 (Rank) on hostb" in verdict.reason, verdict.reason
     assert [(rank, host) for rank, host, _ in verdict.culprits] == [(1, "hostb")]
@@ -135,7 +138,7 @@ def test_a_rank_that_joins_no_collective_is_named_by_the_watch_of_the_other_host
 @pytest.mark.night
 def test_a_host_that_is_cut_off_is_named_and_none_of_its_ranks_is_blamed(hosts: lab.Hosts, tmp_path: Path) -> None:
     """And a job that works is not called hung before that, though its watch sees the driver alone stand still."""
-    with lab.ray_cluster(hosts, tmp_path) as address:
+    with ray_cluster(hosts, tmp_path) as address:
         job = Job(hosts, tmp_path, address, "works", watched=True)
         hosts.cut(1)
         try:
@@ -152,7 +155,7 @@ def test_a_host_that_is_cut_off_is_named_and_none_of_its_ranks_is_blamed(hosts: 
 def test_a_head_that_is_lost_is_named_by_the_watch_of_the_other_host(
     hosts: lab.Hosts, tmp_path: Path, cut: bool
 ) -> None:
-    with lab.ray_cluster(hosts, tmp_path) as address:
+    with ray_cluster(hosts, tmp_path) as address:
         job = Job(hosts, tmp_path, address, "works", watched=True, host=1)
         (hosts.cut if cut else hosts.kill)(0)
         try:
@@ -201,7 +204,7 @@ class Comparison:
 @pytest.mark.night
 def test_a_token_that_the_cluster_does_not_have_is_refused_in_one_sentence(hosts: lab.Hosts, tmp_path: Path) -> None:
     """Ray itself says that all references to the actor were removed."""
-    with lab.ray_cluster(hosts, tmp_path) as address:
+    with ray_cluster(hosts, tmp_path) as address:
         command = [*HARNESS, "run", "ppo-tiny", "--backend", "hf", "--address", address, "--out", str(tmp_path / "run")]
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
         ended = hosts.start(0, command, tmp_path / "run.log", **token).wait(120)
@@ -218,7 +221,7 @@ def test_learner_and_engines_on_two_hosts_are_equivalent(
     hosts: lab.Hosts, tmp_path: Path, pair: tuple[str, str], by: str, steps: int
 ) -> None:
     engine, learner = ("role=engine", "role=learner") if by == "label" else ("engine", "learner")
-    with lab.ray_cluster(hosts, tmp_path) as address:
+    with ray_cluster(hosts, tmp_path) as address:
         compared = Comparison(hosts, tmp_path, address, engine=engine, learner=learner, pair=pair, steps=steps)
         verdict = compared.verdict()
     assert verdict["verdict"] == "EQUIVALENT", verdict["reason"]
@@ -235,7 +238,7 @@ def test_learner_and_engines_on_two_hosts_are_equivalent(
 
 @pytest.mark.night
 def test_a_placement_that_cannot_be_is_one_sentence(hosts: lab.Hosts, tmp_path: Path) -> None:
-    with lab.ray_cluster(hosts, tmp_path) as address:
+    with ray_cluster(hosts, tmp_path) as address:
         unknown = Comparison(hosts, tmp_path, address, engine="h100")
         assert unknown.process.wait(120) == 2 and "offers the resource 'h100'" in unknown.said(), unknown.said()
         unknown = Comparison(hosts, tmp_path, address, engine="role=critic")
@@ -253,7 +256,7 @@ def test_a_placement_that_cannot_be_is_one_sentence(hosts: lab.Hosts, tmp_path: 
 @pytest.mark.night
 @pytest.mark.parametrize("partition", [False, True])
 def test_a_run_that_loses_the_engines_host_names_it(hosts: lab.Hosts, tmp_path: Path, partition: bool) -> None:
-    with lab.ray_cluster(hosts, tmp_path) as address:
+    with ray_cluster(hosts, tmp_path) as address:
         compared = Comparison(hosts, tmp_path, address)
         compared.draws()
         (hosts.cut if partition else hosts.kill)(1)

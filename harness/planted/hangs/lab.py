@@ -96,6 +96,10 @@ class _Trial:
                 from harness.planted.hangs.dumps import judge_dumps
 
                 return judge_dumps(hang, folder)
+            if hang.network is not None:
+                from harness.planted.hangs.across import judge_hosts
+
+                return judge_hosts(hang, folder, self.stall_s, START_S + STALLS * self.stall_s, {MARK: mark})
             return self._run(hang, folder, mark)
         except OSError as error:
             if error.errno not in FULL:  # another one is a defect, and says so

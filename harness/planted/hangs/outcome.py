@@ -26,15 +26,18 @@ class Outcome:
     circled: frozenset[Party] = frozenset()  # expected parties of the cycle that are in it
     frames: tuple[str, ...] = ()  # of the culprits
     error: str = ""  # the program did not do what it should
+    unrun: str = ""  # what it needs and this machine has not
 
     @property
     def said(self) -> str:
-        return self.verdict.verdict if self.verdict else "HEALTHY"
+        return "NOT RUN" if self.unrun else self.verdict.verdict if self.verdict else "HEALTHY"
 
     @property
     def detected(self) -> bool:
         """The right verdict; slow and healthy are one for a control."""
-        if self.error:
+        if self.error or self.unrun:
+            return False
+        if self.hang.reason and not (self.verdict and self.hang.reason in self.verdict.reason):
             return False
         return self.said == self.hang.verdict or {self.said, self.hang.verdict} <= {"SLOW", "HEALTHY"}
 
@@ -70,7 +73,7 @@ class Outcome:
             "kind_right": self.kind_right, "culprits_right": self.culprits_right,
             "expected": sorted(map(str, self.hang.culprits)), "named": sorted(map(str, self.named)),
             "false_blame": list(self.blamed), "frames": list(self.frames), "frame_right": self.frame_right,
-            "right": self.right, "error": self.error,
+            "right": self.right, "error": self.error, "not_run": self.unrun,
         }  # fmt: skip
 
 
@@ -88,10 +91,11 @@ class Score:
     slowest_s: float | None
     median_s: float | None
     wrong: tuple[str, ...] = field(default=())
+    unrun: int = 0
 
     @property
     def passed(self) -> bool:
-        return not self.wrong
+        return not self.wrong and self.hangs + self.controls > 0
 
     @property
     def line(self) -> str:
@@ -106,12 +110,14 @@ class Score:
             if self.slowest_s is None
             else f"; stall to verdict {self.median_s:.1f} s in the median, {self.slowest_s:.1f} s at most"
         )
-        return f"{hangs}; {controls}; false blame in {self.blamed}{speed}"
+        unrun = f"; {self.unrun} not run" if self.unrun else ""
+        return f"{hangs}; {controls}; false blame in {self.blamed}{speed}{unrun}"
 
 
 def score(outcomes: Iterable[Outcome]) -> Score:
-    """The score of a suite."""
-    rows = list(outcomes)
+    """The score of a suite; what was not run is in no count but its own."""
+    every = list(outcomes)
+    rows = [row for row in every if not row.unrun]
     hangs, controls = [row for row in rows if not row.hang.control], [row for row in rows if row.hang.control]
     times = sorted(row.seconds for row in hangs if row.seconds is not None and row.detected and not row.hang.dumps)
     return Score(
@@ -125,6 +131,7 @@ def score(outcomes: Iterable[Outcome]) -> Score:
         times[-1] if times else None,
         times[len(times) // 2] if times else None,
         tuple(row.hang.name for row in rows if not row.right),
+        len(every) - len(rows),
     )
 
 

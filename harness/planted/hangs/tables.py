@@ -15,6 +15,10 @@ from reports.pipe import outlive_reader
 def print_outcome(outcome: Outcome) -> None:
     """One line as soon as it is known, and what was wrong below it."""
     console, hang = Console(), outcome.hang
+    if outcome.unrun:
+        with outlive_reader(console):
+            console.print(f"[yellow]-     [/]{escape(hang.name):22} not run: {escape(outcome.unrun)}", soft_wrap=True)
+        return
     colour = "green" if outcome.right else "bold red"
     cells = [
         f"[{colour}]{'ok' if outcome.right else 'WRONG':6}[/]{escape(hang.name):22}",
@@ -39,7 +43,10 @@ def _wrong(outcome: Outcome) -> list[str]:
     lines = []
     kind = verdict.triage.hang if verdict and verdict.triage else ""
     if not (outcome.detected and outcome.kind_right):
-        lines.append(f"expected {hang.verdict} {hang.kind}".strip() + f", said {outcome.said} {kind}".rstrip())
+        because = f" because of {hang.reason!r}" if hang.reason else ""
+        lines.append(
+            f"expected {hang.verdict} {hang.kind}".strip() + because + f", said {outcome.said} {kind}".rstrip()
+        )
     missed = [party(one) for one in sorted(hang.culprits - outcome.named, key=str)]
     if missed:
         lines.append(f"not named: {', '.join(missed)}")
@@ -58,7 +65,8 @@ def as_json(outcomes: list[Outcome], score: Score, stall_s: float) -> dict[str, 
         "score": {
             "hangs": score.hangs, "detected": score.detected, "kind_right": score.kinds,
             "culprits_right": score.culprits, "controls": score.controls, "controls_right": score.controls_right,
-            "false_blame": score.blamed, "median_seconds": score.median_s, "slowest_seconds": score.slowest_s,
+            "false_blame": score.blamed, "not_run": score.unrun, "median_seconds": score.median_s,
+            "slowest_seconds": score.slowest_s,
             "wrong": list(score.wrong), "line": score.line,
         },
     }  # fmt: skip
@@ -69,7 +77,7 @@ def as_markdown(outcomes: list[Outcome], score: Score) -> str:
     head = ("fault", "kind", "verdict", "detected", "seconds to verdict", "kind right", "culprit right", "false blame")
     rows = [
         [
-            one.hang.name, one.hang.kind or "-", one.said, yes(one.detected),
+            one.hang.name, one.hang.kind or "-", f"not run: {one.unrun}" if one.unrun else one.said, yes(one.detected),
             f"{one.seconds:.1f}" if one.seconds is not None else "-", yes(one.kind_right),
             yes(one.culprits_right), ", ".join(one.blamed) or "none",
         ]

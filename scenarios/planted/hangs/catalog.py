@@ -30,6 +30,17 @@ class Dumps:
 
 
 @dataclass(frozen=True)
+class Network:
+    """Hosts that a program of ranks runs on under torchrun, watched on each and judged from all directories together;
+    and what befalls one of them."""
+
+    hosts: int = 2
+    event: str = ""  # once the job is under way: cut, dies; from the start: slow (the link of all), bridge
+    host: int = 1  # that it befalls
+    env: dict[str, str] = field(default_factory=dict)  # of that host
+
+
+@dataclass(frozen=True)
 class Hang:
     """One program and the truth about it. A party is a rank, or a word that names a process without one: its role, or
     an argument of its command line."""
@@ -48,6 +59,8 @@ class Hang:
     engine: str = ""  # environment that the program needs (sglang, vllm): run only when asked for
     env: dict[str, str] = field(default_factory=dict)
     condition: str = ""  # of CONDITIONS: what goes on beside the hang in each of its processes
+    network: Network | None = None  # where the ranks run; None: on this host, started by the lab's launcher
+    reason: str = ""  # words that the verdict's reason must hold, where nobody is to be named
     dumps: Dumps | None = None  # judged instead of running a program; `world` is then the number of ranks
 
     @property
@@ -277,6 +290,40 @@ ASYNC = tuple(
     )
 )  # fmt: skip
 
+
+def _hosts(
+    name: str, kind: str, summary: str, event: str = "", *, phase: str = "works", steps: int = 100_000, hosts: int = 2,
+    host: int = 1, culprits: Iterable[int] = (), verdict: str = "INSUFFICIENT", reason: str = "",
+    env: dict[str, str] | None = None,
+) -> Hang:  # fmt: skip
+    arguments = ("--phase", phase, "--steps", str(steps))
+    return Hang(name, kind, summary, _program("across_hosts"), arguments, 4, frozenset(culprits), verdict,
+                network=Network(hosts, event, host, env or {}), reason=reason)  # fmt: skip
+
+
+HOSTS = (
+    _hosts("hosts-stops", "K4", "a rank on the second host stops", phase="stops", culprits=(3,), verdict="HUNG"),
+    _hosts("hosts-stops-four", "K4", "the same of four hosts", phase="stops", hosts=4, host=3, culprits=(3,),
+           verdict="HUNG"),
+    # Cut between two operations, so that every rank has still to send.
+    _hosts("hosts-cut", "K12", "the network of one host is cut: no rank is named", "cut", phase="rests", host=0,
+           verdict="HUNG", reason="the network between hosta and hostb"),
+    _hosts("hosts-cut-four", "K12", "the same of four hosts", "cut", phase="rests", hosts=4, host=2, verdict="HUNG",
+           reason="the network of hostc"),
+    _hosts("hosts-dead", "", "a host dies: its ranks are not named", "dies", reason="no evidence was taken on hostb"),
+    _hosts("hosts-wrong-nic", "K5", "gloo is told a bridge of the second host that the first one does not reach",
+           "bridge", culprits=(2, 3), verdict="HUNG", env={"GLOO_SOCKET_IFNAME": "cni0"}),
+    _hosts("hosts-right-nic", "", "such a bridge is there, and the interface between the hosts is named", "bridge",
+           steps=50, verdict="HEALTHY"),
+    _hosts("hosts-loopback", "", "gloo of one host is told lo, which does: its ranks connect to those of the other",
+           steps=50, verdict="HEALTHY", env={"GLOO_SOCKET_IFNAME": "lo"}),
+    _hosts("hosts-one-loopback", "", "one host alone, where lo is sound", hosts=1, host=0, steps=50, verdict="HEALTHY",
+           env={"GLOO_SOCKET_IFNAME": "lo"}),
+    _hosts("hosts-sound", "", "a short run over two hosts", steps=50, verdict="HEALTHY"),
+    _hosts("hosts-slow-link", "K7", "100 ms and one packet in a hundred lost on the way between the hosts", "slow",
+           steps=15, verdict="SLOW"),
+)  # fmt: skip
+
 DUMPS = (
     Hang("dumps-wedge", "K12", "all ranks in one operation, frozen", world=64, dumps=Dumps("wedge", at=200)),
     Hang("dumps-wedge-1024", "K12", "the same on 1,024 ranks", world=1024, dumps=Dumps("wedge", at=200)),
@@ -300,12 +347,12 @@ def under(hang: Hang, condition: str) -> Hang:
 
 def conditions(hangs: Iterable[Hang]) -> tuple[Hang, ...]:
     """Every program under every condition that it can have: only who runs collectives can spin in them."""
-    programs = [hang for hang in hangs if hang.dumps is None and not hang.engine]
+    programs = [hang for hang in hangs if hang.dumps is None and not hang.engine and not hang.network]
     return tuple(under(hang, one) for hang in programs for one in CONDITIONS if hang.world or one != "spin")
 
 
 HANGS: tuple[Hang, ...] = (
     *TRIP_COUNT, *ORDER, *PAIRS, *BRANCH, *DEAD, *RENDEZVOUS, *CONTROL_PLANE, *SLEEP, *STATE, *STOPPED_CHILD,
-    *RANK_ZERO, *REFUSED, *CONTROLS, *ASYNC, *DUMPS,
+    *RANK_ZERO, *REFUSED, *CONTROLS, *ASYNC, *HOSTS, *DUMPS,
 )  # fmt: skip
 VARIANTS = conditions(hang for hang in HANGS if not hang.condition)

@@ -111,12 +111,27 @@ def test_a_process_without_rank_is_called_by_role_title_or_a_word_of_its_command
     assert called("rank 3", {}) == {3} and called("vm:9", {}) == set()
 
 
+def test_what_was_not_run_is_in_no_count_and_never_passed() -> None:
+    unrun = Outcome(HANG, None, unrun="needs root")
+    assert not unrun.right and unrun.said == "NOT RUN"
+    beside = score([unrun, judged(CONTROL, None)])
+    assert (beside.hangs, beside.controls, beside.unrun) == (0, 1, 1) and beside.passed and "1 not run" in beside.line
+    assert not score([unrun]).passed
+
+
+def test_where_nobody_is_to_be_named_the_reason_must_say_why() -> None:
+    hang = dataclasses.replace(HANG, culprits=frozenset(), reason="the network of hostc")
+    said = verdict(culprits=[])
+    assert judged(hang, dataclasses.replace(said, reason="the network of hostc, not a rank")).right
+    assert not judged(hang, dataclasses.replace(said, reason="the network of hosta, not a rank")).detected
+
+
 # --- conditions
 
 
 def test_every_program_runs_once_more_under_each_condition() -> None:
     names = {one.name for one in VARIANTS}
-    programs = [hang for hang in HANGS if hang.dumps is None and not hang.engine and not hang.condition]
+    programs = [hang for hang in HANGS if not (hang.dumps or hang.engine or hang.condition or hang.network)]
     for hang in programs:
         assert {f"{hang.name}+helper", f"{hang.name}+logger"} <= names
         assert (f"{hang.name}+spin" in names) == bool(hang.world)

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import heapq
 import itertools
-import json
 import os
 import random
 import select
@@ -20,22 +19,22 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from waiting import until
+from harness.errors import HarnessError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NAMES = ("hosta", "hostb", "hostc", "hostd")
 INTERFACE = "rlhf0"
 GATEWAY = "10.213.77.254"  # the switch, which forwards nothing
 ADDRESSES = ("10.213.77.1", "10.213.77.2", "10.213.77.3", "10.213.77.4")
 SLOW, SLOW_ADDRESSES = "rlhf1", ("10.213.78.1", "10.213.78.2")
+BRIDGE = "cni0"
 TUNSETIFF, IFF_TUN_NO_PI = 0x400454CA, 0x1001
 
 
@@ -46,7 +45,7 @@ def why_not() -> str:
         return "needs root, to make network namespaces"
     if lacking:
         return f"needs {', '.join(lacking)}: apt install iproute2 util-linux hostname"
-    tried = f"rh{os.getpid()}t"
+    tried = f"rh{os.getpid()}t{next(_NUMBERS)}"
     if subprocess.run(["ip", "netns", "add", tried], capture_output=True).returncode:
         return "network namespaces cannot be made here"
     bridge = subprocess.run(["ip", "-n", tried, "link", "add", "tried", "type", "bridge"], capture_output=True)
@@ -100,7 +99,10 @@ class Hosts:
                  "--kill-child", "sh", "-c", script],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
             )  # fmt: skip
-            assert init.stdout is not None and init.stdout.readline() == b"up\n"
+            if init.stdout is None or init.stdout.readline() != b"up\n":
+                raise HarnessError(
+                    f"{NAMES[host]} of the laboratory does not start", fix="run as root, outside a container"
+                )
         [first] = Path(f"/proc/{init.pid}/task/{init.pid}/children").read_text().split()
         return int(first)
 
@@ -132,6 +134,18 @@ class Hosts:
         self.inside(host, *between, "dir", "in", "action", "block", "priority", "9")
         for end in ("sport", "dport"):
             self.inside(host, *between, "proto", "tcp", end, str(port), "dir", "in", "action", "allow", "priority", "1")
+
+    def bridge(self, host: int) -> None:
+        """Give a host a bridge for containers, as k3s does, which no other host reaches.
+
+        The others have a route to it through the gateway, so that a packet is lost, and not refused. Its address is
+        below theirs: of two ranks, gloo lets the one with the lower address listen.
+        """
+        for one in set(range(len(self.names))) - {host}:
+            self.inside(one, "ip", "route", "add", "10.42.0.0/24", "via", GATEWAY)
+        self.inside(host, "ip", "link", "add", BRIDGE, "type", "bridge")
+        self.inside(host, "ip", "addr", "add", "10.42.0.1/24", "dev", BRIDGE)
+        self.inside(host, "ip", "link", "set", BRIDGE, "up")
 
     def mend(self, host: int) -> None:
         self.inside(host, "ip", "link", "set", INTERFACE, "up")
@@ -235,34 +249,3 @@ def torchrun(host: int, script: Path, *words: str, master: str, nodes: int = 2, 
         sys.executable, "-m", "torch.distributed.run", "--nnodes", str(nodes), "--node-rank", str(host),
         "--nproc-per-node", str(ranks), "--master-addr", master, "--master-port", "29500", str(script), *words,
     ]  # fmt: skip
-
-
-RAY_PORT = 6379
-RAY_RESOURCES = ("learner", "engine")  # by host: a custom resource, and the label role, that its node alone has
-
-
-@contextlib.contextmanager
-def ray_cluster(hosts: Hosts, root: Path, *environs: Mapping[str, str]) -> Iterator[str]:
-    """The address of a Ray cluster of one node on each host, the head on the first, with temporary files of their own.
-    `environs`: variables of each host's `ray start`. At the end both hosts are ended."""
-    address = f"{ADDRESSES[0]}:{RAY_PORT}"
-    with tempfile.TemporaryDirectory(prefix="rh", dir="/tmp", ignore_cleanup_errors=True) as files:  # sockets: short
-        try:
-            for host, resource in enumerate(RAY_RESOURCES):
-                log = root / f"ray-{NAMES[host]}.log"
-                head = ["--head", "--port", str(RAY_PORT), "--include-dashboard", "false"]
-                offered = json.dumps({resource: 16})
-                hosts.start(
-                    host,
-                    [str(Path(sys.executable).with_name("ray")), "start", *(["--address", address] if host else head),
-                     "--node-ip-address", ADDRESSES[host], "--num-cpus", "16", "--resources", offered,
-                     "--labels", f"role={resource}",
-                     "--object-store-memory", "80000000", "--temp-dir", f"{files}/{NAMES[host]}",
-                     "--disable-usage-stats", "--block"],
-                    log, RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0",
-                    **(environs[host] if environs else {}),
-                )  # fmt: skip
-                until(lambda: "Ray runtime started" in log.read_text(), 60, lambda: log.read_text()[-2000:])  # noqa: B023
-            yield address
-        finally:
-            hosts.end()
