@@ -25,6 +25,7 @@ from typer.core import TyperGroup
 from harness import leaving
 from harness.commands import (
     adapters,
+    audit,
     bisect,
     bundle,
     diff,
@@ -135,6 +136,7 @@ app.command()(parity.parity)
 app.command()(run.run)
 app.command()(replay.replay)
 app.command()(diff.diff)
+app.command()(audit.audit)
 app.command()(report.report)
 app.command()(explain.explain)
 app.command()(bundle.bundle)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from reports.model import EXIT_CODES, TRIAGE_EXIT_CODES
+from reports.model import AUDIT_EXIT_CODES, EXIT_CODES, TRIAGE_EXIT_CODES
 
 
 class Exit(NamedTuple):
@@ -24,6 +24,7 @@ _JOBS = "harness watch and record"
 
 EXITS = (
     *(Exit(str(code), "harness parity, diff, replay and report", name) for name, code in EXIT_CODES.items()),
+    *(Exit(str(code), "harness audit", name) for name, code in AUDIT_EXIT_CODES.items()),
     *(Exit(str(code), "harness triage", name) for name, code in TRIAGE_EXIT_CODES.items()),
     Exit("0", _NIGHTS, "nothing is new"),
     Exit("1", _NIGHTS, "a cell regressed, or a new cell has a problem"),

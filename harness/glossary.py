@@ -10,9 +10,9 @@ from typing import Literal
 from harness.errors import BadInput, closest
 from harness.exit_codes import EXITS
 from probes.plugins import PluginError
-from reports.model import HANGS, TRIAGE_VERDICTS, VERDICTS, Answer
+from reports.model import AUDIT_VERDICTS, HANGS, TRIAGE_VERDICTS, VERDICTS, Answer
 
-Kind = Literal["verdict", "triage verdict", "cause", "check", "doctor check", "hang", "exit code"]
+Kind = Literal["verdict", "audit verdict", "triage verdict", "cause", "check", "doctor check", "hang", "exit code"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ def entries() -> list[Entry]:
 
     return [
         *_verdicts("verdict", VERDICTS),
+        *_verdicts("audit verdict", AUDIT_VERDICTS),
         *_verdicts("triage verdict", TRIAGE_VERDICTS),
         *(
             Entry(name, "cause", one.meaning, one.fix, {rival.cause: rival.excluded_by for rival in one.rivals})

@@ -71,6 +71,24 @@ VERDICTS = {  # of parity
         "make equal what the verdict lists as confounders, and run again",
     ),
 }
+AUDIT_VERDICTS = {
+    "SOUND": Answer(
+        0,
+        "One run by itself: its recording is whole, and every check of one run that it needs holds.",
+        "read what was not tested; whether another engine does the same, only a second run says: harness parity, diff",
+    ),
+    "UNSOUND": Answer(
+        1,
+        "One run by itself: something is wrong in it.",
+        "look at what is confirmed and at the causes; the fix of a cause says what to do",
+    ),
+    "ERROR": Answer(2, "The run could not be read: bad input.", "read the message"),
+    "INCONCLUSIVE": Answer(
+        3,
+        "One run by itself: its recording is torn or cut short, or a check that it needs was not tested. Never a pass.",
+        "supply what the verdict lists as missing, and record again",
+    ),
+}
 TRIAGE_VERDICTS = {
     "HEALTHY": Answer(0, "Nothing is pending, everything progresses, or a process is in a debugger.", ""),
     "SLOW": Answer(
@@ -89,6 +107,7 @@ TRIAGE_VERDICTS = {
     ),
 }
 EXIT_CODES = {name: one.exit_code for name, one in VERDICTS.items()}
+AUDIT_EXIT_CODES = {name: one.exit_code for name, one in AUDIT_VERDICTS.items()}
 TRIAGE_EXIT_CODES = {name: one.exit_code for name, one in TRIAGE_VERDICTS.items()}
 
 
@@ -218,7 +237,7 @@ BETWEEN = "candidate against baseline"  # of the groups of `Parity.metrics`, the
 
 @dataclass(frozen=True)
 class Parity:
-    """The body of a parity verdict."""
+    """The body of a parity verdict, and of an audit of one run."""
 
     first_divergence: Place | None
     floor: dict[str, Any]
@@ -226,6 +245,11 @@ class Parity:
     runs: list[RunSummary]
     metrics: dict[str, Any] = field(default_factory=dict)  # PARITY metrics: per token and per run
     series: dict[str, list[Number]] = field(default_factory=dict)  # one value a step: max |Δ logprob|, flips, ...
+
+    @property
+    def alone(self) -> bool:
+        """Is it of one run by itself?"""
+        return len(self.runs) == 1
 
 
 @dataclass(frozen=True)
@@ -364,7 +388,7 @@ class Triage:
 
 @dataclass(frozen=True)
 class Verdict:
-    kind: Literal["parity", "triage"]
+    kind: Literal["parity", "audit", "triage"]
     verdict: str
     exit_code: int
     reason: str  # one sentence

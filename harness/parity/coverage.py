@@ -52,6 +52,23 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
 
 def limits(e: Evidence) -> list[str]:
     """What limits the evidence without belonging to one check."""
+    found = [] if e.alone else _between(e)
+    for side in e.sides:
+        if not side.recording.scenario:
+            found.append(
+                f"the {side.name}'s run.json has no scenario: its configuration and promised steps are unknown"
+            )
+        told = side.recording.manifest.get("missing")  # what a framework cannot give, by its adapter
+        lines = [one for one in told if isinstance(one, str)] if isinstance(told, list) else []
+        again = side.name in e.second_runs  # then the floor is not what the adapter cannot give
+        found += [f"{side.name}: {one}" for one in lines if not (again and one.startswith("floor:"))]
+        if not side.recording.count("data"):
+            found.append(f"the {side.name} recorded no digests of its data")
+    return found
+
+
+def _between(e: Evidence) -> list[str]:
+    """What was not compared between the runs."""
     found = []
     for steps, what in (
         (e.rollouts.weights_unknown, "the learners' weights were not recorded as equal or unequal"),
@@ -74,17 +91,6 @@ def limits(e: Evidence) -> list[str]:
         if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
             which = f"steps {steps[0]} to {steps[-1]}"
         found.append(f"the rollouts of {which} were not compared: {reason}")
-    for side in e.sides:
-        if not side.recording.scenario:
-            found.append(
-                f"the {side.name}'s run.json has no scenario: its configuration and promised steps are unknown"
-            )
-        told = side.recording.manifest.get("missing")  # what a framework cannot give, by its adapter
-        lines = [one for one in told if isinstance(one, str)] if isinstance(told, list) else []
-        again = side.name in e.second_runs  # then the floor is not what the adapter cannot give
-        found += [f"{side.name}: {one}" for one in lines if not (again and one.startswith("floor:"))]
-        if not side.recording.count("data"):
-            found.append(f"the {side.name} recorded no digests of its data")
     return found
 
 

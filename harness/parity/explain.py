@@ -29,12 +29,18 @@ from reports.text import counted
 
 # What rules see of earlier ones is what those left open (`Explained.left`); causes are listed in this order too.
 _RULES = (
-    Turn(readings.alignment, "collisions", "numbers are read again once it is known whose tokens they belong to"),
+    Turn(
+        readings.alignment,
+        "collisions",
+        "numbers are read again once it is known whose tokens they belong to",
+        alone=True,
+    ),
     Turn(readings.scaled, "alignment", "a factor can be fitted to numbers of neighbouring tokens"),
     Turn(
         readings.mixed_version,
         "stale_cache",
         "a stale cache moves samples from their first token on, as an early change of the weights does",
+        alone=True,
     ),
     Turn(
         readings.semantics,
@@ -71,7 +77,7 @@ def explain(e: Evidence, kinds: list[DivergenceKey]) -> Explained:
     """What rules explain of the divergences of these kinds. Rules see what earlier ones left open."""
     present = [kind for kind in kinds if kind in e.first]
     so_far = Explained(e)
-    for rule in rules() if present else ():
+    for rule in (one for one in rules() if one.alone or not e.alone) if present else ():
         for one in rule.run(e, so_far):
             if one.partial or any(one.covers(kind, e.found(kind)).any() for kind in present):
                 _add(so_far.explanations, replace(one, cause=party(e, one.cause)))

@@ -1,4 +1,6 @@
-"""Everything that two recordings show, gathered before any decision: the facts, the floor and the native stage."""
+"""Everything that two recordings show, or one alone, gathered before any decision: the facts, the floor and the native
+stage.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from harness.parity.facts import drifts, experience, second_run, ties
 from harness.parity.facts.compare import compare
 from harness.parity.facts.confounders import CUTS, Weights
 from harness.parity.facts.confounders import find as find_confounders
-from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.evidence import ALONE, Evidence, Side
 from harness.parity.facts.floor import CAPS, Tolerance, measure
 from harness.parity.facts.learners import learners
 from harness.parity.facts.missteps import missteps
@@ -32,15 +34,17 @@ from scenarios.lifted import HALF
 
 def gather(
     baseline: Recording,
-    candidate: Recording,
+    candidate: Recording | None,
     *,
     native: bool,
     cap: float | None,
     again: Mapping[str, Recording] | None = None,
     tell: Told = nobody,
 ) -> Evidence:
-    """Everything that two recordings show, before any decision. Raises FormatError for a malformed one."""
-    first = {"baseline": baseline, "candidate": candidate}
+    """Everything that two recordings show, or without a candidate what the baseline shows by itself, before any
+    decision. Raises FormatError for a malformed one."""
+    first = {ALONE: baseline} if candidate is None else {"baseline": baseline, "candidate": candidate}
+    candidate = candidate or baseline
     repeated = {
         name: second_run.compared(gather(first[name], one, native=False, cap=cap, tell=tell), first.values())
         for name, one in (again or {}).items()
@@ -49,7 +53,8 @@ def gather(
     for name, recording in first.items():
         own = repeated.get(name, SecondRun())
         sides.append(Side(name, recording, measure(recording, own.pairs, drawn=own.drawn)))
-    confounders = find_confounders(baseline, candidate, (sides[0].ranks, sides[1].ranks))
+    alone = len(sides) == 1
+    confounders = [] if alone else find_confounders(baseline, candidate, (sides[0].ranks, sides[1].ranks))
     mode = drawn = drawn_in(baseline)
     if REPLAY in candidate.said("rollout", "mode"):
         mode = REPLAY  # the candidate only scored what the baseline had drawn
@@ -73,11 +78,11 @@ def gather(
         finer = Tolerance.of(engines, floors, scale=scale, temperature=temperature, cap=None)
     last = max((step for one in first.values() for step in one.steps("experience")), default=0)
     acting = [one for one in confounders if one.step <= last]
-    e = Evidence(sides[0], sides[1], tolerance, acting, Weights(baseline, candidate), mode, finer)
+    e = Evidence(sides[0], sides[-1], tolerance, acting, Weights(baseline, candidate), mode, finer)
     e.learners.cuts = [one.finding for one in confounders if one.finding.name in CUTS]
     e.second_runs, e.cap = repeated, cap
     e.modes_unclear = [why for name, recording in first.items() for why in unclear(recording, name)]
-    e.seeded = mode == "native" and same_sampler(baseline, candidate)
+    e.seeded = mode == "native" and not alone and same_sampler(baseline, candidate)
     e.train = bool(baseline.scenario.get("train", bool(baseline.count("learner") or candidate.count("learner"))))
     if dtype not in CAPS and cap is None:
         e.missing.append(
@@ -87,7 +92,8 @@ def gather(
     compare(e, tell)
     weight_syncs(e)
     missteps(e)
-    learners(e)
+    if not alone:
+        learners(e)
     experience.settle(e)
     if native:
         native_stage(e, alpha=alpha_of(baseline))

@@ -51,7 +51,7 @@ from harness.parity.native.stage import in_doubt, samplers_said
 from harness.parity.rules.suspected import confirm_suspicions
 from harness.recordings.store import Recording
 from probes.format import SIDES, FormatError, Run
-from reports.model import BETWEEN, EXIT_CODES, Cause, Parity, Verdict
+from reports.model import BETWEEN, EXIT_CODES, Cause, Check, Parity, Verdict
 from reports.sections.parity import exceeded
 from reports.text import counted, figure
 
@@ -106,7 +106,7 @@ def judged(
         try:
             recordings.append(Recording(path, tell=tell))
         except (FormatError, OSError) as error:
-            found = _early("INCONCLUSIVE" if _is_torn_manifest(path) else "ERROR", str(error), paths, reproduce)
+            found = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", str(error), paths, reproduce)
             return Judged(replace(found, fix=getattr(error, "fix", "")))
     window = replayed(recordings[1]) or stage_steps(recordings) or shared(recordings)
     if window is not None:
@@ -121,7 +121,7 @@ def judged(
     except FormatError as error:
         malformed.append(f"malformed recording: {error}")
     if e is None:
-        broken = [*malformed, *integrity(recordings)]
+        broken = [*malformed, *integrity(dict(zip(SIDES, recordings, strict=True)))]
         return Judged(_early("INCONCLUSIVE", broken[0], paths, reproduce, broken))
     tell("looking for what differs")
     return decided(e, minimum, reproduce)
@@ -129,10 +129,16 @@ def judged(
 
 def decided(e: Evidence, minimum: Minimum = LEAST, reproduce: str = "") -> Judged:
     """The verdict on evidence that was gathered, which it only reads."""
-    listed = (*checks(), *map(not_brought, (*refused(), *families.refused())))
-    outcomes = [(one, require_completeness(e, excused(e, one.run(e)))) for one in listed if one.applies(e)]
-    kinds = _kinds(outcomes)
+    outcomes = asked(e)
+    kinds = kinds_of(outcomes)
     return Judged(_decide(e, outcomes, kinds, minimum, reproduce), e, kinds)
+
+
+def asked(e: Evidence) -> list[tuple[Registered, Outcome]]:
+    """What each check says that judges this evidence."""
+    listed = (*checks(), *map(not_brought, (*refused(), *families.refused())))
+    listed = tuple(one for one in listed if one.alone or not e.alone)
+    return [(one, require_completeness(e, excused(e, one.run(e)))) for one in listed if one.applies(e)]
 
 
 def _judged_alone(baseline: Path, candidate: Path) -> tuple[Verdict, Evidence | None]:
@@ -140,7 +146,7 @@ def _judged_alone(baseline: Path, candidate: Path) -> tuple[Verdict, Evidence | 
     return found.verdict, found.evidence
 
 
-def _is_torn_manifest(path: Path) -> bool:
+def is_torn_manifest(path: Path) -> bool:
     """A directory that holds a recording whose run.json is not there or not whole."""
     return path.is_dir() and any((path / name).is_dir() for name in ("events", "tokens")) and not _other_version(path)
 
@@ -156,10 +162,20 @@ def _other_version(path: Path) -> bool:
 # --- the decision ---------------------------------------------------------------------------------
 
 
-def _kinds(outcomes: list[tuple[Registered, Outcome]]) -> list[DivergenceKey]:
+def kinds_of(outcomes: list[tuple[Registered, Outcome]]) -> list[DivergenceKey]:
     """The kinds of divergence that decide, in the order of the checks that confirmed them."""
     confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
     return list(dict.fromkeys(kind for found in confirmed for kind in found.kinds))
+
+
+def not_tested(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> list[Check]:
+    """Required checks that nothing settles."""
+    ruled_out = {found.check.name for _, found in outcomes if found.check.state == "ruled out"}
+    return [
+        found.check
+        for one, found in outcomes
+        if one.required(e) and found.check.state == "not tested" and found.settled_by not in ruled_out
+    ]
 
 
 def _decide(
@@ -169,21 +185,15 @@ def _decide(
     minimum: Minimum,
     reproduce: str,
 ) -> Verdict:
-    sides = [side.recording for side in e.sides]
-    stop = integrity(sides)
+    stop = integrity({side.name: side.recording for side in e.sides})
     if same_recording(e):
         stop.append("the same recording twice proves nothing about the engines")
-    stop += [*e.modes_unclear, *absent_processes(e), *strange_engines(sides), *too_little(e, minimum)]
+    stop += [*e.modes_unclear, *absent_processes(e), *strange_engines(e), *too_little(e, minimum)]
     confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
     explained = explain.explain(e, kinds)
     named = explain.named(explained, kinds)
     outcomes = [*outcomes, *((one, one.run(e)) for one in map(not_brought, explained.failed))]
-    ruled_out = {found.check.name for _, found in outcomes if found.check.state == "ruled out"}
-    untested = [
-        found.check
-        for one, found in outcomes
-        if one.required(e) and found.check.state == "not tested" and found.settled_by not in ruled_out
-    ]
+    untested = not_tested(e, outcomes)
     if e.unjudged_steps and not untested and not e.confounders and unless_native(e):
         step, reason = next(iter(e.unjudged_steps.items()))
         stop_free = (
@@ -244,7 +254,7 @@ def _decide(
     findings = parameter_maps.measured(findings, named if verdict == "DIVERGENT" else [])
     body = Parity(
         place,
-        e.tolerance.facts(e.baseline.floor, e.candidate.floor)
+        e.tolerance.facts({side.name: side.floor for side in e.sides})
         | ({} if e.finer is None else {"tolerance between engines": e.finer.value}),
         [found.check for _, found in outcomes],
         [summary(e, side) for side in e.sides],

@@ -39,7 +39,7 @@ class Renderer(ABC):
     suffix: ClassVar[str]  # of a file in this format, with its dot
     takes: ClassVar[frozenset[str]] = frozenset(
         {"parity", "triage"}
-    )  # kinds: parity, triage, doctor, run, nightly, bisect
+    )  # kinds: parity, audit, triage, doctor, run, nightly, bisect
 
     @abstractmethod
     def render(self, subject: Subject) -> str:

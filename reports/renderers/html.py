@@ -39,7 +39,7 @@ MOST_STEPS = 1000  # of a recorded run: a table that a browser lays out at once
 class HtmlRenderer(Renderer):
     name = "html"
     suffix = ".html"
-    takes = frozenset({"parity", "triage", "run"})
+    takes = frozenset({"parity", "audit", "triage", "run"})
 
     def render(self, subject: Subject) -> str:
         return _run(cast("RecordedRun", subject)) if subject.kind == "run" else _page(cast("Verdict", subject))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class JsonRenderer(Renderer):
     name = "json"
     suffix = ".json"
-    takes = frozenset({"parity", "triage", "doctor", "run", "nightly", "bisect"})
+    takes = frozenset({"parity", "audit", "triage", "doctor", "run", "nightly", "bisect"})
 
     def render(self, subject: Subject) -> str:
         return subject.to_json()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class JunitRenderer(Renderer):
     name = "junit"
     suffix = ".xml"
-    takes = frozenset({"parity", "triage", "doctor", "nightly"})
+    takes = frozenset({"parity", "audit", "triage", "doctor", "nightly"})
 
     def render(self, subject: Subject) -> str:
         """A confirmed check fails, one not tested is skipped; the verdict's case fails on exit code 1, errs on

@@ -26,7 +26,7 @@ LIVE = re.compile(r"(@|(?<!&)#(?=\d)|[A-Za-z](?=://)|mailto|www(?=\.)|GH(?=-\d))
 class MarkdownRenderer(Renderer):
     name = "md"
     suffix = ".md"
-    takes = frozenset({"parity", "triage", "doctor", "run", "nightly", "bisect"})
+    takes = frozenset({"parity", "audit", "triage", "doctor", "run", "nightly", "bisect"})
 
     def render(self, subject: Subject) -> str:
         """All of it; every text from outside is escaped, paths, measured values and commands stand in code."""

@@ -26,7 +26,7 @@ Sample = tuple[Mapping[str, object], float]
 class OpenMetricsRenderer(Renderer):
     name = "openmetrics"
     suffix = ".prom"
-    takes = frozenset({"parity", "triage", "run"})
+    takes = frozenset({"parity", "audit", "triage", "run"})
 
     def render(self, subject: Subject) -> str:
         made = _run(cast("RecordedRun", subject)) if subject.kind == "run" else _verdict(cast("Verdict", subject))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class PerfettoRenderer(Renderer):
     name = "perfetto"
     suffix = ".perfetto.json"
-    takes = frozenset({"parity", "triage", "run"})
+    takes = frozenset({"parity", "audit", "triage", "run"})
 
     def render(self, subject: Subject) -> str:
         notes: list[str] = []

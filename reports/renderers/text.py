@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class TextRenderer(Renderer):
     name = "text"
     suffix = ".txt"
-    takes = frozenset({"parity", "triage", "doctor", "run", "nightly", "bisect"})
+    takes = frozenset({"parity", "audit", "triage", "doctor", "run", "nightly", "bisect"})
 
     def render(self, subject: Subject) -> str:
         """With every table, without colour, 100 columns wide."""

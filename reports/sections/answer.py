@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 TONES = {
     "EQUIVALENT": "green",
+    "SOUND": "green",
     "HEALTHY": "green",
     "READY": "green",
     "INCONCLUSIVE": "yellow",
@@ -75,7 +76,8 @@ def first_place(verdict: Verdict) -> str:
     where = [f"{fact.name} {fact.value}" for fact in parity.place_facts(verdict.parity)[:5]] if verdict.parity else []
     shown = [text for text in where if not text.startswith("rank") and "–" not in text and "not per token" not in text]
     baseline, candidate = show_apart([place.baseline, place.candidate])
-    return f"{', '.join(shown)}: {clean(place.field)} {baseline} in the baseline, {candidate} in the candidate"
+    one, two = parity.PLACES[verdict.kind == "audit"]
+    return f"{', '.join(shown)}: {clean(place.field)} {baseline} {one}, {candidate} {two}"
 
 
 def _triage(verdict: Verdict) -> list[tuple[str, str]]:

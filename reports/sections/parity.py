@@ -15,6 +15,7 @@ from reports.text import clean, flatten, same, show, show_apart
 MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}  # of a check, by its state
 _NAMES = ("seed",)  # rows whose integer is a name, not an amount
 PROVEN = 1 - RESIDUE
+PLACES = (("in the baseline", "in the candidate"), ("in the run", "expected"))  # what stands at a place; of a run alone
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,12 @@ def _measured(title: str, values: list[Any]) -> Row:
 
 
 def suspicions(parity: Parity) -> list[Check]:
-    """The user's eleven suspicions in their order; one that the verdict does not mention was not tested."""
+    """The user's eleven suspicions in their order; one that the verdict does not mention was not tested. Of one run
+    alone those that it can show."""
     found: list[Check] = []
     for index, name in SUSPICIONS.items():
         absent = Check(name, "not tested", "this verdict holds no evidence on it", index)
-        found += [check for check in parity.checks if check.number == index] or [absent]
+        found += [check for check in parity.checks if check.number == index] or ([] if parity.alone else [absent])
     return found
 
 
@@ -156,8 +158,8 @@ def exceeded(metrics: dict[str, Any]) -> list[str]:
 
 
 def beyond_limits(verdict: Verdict) -> list[str]:
-    """What an EQUIVALENT verdict exceeds all the same, to be shown above it."""
-    return exceeded(verdict.parity.metrics) if verdict.parity and verdict.verdict == "EQUIVALENT" else []
+    """What a verdict that passes exceeds all the same, to be shown above it."""
+    return exceeded(verdict.parity.metrics) if verdict.parity and verdict.exit_code == 0 else []
 
 
 def _folded(data: Any) -> Any:
@@ -198,6 +200,7 @@ def place_facts(parity: Parity) -> list[Fact]:
     if place is None:
         return []
     baseline, candidate = show_apart([place.baseline, place.candidate], digits=7)
+    names = ("in the run", "expected") if parity.alone else ("baseline", "candidate")
     found = [
         Fact(name, show(None if value == -1 else value))
         for name, value in (
@@ -210,8 +213,8 @@ def place_facts(parity: Parity) -> list[Fact]:
     found += [
         Fact("position", "not per token" if place.position == -1 else show(place.position)),
         Fact("field", show(place.field)),
-        Fact("baseline", baseline),
-        Fact("candidate", candidate),
+        Fact(names[0], baseline),
+        Fact(names[1], candidate),
     ]
     if isinstance(place.baseline, float) and isinstance(place.candidate, float):
         difference = place.candidate - place.baseline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from reports.text import clean, counted, show
@@ -20,6 +21,11 @@ def state(run: RecordedRun) -> str:
     if run.complete:
         return "Every process closed its recording."
     return "The recording is incomplete: a process was ended, or still runs."
+
+
+def audit(run: RecordedRun) -> str:
+    """The command that judges it."""
+    return f"harness audit {shlex.quote(clean(run.run))}"
 
 
 def table(run: RecordedRun, *, whole: bool = False) -> tuple[list[str], list[list[str]]]:

@@ -18,7 +18,7 @@ from harness.cli import app
 from harness.doctor.checks import CHECKS as DOCTOR_CHECKS
 from harness.doctor.checks import COMPARISONS
 from harness.parity.causes.registry import families
-from reports.model import EXIT_CODES, HANGS, SUSPICIONS, TRIAGE_EXIT_CODES
+from reports.model import AUDIT_EXIT_CODES, EXIT_CODES, HANGS, SUSPICIONS, TRIAGE_EXIT_CODES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -80,7 +80,7 @@ def test_every_hang_kind_is_documented(pages: dict[str, str]) -> None:
 
 def test_every_exit_code_is_documented(pages: dict[str, str]) -> None:
     page, readme = pages["reference/exit-codes.md"], (ROOT / "README.md").read_text("utf-8")
-    for name, code in (EXIT_CODES | TRIAGE_EXIT_CODES).items():
+    for name, code in (EXIT_CODES | TRIAGE_EXIT_CODES | AUDIT_EXIT_CODES).items():
         assert re.search(rf"^\| `{code}` \| [^|]+ \| `{name}` \|$", page, re.M), name
     for name, code in EXIT_CODES.items():
         assert f"| {name} | {code} |" in readme, name

@@ -48,6 +48,7 @@ LIFECYCLE = CauseFamily(
             used_asleep,
             "mispaired",
             "a record too: with weights of another version an engine differs in every way that the others read",
+            alone=True,
         ),
     ),
 )

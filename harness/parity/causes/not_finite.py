@@ -59,7 +59,7 @@ NUMERIC_FATAL = CauseFamily(
     meaning="the engine reports log-probabilities that are NaN or infinite",
     fix="find the first value that is not a number: try float32, or another attention backend",
     alone="the number itself is not finite",
-    rules=(Turn(numeric, "scaled", "samples are left out only where no re-reading of them helps"),),
+    rules=(Turn(numeric, "scaled", "samples are left out only where no re-reading of them helps", alone=True),),
 )
 
 FAMILIES = (NUMERIC_FATAL,)

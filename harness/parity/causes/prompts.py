@@ -220,7 +220,14 @@ TOKENIZATION = CauseFamily(
     alone="its proof compares whole prompts, id by id",
     suspicion=10,
     premise=True,
-    rules=(Turn(prompts, "one_update_behind", "ids are recorded: what an engine continues comes before how it draws"),),
+    rules=(
+        Turn(
+            prompts,
+            "one_update_behind",
+            "ids are recorded: what an engine continues comes before how it draws",
+            alone=True,
+        ),
+    ),
     trials=(
         Turn(prompts_seen, "", "a record; with other ids everything that follows is drawn and scored otherwise"),
         Turn(prompts_hidden, "filters", "ids that no record speaks of cost a forward pass each"),

@@ -176,7 +176,7 @@ STALE_KV = CauseFamily(
     ),
     suspicion=8,
     premise=True,
-    rules=(Turn(stale_cache, "vocabulary", "it needs samples that differ for no reason of their own"),),
+    rules=(Turn(stale_cache, "vocabulary", "it needs samples that differ for no reason of their own", alone=True),),
     interventions=(
         Intervention(
             past_cache,

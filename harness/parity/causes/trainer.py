@@ -120,7 +120,12 @@ TRAINER = CauseFamily(
     alone="it is read off the trainer's own records: one factor gives every number again, which no engine reports, or "
     "its ranks say what each was asked, trained on, summed and applied",
     rules=(
-        Turn(ranks, "", "a learner's ranks say it of themselves; what they make is not evidence of anything else then"),
+        Turn(
+            ranks,
+            "",
+            "a learner's ranks say it of themselves; what they make is not evidence of anything else then",
+            alone=True,
+        ),
         Turn(scaled_gradients, "one_rank", "a norm says less than the answers that it is made of"),
         Turn(one_rank, "reasons", "it looks at what learners make of rollouts that nothing above explains"),
     ),

@@ -12,12 +12,14 @@ T = TypeVar("T", bound="Turn")
 @dataclass(frozen=True)
 class Turn:
     """A function with its place in a list. `after`: the name of the function that it follows, "" for the first one.
-    `competes`: what it yields is weighed against what that function yields, and the best of both is taken."""
+    `competes`: what it yields is weighed against what that function yields, and the best of both is taken. `alone`: it
+    needs one run only, and says as much of it as of either of two."""
 
     run: Callable[..., Any]
     after: str
     because: str
     competes: bool = field(default=False, kw_only=True)
+    alone: bool = field(default=False, kw_only=True)
 
     @property
     def name(self) -> str:

@@ -231,16 +231,19 @@ STALE_WEIGHTS = CauseFamily(
             stale_weights,
             "used_asleep",
             "a recorded sync says so; with other weights an engine differs in every way that the others read",
+            alone=True,
         ),
         Turn(
             not_loaded,
             "altered_weights",
             "what arrived as it was sent, then what the engine made of it",
+            alone=True,
         ),
         Turn(
             one_update_behind,
             "not_loaded",
             "a tensor that the record names explains the distance from the learner by itself",
+            alone=True,
         ),
     ),
 )
@@ -259,7 +262,12 @@ WEIGHTS = CauseFamily(
     premise=True,
     cured_by=_SENT_AGAIN,
     rules=(
-        Turn(altered_weights, "stale_weights", "the same record: what did not arrive, then what arrived otherwise"),
+        Turn(
+            altered_weights,
+            "stale_weights",
+            "the same record: what did not arrive, then what arrived otherwise",
+            alone=True,
+        ),
     ),
 )
 BEFORE = "{} computes with weights before the learner's last update"

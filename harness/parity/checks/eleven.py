@@ -11,7 +11,6 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.systematic import FALSE_ALARM
 from harness.parity.facts.tails import Tail, outliers
-from probes.format import SIDES
 from reports.model import Finding
 from reports.text import counted, figure, show
 
@@ -133,10 +132,14 @@ def logprobs(e: Evidence) -> Outcome:
 # --- learner against learner -------------------------------------------------------------------
 
 
-@check("trained-tokens", required=trains)
+def _trains_on_its_own(e: Evidence) -> bool:
+    return trains(e) and not (e.alone and e.guided)
+
+
+@check("trained-tokens", required=_trains_on_its_own, alone=True)
 def trained_tokens(e: Evidence) -> Outcome:
     """The tokens that a learner trained on, against those that its engine drew."""
-    kinds = tuple(key for key in map(Kind.TRAINED.of, SIDES) if key in e.first)
+    kinds = tuple(key for side in e.sides if (key := Kind.TRAINED.of(side.name)) in e.first)
     if kinds:
         place = e.earliest(*kinds)
         assert place is not None
@@ -150,6 +153,8 @@ def trained_tokens(e: Evidence) -> Outcome:
         if told := side.uncompared:
             text = f"the {side.name}'s samples of step {told[0]} were not compared with what was trained on: {told[1]}"
             return outcome("trained-tokens", "not tested", text)
+    if e.alone and e.guided:
+        return outcome("trained-tokens", "not tested", "a guided run trains on the tokens of its guide, another run")
     if not all(side.trained_tokens for side in e.sides):
         return outcome("trained-tokens", "not tested", "no experience was recorded beside the rollouts")
     return outcome(

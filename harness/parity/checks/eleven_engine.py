@@ -14,13 +14,13 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.modes import REPLAY
 from harness.parity.facts.repeated import SecondRun
 from harness.parity.facts.sync_record import SyncRecord
-from probes.format import SIDES, mapping, number
+from probes.format import mapping, number
 from reports.limits import limit_of
 from reports.model import SUSPICIONS, CheckState, Finding
 from reports.text import counted, figure
 
 
-@check("engine-against-learner", required=always)
+@check("engine-against-learner", required=always, alone=True)
 def engine_against_learner(e: Evidence) -> Outcome:
     """Each engine's log-probabilities, and its choices, against its own learner: the third opinion that says which
     engine moved.
@@ -84,11 +84,12 @@ def published(side: Side) -> dict[str, dict[str, Any]]:
     return found
 
 
-@check("weight-sync", required=always)
+@check("weight-sync", required=always, alone=True)
 def weight_sync(e: Evidence) -> Outcome:
     """Transport digests, tensors that were not sent, and the proof, at each version that was used."""
     records: dict[str, SyncRecord] = {side.name: side.sync for side in e.sides}
-    kinds = tuple(key for key in (*map(Kind.SYNC.of, SIDES), Kind.VERSION.of()) if key in e.first)
+    synced = (Kind.SYNC.of(side.name) for side in e.sides)
+    kinds = tuple(key for key in (*synced, Kind.VERSION.of()) if key in e.first)
     details: dict[str, Any] = {
         name: {field: sorted(value) if isinstance(value, set) else value for field, value in vars(record).items()}
         for name, record in records.items()
@@ -237,8 +238,8 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         ):
             text = "the floor was not measured: no engine gave log-probabilities with which the job could be compared "
             text += "with its second run, which is equal in every other respect; "
-        alone = not second_run.required(e, side.name) and not np.isnan(e.tolerance.floor)
-        text += "the tolerance is of the other side's floor" if alone else f"the tolerance is the cap, {figure(cap)}"
+        others = not second_run.required(e, side.name) and not np.isnan(e.tolerance.floor)
+        text += "the tolerance is of the other side's floor" if others else f"the tolerance is the cap, {figure(cap)}"
         return outcome(name, "not tested", text, number=number, **details)
     taken = {variant for one in e.sides for variant in one.floor.variants if variant not in one.floor.absent}
     if e.mode == REPLAY:
@@ -264,9 +265,14 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
     return outcome(name, "ruled out", shown, number=number, missing=missing, **details)
 
 
-@check(SUSPICIONS[4], 4, required=lambda e: unless_native(e) and second_run.required(e, "baseline"))
+@check(
+    SUSPICIONS[4],
+    4,
+    required=lambda e: not e.alone and unless_native(e) and second_run.required(e, "baseline"),
+    alone=True,
+)
 def baseline_itself(e: Evidence) -> Outcome:
-    """The baseline against itself: at equal seeds in other batches and orders."""
+    """The baseline, or the only run, against itself: at equal seeds in other batches and orders."""
     return itself(e, e.baseline, 4)
 
 

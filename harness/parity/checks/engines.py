@@ -16,7 +16,7 @@ def _several(e: Evidence) -> bool:
     return any(engines(side) > 1 for side in e.sides)
 
 
-@check("engines", applies=_several)
+@check("engines", applies=_several, alone=True)
 def one_of_several(e: Evidence) -> Outcome:
     """Whether the differences are those of one engine among several, and whether each drew its own samples."""
     texts, astray = [], []

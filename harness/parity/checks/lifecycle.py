@@ -15,7 +15,7 @@ def _applies(e: Evidence) -> bool:
     return any(side.lifecycle is not None for side in e.sides)
 
 
-@check(NAME, required=_applies, applies=_applies)
+@check(NAME, required=_applies, applies=_applies, alone=True)
 def lifecycle(e: Evidence) -> Outcome:
     """Whether an engine slept while the learner trained, was awake for each sync and each draw, and what it freed."""
     kinds = tuple(kind for side in e.sides if (kind := Kind.LIFECYCLE.of(side.name)) in e.first)

@@ -16,7 +16,7 @@ def _applies(e: Evidence) -> bool:
     return any(side.memory for side in e.sides)
 
 
-@check(NAME, applies=_applies)
+@check(NAME, applies=_applies, alone=True)
 def memory_growth(e: Evidence) -> Outcome:
     """Whether a process holds more memory after each step; warm-up, jumps and what is given back are no growth."""
     findings, quiet = [], []

@@ -44,7 +44,7 @@ _ACTS_AS = {
 _UNASKED = ("kv_cache_dtype", "memory_fraction")  # resolved values that no setting asks for on every device
 
 
-@check(SUSPICIONS[6], 6)
+@check(SUSPICIONS[6], 6, alone=True)
 def engine_parameter_map(e: Evidence) -> Outcome:
     """Asked, given, resolved: every canonical engine parameter on each side, and the candidate against the baseline."""
     name, number = SUSPICIONS[6], 6
@@ -67,16 +67,16 @@ def engine_parameter_map(e: Evidence) -> Outcome:
             checked += 1
         known = {one.cause for one in altered if one.where == side.name}
         altered += _resolved_otherwise(side, info, asked, known)
-    findings = altered + list(_between(e))
+    findings = altered if e.alone else altered + list(_between(e))
     missing = [f"{name}: not reported by the engine: {', '.join(silent)}"] if silent else []
     wrong = [one for one in findings if one.severity == "warning"] or altered
     if wrong:
         several = len([one for one in altered if one.severity == "warning"]) or len(altered)
         text = f"not as asked: {counted(several, 'parameter')}, {checked} compared; " if altered else ""
-        text += f"{wrong[0].summary}; effect {effect(e)}"
+        text += wrong[0].summary + _moved(e)
         found = _with(e, findings)
         return outcome(name, "confirmed", text, number=number, decides=False, findings=found, missing=missing)
-    text = f"{checked} parameters were given and resolved as asked on both sides"
+    text = f"{checked} parameters were given and resolved as asked" + ("" if e.alone else " on both sides")
     return outcome(name, "ruled out", text, number=number, findings=_with(e, findings), missing=missing)
 
 
@@ -226,14 +226,15 @@ def _memory(left: dict[str, Any], right: dict[str, Any]) -> Iterator[Finding]:
     yield _both(CONFIG.key("memory_fraction"), text, {"fraction": shares[0], "kv_cache_tokens": pools}, "info")
 
 
-@check(SUSPICIONS[7], 7)
+@check(SUSPICIONS[7], 7, alone=True)
 def sampling_parameter_map(e: Evidence) -> Outcome:
     """Canonical sampling parameters asked against given, the sides against each other, and the engines' own samplers by
     their samples."""
     name, number = SUSPICIONS[7], 7
     findings = [one for side in e.sides for one in _sampling(e, side)]
     given_otherwise = {(one.details.get("name"), one.where) for one in findings}
-    for mode in sampling_events(e.baseline).keys() & sampling_events(e.candidate).keys():
+    both = () if e.alone else sampling_events(e.baseline).keys() & sampling_events(e.candidate).keys()
+    for mode in both:
         one, two = (mapping(sampling_events(side)[mode].get("canonical")) for side in e.sides)
         for key, (a, b) in differences(one, two).items():
             if not any(key == known for known, _ in given_otherwise):
@@ -244,13 +245,17 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
     known = all(any(mapping(event.get("canonical")) for event in sampling_events(side).values()) for side in e.sides)
     if findings:
         shown = "; ".join(finding.summary for finding in findings[:3])
-        text = f"{shown}; effect {effect(e)}"
+        text = shown + _moved(e)
         return outcome(name, "confirmed", text, number=number, decides=False, findings=_with(e, findings))
     if any(key.kind.stage is Stage.NATIVE for key in e.first):
         text = "parameters agree, but the engines' own samplers do not draw alike (see native)"
         return outcome(name, "confirmed", text, number=number, decides=False)
     if not known:
         return outcome(name, "not tested", "no sampling parameters were recorded", number=number)
+    if e.alone:
+        return outcome(
+            name, "ruled out", "the engine was given every sampling parameter as it was asked", number=number
+        )
     if result is None or result.skipped or not result.adequate:
         text = "parameters agree; the engines' own samplers were not tested: no native stage with enough samples"
         return outcome(name, "not tested", text, number=number)
@@ -322,6 +327,10 @@ def _finding(
 
 def _both(cause: CauseKey, text: str, details: dict[str, Any], severity: Any = "info") -> Finding:
     return Finding(str(cause), text, "", severity, "both", details, cause)
+
+
+def _moved(e: Evidence) -> str:
+    return f"; effect {moved}" if (moved := effect(e)) else ""
 
 
 def _with(e: Evidence, findings: list[Finding]) -> list[Finding]:

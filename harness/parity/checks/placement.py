@@ -12,7 +12,7 @@ NAME = "placement"
 KINDS = Placement(engine="engine", learner="learner")  # role -> the key of run.json's `placement`
 
 
-@check(NAME, applies=lambda e: any(_asked(side) for side in e.sides))
+@check(NAME, applies=lambda e: any(_asked(side) for side in e.sides), alone=True)
 def placement(e: Evidence) -> Outcome:
     """Whether learner and engines ran on the nodes that `placement.learner` and `placement.engine` ask for."""
     astray, silent, kept = [], [], []

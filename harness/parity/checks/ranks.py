@@ -5,7 +5,6 @@ from __future__ import annotations
 from harness.parity.checks.registry import Outcome, check, outcome, trains
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
-from probes.format import SIDES
 from reports.text import counted
 
 NAME = "ranks"
@@ -17,13 +16,13 @@ def _several(side: Side) -> bool:
 
 
 def _applies(e: Evidence) -> bool:
-    return trains(e) and any(map(_several, e.sides))
+    return (trains(e) or (e.alone and e.train)) and any(map(_several, e.sides))
 
 
-@check(NAME, required=_applies, applies=_applies)
+@check(NAME, required=_applies, applies=_applies, alone=True)
 def ranks(e: Evidence) -> Outcome:
     """Samples, losses, gradients, weights and answers of each rank, by what the ranks recorded of themselves."""
-    kinds = tuple(key for key in map(Kind.RANKS.of, SIDES) if key in e.first)
+    kinds = tuple(key for side in e.sides if (key := Kind.RANKS.of(side.name)) in e.first)
     if kinds:
         place = e.earliest(*kinds)
         assert place is not None

@@ -48,6 +48,7 @@ class Registered:
     required: Callable[[Evidence], bool]
     applies: Callable[[Evidence], bool] = lambda e: True  # to these runs at all; else it is not listed
     home: str = __name__  # the module that registered it
+    alone: bool = False  # it also judges one run by itself: it compares no two sides
 
     @property
     def meaning(self) -> str:
@@ -65,14 +66,16 @@ def check(
     number: int = 0,
     required: Callable[[Evidence], bool] = lambda e: False,
     applies: Callable[[Evidence], bool] = lambda e: True,
+    alone: bool = False,
 ) -> Callable[[Callable[[Evidence], Outcome]], Callable[[Evidence], Outcome]]:
-    """Register a check under a name; the number is its place among the eleven suspicions, 0 for others."""
+    """Register a check under a name; the number is its place among the eleven suspicions, 0 for others. `alone`: it
+    compares no two sides, so that it says of the only side of an audit what it says of each of two."""
     if not (isinstance(name, str) and name):
         raise TypeError("a check is registered with its name: @check('name')")
     home = str(sys._getframe(1).f_globals.get("__name__"))  # a function may be wrapped, and say that it is another's
 
     def register(function: Callable[[Evidence], Outcome]) -> Callable[[Evidence], Outcome]:
-        _REGISTERED.append(Registered(name, number, function, required, applies, home))
+        _REGISTERED.append(Registered(name, number, function, required, applies, home, alone))
         return function
 
     return register
@@ -112,7 +115,9 @@ def refused() -> tuple[PluginError, ...]:
 
 def not_brought(error: PluginError) -> Registered:
     """The place of what a plug-in should have brought."""
-    return Registered(error.title, 0, lambda e: outcome(error.title, "not tested", str(error)), lambda e: False)
+    return Registered(
+        error.title, 0, lambda e: outcome(error.title, "not tested", str(error)), lambda e: False, alone=True
+    )
 
 
 def _is_ours(one: Registered) -> bool:
@@ -153,7 +158,7 @@ def _guarded(one: Registered, plugin: Plugin) -> Registered:
 
         return ask
 
-    return Registered(one.name, 0, run, asked(one.required, False), asked(one.applies, True), one.home)
+    return Registered(one.name, 0, run, asked(one.required, False), asked(one.applies, True), one.home, one.alone)
 
 
 def _valid(e: Evidence, found: Any, name: str) -> Outcome:

@@ -122,7 +122,7 @@ ENOUGH = 8  # steps that a line through times and sizes needs before it says any
 EXPLAINED = 0.5  # of a step's time beyond the median, by its size: then the size says why
 
 
-@check(SUSPICIONS[11], 11)
+@check(SUSPICIONS[11], 11, alone=True)
 def sizes_and_times(e: Evidence) -> Outcome:
     """Input sizes and time of every step: does one take far longer than its run's median, and does its size say why?"""
     name, number = SUSPICIONS[11], 11

@@ -180,9 +180,11 @@ def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, 
         "learner after the last update": str(learners[-1].get("actor"))[:12] if learners else None,
     }
     rows = {title: value for title, value in rows.items() if value is not None}
-    both = (flatten(one.recording.scenario) for one in e.sides)
+    one, other = flatten(e.baseline.recording.scenario), flatten(e.candidate.recording.scenario)
     # Settings that differ and have no row of their own, such as engine.tensor_parallel.
-    others = [key for key in differences(*both) if key.rpartition(".")[2].replace("_", " ") not in {*rows, *_SHOWN}]
+    others = [
+        key for key in differences(one, other) if key.rpartition(".")[2].replace("_", " ") not in {*rows, *_SHOWN}
+    ]
     return rows | {key: flatten(scenario).get(key) for key in others}
 
 

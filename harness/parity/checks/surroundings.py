@@ -26,7 +26,9 @@ _NAMED = 6  # differing variables that a finding names; all of them with their v
 
 
 def effect(e: Evidence) -> str:
-    """What all differences together moved, in numbers."""
+    """What all differences together moved, in numbers; of one run alone nothing is known."""
+    if e.alone:
+        return ""
     if not e.engines.tokens:
         return "not measured"
     beyond = e.counts.flips_beyond_margin

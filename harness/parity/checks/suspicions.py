@@ -17,13 +17,13 @@ from reports.model import SUSPICIONS, Finding
 from reports.text import counted
 
 
-@check(SUSPICIONS[1], 1)
+@check(SUSPICIONS[1], 1, alone=True)
 def token_ids_not_text(e: Evidence) -> Outcome:
     """Whether token ids, not text, went into the engines."""
     return _prompts(e, 1, "went in as ids and were seen as they were sent", "the engine saw")
 
 
-@check(SUSPICIONS[10], 10, required=unless_native)
+@check(SUSPICIONS[10], 10, required=unless_native, alone=True)
 def prompt_ids(e: Evidence) -> Outcome:
     """The prompt ids that an engine was sent, against those that it saw."""
     return _prompts(e, 10, "prompt_seen equals prompt", "prompt_seen is not prompt:")

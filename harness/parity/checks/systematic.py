@@ -21,7 +21,7 @@ def _comparable(e: Evidence) -> bool:
     return bool(_expected(e) or e.drift_tests)
 
 
-@check("systematic", required=unless_native, applies=_comparable)
+@check("systematic", required=unless_native, applies=_comparable, alone=True)
 def systematic_differences(e: Evidence) -> Outcome:
     """Mean differences of engines and learners, which rounding does not have."""
     results = e.drift_tests
@@ -60,7 +60,7 @@ def systematic_differences(e: Evidence) -> Outcome:
 
 
 def _expected(e: Evidence) -> list[Means]:
-    engines = [] if e.mode == "native" else [Means(Compared.ENGINES)]
+    engines = [] if e.alone or e.mode == "native" else [Means(Compared.ENGINES)]
     return [*engines, *(Means(Compared.ENGINE, side.name) for side in e.sides if side.to_learner.tokens)]
 
 

@@ -11,7 +11,6 @@ from harness.parity.facts import systematic
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.sync_record import NEARER, SyncRecord
-from probes.format import SIDES
 from reports.text import counted, figure
 
 
@@ -25,13 +24,13 @@ def _updated(e: Evidence) -> bool:
     return (e.tolerance.half or _own(e)) and e.train and len(versions) > 1
 
 
-@check("weights-in-use", required=_own, applies=_updated)
+@check("weights-in-use", required=_own, applies=_updated, alone=True)
 def weights_in_use(e: Evidence) -> Outcome:
     """Does each engine compute with the learner's weights, and not with those before the last update?"""
     name, results = "weights-in-use", e.weights_in_use
     if not e.tolerance.half:
         return _by_proofs(e, name)
-    kinds = tuple(key for key in map(Kind.BEHIND.of, SIDES) if key in e.first)
+    kinds = tuple(key for side in e.sides if (key := Kind.BEHIND.of(side.name)) in e.first)
     details: dict[str, Any] = {
         side: {
             "mean move of an update": found.moved,

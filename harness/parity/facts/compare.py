@@ -1,5 +1,5 @@
 """One pass over the steps of two recordings: rollouts against each other, each engine against its learner, learner
-against learner.
+against learner. Of one recording alone: its engine against its learner.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from harness.parity.facts import order
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.experience import experiences
-from harness.parity.facts.gaps import TOKENS
+from harness.parity.facts.gaps import TOKENS, note_experience
 from harness.parity.facts.one_engine import one_engine
 from harness.parity.facts.patience import Told, nobody
 from harness.parity.facts.rollouts import SERIES, rollouts
@@ -17,8 +17,8 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
     """Fill `e` from every step that either run rolled out. Raises FormatError for a malformed frame."""
     e.series = {name: [] for name in SERIES}
     recorded = [set(side.recording.steps("rollout")) for side in e.sides]
-    e.steps = sorted(recorded[0] & recorded[1])
-    every = sorted(recorded[0] | recorded[1])
+    e.steps = sorted(set.intersection(*recorded))
+    every = sorted(set.union(*recorded))
     for number, step in enumerate(every, 1):
         tell(f"comparing step {number} of {len(every)}")
         drawn = [side.recording.table("rollout", step) for side in e.sides]
@@ -26,6 +26,13 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
         for side, rollout, experience in zip(e.sides, drawn, trained, strict=True):
             if rollout is not None:
                 one_engine(e, side, rollout, experience)
+        if e.alone:
+            e.guided = e.guided or (drawn[0] is not None and bool(drawn[0].fields.get("guided")))
+            if trained[0] is not None:
+                note_experience(e, trained[0])
+            elif e.train:
+                e.note_recorded(TOKENS, step, False)
+            continue
         if drawn[0] is None or drawn[1] is None:
             continue
         # A replay follows what the recorded run went on with; where that was guided, its engine drew other tokens.

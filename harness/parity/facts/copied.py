@@ -44,7 +44,7 @@ def own_kernels(recording: Recording) -> bool:
 
 def strangers(e: Evidence) -> bool:
     """Did two engines draw that have no code in common?"""
-    one, two = (engines(side.recording) for side in e.sides)
+    one, two = (engines(side.recording) for side in (e.baseline, e.candidate))
     return bool(one) and bool(two) and not one & two
 
 

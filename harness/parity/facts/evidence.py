@@ -1,4 +1,5 @@
-"""The evidence of a comparison: every fact that a check may look at, gathered in one pass over the steps.
+"""The evidence of a comparison, or of one run alone: every fact that a check may look at, gathered in one pass over the
+steps.
 
 A divergence is kept three ways: how many (`counts`, `series`), where (`items`: step and sample, for causes to
 explain), and the earliest (`first`: everything that PARITY asks of a first divergence).
@@ -42,6 +43,9 @@ from reports.text import counted
 # Of a differing sample: step, sample, response tokens compared, whether its log-probabilities told, and the samples of
 # the baseline whose response the candidate gave it.
 Source = tuple[int, int, int, bool, list[int]]
+
+
+ALONE = "run"  # what the only side of an audit is called
 
 
 @dataclass
@@ -93,7 +97,7 @@ class Side:
 
     def paired(self, own: Any, reference: Any) -> tuple[Any, Any]:
         """(baseline's value, candidate's value) of a place where this side's own stands against a reference."""
-        return (own, reference) if self.name == "baseline" else (reference, own)
+        return (reference, own) if self.name == "candidate" else (own, reference)
 
 
 @dataclass
@@ -280,8 +284,8 @@ class Evidence:
     first: dict[DivergenceKey, Divergence] = field(default_factory=dict)
     places: dict[DivergenceKey, dict[int, Divergence]] = field(default_factory=dict)  # step -> its earliest
     items: dict[DivergenceKey, list[np.ndarray]] = field(default_factory=dict)  # arrays of (step, sample)
-    # What -> step -> was it recorded whole in (baseline, candidate)? Read by `gaps`.
-    recorded: dict[str, dict[int, tuple[bool, bool]]] = field(default_factory=dict)
+    # What -> step -> was it recorded whole in each side? Read by `gaps`.
+    recorded: dict[str, dict[int, tuple[bool, ...]]] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     missing: list[str] = field(default_factory=list)
     unmatched: list[str] = field(default_factory=list)
@@ -333,11 +337,16 @@ class Evidence:
         super().__setattr__(name, value)
 
     def side(self, name: str) -> Side:
-        return self.baseline if name == "baseline" else self.candidate
+        return self.candidate if name == "candidate" else self.baseline
 
     @property
-    def sides(self) -> tuple[Side, Side]:
-        return self.baseline, self.candidate
+    def alone(self) -> bool:
+        """Is it one run that is judged by itself? Then it stands in both places."""
+        return self.baseline is self.candidate
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        return (self.baseline,) if self.alone else (self.baseline, self.candidate)
 
     @property
     def of_engines(self) -> Tolerance:
@@ -363,8 +372,8 @@ class Evidence:
         """How many tokens of a comparison lie beyond the tolerance, tolerated outliers included."""
         return self.tails[key].beyond if key in self.tails else 0
 
-    def note_recorded(self, what: str, step: int, baseline: bool, candidate: bool) -> None:
-        self.recorded.setdefault(what, {})[step] = (baseline, candidate)
+    def note_recorded(self, what: str, step: int, *sides: bool) -> None:
+        self.recorded.setdefault(what, {})[step] = sides
 
     def diverges(self, key: DivergenceKey, samples: Any, place: Place, *, phase: str | None = None) -> None:
         """Note divergences of one kind in one step; `place` is the earliest of them. `samples` may be empty: not per

@@ -7,7 +7,7 @@ orders, and scores them by prefill instead of decode; a user's own job is run ag
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -320,13 +320,13 @@ class Tolerance:
             floor = float("nan")
         return Tolerance(known, cap, 0.0, floor, temperature, share, within, rounding)
 
-    def facts(self, baseline: EngineFloor, candidate: EngineFloor) -> dict[str, Any]:
-        """For the report: `baseline`, `candidate`, `combined`, `cap`, `tolerance`, all in nats."""
+    def facts(self, floors: Mapping[str, EngineFloor]) -> dict[str, Any]:
+        """For the report: the floor of each side, `combined`, `cap`, `tolerance`, all in nats."""
         found: dict[str, Any] = {}
-        for name, one in (("baseline", baseline), ("candidate", candidate)):
+        for name, one in floors.items():
             found[name] = one.level if one.measured else "not measured"
         found["combined"] = "not measured" if np.isnan(self.floor) else self.floor
-        for name, one in (("baseline", baseline), ("candidate", candidate)):
+        for name, one in floors.items():
             found[f"largest of the {name}"] = one.largest if one.measured else "not measured"
             if one.sharded is not None:
                 found[f"layers cut as in the {name}"] = one.sharded.level

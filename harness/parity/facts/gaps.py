@@ -56,35 +56,35 @@ def gaps(e: Evidence, check: str) -> list[str]:
 
 def never(e: Evidence, check: str) -> list[str]:
     """What a check could have compared and no step of either run has: a limit of the evidence, and told as such."""
-    found = []
+    found, runs = [], "" if e.alone else " in either run"
     for what in _COMPARED.get(check, ()):
         steps = e.recorded.get(what, {})
         if steps and what not in (MARGIN, *LOSSES) and not any(any(pair) for pair in steps.values()):
-            found.append(f"{check}: no step has {what} in either run")
+            found.append(f"{check}: no step has {what}{runs}")
     losses = [pair for name in LOSSES for pair in e.recorded.get(name, {}).values()]
     if LOSSES[0] in _COMPARED.get(check, ()) and losses and not any(any(pair) for pair in losses):
-        found.append(f"{check}: no step has losses in either run")
+        found.append(f"{check}: no step has losses{runs}")
     return found
 
 
-def note_experience(e: Evidence, b: Table, c: Table) -> None:
-    """Note which numbers of one step's experience both runs have for every token, and which are numbers at all."""
-    tables = (b, c)
+def note_experience(e: Evidence, *tables: Table) -> None:
+    """Note which numbers of one step's experience each run has for every token, and which are numbers at all."""
+    step = tables[0].step
     if e.mode in ("coupled", "greedy"):  # the margins of a draw that the learner can repeat
         columns = [(table.rows("margin"), table.rows("tokens"), not filtered(side))
                    for table, side in zip(tables, e.sides, strict=True)]  # fmt: skip
-        e.note_recorded(MARGIN, b.step, *(_whole(*column, bounded=bounded) for *column, bounded in columns))
+        e.note_recorded(MARGIN, step, *(_whole(*column, bounded=bounded) for *column, bounded in columns))
         margins.note(e, tables)
-    e.note_recorded(VERSION, b.step, *(weight_version(table) is not None for table in tables))
-    e.note_recorded(TOKENS, b.step, *(table.rows("tokens") is not None for table in tables))
+    e.note_recorded(VERSION, step, *(weight_version(table) is not None for table in tables))
+    e.note_recorded(TOKENS, step, *(table.rows("tokens") is not None for table in tables))
     for name in COLUMNS:
         told = [_whole(table.rows(name), table.rows("tokens")) for table in tables]
-        e.note_recorded(name, b.step, *told)
+        e.note_recorded(name, step, *told)
         if any(table.rows(name) is not None and not good for table, good in zip(tables, told, strict=True)):
             e.odd_columns.add(name)
     rewards = [table.flat("reward") for table in tables]
     finite = [one is not None and bool(np.isfinite(one).all()) for one in rewards]
-    e.note_recorded(REWARD, b.step, *finite)
+    e.note_recorded(REWARD, step, *finite)
     if any(one is not None and not good for one, good in zip(rewards, finite, strict=True)):
         e.odd_columns.add(REWARD)
 

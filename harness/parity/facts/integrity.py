@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.ranks import world_size
 from harness.recordings.store import Recording
-from probes.format import SIDES, mapping, number
+from probes.format import mapping, number
 from scenarios.settings import Sampling
 
 
@@ -35,12 +35,9 @@ _NUMBERS = {
 _NATIVE = {"alpha": 0.5, "margin": 2.0}  # largest family-wise error, and effect in standard deviations
 
 
-def integrity(recordings: Iterable[Recording]) -> list[str]:
+def integrity(recordings: Mapping[str, Recording]) -> list[str]:
     """Damage and unfinished processes: what makes a recording half a recording."""
-    found = []
-    for name, recording in zip(SIDES, recordings, strict=True):
-        found += damage(recording, name)
-    return found
+    return [what for name, recording in recordings.items() for what in damage(recording, name)]
 
 
 def damage(recording: Recording, name: str) -> list[str]:
@@ -166,10 +163,10 @@ def absent_processes(e: Evidence) -> list[str]:
     return found
 
 
-def strange_engines(recordings: Iterable[Recording]) -> list[str]:
+def strange_engines(e: Evidence) -> list[str]:
     """Runs whose run.json names another engine than the process that drew: nobody knows which one was compared."""
     found = []
-    for name, recording in zip(SIDES, recordings, strict=True):
+    for name, recording in ((side.name, side.recording) for side in e.sides):
         told = str(recording.manifest.get("backend") or "").partition("@")[0]
         drew = {str(event["engine"]) for event in recording.all("engine_info") if event.get("engine")}
         if told and drew and drew != {told}:

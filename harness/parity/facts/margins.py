@@ -31,7 +31,7 @@ MOST_OTHER = 0.9
 MOST_AT_EDGES = 0.5
 
 
-def note(e: Evidence, tables: tuple[Table, Table]) -> None:
+def note(e: Evidence, tables: tuple[Table, ...]) -> None:
     """Count one step's margins."""
     for side, table in zip(e.sides, tables, strict=True):
         rows = table.rows("margin")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from harness.parity.facts.confounders import learner_packages
@@ -22,10 +23,10 @@ LOWEST = 0.01
 
 
 def unknowns(e: Evidence) -> list[str]:
-    """What either run leaves out, one sentence each."""
-    return [
-        what for side in e.sides for what in (*_engine(e, side), *_settings(side), *_environment(side), *_data(side))
-    ] + _drawn(e)
+    """What either run leaves out, one sentence each. Of one run alone not what only a second one is held against: its
+    settings, packages and prompts."""
+    compared = [] if e.alone else [(*_settings(side), *_environment(side), *_data(side)) for side in e.sides]
+    return [what for side in e.sides for what in _engine(e, side)] + [*chain(*compared)] + _drawn(e)
 
 
 def _engine(e: Evidence, side: Side) -> Iterator[str]:

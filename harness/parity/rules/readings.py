@@ -55,7 +55,7 @@ def _with_short_ones(found: Readings, open_: np.ndarray, good: np.ndarray, size:
 _FROM_THE_LEARNER = (Kind.TRAINER_DRIFT.of(), *(kind.of(side) for kind in (Kind.BEHIND, Kind.DRIFT) for side in SIDES))
 _MADE = (Kind.EXPERIENCE.of(), Kind.LEARNER.of())
 # What is said where one engine and its own learner are apart and nothing else shows which of the two is off.
-_EITHER = "which of the two is off no equal token of both runs shows"
+_EITHER = "which of the two is off no equal token of a second run shows"
 
 
 def _whose(e: Evidence, side: str, affected: np.ndarray) -> str:
@@ -63,6 +63,8 @@ def _whose(e: Evidence, side: str, affected: np.ndarray) -> str:
     "trainer", "either" where most tokens could be compared of neither, and "" where they were and agree within the
     tolerance: then nothing is misread that is not so in the other run.
     """
+    if e.alone:
+        return "either"
     here = among(affected)
     if here(e.found(Kind.LOGPROB.of())).any():
         return side

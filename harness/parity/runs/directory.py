@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.errors import BadInput
 from probes.format import SIDES
 
-_TAKES = {"diff": "diff BASELINE CANDIDATE", "replay": "replay RUN"}
+_TAKES = {"diff": "diff BASELINE CANDIDATE", "replay": "replay RUN", "audit": "audit RUN"}
 _RUN = "a run: a directory with run.json, from harness run or harness record, or a bundle"
 
 
@@ -24,6 +24,8 @@ def no_run(path: Path, command: str, named: str | os.PathLike[str] = "") -> BadI
     """The error of a path that is not a run, which says so where it is the directory of a pair. `named`: as the user
     calls it, where that is a bundle."""
     name = str(named or path)
+    if os.path.isfile(path / "evidence.json"):
+        return BadInput(f"{name} is evidence of a hang, not a run", fix=f"harness triage {shlex.quote(name)}")
     sides = [side for side in SIDES if is_run(path / side)]
     if not sides:
         return BadInput(f"{name} {_fault(path)}", fix=f"harness {_TAKES[command]}   # {_RUN}")

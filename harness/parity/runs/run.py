@@ -162,6 +162,24 @@ def diff(
     )
 
 
+def audit(
+    run: str | os.PathLike[str], *, cap: float | None = None, progress: Callable[[ProgressEvent], None] = silent
+) -> Verdict:
+    """Judge one recorded run by itself, ours or another framework's, which may be a bundle or lie in one. Raises
+    BadInput for what is no run."""
+    from harness.bundle.opening import resolve
+    from harness.parity.runs.directory import is_run, no_run
+
+    path = resolve(run)
+    if not is_run(path):
+        raise no_run(path, "audit", run)
+    from harness.parity.audit import audit as judge
+    from harness.parity.facts.patience import Patience
+
+    verdict = judge(path, cap=cap, tell=Patience(lambda doing: progress(ProgressEvent("", "", message=doing))))
+    return dataclasses.replace(verdict, reproduce=command_line("audit", Path(run), cap=cap), paths={"run": str(run)})
+
+
 def _record_pair(
     left: Side,
     right: Side,

@@ -29,6 +29,7 @@ def show(run: RecordedRun, console: Console, *, verbose: bool) -> None:
         page.path(clean(run.run), "recorded in  ")
         if run.command:
             page.command(clean(run.command), "command      ")
+        page.command(arrange.audit(run), "is it sound  ")
 
 
 def _steps(page: Page, names: list[str], rows: list[list[str]]) -> None:

@@ -49,7 +49,10 @@ def test_a_verdict_says_when_it_is_given_its_exit_code_and_what_to_do(capsys: py
 def test_an_exit_code_says_which_commands_end_with_it(capsys: pytest.CaptureFixture[str]) -> None:
     told = " ".join(explained(capsys, "exit code 3").split())
     assert told == " ".join(explained(capsys, "3").split())
-    assert "replay and report: INCONCLUSIVE or CONFOUNDED; harness triage: INSUFFICIENT" in told
+    assert (
+        "replay and report: INCONCLUSIVE or CONFOUNDED; harness audit: INCONCLUSIVE; harness triage: INSUFFICIENT"
+        in told
+    )
     assert "found hung" in explained(capsys, "86")
 
 

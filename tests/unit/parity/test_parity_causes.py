@@ -164,7 +164,7 @@ def test_where_no_token_is_equal_neither_the_engine_nor_its_learner_is_blamed(
     verdict = put(tmp_path, baseline, candidate)
     found = cause(verdict, "LOGPROB_SEMANTICS(scaled)" if misread == "scaled" else "ALIGNMENT")
     assert verdict.verdict == "DIVERGENT" and found.party == "candidate"
-    assert "which of the two is off no equal token of both runs shows" in found.summary
+    assert "which of the two is off no equal token of a second run shows" in found.summary
     assert "trainer" not in {one.party for one in verdict.causes}
 
 

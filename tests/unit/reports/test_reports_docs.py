@@ -12,6 +12,8 @@ import pytest
 from reports import render
 from reports.limits import LIMITS
 from reports.model import (
+    AUDIT_EXIT_CODES,
+    AUDIT_VERDICTS,
     EXIT_CODES,
     SCHEMA_VERSION,
     SUSPICIONS,
@@ -46,8 +48,8 @@ def test_every_field_is_documented(kind):
 
 def test_verdicts_exit_codes_and_precedence():
     rows = dict(re.findall(r"^\| `([A-Z]+)` \| (\d) \|", DOCUMENT, re.M))
-    assert {name: int(code) for name, code in rows.items()} == EXIT_CODES | TRIAGE_EXIT_CODES
-    for name, answer in (TRIAGE_VERDICTS | VERDICTS).items():
+    assert {name: int(code) for name, code in rows.items()} == EXIT_CODES | TRIAGE_EXIT_CODES | AUDIT_EXIT_CODES
+    for name, answer in (AUDIT_VERDICTS | TRIAGE_VERDICTS | VERDICTS).items():
         assert f"| `{name}` | {answer.exit_code} | {answer.meaning}" in DOCUMENT
     assert "`ERROR`, `INCONCLUSIVE`, `DIVERGENT`, `CONFOUNDED`, `EQUIVALENT`" in DOCUMENT
 

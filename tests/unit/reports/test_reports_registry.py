@@ -149,7 +149,7 @@ def test_a_closed_output_is_no_fault_of_a_renderer(stranger: None) -> None:
         (
             "html",
             "doctor",
-            "format 'html' does not take a verdict of doctor: it takes parity, run, triage; json, junit",
+            "format 'html' does not take a verdict of doctor: it takes audit, parity, run, triage; json, junit",
         ),
         ("no_such_module:X", "parity", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
         ("their_formats:Missing", "parity", "cannot be loaded: AttributeError"),

@@ -1,0 +1,165 @@
+"""The audit: one recording in, one `Verdict` out on that run by itself.
+
+Its checks are those that compare no two sides (`check(..., alone=True)`), and its causes those that one run shows
+(`Turn(..., alone=True)`). Precedence as in a comparison: ERROR > INCONCLUSIVE for a recording that is torn, cut short
+or too small > UNSOUND > INCONCLUSIVE where a required check was not tested > SOUND.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from harness.parity import explain
+from harness.parity.checks import parameter_maps
+from harness.parity.checks.registry import Outcome, Registered, not_brought
+from harness.parity.checks.summary import mode_name, summary
+from harness.parity.coverage import failed_calls, limits, refused_calls
+from harness.parity.facts.agreement import contradictions
+from harness.parity.facts.boundaries import with_text
+from harness.parity.facts.copied import copies_of_numbers
+from harness.parity.facts.divergence import DivergenceKey
+from harness.parity.facts.evidence import ALONE, Evidence
+from harness.parity.facts.integrity import (
+    LEAST,
+    Minimum,
+    absent_processes,
+    damage,
+    failed_jobs,
+    strange_engines,
+    too_little,
+)
+from harness.parity.facts.margins import odd_margins
+from harness.parity.facts.patience import Told, nobody
+from harness.parity.facts.replayed import replayed
+from harness.parity.facts.unknowns import unknowns
+from harness.parity.gather import gather
+from harness.parity.verdict import asked, is_torn_manifest, kinds_of, not_tested, reason_of
+from harness.recordings.store import Recording
+from probes.format import FormatError
+from reports.model import AUDIT_EXIT_CODES, Cause, Parity, Verdict
+from reports.text import counted
+
+_LISTED = 3  # checks that a sentence names
+
+
+def audit(path: Path, *, cap: float | None = None, minimum: Minimum = LEAST, tell: Told = nobody) -> Verdict:
+    """Judge one recorded run by itself. Reads files only; raises nothing for a bad recording, which is an ERROR or
+    INCONCLUSIVE verdict. `cap`: largest floor that can be noise in nats, instead of the one of the model's dtype."""
+    try:
+        recording = Recording(path, tell=tell)
+    except (FormatError, OSError) as error:
+        found = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", [str(error)])
+        return replace(found, fix=getattr(error, "fix", ""))
+    window = replayed(recording)
+    if window is not None:
+        recording.restrict(window)
+    try:
+        e = gather(recording, None, native=False, cap=cap, tell=tell).seal()
+    except FormatError as error:
+        return _early("INCONCLUSIVE", [f"malformed recording: {error}", *damage(recording, ALONE)])
+    tell("looking for what is wrong")
+    return decided(e, minimum)
+
+
+def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
+    """The verdict on evidence of one run."""
+    outcomes = asked(e)
+    kinds, side = kinds_of(outcomes), e.baseline
+    stop = [*damage(side.recording, side.name), *e.modes_unclear, *absent_processes(e), *strange_engines(e)]
+    stop += too_little(e, minimum)
+    unknown = [*failed_jobs(e), *refused_calls(e), *unknowns(e)]
+    unknown += [*contradictions(e), *copies_of_numbers(e), *odd_margins(e)]
+    wrong = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
+    explained, untested = explain.explain(e, kinds), not_tested(e, outcomes)
+    outcomes = [*outcomes, *((one, one.run(e)) for one in map(not_brought, explained.failed))]
+    causes, open_ = [one.cause for one in explained.explanations], explain.remaining(explained, kinds)
+    fix = ""
+    if stop:
+        verdict, reason = "INCONCLUSIVE", stop[0]
+    elif wrong:
+        verdict, reason = "UNSOUND", _unsound(e, kinds, causes, wrong)
+        fix = "" if causes else _second_run(e)
+    elif unknown or untested:
+        verdict = "INCONCLUSIVE"
+        reason = (unknown or [f"{untested[0].name} was not tested: {untested[0].evidence}"])[0]
+    else:
+        verdict, reason = "SOUND", _sound(e, outcomes)
+    missing = [*stop, *unknown, *_not_explained(e, open_), *e.missing, *limits(e), *e.unmatched]
+    missing += [item for _, found in outcomes for item in found.missing]
+    findings = [finding for _, found in outcomes for finding in found.findings] + failed_calls(e)
+    place = e.earliest(*kinds)
+    body = Parity(
+        with_text(e, place) if place is not None else None,
+        e.tolerance.facts({side.name: side.floor}),
+        [found.check for _, found in outcomes],
+        [summary(e, side)],
+        {"against its learner": side.to_learner.result()} if side.to_learner.tokens else {},
+    )
+    return Verdict(
+        "audit",
+        verdict,
+        AUDIT_EXIT_CODES[verdict],
+        reason,
+        parameter_maps.measured(findings, causes),
+        causes if verdict == "UNSOUND" else [],
+        missing=list(dict.fromkeys(missing)),
+        coverage=_coverage(e, outcomes),
+        parity=body,
+        fix=fix,
+    )
+
+
+def _unsound(e: Evidence, kinds: list[DivergenceKey], causes: list[Cause], wrong: list[Outcome]) -> str:
+    if causes:
+        return reason_of(e, kinds, causes)
+    names = ", ".join(found.check.name for found in wrong)
+    return f"{names}: {wrong[0].check.evidence}; which cause it has one run does not show"
+
+
+def _not_explained(e: Evidence, open_: dict[DivergenceKey, Any]) -> list[str]:
+    if not open_:
+        return []
+    what = ", ".join(kind.words for kind in open_)
+    return [f"the cause of: {what}; it takes a second run: {_second_run(e)}"]
+
+
+def _second_run(e: Evidence) -> str:
+    """The command that makes, or takes, the second run that tells a cause."""
+    run = shlex.quote(str(e.baseline.recording.path))
+    if e.baseline.recording.manifest.get("framework"):
+        return f"harness diff OTHER {run}   # OTHER: a sound run of the same job, or one with another engine"
+    return f"harness replay {run}   # draws nothing, trains again on what was drawn: is it the engine or the learner?"
+
+
+def _sound(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> str:
+    states = [found.check.state for _, found in outcomes]
+    text = f"{counted(states.count('ruled out'), 'check')} of one run hold over {counted(len(e.steps), 'step')}, "
+    text += f"{counted(e.baseline.samples, 'sample')} and {counted(e.baseline.tokens, 'token')}"
+    silent = [found.check.name for _, found in outcomes if found.check.state == "not tested"]
+    if silent:
+        more = f" and {len(silent) - _LISTED} more" if len(silent) > _LISTED else ""
+        text += f"; not tested: {', '.join(silent[:_LISTED])}{more}"
+    return text
+
+
+def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
+    states: dict[str, int] = {}
+    for _, found in outcomes:
+        states[found.check.state] = states.get(found.check.state, 0) + 1
+    return {
+        "steps": len(e.steps),
+        "samples": e.baseline.samples,
+        "tokens": e.baseline.tokens,
+        "tokens_against_the_learner": e.baseline.to_learner.tokens,
+        "modes": [mode_name(e)],
+        **({"cap_set_by_user": e.cap} if e.cap is not None else {}),
+        "checks": states,
+    }
+
+
+def _early(verdict: str, missing: list[str]) -> Verdict:
+    """A verdict on a run that cannot be read."""
+    return Verdict("audit", verdict, AUDIT_EXIT_CODES[verdict], missing[0], missing=missing)

@@ -1,0 +1,183 @@
+"""One run judged by itself: what it shows is found, a sound one passes, and what was not tested never does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recordings import TENSORS, Recording, check, make, scenario
+
+from harness import cli
+from harness.bundle.packing import pack
+from harness.parity.audit import audit
+from harness.parity.checks.registry import checks
+from harness.parity.facts.evidence import Evidence
+from harness.parity.gather import gather
+from harness.recordings.store import Recording as Store
+from reports.model import Verdict
+
+
+def audited(made: Recording, folder: Path) -> Verdict:
+    return audit(made.write(folder / "one"))
+
+
+def words(verdict: Verdict) -> str:
+    """Everything that it says, without the paths."""
+    body = verdict.parity
+    assert body is not None
+    told = [verdict.reason, verdict.fix, *verdict.missing]
+    told += [text for one in body.checks for text in (one.name, one.evidence)]
+    told += [text for one in verdict.causes for text in (one.name, one.party, one.summary, one.evidence)]
+    told += [text for one in verdict.findings for text in (one.name, one.summary, one.effect, one.where)]
+    return " ".join(told)
+
+
+@pytest.mark.parametrize("side", ["baseline", "candidate"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_sound_run_is_sound(side: str, dtype: str, tmp_path: Path) -> None:
+    plan = scenario()
+    plan = dataclasses.replace(plan, model=dataclasses.replace(plan.model, dtype=dtype))
+    verdict = audited(make(side, plan, native=False), tmp_path)
+    assert (verdict.kind, verdict.verdict, verdict.exit_code) == ("audit", "SOUND", 0), verdict.reason
+    assert verdict.coverage["samples"] == 96 and not verdict.causes
+    assert not {"baseline", "candidate", "both"} & set(words(verdict).replace("'s", "").split())
+
+
+def stale(made: Recording) -> None:
+    """From version 3 on a sync leaves a tensor out, and the engine keeps the old one."""
+    name = TENSORS[2]
+    for event in made.events("sync"):
+        if event["version"] >= 3:
+            event |= {
+                "absent": [name],
+                "tensors": event["tensors"] - 1,
+                "proof": {"max": 0.02, "mean": 0.004, "tokens": 200},
+            }
+    for event in made.events("weights"):
+        if event["source"] == "received" and event["version"] >= 3:
+            event["digests"].pop(name, None)
+    for frame in made.frames("rollout"):
+        if frame.step >= 3:
+            frame.arrays["logprob"].values[::3] -= 0.02
+
+
+def double_bos(made: Recording) -> None:
+    from recordings import BOS, jagged
+
+    for frame in made.frames("rollout"):
+        frame.arrays["prompt_seen"] = jagged([[BOS, *row] for row in frame.arrays["prompt"].rows()])
+
+
+def other_tokens(made: Recording) -> None:
+    frame = made.frame("experience", 2)
+    frame.arrays["tokens"] = frame.arrays["tokens"].copy()
+    frame.arrays["tokens"].values[5] += 1
+
+
+def far(made: Recording) -> None:
+    made.frame("rollout", 1).arrays["logprob"].values[7] += 0.3
+
+
+@pytest.mark.parametrize(
+    ("plant", "named", "confirmed"),
+    [
+        (stale, f"STALE_WEIGHTS({TENSORS[2]})", "weight-sync"),
+        (double_bos, "TOKENIZATION(double BOS)", "token-ids-not-text"),
+        (other_tokens, "", "trained-tokens"),
+        (far, "", "engine-against-learner"),
+    ],
+)
+def test_what_one_run_shows_is_found(
+    plant: Callable[[Recording], None], named: str, confirmed: str, tmp_path: Path
+) -> None:
+    made = make("baseline", native=False)
+    plant(made)
+    verdict = audited(made, tmp_path)
+    assert (verdict.verdict, verdict.exit_code) == ("UNSOUND", 1), verdict.reason
+    assert check(verdict, confirmed).state == "confirmed"
+    assert [cause.name for cause in verdict.causes] == ([named] if named else [])
+    assert all(cause.party == "run" for cause in verdict.causes)
+    if not named:  # which cause it has is not guessed
+        assert "harness replay" in verdict.fix and any("it takes a second run" in one for one in verdict.missing)
+
+
+def test_what_is_not_tested_never_passes(tmp_path: Path) -> None:
+    made = make("candidate", native=False)
+    made.drop("weights")
+    verdict = audited(made, tmp_path)
+    assert (verdict.verdict, verdict.exit_code) == ("INCONCLUSIVE", 3)
+    assert check(verdict, "weight-sync").state == "not tested"
+    bare = make("candidate", native=False)
+    bare.drop("experience", "margins")
+    assert audited(bare, tmp_path / "bare").verdict == "INCONCLUSIVE"
+
+
+def test_a_recording_that_was_cut_short_is_inconclusive_whatever_it_shows(tmp_path: Path) -> None:
+    made = make("candidate", native=False)
+    stale(made)
+    made.logs["rollout"].closed = False
+    verdict = audited(made, tmp_path)
+    assert verdict.verdict == "INCONCLUSIVE" and "cut short" in verdict.reason and verdict.causes == []
+
+
+class OneSide:
+    """Evidence that raises where somebody asks for what a comparison alone has."""
+
+    PAIRED = frozenset({
+        "candidate", "engines", "counts", "flips", "learners", "experience", "rollouts", "weights", "confounders",
+        "endings", "reasons", "lifted", "confounded",
+    })  # fmt: skip
+
+    def __init__(self, e: Evidence) -> None:
+        self._e = e
+
+    def __getattr__(self, name: str) -> Any:
+        assert name not in self.PAIRED, f"it compares two sides: {name}"
+        return getattr(self._e, name)
+
+
+@pytest.mark.parametrize("plant", [None, stale, double_bos, far])
+def test_no_check_of_one_run_compares_two_sides(plant: Callable[[Recording], None] | None, tmp_path: Path) -> None:
+    made = make("candidate", native=False)
+    if plant is not None:
+        plant(made)
+    recording = Store(made.write(tmp_path / "one"))
+    e: Any = OneSide(gather(recording, None, native=False, cap=None).seal())
+    asked = [one for one in checks() if one.alone and one.applies(e)]
+    assert len(asked) > 8
+    for one in asked:
+        bool(one.required(e))
+        one.run(e)
+
+
+def test_the_command_reads_runs_sides_and_bundles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "pair"
+    for side in ("baseline", "candidate"):
+        make(side, native=False).write(folder / side)
+    pack([folder], tmp_path / "pair.zip")
+    pack([folder / "candidate"], tmp_path / "one.zip")
+    for given in (folder / "candidate", tmp_path / "pair.zip" / "candidate", tmp_path / "one.zip"):
+        assert cli.main(["audit", str(given)]) == 0
+        printed = capsys.readouterr().out
+        assert printed.splitlines()[-1].startswith("SOUND (exit code 0)") and f"harness audit {given}" in printed
+    for pair in (folder, tmp_path / "pair.zip"):
+        assert cli.main(["audit", str(pair)]) == 2
+        told = capsys.readouterr().err
+        assert "it holds the runs baseline and candidate" in told and f"harness audit {pair}/baseline" in told
+
+
+@pytest.mark.parametrize("format", ["md", "json", "html", "junit", "openmetrics"])
+def test_every_format_shows_it(format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = make("candidate", native=False)
+    stale(made)
+    assert cli.main(["audit", str(made.write(tmp_path / "one")), "--format", format]) == 1
+    assert "UNSOUND" in capsys.readouterr().out
+
+
+def test_evidence_of_a_hang_is_sent_to_triage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "evidence.json").write_text("{}")
+    assert cli.main(["audit", str(tmp_path)]) == 2
+    assert f"harness triage {tmp_path}" in capsys.readouterr().err
