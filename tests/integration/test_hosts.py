@@ -20,13 +20,14 @@ from harness.errors import BadInput
 from harness.planted.hangs import across
 from harness.planted.hangs import hosts as lab
 from harness.planted.hangs.lab import outcomes
-from harness.triage import run
+from harness.triage import directory, run
 from reports.model import Verdict
 from scenarios.planted.hangs.catalog import HANGS, PROGRAMS
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.skipif(bool(lab.why_not()), reason=lab.why_not() or "-")]
 
 SERVED = 7700  # the port at which each watch serves its evidence
+SUPPORT = Path(__file__).parents[1] / "support"
 PROGRAM = PROGRAMS / "across_hosts.py"
 # In pairs of a hang and a control; all of them: harness faults run hosts-
 CASES = ("hosts-stops", "hosts-cut", "hosts-dead", "hosts-wrong-nic", "hosts-right-nic")
@@ -53,10 +54,14 @@ def ended(hosts: lab.Hosts) -> Iterator[None]:
 class Job(across.Job):
     """A job under `harness watch` on each host, which serves its evidence."""
 
-    def __init__(self, hosts: lab.Hosts, root: Path, mode: str, steps: int, stall: str, ranks: int = 2) -> None:
+    def __init__(
+        self, hosts: lab.Hosts, root: Path, mode: str, steps: int, stall: str, ranks: int = 2, **own: str
+    ) -> None:
+        """`own`: variables of the last host."""
         (root / "token").write_text("the token of this job's nodes")
         words = ["--phase", mode, "--steps", str(steps)]
-        super().__init__(hosts, root, PROGRAM, words, stall, ranks=ranks, served=self.served)
+        last = {len(hosts.names) - 1: own}
+        super().__init__(hosts, root, PROGRAM, words, stall, ranks=ranks, served=self.served, own=last)
 
     def wait_until_under_way(self) -> None:
         until(lambda: self.under_way, 60, self.log)
@@ -108,6 +113,28 @@ def skew(watch: Path, hours: int) -> None:
             moved += 1
         file.write_text(json.dumps(dump))
     assert moved, "there were operations to move"
+
+
+@pytest.mark.night
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+@pytest.mark.parametrize("hours", [1, -2])
+def test_a_rank_that_stops_is_named_where_the_clocks_of_its_host_are_wrong(
+    hosts: lab.Hosts, tmp_path: Path, hours: int
+) -> None:
+    """Of every process of that host, its watch included."""
+    library = tmp_path / "clock.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, SUPPORT / "clock.c", "-ldl"], check=True)
+    clock = {"LD_PRELOAD": str(library), "CLOCK_WRONG_BY_S": str(3600 * hours)}
+    job = Job(hosts, tmp_path, "stops", 1000, "4s", **clock)
+    job.wait_until_under_way()
+    culprit = job.ranks(1)[3]
+    job.wait_for_a_look_at(0, 1)
+    said = job.gather("gathered")[1]
+    hosts.end()
+    here, there = (datetime.fromisoformat(directory.read(run.newest(folder)).taken) for folder in job.folders)
+    assert abs((there - here).total_seconds() - 3600 * hours) < 600, "the control: the clocks are apart"
+    for verdict in (run.triage(list(map(str, job.folders))), Verdict.from_dict(json.loads(said))):
+        assert verdict.verdict == "HUNG" and culprits(verdict) == [(3, "hostb", culprit)], verdict.reason
 
 
 def test_a_rank_that_stops_is_named_with_its_host_whatever_the_clocks_say(hosts: lab.Hosts, tmp_path: Path) -> None:
