@@ -1,5 +1,5 @@
-"""A Ray cluster of two nodes on two hosts: whose fault a hang is, which host was lost, and a comparison whose learner
-is on one host and whose engines are on the other.
+"""A Ray cluster of a node on each of two to four hosts: whose fault a hang is, which host was lost, and a comparison
+whose learner is on one host and whose engines are on others.
 
 The hosts are network namespaces with processes of their own (harness/planted/hangs/hosts.py): real raylets and
 real sockets.
@@ -24,12 +24,13 @@ pytestmark = [pytest.mark.timeout(400), pytest.mark.skipif(bool(lab.why_not()), 
 
 HARNESS = [sys.executable, "-m", "harness.cli"]
 UNDER_WAY = 50  # steps
+LEARNER = ("trainer", "actor", "critic", "reward", "reference")
 JOB = f"""\
 import datetime, json, os, socket, sys, time
 from pathlib import Path
 import ray
 
-address, mode, folder = sys.argv[1:]
+address, mode, folder, *places = sys.argv[1:]
 
 def keep_alive():
     time.sleep(3600)
@@ -44,7 +45,7 @@ class Rank:
         import torch.distributed as dist
         wait = datetime.timedelta(minutes=30)
         meet = "tcp://{lab.ADDRESSES[0]}:29511"
-        dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=2, timeout=wait)
+        dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=len(places), timeout=wait)
         for step in range(1_000_000):
             if step == {UNDER_WAY}:
                 Path(folder, f"rank-{{rank}}").touch()
@@ -54,7 +55,7 @@ class Rank:
             time.sleep(0.02)
 
 ray.init(address=address, log_to_driver=False)
-ranks = [Rank.options(resources={{name: 1}}).remote() for name in {RAY_RESOURCES}]
+ranks = [Rank.options(resources={{name: 1}}).remote() for name in places]
 Path(folder, "who").write_text(json.dumps(ray.get([rank.who.remote() for rank in ranks])))
 ray.get([rank.train.remote(number) for number, rank in enumerate(ranks)])
 """
@@ -63,6 +64,12 @@ ray.get([rank.train.remote(number) for number, rank in enumerate(ranks)])
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[lab.Hosts]:
     with lab.laboratory() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[lab.Hosts]:
+    with lab.laboratory(4) as made:
         yield made
 
 
@@ -82,17 +89,19 @@ class Told:
 
 
 class Job:
-    """One job of two ranks, one on each host, with its driver on `host`."""
+    """One job of a rank on each host, with its driver on `host`."""
 
     def __init__(self, hosts: lab.Hosts, root: Path, address: str, mode: str, *, watched: bool, host: int = 0) -> None:
         self.hosts, self.root, self.address, self.watch = hosts, root, address, root / "watch"
         (root / "job.py").write_text(JOB)
         self.watch.mkdir()
-        hosts.hide(1 - host, self.watch)
+        ranks = len(hosts.names)
+        for other in {*range(ranks)} - {host}:
+            hosts.hide(other, self.watch)
         watch = [*HARNESS, "watch", "--stall", "4s", "--out", str(self.watch), "--"] if watched else []
-        command = [sys.executable, str(root / "job.py"), address, mode, str(root)]
+        command = [sys.executable, str(root / "job.py"), address, mode, str(root), *RAY_RESOURCES[:ranks]]
         self.process = hosts.start(host, [*watch, *command], root / "job.log")
-        until(lambda: len(list(root.glob("rank-?"))) == 2, 60, self.log)
+        until(lambda: len(list(root.glob("rank-?"))) == ranks, 60, self.log)
         self.who = [tuple(one) for one in json.loads((root / "who").read_text())]
         assert [host for host, _ in self.who] == list(hosts.names)
 
@@ -151,6 +160,18 @@ def test_a_host_that_is_cut_off_is_named_and_none_of_its_ranks_is_blamed(hosts: 
 
 
 @pytest.mark.night
+def test_an_actor_of_four_that_is_stopped_is_named_with_its_host(four: lab.Hosts, tmp_path: Path) -> None:
+    with ray_cluster(four, tmp_path) as address:
+        job = Job(four, tmp_path, address, "works", watched=False)
+        sound = job.triage("sound")
+        assert sound.verdict != "HUNG" and not sound.culprits, sound.reason
+        four.start(2, ["kill", "-STOP", str(job.who[2][1])], tmp_path / "kill.log").wait(10)
+        verdict = job.triage("stopped")
+    assert verdict.verdict == "HUNG" and verdict.culprits == [(None, *job.who[2])], verdict.reason
+    assert "hostc" in verdict.reason and "hostb" not in verdict.reason and "hostd" not in verdict.reason
+
+
+@pytest.mark.night
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_head_that_is_lost_is_named_by_the_watch_of_the_other_host(
     hosts: lab.Hosts, tmp_path: Path, cut: bool
@@ -167,7 +188,8 @@ def test_a_head_that_is_lost_is_named_by_the_watch_of_the_other_host(
 
 
 class Comparison:
-    """`harness parity` from the first host: the learner is placed there, the engines on the second."""
+    """`harness parity` from the first host: the learner is placed there, the engines on the second, or on the one of
+    `candidate` that of the candidate."""
 
     def __init__(
         self,
@@ -177,11 +199,13 @@ class Comparison:
         *,
         engine: str = "engine",
         learner: str = "learner",
+        candidate: str = "",
         pair: tuple[str, str] = ("hf", "hf"),
         steps: int = 2,
     ) -> None:
         self.out, self.log = root / "run", root / "parity.log"
         placed = ["--set", f"placement.learner={learner}", "--set", f"placement.engine={engine}"]
+        placed += ["--candidate-set", f"placement.engine={candidate}"] if candidate else []
         short = ["--steps", str(steps), "--no-native", "--no-attribution", "--set", "sampling.max_tokens=8"]
         command = ["parity", *pair, *short, *placed, "--address", address, "--out", str(self.out)]
         self.process = hosts.start(0, [*HARNESS, *command], self.log)
@@ -189,6 +213,11 @@ class Comparison:
     def draws(self) -> None:
         """Wait until an engine has drawn."""
         until(lambda: any((self.out / "baseline" / "tokens").glob("rollout-*")), 240, self.said)
+
+    def hosts_of(self, side: str) -> dict[str, str]:
+        """Role -> the host that it recorded on."""
+        opened = [next(iter(path.open())) for path in (self.out / side / "events").glob("*.jsonl")]
+        return {event["role"]: event["host"] for event in map(json.loads, opened)}
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")[-3000:]
@@ -230,10 +259,22 @@ def test_learner_and_engines_on_two_hosts_are_equivalent(
     for side in ("baseline", "candidate"):
         asked = json.loads((compared.out / side / "run.json").read_text())["placement"]
         assert asked["engine"] == {by: engine, "hosts": ["hostb"]}
-        opened = [next(iter(path.open())) for path in (compared.out / side / "events").glob("*.jsonl")]
-        ran = {event["role"]: event["host"] for event in map(json.loads, opened)}
-        roles = ("trainer", "actor", "critic", "reward", "reference")
-        assert ran == {"rollout": "hostb", **dict.fromkeys(roles, "hosta")}
+        assert compared.hosts_of(side) == {"rollout": "hostb", **dict.fromkeys(LEARNER, "hosta")}
+
+
+@pytest.mark.night
+def test_learner_and_the_engine_of_each_side_on_three_hosts_are_equivalent(
+    tmp_path: Path,
+) -> None:
+    with lab.laboratory(3) as three, ray_cluster(three, tmp_path) as address:
+        compared = Comparison(three, tmp_path, address, candidate="candidate")
+        verdict = compared.verdict()
+    assert verdict["verdict"] == "EQUIVALENT", verdict["reason"]
+    [told] = [one for one in verdict["parity"]["checks"] if one["name"] == "placement"]
+    assert told["state"] == "ruled out" and "baseline, engine: hostb" in told["evidence"], told
+    assert "candidate, engine: hostc" in told["evidence"], told
+    for side, host in (("baseline", "hostb"), ("candidate", "hostc")):
+        assert compared.hosts_of(side) == {"rollout": host, **dict.fromkeys(LEARNER, "hosta")}
 
 
 @pytest.mark.night
@@ -266,3 +307,16 @@ def test_a_run_that_loses_the_engines_host_names_it(hosts: lab.Hosts, tmp_path: 
             hosts.mend(1)
     assert verdict["verdict"] == "INCONCLUSIVE", verdict["reason"]
     assert "hostb" in verdict["reason"] and "lost" in verdict["reason"], verdict["reason"]
+
+
+@pytest.mark.night
+def test_a_run_that_loses_one_of_four_hosts_names_it_alone(four: lab.Hosts, tmp_path: Path) -> None:
+    """The one with the engine of the candidate, while that of the baseline on another host draws."""
+    with ray_cluster(four, tmp_path) as address:
+        compared = Comparison(four, tmp_path, address, candidate="candidate", steps=8)
+        compared.draws()
+        four.kill(2)
+        verdict = compared.verdict()
+    assert verdict["verdict"] == "INCONCLUSIVE", verdict["reason"]
+    assert "hostc" in verdict["reason"] and "lost" in verdict["reason"], verdict["reason"]
+    assert not any(host in verdict["reason"] for host in ("hosta", "hostb", "hostd")), verdict["reason"]

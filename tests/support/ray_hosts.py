@@ -14,17 +14,18 @@ from waiting import until
 from harness.planted.hangs.hosts import ADDRESSES, NAMES, Hosts
 
 RAY_PORT = 6379
-RAY_RESOURCES = ("learner", "engine")  # by host: a custom resource, and the label role, that its node alone has
+# By host: a custom resource, and the label role, that its node alone has.
+RAY_RESOURCES = ("learner", "engine", "candidate", "spare")
 
 
 @contextlib.contextmanager
 def ray_cluster(hosts: Hosts, root: Path, *environs: Mapping[str, str]) -> Iterator[str]:
     """The address of a Ray cluster of one node on each host, the head on the first, with temporary files of their own.
-    `environs`: variables of each host's `ray start`. At the end both hosts are ended."""
+    `environs`: variables of each host's `ray start`. At the end all hosts are ended."""
     address = f"{ADDRESSES[0]}:{RAY_PORT}"
     with tempfile.TemporaryDirectory(prefix="rh", dir="/tmp", ignore_cleanup_errors=True) as files:  # sockets: short
         try:
-            for host, resource in enumerate(RAY_RESOURCES):
+            for host, resource in enumerate(RAY_RESOURCES[: len(hosts.names)]):
                 log = root / f"ray-{NAMES[host]}.log"
                 head = ["--head", "--port", str(RAY_PORT), "--include-dashboard", "false"]
                 offered = json.dumps({resource: 16})
