@@ -36,7 +36,8 @@ def details(page: Page, verdict: Verdict, verbose: bool) -> None:
 def _summary(page: Page, parity: Parity) -> None:
     """What the tables hold, in a few lines: the checks that confirm a difference, and a count of the rest."""
     checks = [*arrange.suspicions(parity), *arrange.other_checks(parity)]
-    page.heading("Checks", f"{arrange.tally(checks)}; --verbose prints all of them, and both runs side by side")
+    beside = ", and both runs side by side" if len(parity.runs) > 1 else ""
+    page.heading("Checks", f"{arrange.tally(checks)}; --verbose prints all of them{beside}")
     mark, style = STATES["confirmed"]
     for check in checks:
         if check.state == "confirmed":
