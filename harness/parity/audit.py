@@ -42,7 +42,7 @@ from probes.format import FormatError
 from reports.model import AUDIT_EXIT_CODES, Cause, Parity, Verdict
 from reports.text import counted
 
-_LISTED = 3  # checks that a sentence names
+_SAID_SILENT = 3  # checks that a sentence names
 
 
 def audit(path: Path, *, cap: float | None = None, minimum: Minimum = LEAST, tell: Told = nobody) -> Verdict:
@@ -140,8 +140,8 @@ def _sound(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> str:
     text += f"{counted(e.baseline.samples, 'sample')} and {counted(e.baseline.tokens, 'token')}"
     silent = [found.check.name for _, found in outcomes if found.check.state == "not tested"]
     if silent:
-        more = f" and {len(silent) - _LISTED} more" if len(silent) > _LISTED else ""
-        text += f"; not tested: {', '.join(silent[:_LISTED])}{more}"
+        more = f" and {len(silent) - _SAID_SILENT} more" if len(silent) > _SAID_SILENT else ""
+        text += f"; not tested: {', '.join(silent[:_SAID_SILENT])}{more}"
     return text
 
 

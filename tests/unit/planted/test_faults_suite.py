@@ -18,7 +18,7 @@ from harness.planted.differences import files, tables
 from harness.planted.differences.damage import DAMAGES, damage
 from harness.planted.differences.outcome import Outcome, score, started_since
 from harness.planted.differences.run import inside_engines, planned
-from reports.model import EXIT_CODES, Cause, Finding, Verdict
+from reports.model import AUDIT_EXIT_CODES, EXIT_CODES, Cause, Finding, Verdict
 from scenarios.planted.differences import shapes
 from scenarios.planted.differences.catalog import FAMILIES, FAULTS, Fault, family, matches, named
 from scenarios.planted.differences.engine import PLANTS
@@ -47,7 +47,7 @@ def test_every_cause_that_the_judge_can_name_is_known() -> None:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found |= set(re.findall(r"^([A-Z][A-Z_]{2,})(?:$|\()", node.value))
     others = {"FAULTS", "FAMILIES", "NOT_RUN", "KINDS", "CPU", "GPU", "KEY", "NONE"}
-    assert found - set(EXIT_CODES) - others <= families().keys()
+    assert found - {*EXIT_CODES, *AUDIT_EXIT_CODES} - others <= families().keys()
 
 
 @pytest.mark.slow
