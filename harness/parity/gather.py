@@ -77,7 +77,7 @@ def gather(
     if cap is None and (engines := _engines_type(sides, mode)) and CAPS[engines] < tolerance.cap:
         finer = Tolerance.of(engines, floors, scale=scale, temperature=temperature, cap=None)
     last = max((step for one in first.values() for step in one.steps("experience")), default=0)
-    acting = [one for one in confounders if one.step <= last]
+    acting = [one for one in confounders if one.finding.name not in CUTS or one.step <= last]
     e = Evidence(sides[0], sides[-1], tolerance, acting, Weights(baseline, candidate), mode, finer)
     e.learners.cuts = [one.finding for one in confounders if one.finding.name in CUTS]
     e.second_runs, e.cap = repeated, cap

@@ -106,10 +106,11 @@ def scaled_gradients(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     parted, found = e.learners.parted, e.learners.scaled
     if parted is None or found is None or not len(so_far.left(Kind.LEARNER.of())):
         return
-    summary = f"gradients depend on the {found.on} in {f'the {found.side}' if found.side else 'one of the runs'}, "
+    where = f"the {found.side}" if found.side else "one of the runs"
+    summary = f"gradients depend on the {found.what.removesuffix(' in the loss')} in {where}, "
     summary += f"from step {parted} on"
     details = {"side": found.side, "ranks": [], "roles": [], "steps": [parted]}
-    cause = Cause.of(TRAINER.key(f"{found.on} in the loss"), "trainer", summary, found.text, details)
+    cause = Cause.of(TRAINER.key(found.what), "trainer", summary, found.text, details)
     yield Explanation(cause, MADE, from_step(parted))
 
 

@@ -28,7 +28,7 @@ from harness.parity.facts.memory import Held, recorded
 from harness.parity.facts.metrics import Mismatch
 from harness.parity.facts.native_result import NativeResult
 from harness.parity.facts.order import Exchange
-from harness.parity.facts.rank_faults import RankFault, rank_faults
+from harness.parity.facts.rank_faults import RankFault, What, rank_faults
 from harness.parity.facts.ranks import Ranks
 from harness.parity.facts.repeated import SecondRun
 from harness.parity.facts.reread import Readings
@@ -163,11 +163,11 @@ class Far:
 
 class OtherDivisor(NamedTuple):
     """Gradients of equal weights on an equal batch that another divisor of the loss explains. `side`: the run that
-    does not divide by the mini-batch's tokens; empty where that is not told. `on`: what the divisor depends on."""
+    does not divide by the mini-batch's tokens; empty where that is not told. `what`: what the divisor depends on."""
 
     side: str
     text: str
-    on: str = "number of ranks"
+    what: str = What.DIVISOR
 
 
 @dataclass

@@ -13,6 +13,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, OtherDivisor
 from harness.parity.facts.experience import ROUNDINGS, SPACING
 from harness.parity.facts.gaps import BATCH, CRITIC, LOSSES, NORMS
+from harness.parity.facts.rank_faults import What
 from harness.recordings.store import Recording
 from probes.format import mapping, number
 from reports.model import Place
@@ -27,13 +28,14 @@ SAME_NORM = 1e-2
 # A sum of absolute values times one factor; 2e-8 was measured in float32, over two ranks. In half precision each
 # gradient is rounded, and so is what it is made of: `ROUNDINGS` of its type.
 SAME_SIZE = 1e-5
-_DEPENDS = {
-    "ppo.world_size": "number of ranks",
-    "ppo.micro_batch_size": "size of micro-batches",
-    "ppo.packing": "packing",
-    DEALING: "samples of the ranks",
-}
 SPREAD = 4  # times as far apart as that: ranks of which each has a factor of its own
+# What a loss depends on whose gradient is another one under another cut of the batch; each name of `CUTS`.
+_IN_THE_LOSS = {
+    "ppo.world_size": What.DIVISOR,
+    "ppo.micro_batch_size": "size of micro-batches in the loss",
+    "ppo.packing": "packing in the loss",
+    DEALING: "samples of the ranks in the loss",
+}
 # Which digest parts first says where the runs parted.
 _DIGESTS = (("batch", "experience"), ("actor", "train"), ("critic", "train"))
 
@@ -125,7 +127,7 @@ def _by_cut(e: Evidence, step: int) -> OtherDivisor | None:
     relative to its size, than a log-probability in nats."""
     if not e.learners.cuts or any(kind in e.first for kind in (Kind.EXPERIENCE.of(), Kind.REWARD.of())):
         return None
-    allowed = max(SAME_SIZE, ROUNDINGS * SPACING.get(e.tolerance.dtype, 0.0), e.tolerance.rounding.largest)
+    allowed = max(_same_size(e), e.tolerance.rounding.largest)
     told, apart = [], None
     for role in ("actor", "critic"):
         norms = [mapping(updates[step].get("norms")).get(role) for updates in e.weights.updates]
@@ -140,16 +142,21 @@ def _by_cut(e: Evidence, step: int) -> OtherDivisor | None:
             apart += f"{figure(allowed)} of itself at most"
     e.learners.norms = f"the norms of their first gradients differ, relative to themselves, by {' and '.join(told)}: "
     e.learners.norms += f"at most {figure(allowed)} is rounding"
-    names = {one.name for one in e.learners.cuts}
-    on = _DEPENDS.get(next(iter(names)), "") if len(names) == 1 else "cut of the batch"
-    return OtherDivisor("", f"{apart}; {e.learners.cuts[0].summary}", on) if apart else None
+    first, *others = e.learners.cuts
+    what = "cut of the batch in the loss" if others else _IN_THE_LOSS[first.name]
+    return OtherDivisor("", f"{apart}; {first.summary}", what) if apart else None
+
+
+def _same_size(e: Evidence) -> float:
+    """How far sizes of equal gradients may be apart, relative to them."""
+    return max(SAME_SIZE, ROUNDINGS * SPACING.get(e.tolerance.dtype, 0.0))
 
 
 def _own_divisors(e: Evidence, step: int) -> OtherDivisor | None:
     """Each rank's gradient before the sum, held against that of the same samples in the other run: where a rank divides
     by its own tokens and not by the mini-batch's, the factor is the ratio of the two, on each rank another. Only the
     first update is asked: later ones have other weights."""
-    allowed = max(SAME_SIZE, ROUNDINGS * SPACING.get(e.tolerance.dtype, 0.0))
+    allowed = _same_size(e)
     for role in ("actor", "critic"):
         one, two = (side.ranks.updates.get((step, role), {}) for side in e.sides)
         if len(one) < 2 or set(one) != set(two) or any(one[rank].samples[:1] != two[rank].samples[:1] for rank in one):

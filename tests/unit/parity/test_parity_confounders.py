@@ -76,6 +76,15 @@ def test_another_cut_of_the_batch_is_held_to_the_gradient_of_the_update_that_par
     assert [one.name for one in found.confounders] == ([] if step == 5 else ["ppo.micro_batch_size"])
 
 
+def test_other_data_of_runs_that_do_not_train_is_a_confounder_in_any_step(tmp_path: Path) -> None:
+    baseline, candidate = sides(changed(train=False))
+    baseline.manifest["scenario"]["train"] = False
+    for recording in (baseline, candidate):
+        recording.drop("experience")
+    next(candidate.events("data", step=3))["prompts"] = "0" * 32
+    assert [one.name for one in put(tmp_path, baseline, candidate).confounders] == ["data"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), CUTS)
 def test_another_cut_of_the_batch_that_changed_no_bit_of_any_update(tmp_path: Path, name: str, value: object) -> None:
