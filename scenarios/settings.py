@@ -126,7 +126,7 @@ class Engine:
     enforce_eager: bool = True
     max_num_seqs: int = 64
     chunked_prefill: bool = True
-    memory_fraction: float = 0.5  # of the accelerator; unused on a CPU
+    memory_fraction: float = 0.3  # of the accelerator, so that two engines and a learner share one; unused on a CPU
     kv_cache_tokens: int = 16384  # CPU: size of the KV pool in tokens
     tensor_parallel: int = 1
     engines: int = 1

@@ -136,7 +136,7 @@ class Experiment:
         opened = self._stage.submit(
             "open", side.scenario.to_json(), roles, session, str(side.run_dir), policy=self._prepared["policy"],
             plants=side.plants.trainer, resume=resume, replay=None if replay is None else str(replay),
-            sync_backend=self._sync_backend,
+            sync_backend=self._backend,
         )  # fmt: skip
         first: int = self._wait(opened, side, "the first weight sync")
         parted = False
@@ -236,7 +236,7 @@ class Experiment:
             "lift", one.scenario.to_json(), roles, self._sessions[side.name], str(one.run_dir),
             policies=[initial, policy] if side.scenario.train else [initial],
             guide_run=None if guide is None else str(guide), plants=one.plants.trainer,
-            sync_backend=self._sync_backend,
+            sync_backend=self._backend,
         )  # fmt: skip
         self._policies[side.name] = self._wait(future, side, "the lifted stage")
         return one.run_dir
@@ -259,7 +259,7 @@ class Experiment:
                 "workers": side.spec.workers(dataclasses.replace(side.scenario.engine, engines=1)),
             }
         asked = self._now(self._sides[0]).scenario.to_json()
-        options = {"device": self._device, "sync_backend": self._sync_backend}
+        options = {"device": self._device, "sync_backend": self._backend}
         self._wait(self._stage.submit("open_bench", asked, stands, **options), sides[-1], "opening the bench")
 
         def call(method: str, *args: Any, **kwargs: Any) -> Any:
@@ -273,8 +273,10 @@ class Experiment:
         return self._lifted[side.name][0] if side.name in self._lifted else side
 
     @property
-    def _sync_backend(self) -> str:
-        return "nccl" if self._device == "cuda" else "gloo"
+    def _backend(self) -> str:
+        """Of every process group: NCCL refuses two ranks on one GPU ("Duplicate GPU detected", `init.cc` of NCCL), so
+        actors that share a GPU exchange through gloo."""
+        return "nccl" if self._device == "cuda" and self._share == 1.0 else "gloo"
 
     def begin_native(self, side: Side, policy: str) -> None:
         """Start the engine anew with the weights in `policy` and nothing of ours loaded, or look at the one that is up
@@ -388,6 +390,7 @@ class Experiment:
                         "master_addr": address,
                         "master_port": port,
                         "device": self._device,
+                        "backend": self._backend,
                     },
                     urgent=URGENT if name == "actor" else (),
                 )

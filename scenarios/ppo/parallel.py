@@ -1,4 +1,4 @@
-"""The data-parallel group of one role: gloo on a CPU, NCCL on GPUs, and nothing at all for a single process."""
+"""The data-parallel group of one role; nothing at all for a single process."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class RoleSettings:
     master_addr: str = "127.0.0.1"
     master_port: int = 0  # of the role's own rendezvous; needed from two processes on
     device: str = "cpu"
+    backend: str = "gloo"  # of its process group: gloo or nccl
 
 
 class DataParallel:
@@ -32,7 +33,7 @@ class DataParallel:
     def __init__(self, name: str, settings: RoleSettings) -> None:
         self.name, self.rank, self.world_size = name, settings.rank, settings.world_size
         self.recorder = OFF  # where its collectives are recorded
-        self.backend = "nccl" if settings.device.startswith("cuda") else "gloo"
+        self.backend = settings.backend
         if self.world_size > 1:
             dist.init_process_group(
                 self.backend,

@@ -20,7 +20,7 @@ def test_every_engine_parameter_has_an_image_in_both_engines() -> None:
     base = Engine()
     changed = {
         "max_model_len": 96, "seed": 5, "prefix_caching": False, "enforce_eager": False, "max_num_seqs": 3,
-        "chunked_prefill": False, "memory_fraction": 0.3, "tensor_parallel": 2, "kv_cache_tokens": 512,
+        "chunked_prefill": False, "memory_fraction": 0.4, "tensor_parallel": 2, "kv_cache_tokens": 512,
     }  # fmt: skip
     assert set(changed) | {"engines", "sleep_level"} == {f.name for f in dataclasses.fields(Engine)}
     for device in ("cpu", "cuda"):
