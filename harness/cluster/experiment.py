@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import envs
 from harness.cluster.launch import Cluster, Seat, driver_seat
+from harness.cluster.sharing import check_memory, shares
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut, Waiting, free_space
 from harness.envs import home
@@ -67,7 +68,9 @@ class Experiment:
         self._lifted: dict[str, tuple[Side, Future]] = {}  # sides in their lifted stage, and the start of their engines
         self._pool: dict[tuple[int, tuple[str, ...]], dict[str, list[Actor]]] = {}  # of suites: by size and names
         self._taught: dict[int, Scenario] = {}  # id of a set of roles -> what they learn by
-        self._free: dict[str, list[int]] = {}  # place -> bundles on nodes that have it, "" for any node
+        # Place ("" for any node) and GPUs of its own -> bundles on nodes that have it.
+        self._free: dict[tuple[str, int], list[int]] = {}
+        self._shares: list[float] = []  # of a GPU, by bundle
         self._hosts: dict[str, list[str]] = {}  # place -> hosts that have it
         self._waiting = Waiting(guard, self.tell)
         self._wait = self._waiting.result
@@ -78,19 +81,20 @@ class Experiment:
         first = self._sides[0]
         for side in self._sides:
             self.tell(side, "preparing the model and the prompts")
-        asked = [first.scenario.placement.learner, *[""] * spare]
+        asked = [(first.scenario.placement.learner, 1), *[("", 1)] * spare]  # place, and GPUs of its own if several
         for side in self._sides:
             scenario = side.scenario
             roles = len(roles_of(scenario)) * scenario.ppo.world_size if self._own_roles(side) else 0
-            asked += [scenario.placement.learner] * roles + [scenario.placement.engine] * scenario.engine.engines
-        width = len(asked)
-        self._hosts = {place: self._cluster.offering(place) for place in {*asked} - {""}}
-        share = min(1.0, int(100 * self._gpus / width) / 100) if self._gpus else 0.0
-        bundle = {"CPU": self._cluster.actor_cpus} | ({"GPU": share} if share else {})
-        self._share = share
-        self._cluster.reserve(bundle, asked, lambda line: self._progress(ProgressEvent("", "", message=line)))
-        for number, place in enumerate(asked):
-            self._free.setdefault(place, []).append(number)
+            asked += [(scenario.placement.learner, 1)] * roles
+            asked += [(scenario.placement.engine, self._workers(side))] * scenario.engine.engines
+        places = [place for place, _ in asked]
+        self._hosts = {place: self._cluster.offering(place) for place in {*places} - {""}}
+        check_memory(self._gpus, [side.scenario.engine for side in self._sides if self._on_gpu(side)])
+        self._shares = shares(self._gpus, [workers for _, workers in asked])
+        bundles = [{"CPU": self._cluster.actor_cpus} | ({"GPU": share} if share else {}) for share in self._shares]
+        self._cluster.reserve(bundles, places, lambda line: self._progress(ProgressEvent("", "", message=line)))
+        for number, one in enumerate(asked):
+            self._free.setdefault(one, []).append(number)
         if self._hosts:
             self._cluster.check_shared([*(side.run_dir for side in self._sides), home.directory("models")])
 
@@ -276,7 +280,7 @@ class Experiment:
     def _backend(self) -> str:
         """Of every process group: NCCL refuses two ranks on one GPU ("Duplicate GPU detected", `init.cc` of NCCL), so
         actors that share a GPU exchange through gloo."""
-        return "nccl" if self._device == "cuda" and self._share == 1.0 else "gloo"
+        return "nccl" if self._device == "cuda" and min(self._shares) >= 1.0 else "gloo"
 
     def begin_native(self, side: Side, policy: str) -> None:
         """Start the engine anew with the weights in `policy` and nothing of ours loaded, or look at the one that is up
@@ -416,9 +420,19 @@ class Experiment:
         self._sessions[side.name] = engines[0] if len(engines) == 1 else Fleet(engines, per_prompt)
 
     def _seat(self, role: str, side: Side, name: str = "") -> Seat:
-        free = self._free.get(side.scenario.placement.of(role)) or self._free[""]
-        seat = driver_seat(self._share, free.pop(0))
+        workers = self._workers(side) if role == "rollout" else 1
+        free = self._free.get((side.scenario.placement.of(role), workers)) or self._free["", 1]
+        number = free.pop(0)
+        seat = driver_seat(self._shares[number], number)
         return dataclasses.replace(seat, env=self._guarded(seat.env, name or role))
+
+    def _on_gpu(self, side: Side) -> bool:
+        """Whether the engines of this side run on GPUs."""
+        return (self._device if side.spec.embedded else side.environment.device) == "cuda"
+
+    def _workers(self, side: Side) -> int:
+        """GPUs that one engine of this side needs for itself; 1 where it may share one."""
+        return side.spec.workers(side.scenario.engine) if self._on_gpu(side) else 1
 
     def _guarded(self, variables: dict[str, str], role: str) -> dict[str, str]:
         return self._guard.environment(variables, role) if self._guard is not None else variables

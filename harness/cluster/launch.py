@@ -47,6 +47,7 @@ NAMESPACE = "rlhf-harness"  # of the actors that are kept up
 # Of a path to a socket Linux takes 107 bytes (unix(7)); vLLM's is its directory and a UUID.
 LONGEST_SCRATCH = 60
 SHARE = 0.001  # of the resource that a placement names: it says where, and does not count
+ROUNDS = 1e-6  # cores: shares are added up in floating point
 PLACEMENT_S = 180.0  # the group is made in a second, and within minutes beside other jobs
 
 
@@ -165,30 +166,32 @@ class Cluster:
 
         return float(ray.cluster_resources().get("GPU", 0.0))
 
-    def reserve(self, bundle: dict[str, float], places: Sequence[str], say: Callable[[str], None]) -> None:
-        """One placement group for the run, a bundle for each place: a label, a resource, or empty for any node. Actors
+    def reserve(self, bundles: list[dict[str, float]], places: Sequence[str], say: Callable[[str], None]) -> None:
+        """One placement group for the run, each bundle at its place: a label, a resource, or empty for any node. Actors
         name their bundle. `say` is told that a cluster is too small which may yet grow. Raises LaunchFailed when the
         cluster cannot hold it."""
         import ray
         from ray.util.placement_group import placement_group
 
         total = float(ray.cluster_resources().get("CPU", 0.0))
-        asked = f"{len(places)} processes (each engine, and each rank of each role) of {bundle} each"
-        if len(places) * bundle["CPU"] > total and self._ours:
+        cpus, gpus = (sum(bundle.get(what, 0.0) for bundle in bundles) for what in ("CPU", "GPU"))
+        asked = f"{len(places)} processes (each engine, and each rank of each role) of {cpus:g} cores"
+        asked += f" and {gpus:g} GPUs together" if gpus else " together"
+        if cpus > total + ROUNDS and self._ours:
             raise LaunchFailed(
-                f"a Ray cluster on this machine holds {int(total / bundle['CPU'])} processes, and this run has "
+                f"a Ray cluster on this machine holds {int(total * len(places) / cpus)} processes, and this run has "
                 f"{len(places)}: each engine is one, and each rank of each role of the learner",
                 fix="lower ppo.world_size and engine.engines   # or --address HOST:PORT, of a Ray cluster",
             )
-        if len(places) * bundle["CPU"] > total:
+        if cpus > total + ROUNDS:
             say(f"waiting for nodes: the run asks for {asked}, and the cluster has {total:g} cores")
         labels = [Placement.label(place) for place in places]
-        bundles = [
+        placed = [
             bundle | ({place: SHARE} if place and not label else {})
-            for place, label in zip(places, labels, strict=True)
+            for bundle, place, label in zip(bundles, places, labels, strict=True)
         ]
         selected = {"bundle_label_selector": labels} if any(labels) else {}
-        self._placement = placement_group(bundles, strategy="PACK", **selected)
+        self._placement = placement_group(placed, strategy="PACK", **selected)
         try:
             ray.get(self._placement.ready(), timeout=PLACEMENT_S)
         except ray.exceptions.GetTimeoutError as error:

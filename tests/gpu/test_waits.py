@@ -63,7 +63,7 @@ def test_a_process_that_waits_for_its_device_is_no_hang(program: str, tmp_path: 
 
 DUMPS = """
 import os, sys, torch, torch.distributed as dist
-os.environ |= {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
+os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"
 torch.cuda.set_device(0)
 dist.init_process_group("nccl", init_method=f"file://{sys.argv[1]}/store", rank=0, world_size=1)
 x = torch.ones(8, device="cuda")
@@ -72,8 +72,7 @@ for _ in range(3):
 torch.cuda.synchronize()
 torch.cuda._sleep(1 << 45)
 dist.all_reduce(x, async_op=True)
-dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace", None) or torch._C._distributed_c10d._dump_nccl_trace
-open(sys.argv[1] + "/nccl_trace_rank_0", "wb").write(dump())
+open(sys.argv[1] + "/nccl_trace_rank_0", "wb").write(torch._C._distributed_c10d._dump_nccl_trace())
 os._exit(0)
 """
 

@@ -91,11 +91,12 @@ def test_a_run_that_the_cluster_cannot_hold_is_refused_and_on_one_that_may_grow_
     with Cluster() as own:
         most = int(OWN_CLUSTER_CPUS / own.actor_cpus)
         with pytest.raises(LaunchFailed, match=f"holds {most} processes, and this run has {most + 1}: each engine"):
-            own.reserve({"CPU": own.actor_cpus}, [""] * (most + 1), said.append)
+            own.reserve([{"CPU": own.actor_cpus}] * (most + 1), [""] * (most + 1), said.append)
         assert said == []
         monkeypatch.setattr(launch, "PLACEMENT_S", 0.1)
         with pytest.raises(LaunchFailed, match=f"cannot hold {OWN_CLUSTER_CPUS + 1} processes") as refused:
-            Cluster("somebody's").reserve({"CPU": 1.0}, [""] * (OWN_CLUSTER_CPUS + 1), said.append)
+            many = OWN_CLUSTER_CPUS + 1
+            Cluster("somebody's").reserve([{"CPU": 1.0}] * many, [""] * many, said.append)
     [line] = said
     assert line.startswith("waiting for nodes") and f"the cluster has {OWN_CLUSTER_CPUS} cores" in line
     assert str(refused.value.fix).startswith("ray status")

@@ -55,7 +55,7 @@ class LocalCluster(Cluster):
     def gpus(self) -> float:
         return 0.0
 
-    def reserve(self, bundle: dict[str, float], places: Sequence[str], say: Callable[[str], None]) -> None:
+    def reserve(self, bundles: list[dict[str, float]], places: Sequence[str], say: Callable[[str], None]) -> None:
         """There is room."""
 
     def actor(
