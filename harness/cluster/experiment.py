@@ -111,6 +111,10 @@ class Experiment:
             if self._warm is None:
                 self._manifest(side)
                 self._start_session(side)
+                if self._shared:
+                    # An engine measures what the GPU has left while it starts, and takes for its own what another that
+                    # starts then allocates (vLLM's `memory_profiling` reads the memory of the whole device).
+                    self._wait(self._sessions[side.name].submit("pids"), side, f"starting {side.backend}")
             if self._own_roles(side):
                 self._roles[side.name] = (side.scenario, self._start_roles(side))
             else:
@@ -280,7 +284,12 @@ class Experiment:
     def _backend(self) -> str:
         """Of every process group: NCCL refuses two ranks on one GPU ("Duplicate GPU detected", `init.cc` of NCCL), so
         actors that share a GPU exchange through gloo."""
-        return "nccl" if self._device == "cuda" and min(self._shares) >= 1.0 else "gloo"
+        return "nccl" if self._device == "cuda" and not self._shared else "gloo"
+
+    @property
+    def _shared(self) -> bool:
+        """Whether processes share a GPU."""
+        return bool(self._gpus) and min(self._shares) < 1.0
 
     def begin_native(self, side: Side, policy: str) -> None:
         """Start the engine anew with the weights in `policy` and nothing of ours loaded, or look at the one that is up
