@@ -60,8 +60,11 @@ def systematic_differences(e: Evidence) -> Outcome:
 
 
 def _expected(e: Evidence) -> list[Means]:
+    """What has to be compared: what is compared of one side is expected of each."""
     engines = [] if e.alone or e.mode == "native" else [Means(Compared.ENGINES)]
-    return [*engines, *(Means(Compared.ENGINE, side.name) for side in e.sides if side.to_learner.tokens)]
+    scored = [Compared.ENGINE] if any(side.to_learner.tokens for side in e.sides) else []
+    scored += [Compared.TRAINER] if any(means.compared is Compared.TRAINER for means in e.drift_tests) else []
+    return [*engines, *(Means(compared, side.name) for compared in scored for side in e.sides)]
 
 
 def _smallest(tests: list[systematic.Tested]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from harness.parity.checks.registry import Outcome, check, outcome, unless_native
 from harness.parity.facts import systematic
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.sync_record import NEARER, SyncRecord
 from reports.text import counted, figure
 
@@ -51,6 +52,10 @@ def weights_in_use(e: Evidence) -> Outcome:
             text = f"the {side.name}'s learner did not score its samples with the weights before each update, or says "
             text += "what no update makes of them: an "
             return outcome(name, "not tested", f"{text}engine that is one update behind is not ruled out", **details)
+    for side in e.sides:
+        if lacking := _unscored(e, side):
+            text = f"{lacking}: an engine that is one update behind is not ruled out"
+            return outcome(name, "not tested", text, **details)
     for whose, found in results.items():
         if not found.current:
             best = found.best
@@ -70,6 +75,25 @@ def weights_in_use(e: Evidence) -> Outcome:
     return outcome(name, "ruled out", text, **details)
 
 
+def _unscored(e: Evidence, side: Side) -> str:
+    """Which rollouts of this side followed an update that its learner did not score them without, in words; "" for
+    none."""
+    if lacking := _unversioned(side):
+        return lacking
+    first, scored = min(one for one in side.versions if one is not None), e.weights_in_use[side.name].steps
+    later = {step for version, steps in side.versions.items() if version != first for step in steps}
+    for step in e.steps:
+        if step in later and step not in {*scored, *e.unjudged_steps}:
+            return f"the {side.name}'s samples of step {step} were not held against the weights before the last update"
+    return ""
+
+
+def _unversioned(side: Side) -> str:
+    if None in side.versions or not side.versions:
+        return f"the {side.name}'s rollouts do not say with which weight version they were drawn"
+    return ""
+
+
 def _by_proofs(e: Evidence, name: str) -> Outcome:
     """In float32, where the proof of each sync is precise enough to tell two versions apart."""
     records: dict[str, SyncRecord] = {side.name: side.sync for side in e.sides}
@@ -85,6 +109,10 @@ def _by_proofs(e: Evidence, name: str) -> Outcome:
             text += f"learner's weights and {figure(before)} from those before the last update, on average; "
             text += f"{NEARER:g} times as far would tell, and an engine that is one update behind is not ruled out"
             return outcome(name, "not tested", text, **details)
+    for one in e.sides:
+        if lacking := _unproven(one):
+            text = f"{lacking}: an engine that is one update behind is not ruled out"
+            return outcome(name, "not tested", text, **details)
     told = [pair for record in records.values() for pair in record.distances.values()]
     if not told:
         return outcome(name, "not tested", "no sync after an update was proven on its own", **details)
@@ -92,3 +120,16 @@ def _by_proofs(e: Evidence, name: str) -> Outcome:
     text = f"each of {counted(len(told), 'proof')} is nearer to the learner's weights than to those before the last "
     text += f"update, {figure(least)} times at least ({NEARER:g} would tell)"
     return outcome(name, "ruled out", text, **details)
+
+
+def _unproven(side: Side) -> str:
+    """Which rollouts of this side followed an update that no proof of its own tells of, in words; "" for none. What
+    moved no tensor needs none."""
+    if lacking := _unversioned(side):
+        return lacking
+    record = side.sync
+    for before, version in pairwise(sorted(one for one in side.versions if one is not None)):
+        sent = record.learner.get(version)
+        if version not in record.distances and not (sent and sent == record.learner.get(before)):
+            return f"no proof tells weight version {version} of the {side.name} from the one before"
+    return ""

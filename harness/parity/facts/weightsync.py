@@ -96,11 +96,9 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
             record.proof_beyond[version] = beyond
         record.largest_proof = float(np.fmax(record.largest_proof, number(event.get("proof_max_delta"))))
         _judge(e, side, event, used, stale, altered, absent, not_loaded, beyond)
-        if (
-            version in used
-            and previous not in (None, truth)
-            and not (wrong or absent or not_loaded or e.tolerance.half)
-        ):
+        # What was not sent and moves the proof, arrived otherwise or was not loaded is a fault with a name of its own.
+        named = wrong or not_loaded or (absent and beyond is not None)
+        if version in used and previous not in (None, truth) and not (named or e.tolerance.half):
             few = not number(event.get("proof_tokens"), LEAST_PROOF) >= LEAST_PROOF
             now, before = number(event.get("proof_mean_delta")), number(event.get("proof_behind"))
             record.distances[version] = (np.nan, np.nan) if few else (now, before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +129,30 @@ def test_one_update_behind_is_found_or_not_tested(tmp_path: Path, share: float, 
         assert told.state == "not tested" and "standard errors" in told.evidence and "weights-in-use" in verdict.reason
 
 
+@pytest.mark.parametrize("side", SIDES)
+def test_a_step_that_nobody_scored_before_its_update_rules_nothing_out(tmp_path: Path, side: str) -> None:
+    """An engine that loads nothing any more from then on was ruled out by the steps before."""
+    plan = scenario(dtype="bfloat16", prompts=16, steps=8)
+    runs = dict(zip(SIDES, pair(plan=plan, native=False), strict=True))
+    for name in ("behind_logprob", "behind_exact_logprob"):
+        del runs[side].frame("experience", 7).arrays[name]
+    told = check(put(tmp_path, runs["baseline"], runs["candidate"]), "weights-in-use")
+    assert told.state == "not tested" and f"the {side}'s samples of step 7" in told.evidence
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns", "lacking"),
+    [("float32", ("actor_logprob",), "engine"), ("bfloat16", EXACT, "learner against float32")],
+)
+def test_means_of_one_side_are_not_the_other_s(
+    tmp_path: Path, dtype: str, columns: tuple[str, ...], lacking: str
+) -> None:
+    baseline, candidate = pair(plan=scenario(dtype=dtype), native=False)
+    without(candidate, *columns)
+    told = check(put(tmp_path, baseline, candidate), "systematic")
+    assert told.state == "not tested" and told.evidence == f"the candidate's {lacking} was not compared"
+
+
 def test_what_the_whole_run_tells_is_told_by_the_step_that_shows_it() -> None:
     rng, updates = np.random.default_rng(3), Updates()
     for step in range(1, 7):
@@ -251,6 +276,67 @@ def test_in_float32_the_proofs_tell_two_versions_apart(
     if expected == "DIVERGENT":
         assert causes(verdict) == ["STALE_WEIGHTS(one update behind)"] and verdict.causes[0].party == "candidate"
         assert verdict.causes[0].proofs
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "expected"),
+    [(8e-6, 1e-6, "DIVERGENT"), (1e-6, 1.5e-6, "INCONCLUSIVE"), (1e-6, 8e-6, "EQUIVALENT")],
+)
+@pytest.mark.parametrize("side", SIDES)
+def test_the_proofs_of_one_side_are_not_the_other_s(
+    tmp_path: Path, side: str, now: float, before: float, expected: str
+) -> None:
+    """Each sync leaves a tensor out which moves nothing. Its proof holds, was not held against the version before, and
+    each was EQUIVALENT by the proofs of the other side."""
+    runs = dict(zip(SIDES, pair(native=False), strict=True))
+    for sync in runs[side].events("sync"):
+        sync["absent"] = ["lm_head.weight"]
+        if sync["version"]:
+            own = 1 + sync["version"] / 100
+            sync |= {"proof_max_delta": 2 * own * now, "proof_mean_delta": own * now, "proof_behind": before}
+    verdict = put(tmp_path, runs["baseline"], runs["candidate"])
+    assert verdict.verdict == expected, verdict.reason
+    if expected == "DIVERGENT":
+        assert causes(verdict) == ["STALE_WEIGHTS(one update behind)"] and verdict.causes[0].party == side
+
+
+@pytest.mark.parametrize("versions", [range(1, 7), (3,)])
+@pytest.mark.parametrize("side", SIDES)
+def test_each_update_of_each_side_needs_a_proof(tmp_path: Path, side: str, versions: Iterable[int]) -> None:
+    runs = dict(zip(SIDES, pair(native=False), strict=True))
+    log = runs[side].logs["trainer"]
+    log.events = [one for one in log.events if one[0] != "sync" or one[1]["version"] not in versions]
+    told = check(put(tmp_path, runs["baseline"], runs["candidate"]), "weights-in-use")
+    first = next(iter(versions))
+    assert told.state == "not tested" and f"weight version {first} of the {side} from the one before" in told.evidence
+
+
+def test_an_update_that_moves_nothing_needs_no_proof(tmp_path: Path) -> None:
+    """A learning rate of 0 in the first step, as a warm-up begins."""
+    runs = pair(native=False)
+    for run in runs:
+        first = {one["source"]: one["digests"] for one in run.events("weights", version=0)}
+        for event in run.events("weights", version=1):
+            event["digests"] = first[event["source"]]
+        for sync in run.events("sync", version=1):
+            sync["proof_behind"] = sync["proof_mean_delta"]
+    verdict = put(tmp_path, *runs)
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+
+
+def test_a_replay_from_a_checkpoint_needs_no_proof_of_what_it_does_not_cover(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    for log in candidate.logs.values():
+        weights = [one for one in log.events if one[0] in ("weights", "sync") and one[1]["version"] >= 2]
+        others = [one for one in log.events if one[0] not in ("weights", "sync") and one[1].get("step", 2) >= 2]
+        log.events = [*others, *weights]
+        log.frames = [one for one in log.frames if one.kind == "floor" or one.step >= 2]
+    for frame in candidate.frames("rollout"):
+        frame.fields.update(mode="replay", guided=False)
+    candidate.manifest |= {"sampling_mode": "replay", "replay": {"of": "x", "first_step": 2, "stop": 6}}
+    candidate.made = {}
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
 
 
 @pytest.mark.parametrize(
