@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from harness.parity.checks.registry import Outcome, check, outcome
-from harness.parity.facts.engines import LEAST_OTHERS, differing, drawn, engines
+from harness.parity.facts.engines import LEAST_OTHERS, asked, differing, drawn, engines
 from harness.parity.facts.evidence import Evidence, Side
+from probes.format import mapping
 from reports.model import Finding
 from reports.text import counted
 from scenarios.fleet import engine_of
@@ -16,16 +17,19 @@ def _several(e: Evidence) -> bool:
     return any(engines(side) > 1 for side in e.sides)
 
 
-@check("engines", applies=_several, alone=True)
+@check("engines", required=_several, applies=_several, alone=True)
 def one_of_several(e: Evidence) -> Outcome:
     """Whether the differences are those of one engine among several, and whether each drew its own samples."""
-    texts, astray = [], []
+    texts, astray, silent = [], [], []
     alone: dict[tuple[str, str], list[str]] = {}  # (who differs, shares) -> sides of which that is true
     for side in e.sides:
         if engines(side) < 2:
             continue
-        by = drawn(side, e.steps)
-        astray += _astray(side, by)
+        by, rule = drawn(side, e.steps), _rule(side)
+        if rule is None:
+            silent.append(f"the {side.name}'s scenario does not say which engine had to draw which sample")
+        else:
+            astray += _astray(side, by, *rule)
         apart, drew = differing(e, side), Counter(by.values())
         shares = ", ".join(f"engine {one}: {apart[one]:,} of {counted(drew[one], 'sample')}" for one in sorted(drew))
         texts.append(f"{side.name}, samples that differ: {shares}")
@@ -36,10 +40,10 @@ def one_of_several(e: Evidence) -> Outcome:
         Finding("one engine of several", shares, effect=said, severity="warning", where=" and ".join(sides))
         for (said, shares), sides in alone.items()
     ]
-    text = "; ".join([*astray, *texts])
+    text = "; ".join([*astray, *silent, *texts])
     if astray or findings:
         return outcome("engines", "confirmed", text, decides=bool(astray), findings=findings)
-    return outcome("engines", "ruled out", text)
+    return outcome("engines", "not tested" if silent else "ruled out", text)
 
 
 def _alone(apart: Counter[int], drew: Counter[int]) -> int | None:
@@ -50,10 +54,15 @@ def _alone(apart: Counter[int], drew: Counter[int]) -> int | None:
     return alone if sum(drew.values()) - drew[alone] >= LEAST_OTHERS else None
 
 
-def _astray(side: Side, by: dict[tuple[int, int], int]) -> list[str]:
+def _rule(side: Side) -> tuple[int, int] | None:
+    """What its samples were dealt by: how many a prompt has, and to how many engines; None where that is not known."""
+    per_prompt = mapping(side.recording.scenario.get("rollout")).get("samples_per_prompt")
+    number = asked(side)
+    return (per_prompt, number) if isinstance(per_prompt, int) and per_prompt > 0 and number else None
+
+
+def _astray(side: Side, by: dict[tuple[int, int], int], per_prompt: int, number: int) -> list[str]:
     """Samples that another engine drew than the rule says, in words."""
-    scenario = side.recording.scenario
-    per_prompt, number = int(scenario["rollout"]["samples_per_prompt"]), int(scenario["engine"]["engines"])
     wrong = [(*at, one) for at, one in sorted(by.items()) if engine_of(at[1], per_prompt, number) != one]
     if not wrong:
         return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.parity.checks.registry import Outcome, check, outcome
 from harness.parity.facts.divergence import Kind
+from harness.parity.facts.engines import engines
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.lifecycle import Lifecycle
 from reports.text import counted
@@ -26,19 +27,18 @@ def lifecycle(e: Evidence) -> Outcome:
         return outcome(NAME, "confirmed", f"{place.field}: {place.context}", kinds=kinds, sides=told)
     silent = [side.name for side in e.sides if _unseen(side)]
     if silent:
-        why = (
-            f"{' and '.join(silent)}: engine.sleep_level is set, and no call that put the engine to sleep was recorded"
-        )
+        why = f"{' and '.join(silent)}: engine.sleep_level is set, and no call that put an engine to sleep was recorded"
         return outcome(NAME, "not tested", why, sides=told)
     return outcome(NAME, "ruled out", "; ".join(f"{name}: {text}" for name, text in told.items()), sides=told)
 
 
 def _unseen(side: Side) -> bool:
-    return side.lifecycle is not None and not side.lifecycle.sleeps
+    """Of some engine of this side, or of all."""
+    return side.lifecycle is not None and side.lifecycle.engines < engines(side)
 
 
 def _told(one: Lifecycle) -> str:
     freed = "nothing, on this device" if not one.freed else f"{one.freed / (1 << 20):,.0f} MiB at most"
-    engines = f" of {counted(one.engines, 'engine')}" if one.engines > 1 else ""
-    slept = f"asleep {counted(one.sleeps, 'time')}{engines} at level {one.level}"
+    several = f" of {counted(one.engines, 'engine')}" if one.engines > 1 else ""
+    slept = f"asleep {counted(one.sleeps, 'time')}{several} at level {one.level}"
     return f"{slept}, awake for each sync and draw; freed: {freed}"

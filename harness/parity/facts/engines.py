@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from harness.parity.facts.evidence import Evidence, Side
+from probes.format import mapping
 
 # Samples that other engines, or other ranks, must have answered for, all of them equal, before one is named: that none
 # of 16 differs where half would is chance once in 65,536 times.
@@ -12,10 +13,17 @@ LEAST_OTHERS = 16
 
 
 def engines(side: Side) -> int:
-    """How many engines drew the samples of one of our own runs; 1 for a framework's, whose ranks are its trainers'."""
+    """How many engines drew, or had to draw, the samples of one of our own runs; 1 for a framework's, whose ranks are
+    its trainers'."""
     if side.recording.manifest.get("framework"):
         return 1
-    return 1 + max(side.recording.ranks("rollout"), default=0)
+    return max(1 + max(side.recording.ranks("rollout"), default=0), asked(side))
+
+
+def asked(side: Side) -> int:
+    """How many its scenario asks for; 0 where it does not say."""
+    told = mapping(side.recording.scenario.get("engine")).get("engines")
+    return told if isinstance(told, int) and told > 0 else 0
 
 
 def drawn(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:

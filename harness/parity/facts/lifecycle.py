@@ -50,7 +50,7 @@ class Misstep:
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """`sleeps`: times that an engine fell asleep. `engines`: those whose calls were recorded. `freed`: bytes that
+    """`sleeps`: times that an engine fell asleep. `engines`: those that did. `freed`: bytes that
     sleep gave back to the device, largest; None where no device says so."""
 
     level: int
@@ -74,7 +74,8 @@ def lifecycle(recording: Recording, versions: Mapping[int, int | None]) -> Lifec
     drawn = {step: versions.get(step) for step in recording.steps("rollout")}
     missteps = [one for engine, own in sorted(calls.items()) for one in _missteps(engine, own, drawn)]
     freed = [int(number(call.get("freed"), 0)) for call in slept if call.get("freed") is not None]
-    return Lifecycle(level, len(slept), len(calls), tuple(missteps), max(freed, default=None))
+    sleepers = {int(number(call.get("rank"), 0)) for call in slept}
+    return Lifecycle(level, len(slept), len(sleepers), tuple(missteps), max(freed, default=None))
 
 
 def _missteps(engine: int, calls: list[dict[str, Any]], versions: Mapping[int, int | None]) -> Iterator[Misstep]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from pathlib import Path
 
@@ -27,8 +28,9 @@ def split(run: Recording) -> Recording:
 def _split(run: Recording, name: str) -> None:
     first = run.logs[name]
     second = run.logs["second" if name == "rollout" else f"second {name}"] = Log(
-        "rollout", first.pid + 7000, 1, events=[*first.events]
+        "rollout", first.pid + 7000, 1, events=copy.deepcopy(first.events)
     )
+    second.events[0][1].update(pid=second.pid, rank=1)
     for frame in [one for one in first.frames if one.kind in ("rollout", "floor", "native", "repeat")]:
         samples = np.asarray(frame.arrays["sample"]).tolist()
         by = [engine_of(sample, TWO.rollout.samples_per_prompt, 2) for sample in samples]
@@ -73,6 +75,27 @@ def test_engines_that_differ_alike_are_not_told_apart(tmp_path: Path) -> None:
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "DIVERGENT"
     assert not any(one.name == "one engine of several" for one in verdict.findings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alike", [True, False])
+def test_one_engine_that_draws_for_all_is_told(tmp_path: Path, alike: bool) -> None:
+    """Two were asked for. Where one has no samples at all, it is not in the recording either."""
+    runs = pair(plan=TWO, native=False)
+    baseline, candidate = runs if alike else (split(runs[0]), runs[1])
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT", verdict.reason
+    told = check(verdict, "engines").evidence
+    assert "candidate: 48 samples drawn by another engine" in told and ("baseline: 48" in told) == alike
+
+
+@pytest.mark.parametrize("part", ["engine", "rollout"])
+def test_samples_that_were_dealt_by_an_unknown_rule_are_not_tested(tmp_path: Path, part: str) -> None:
+    baseline, candidate = both()
+    del candidate.manifest["scenario"][part]
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict != "EQUIVALENT"
+    assert "the candidate's scenario does not say" in check(verdict, "engines").evidence
 
 
 def test_a_sample_of_another_engine_than_the_rule_says_is_told(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from recordings import Recording, causes, check, make, put, scenario
+from test_parity_engines import TWO, split
 
 from harness.parity.facts.lifecycle import What, _missteps
 from scenarios.engines.engine import EngineError
@@ -72,6 +73,25 @@ def test_sleep_that_nobody_recorded_is_not_tested(tmp_path: Path) -> None:
     candidate.drop("call")
     verdict = put(tmp_path, run("baseline", 2), candidate)
     assert verdict.verdict == "INCONCLUSIVE" and check(verdict, "lifecycle").state == "not tested"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sleeps", [True, False])
+def test_each_engine_of_several_has_to_sleep(tmp_path: Path, sleeps: bool) -> None:
+    """The calls of the second of the candidate's engines were recorded, and none of them put it to sleep."""
+    runs = []
+    for side in ("baseline", "candidate"):
+        base = dataclasses.replace(TWO, steps=4)
+        made = split(make(side, dataclasses.replace(base, engine=dataclasses.replace(base.engine, sleep_level=2))))
+        for name in ("rollout", "second"):
+            awake = side == "candidate" and name == "second" and not sleeps
+            for call in [call for step in range(4) for call in sound(step)]:
+                if not awake or call["name"] not in ("sleep", "wake"):
+                    made.logs[name].event("call", **call, ok=True, message="", seconds=0.1)
+        runs.append(made)
+    verdict = put(tmp_path, *runs)
+    assert check(verdict, "lifecycle").state == ("ruled out" if sleeps else "not tested")
+    assert verdict.verdict == ("EQUIVALENT" if sleeps else "INCONCLUSIVE"), verdict.reason
 
 
 @pytest.mark.slow
