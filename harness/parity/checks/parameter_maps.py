@@ -242,7 +242,7 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
                 findings.append(_both(sampling_key(key), text, {"name": key, "baseline": a, "candidate": b}, "warning"))
                 given_otherwise.add((key, "both"))
     result = e.native
-    known = all(any(mapping(event.get("canonical")) for event in sampling_events(side).values()) for side in e.sides)
+    silent = _silent(e)
     if findings:
         shown = "; ".join(finding.summary for finding in findings[:3])
         text = shown + _moved(e)
@@ -250,8 +250,8 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
     if any(key.kind.stage is Stage.NATIVE for key in e.first):
         text = "parameters agree, but the engines' own samplers do not draw alike (see native)"
         return outcome(name, "confirmed", text, number=number, decides=False)
-    if not known:
-        return outcome(name, "not tested", "no sampling parameters were recorded", number=number)
+    if silent:
+        return outcome(name, "not tested", f"no sampling parameters {silent} were recorded", number=number)
     if e.alone:
         return outcome(
             name, "ruled out", "the engine was given every sampling parameter as it was asked", number=number
@@ -265,6 +265,19 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
     smallest = min(test["p_holm"] for test in result.tests.values())
     text = f"parameters agree; native stage: {len(result.tests)} tests, smallest corrected p {figure(smallest)}"
     return outcome(name, "ruled out", text, number=number)
+
+
+def _silent(e: Evidence) -> str:
+    """Which side did not record its sampling parameters, of a mode in which either sampled; "" where each did. Of
+    native stages only where they are compared."""
+    stages = e.mode == "native" or (e.native is not None and not e.native.skipped)
+    told = dict.fromkeys(mode for side in e.sides for mode in sampling_events(side))
+    modes = [mode for mode in told if mode != "native" or stages]
+    for side in e.sides:
+        for mode in modes or ("",):
+            if not mapping(mapping(sampling_events(side).get(mode)).get("canonical")):
+                return f"of the {side.name}{f' in {mode} mode' if mode else ''}"
+    return ""
 
 
 def _sampling(e: Evidence, side: Side) -> Iterator[Finding]:

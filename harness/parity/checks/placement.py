@@ -44,9 +44,11 @@ def placement(e: Evidence) -> Outcome:
 
 
 def _asked(side: Side) -> dict[str, set[str]]:
-    """engine, learner -> hosts that offered what was asked for."""
+    """engine, learner -> hosts that offered what was asked for; none where they were not recorded."""
     told = mapping(side.recording.manifest.get("placement"))
-    return {kind: {str(host) for host in mapping(one).get("hosts") or ()} for kind, one in told.items()}
+    asked = mapping(side.recording.scenario.get("placement"))
+    kinds = dict.fromkeys([*told, *(kind for kind, place in asked.items() if place)])
+    return {kind: {str(host) for host in mapping(told.get(kind)).get("hosts") or ()} for kind in kinds}
 
 
 def _seen(side: Side) -> dict[str, set[str]]:

@@ -10,13 +10,19 @@ from reports.text import counted
 NAME = "ranks"
 
 
-def _several(side: Side) -> bool:
-    """Has its learner ranks that are recorded, or of which the harness' own trainer has to record?"""
-    return bool(side.ranks.updates) or (side.ranks.world > 1 and not side.recording.manifest.get("framework"))
+def _several(e: Evidence) -> list[Side]:
+    """Sides whose learner has ranks that are recorded or have to be: the harness' own trainer records them, and what
+    one side recorded is expected of the other."""
+    recorded = any(side.ranks.updates for side in e.sides)
+    return [
+        side
+        for side in e.sides
+        if side.ranks.updates or (side.ranks.world > 1 and (recorded or not side.recording.manifest.get("framework")))
+    ]
 
 
 def _applies(e: Evidence) -> bool:
-    return (trains(e) or (e.alone and e.train)) and any(map(_several, e.sides))
+    return (trains(e) or (e.alone and e.train)) and bool(_several(e))
 
 
 @check(NAME, required=_applies, applies=_applies, alone=True)
@@ -27,10 +33,10 @@ def ranks(e: Evidence) -> Outcome:
         place = e.earliest(*kinds)
         assert place is not None
         return outcome(NAME, "confirmed", place.context, kinds=kinds)
-    lacking = [f"{side.name}: {what}" for side in e.sides if _several(side) and (what := side.ranks.lacking(e.steps))]
+    lacking = [f"{side.name}: {what}" for side in _several(e) if (what := side.ranks.lacking(e.steps))]
     if lacking:
         return outcome(NAME, "not tested", f"{lacking[0]} were recorded")
-    return outcome(NAME, "ruled out", "; ".join(_told(side) for side in e.sides if _several(side)))
+    return outcome(NAME, "ruled out", "; ".join(map(_told, _several(e))))
 
 
 def _told(side: Side) -> str:

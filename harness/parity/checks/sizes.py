@@ -160,8 +160,15 @@ def sizes_and_times(e: Evidence) -> Outcome:
             f"(step {worst}{_size_of(sizes[side], worst)})"
         )
     shown = "; ".join(parts)
-    if trains(e) and not all(any("tokens" in one for one in found.values()) for found in sizes.values()):
-        return outcome(name, "not tested", f"no input sizes were recorded; {shown}", number=number, **details)
+    unsized = [
+        f"step {step} of the {side}"
+        for side, times in seconds.items()
+        for step in times
+        if "tokens" not in sizes[side].get(step, {})
+    ]
+    if trains(e) and unsized:
+        text = f"no input sizes of {unsized[0]} were recorded; {shown}"
+        return outcome(name, "not tested", text, number=number, **details)
     return outcome(name, "ruled out", f"no step stands out: {shown}", number=number, **details)
 
 

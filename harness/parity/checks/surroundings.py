@@ -127,6 +127,11 @@ def cache_hit_rate(e: Evidence) -> Outcome:
             number=number,
             findings=findings,
         )
+    # A side that cached nothing has no such tokens; one of which nothing was compared may have.
+    unseen = [side for side, bucket in buckets.items() if not bucket or ("cached" not in bucket and rates[side] > 0)]
+    if unseen:
+        text = f"no tokens after a cached prompt were compared in the {' and the '.join(unseen)}; hit rates {shown}"
+        return outcome(name, "not tested", text, number=number, findings=findings, **buckets)
     parts = [
         f"{side} {' and '.join(_bucket(bucket, label) for label in ('cached', 'not cached') if label in bucket)}"
         for side, bucket in buckets.items()

@@ -51,6 +51,14 @@ def test_hosts_that_nobody_recorded_are_not_tested(tmp_path: Path) -> None:
     assert check(put(tmp_path, run("baseline"), silent), "placement").state == "not tested"
 
 
+def test_hosts_that_were_asked_for_of_one_run_are_not_those_of_the_other(tmp_path: Path) -> None:
+    silent = run("candidate")
+    del silent.manifest["placement"]
+    silent.manifest["scenario"]["placement"] = {"engine": "engine", "learner": ""}
+    told = check(put(tmp_path, run("baseline"), silent), "placement")
+    assert told.state == "not tested" and "candidate: no host of engine" in told.evidence
+
+
 def test_a_run_that_asks_for_nothing_has_no_such_check(tmp_path: Path) -> None:
     verdict = put(tmp_path, make("baseline", scenario(steps=2)), make("candidate", scenario(steps=2)))
     assert verdict.parity and all(one.name != "placement" for one in verdict.parity.checks)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from framework_recordings import PLAN, job
 from recordings import TENSORS, FrameRecord, Jagged, Recording, causes, check, make, put, scenario
 
 from harness.errors import HarnessError
@@ -92,6 +93,14 @@ def test_a_rank_that_did_not_record_one_step_is_not_tested(tmp_path: Path, lost:
     log.events = [one for one in log.events if one[0] != lost or one[1]["step"] != 3]
     verdict = put(tmp_path, run("baseline"), candidate)
     assert verdict.verdict == "INCONCLUSIVE" and "of the critic in step 3" in check(verdict, "ranks").evidence
+
+
+def test_the_ranks_of_one_frameworks_job_are_not_the_others(tmp_path: Path) -> None:
+    plan = dataclasses.replace(PLAN, ppo=dataclasses.replace(PLAN.ppo, world_size=2))
+    runs = job("baseline", plan=plan), job("candidate", plan=plan)
+    assert check(put(tmp_path / "sound", *runs), "ranks").state == "ruled out"
+    runs[1].drop("updates", "share")
+    assert check(put(tmp_path / "silent", *runs), "ranks").state == "not tested"
 
 
 def test_a_rank_that_trains_on_anothers_samples(tmp_path: Path) -> None:

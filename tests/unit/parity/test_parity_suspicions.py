@@ -37,6 +37,24 @@ def test_without_its_evidence_a_suspicion_is_not_tested(tmp_path: Path, number: 
     assert found.state == state, found.evidence
 
 
+def test_sizes_of_half_of_the_steps_are_not_those_of_all(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    log = candidate.logs["trainer"]
+    log.events = [one for one in log.events if one[0] != "shapes" or one[1]["step"] < 3]
+    found = check(put(tmp_path, baseline, candidate), SUSPICIONS[11])
+    assert found.state == "not tested" and "no input sizes of step 3 of the candidate" in found.evidence
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["coupled", "native"])
+def test_sampling_parameters_of_one_mode_are_not_those_of_the_other(tmp_path: Path, mode: str) -> None:
+    baseline, candidate = pair()
+    for log in candidate.logs.values():
+        log.events = [one for one in log.events if one[0] != "sampling" or one[1]["mode"] != mode]
+    found = check(put(tmp_path, baseline, candidate), SUSPICIONS[7])
+    assert found.state == "not tested" and f"of the candidate in {mode} mode" in found.evidence
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 10])
 def test_an_engine_that_does_not_say_what_it_saw(tmp_path: Path, number: int) -> None:
