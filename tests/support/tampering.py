@@ -834,6 +834,8 @@ def _catalogue() -> Iterator[Tampering]:
     )
     yield Tampering("proof of sync: silent on the version before", events("sync", proof_behind=None), pairs=(OWN,))
     yield Tampering("proof of sync: as near to the version before", events("sync", proof_behind=2e-7), pairs=(OWN,))
+    left_out = events("sync", absent=["lm_head.weight"], proof_behind=2e-7)
+    yield Tampering("proof of sync: as near to the version before, a tensor left out", left_out, pairs=(OWN,))
     for name in ("exact_logprob", "behind_logprob", "behind_exact_logprob"):
         yield from column(
             "experience", name, "zero", "constant", "permuted", "NaN", "rows cut", "dropped", pairs=(HALF,)

@@ -39,6 +39,7 @@ DECEPTIONS: list[Case] = [
     (FOREIGN, "scenario: temperature 0 though coupled", BOTH),
     (OWN, "logprob of rollout: the learner's bits but one", "candidate"),
     (FOREIGN, "logprob of rollout: the learner's bits but one", BOTH),
+    *((OWN, "proof of sync: as near to the version before, a tensor left out", where) for where in ONE),
     (OWN, "native: copied from the other run", "candidate"),
     (OWN, "margin of experience: infinite", BOTH),
     *((GREEDY, f"margin of experience: {what}", where) for what in ("zero", "constant") for where in EVERYWHERE),
