@@ -89,6 +89,7 @@ def test_one_engine_that_draws_for_all_is_told(tmp_path: Path, alike: bool) -> N
     assert "candidate: 48 samples drawn by another engine" in told and ("baseline: 48" in told) == alike
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["engine", "rollout"])
 def test_samples_that_were_dealt_by_an_unknown_rule_are_not_tested(tmp_path: Path, part: str) -> None:
     baseline, candidate = both()

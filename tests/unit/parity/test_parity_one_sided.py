@@ -141,6 +141,7 @@ def test_what_a_check_needs_it_needs_of_each_side(pair: str, record: str) -> Non
     assert pooled == []
 
 
+@pytest.mark.slow
 def test_every_record_is_tried() -> None:
     """A record of another name would be stripped of nothing."""
     for pair in PAIRS:

@@ -51,6 +51,7 @@ def test_hosts_that_nobody_recorded_are_not_tested(tmp_path: Path) -> None:
     assert check(put(tmp_path, run("baseline"), silent), "placement").state == "not tested"
 
 
+@pytest.mark.slow
 def test_hosts_that_were_asked_for_of_one_run_are_not_those_of_the_other(tmp_path: Path) -> None:
     silent = run("candidate")
     del silent.manifest["placement"]

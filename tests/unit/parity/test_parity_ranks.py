@@ -95,6 +95,7 @@ def test_a_rank_that_did_not_record_one_step_is_not_tested(tmp_path: Path, lost:
     assert verdict.verdict == "INCONCLUSIVE" and "of the critic in step 3" in check(verdict, "ranks").evidence
 
 
+@pytest.mark.slow
 def test_the_ranks_of_one_frameworks_job_are_not_the_others(tmp_path: Path) -> None:
     plan = dataclasses.replace(PLAN, ppo=dataclasses.replace(PLAN.ppo, world_size=2))
     runs = job("baseline", plan=plan), job("candidate", plan=plan)

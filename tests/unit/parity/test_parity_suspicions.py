@@ -37,6 +37,7 @@ def test_without_its_evidence_a_suspicion_is_not_tested(tmp_path: Path, number: 
     assert found.state == state, found.evidence
 
 
+@pytest.mark.slow
 def test_sizes_of_half_of_the_steps_are_not_those_of_all(tmp_path: Path) -> None:
     baseline, candidate = plain()
     log = candidate.logs["trainer"]
