@@ -11,10 +11,10 @@ import numpy as np
 
 from harness.parity.facts import drifts, experience, second_run, ties
 from harness.parity.facts.compare import compare
-from harness.parity.facts.confounders import CUTS, Weights
+from harness.parity.facts.confounders import CUTS, Weights, learner_devices
 from harness.parity.facts.confounders import find as find_confounders
 from harness.parity.facts.evidence import ALONE, Evidence, Side
-from harness.parity.facts.floor import CAPS, Tolerance, measure
+from harness.parity.facts.floor import CAP_TF32, CAPS, EngineFloor, Tolerance, measure
 from harness.parity.facts.learners import learners
 from harness.parity.facts.missteps import missteps
 from harness.parity.facts.modes import REPLAY, drawn_in, unclear
@@ -65,17 +65,24 @@ def gather(
     dtype = str(mapping(baseline.scenario.get("model")).get("dtype") or "")
     floors = [side.floor for side in sides if not repeated or side.name in repeated or side.floor.measured]
     scale = _scale(baseline)
-    believed = CAPS.get(dtype, CAPS["float32"]) if cap is None else cap
+    tf32 = any(_in_tf32(side, mode) for side in sides)
+    limit = cap
+    if tf32 and dtype == "float32" and not baseline.manifest.get("lifted"):  # that stage is there to see finer
+        # It truncates alike in every batch, so an engine is nearer to itself than to a learner that does not.
+        limit, floors = CAP_TF32 if cap is None else cap, [EngineFloor()]
+    believed = CAPS.get(dtype, CAPS["float32"]) if limit is None else limit
     if dtype in HALF:
         rounding = Rounding.of(baseline, believed, candidate)
     else:
         rounding = Rounding.of_float32((baseline, candidate), believed)
-    tolerance = Tolerance.of(dtype, floors, scale=scale, temperature=temperature, cap=cap, rounding=rounding)
+    tolerance = Tolerance.of(dtype, floors, scale=scale, temperature=temperature, cap=limit, rounding=rounding)
     if cap is not None:  # what single tokens may differ by is then what the user says
         tolerance = replace(tolerance, within=float("nan"))
     finer = None
-    if cap is None and (engines := _engines_type(sides, mode)) and CAPS[engines] < tolerance.cap:
-        finer = Tolerance.of(engines, floors, scale=scale, temperature=temperature, cap=None)
+    if cap is None and (engines := _engines_type(sides, mode)):
+        coarsest = CAP_TF32 if tf32 and engines == "float32" else CAPS[engines]
+        if coarsest < tolerance.cap:
+            finer = Tolerance.of(engines, floors, scale=scale, temperature=temperature, cap=coarsest)
     last = max((step for one in first.values() for step in one.steps("experience")), default=0)
     acting = [one for one in confounders if one.finding.name not in CUTS or one.step <= last]
     e = Evidence(sides[0], sides[-1], tolerance, acting, Weights(baseline, candidate), mode, finer)
@@ -101,6 +108,15 @@ def gather(
     drifts.settle(e)
     ties.too_many(e)
     return e
+
+
+def _in_tf32(side: Side, mode: str) -> bool:
+    """Whether an engine of this side may multiply float32 in TF32: on a GPU, unless it says that it was forbidden."""
+    infos = [mapping(info.get("resolved")) for info in engine_infos(side, mode)]
+    devices = [str(one["device"]) for one in infos if "device" in one and one.get("tf32") is not False]
+    if not any("device" in one for one in infos):
+        devices = learner_devices(side.recording).get("device", [])
+    return any(one.startswith("cuda") for one in devices)
 
 
 def _engines_type(sides: Sequence[Side], mode: str) -> str:

@@ -160,9 +160,9 @@ def _other_type(own: Evidence, verdict: Verdict) -> str:
 
 
 def _tensor_cores(own: Evidence, verdict: Verdict) -> str:
-    """A difference without a cause that TF32 may have made; empty where no engine says that it is on a GPU."""
+    """A difference without a cause that TF32 may have made; empty where no engine is on a GPU and was not forbidden it."""
     infos = [mapping(info.get("resolved")) for side in own.sides for info in engine_infos(side, own.mode)]
-    devices = {str(info.get("device")) for info in infos}
+    devices = {str(info.get("device")) for info in infos if info.get("tf32") is not False}
     kinds = {key.kind for key in own.first}
     largest = max(own.engines.largest[0], *(side.to_learner.largest[0] for side in own.sides))
     unnamed = all(UNEXPLAINED.has(cause.key) or COMPUTATION.has(cause.key) for cause in verdict.causes)

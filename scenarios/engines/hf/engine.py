@@ -243,6 +243,7 @@ class HFEngine:
             "generation_config": bool(self._described["given"]["generation_config"]),
             "default_sampling": self._defaults,
             "device": str(self._device),
+            "tf32": self._device.type != "cpu" and torch.backends.cuda.matmul.allow_tf32,
             "end_ids": sorted(self._model_ends),
         }
         replaced = ("sampler",) if self._mode == "coupled" else ()

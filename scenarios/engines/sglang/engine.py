@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.draws import DRAW
-from scenarios.engines import parameters
+from scenarios.engines import parameters, tf32
 from scenarios.engines.engine import (
     Completion,
     EngineError,
@@ -88,6 +88,10 @@ class SGLangEngine:
         if hasattr(ServerArgs, PUBLISH):  # 15 by default: peaks of short responses were missed (22 seen of 32)
             self._arguments[PUBLISH] = 1
         replaced: list[str] = []
+        tf32.leave()
+        if device == "cuda" and not pure:
+            tf32.forbid()
+            replaced.append("TF32")
         if not pure:
             replaced.append("output log-probabilities")
         if mode == "coupled":
@@ -332,6 +336,7 @@ class SGLangEngine:
             "end_ids": sorted(self._model_ends),
             "deterministic": bool(server.get("enable_deterministic_inference")),
             "device": str(server.get("device")),
+            "tf32": tf32.allowed(self._device),
             "attention_backend": server.get("attention_backend"),
             "sampling_backend": server.get("sampling_backend"),
         }

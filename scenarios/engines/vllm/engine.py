@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from probes.draws import DRAW
-from scenarios.engines import parameters
+from scenarios.engines import parameters, tf32
 from scenarios.engines.engine import (
     Completion,
     EngineError,
@@ -64,6 +64,10 @@ class VLLMEngine:
             # refuses on a CPU.
             self._arguments["distributed_executor_backend"] = "mp"
         replaced: list[str] = []
+        tf32.leave()
+        if device == "cuda" and not pure:
+            tf32.forbid()
+            replaced.append("TF32")
         if device == "cpu" and scenario.engine.enforce_eager:
             # Even with enforce_eager vLLM compiles small functions with Inductor at the first call: 23 s of g++
             # (measured) for nothing here.
@@ -258,6 +262,7 @@ class VLLMEngine:
             "default_sampling": self._defaults,
             "end_ids": sorted(self._model_ends),
             "device": self._device,
+            "tf32": tf32.allowed(self._device),
             "model_runner": runner,
         }
         if self._device != "cpu":  # where it is the share of the accelerator, and not a default that nothing reads

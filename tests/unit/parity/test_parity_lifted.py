@@ -227,14 +227,17 @@ def test_a_torn_stage_and_one_without_its_steps_prove_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("device", "by", "state"), [
-    ("cpu", 5e-3, "confirmed"), ("cuda", 5e-3, "not tested"), ("cuda", 0.1, "confirmed"),
+@pytest.mark.parametrize(("said", "by", "state"), [
+    ({"device": "cpu"}, 5e-3, "confirmed"), ({"device": "cuda"}, 5e-3, "not tested"),
+    ({"device": "cuda"}, 0.1, "confirmed"), ({"device": "cuda", "tf32": False}, 5e-3, "confirmed"),
 ])  # fmt: skip
-def test_what_tensor_cores_may_have_made_is_not_blamed(device: str, by: float, state: str, tmp_path: Path) -> None:
+def test_what_tensor_cores_may_have_made_is_not_blamed(
+    said: dict[str, Any], by: float, state: str, tmp_path: Path
+) -> None:
     one, two = stage("baseline"), biased(stage("candidate"), by)
     for recording in (one, two):
         for event in recording.events("engine_info"):
-            event["resolved"] = {**event["resolved"], "device": device}
+            event["resolved"] = {**event["resolved"], **said}
     verdict = with_stages(tmp_path, pair(plan=HALF, native=False), (one, two))
     found = check(verdict, CHECK)
     assert found.state == state, found

@@ -1,0 +1,46 @@
+"""Recordings of vLLM 0.26.0 and SGLang 0.5.17 on one H200, float32, Triton attention (docs/measurements/gpu.md)."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from harness.parity.audit import audit
+from harness.parity.verdict import judge
+
+PACKED = Path(__file__).parents[2] / "fixtures" / "gpu" / "vllm-sglang-float32.tar.xz"
+AT_THE_FLOOR = {"baseline-itself", "candidate-itself", "logprobs", "engine-against-learner", "weight-sync"}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    with tarfile.open(PACKED) as packed:
+        packed.extractall(tmp_path, filter="data")
+    return tmp_path / "vllm-sglang"
+
+
+def confirmed(pair: Path) -> set[str]:
+    verdict = judge(pair / "baseline", pair / "candidate", native=False, cap=None)
+    assert verdict.parity is not None
+    return {check.name for check in verdict.parity.checks if check.state == "confirmed"}
+
+
+def test_engines_that_multiply_in_tf32_differ_by_their_finish_reasons_only(pair: Path) -> None:
+    """SGLang 0.5.17 says `length` of an end token at the limit."""
+    assert confirmed(pair) == {"finish-reasons"}
+
+
+def test_each_of_them_is_sound(pair: Path) -> None:
+    for side in ("baseline", "candidate"):
+        verdict = audit(pair / side)
+        assert verdict.verdict == "SOUND", verdict.reason
+
+
+def test_the_same_numbers_of_engines_that_were_forbidden_it_are_no_rounding(pair: Path) -> None:
+    for events in pair.glob("*/events/rollout-*.jsonl"):
+        text = events.read_text()
+        assert '"device":"cuda"' in text
+        events.write_text(text.replace('"device":"cuda"', '"device":"cuda","tf32":false'))
+    assert confirmed(pair) >= AT_THE_FLOOR
