@@ -160,7 +160,7 @@ def _other_type(own: Evidence, verdict: Verdict) -> str:
 
 
 def _tensor_cores(own: Evidence, verdict: Verdict) -> str:
-    """A difference without a cause that TF32 may have made; empty where no engine is on a GPU and was not forbidden it."""
+    """A difference without a cause that TF32 may have made; empty where every engine on a GPU was forbidden it."""
     infos = [mapping(info.get("resolved")) for side in own.sides for info in engine_infos(side, own.mode)]
     devices = {str(info.get("device")) for info in infos if info.get("tf32") is not False}
     kinds = {key.kind for key in own.first}
