@@ -117,6 +117,7 @@ def test_a_verdict_names_the_command_that_asks_for_the_same_again(
     once = {**options, "overrides": iter(options.get("overrides", []))}  # any iterable is welcome
     verdict = harness.run_parity("hf", "hf", **once, out="it")
     assert (verdict.verdict, verdict.reason, verdict.fix) == ("INCONCLUSIVE", f"cut short: {CUT}", "df -h")
+    assert (verdict.missing, verdict.parity) == ([], None), "nothing was recorded, and the reason says why"
     assert "--out" not in verdict.reproduce
     for side in ("baseline", "candidate"):
         assert json.loads((tmp_path / "it" / side / "run.json").read_text())["command"] == verdict.reproduce
