@@ -37,9 +37,7 @@ def judged(baseline: Path, candidate: Path, cut: RunCut | None, *, native: bool,
         verdict = judge(baseline, candidate, native=False, cap=cap)
     except HarnessError:
         verdict = Verdict("parity", "INCONCLUSIVE", EXIT_CODES["INCONCLUSIVE"], "")
-    if not verdict.coverage.get(
-        "samples"
-    ):  # an engine did not start: what is not there need not be listed
+    if not verdict.coverage.get("samples"):  # an engine did not start: what is not there need not be listed
         verdict = dataclasses.replace(verdict, missing=[], findings=[], parity=None)
     # Whatever the judge makes of the parts that were recorded, a run that was cut short is never a pass.
     return dataclasses.replace(
