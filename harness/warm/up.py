@@ -54,6 +54,11 @@ def _up(backends: Sequence[str], scenario: Scenario, native: bool, device: str, 
     for backend in backends:
         preflight(scenario, backend)
     environments = [environment_for(backend, scenario) for backend in backends]
+    if on_gpu := [one.name for one in environments if one.device == "cuda"]:
+        raise BadInput(
+            f"{', '.join(on_gpu)}: no engine is kept up on a GPU, of which each comparison gives its engines a share",
+            fix="harness parity   # it starts its own",
+        )
     order = Order(
         [str(envs.parse(backend)) for backend in backends], [one.to_json() for one in environments],
         scenario.to_json(), native and scenario.native.samples > 0, device, idle_s,

@@ -180,3 +180,11 @@ def test_bad_input_is_refused_before_anything_starts() -> None:
     with pytest.raises(BadInput, match="--idle 'soon'"):
         seconds("soon", "--idle")
     assert up.down(pytest.fail) is None
+
+
+def test_engines_on_a_gpu_are_not_kept_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An actor without a share of a GPU sees none."""
+    on_gpu = dataclasses.replace(envs.resolve("hf"), name="vllm", device="cuda")
+    monkeypatch.setattr(up, "environment_for", lambda backend, scenario: on_gpu)
+    with pytest.raises(BadInput, match="vllm: no engine is kept up on a GPU"):
+        up.up(["hf"], Scenario(), idle_s=60, say=pytest.fail)
