@@ -22,6 +22,7 @@ NOBODY = "http://127.0.0.1:9/index"  # the discard port: refused at once
 pytestmark = pytest.mark.engines
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("engine", registry.names(embedded=False))
 def test_an_environment_is_sound(engine: str) -> None:
     environment = envs.resolve(engine)

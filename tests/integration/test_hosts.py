@@ -31,9 +31,12 @@ SUPPORT = Path(__file__).parents[1] / "support"
 PROGRAM = PROGRAMS / "across_hosts.py"
 # In pairs of a hang and a control; all of them: harness faults run hosts-
 CASES = ("hosts-stops", "hosts-cut", "hosts-dead", "hosts-wrong-nic", "hosts-right-nic")
+BY_DAY = ("hosts-cut", "hosts-wrong-nic")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.night) for name in CASES]
+)
 def test_each_case_of_the_lab_is_judged_as_it_is(name: str, tmp_path: Path) -> None:
     [outcome] = outcomes([hang for hang in HANGS if hang.name == name], out=tmp_path)
     assert outcome.right, (outcome.to_dict(), outcome.verdict and outcome.verdict.reason)

@@ -41,7 +41,9 @@ ray.get(fit)
 """
 
 
-@pytest.mark.parametrize(("version", "ray"), [("3.10", "2.9.3"), ("3.12", "2.37.0")])
+@pytest.mark.parametrize(
+    ("version", "ray"), [("3.10", "2.9.3"), pytest.param("3.12", "2.37.0", marks=pytest.mark.night)]
+)
 def test_the_actor_that_hangs_is_named(version: str, ray: str, tmp_path: Path) -> None:
     base = python(version)
     if base is None:

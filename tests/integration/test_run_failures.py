@@ -103,6 +103,7 @@ def test_a_real_engine_whose_scheduler_is_killed_ends_the_run_with_a_sentence(tm
     assert list(run.frames(kind="rollout")) and any(run.events(kind="engine_died"))
 
 
+@pytest.mark.night
 def test_a_run_that_hangs_is_ended_and_names_who_stands_still(tmp_path: Path) -> None:
     process = start(tmp_path / "run", "--stall", "8s")
     until(process, "step 0 ")

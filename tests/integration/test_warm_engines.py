@@ -184,6 +184,7 @@ def test_engines_that_nobody_uses_end_by_themselves(scenario: Scenario) -> None:
     assert state.current(pytest.fail) is None
 
 
+@pytest.mark.night
 def test_a_keeper_that_was_killed_leaves_nothing_after_the_next_look(scenario: Scenario) -> None:
     kept = up.up(["hf"], scenario, native=False, idle_s=3600, say=print)
     there = state.below(kept.keeper.pid)
