@@ -11,10 +11,10 @@ from harness.parity.causes.family import CauseFamily
 from harness.parity.causes.turns import Turn
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.ends import GIVEN_UP
-from harness.parity.facts.evidence import Ending, Evidence, Reason, Side
+from harness.parity.facts.evidence import ALONE, Ending, Evidence, Reason, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
 from harness.parity.facts.flips import Learner
-from harness.parity.facts.parameters import engine_infos, follows_from, sampling_events, sampling_given
+from harness.parity.facts.parameters import engine_infos, follows_from, sampling_events, sampling_given, told_ends
 from harness.parity.facts.readings import tokenizer
 from harness.parity.interventions.situation import ROOMY, Situation
 from harness.parity.interventions.trial import Trial
@@ -52,14 +52,8 @@ def _names(e: Evidence, index: int) -> Side:
 
 def end_ids(e: Evidence, side: Side) -> set[int]:
     """Ids that end a sample: as the engine was given them, else as it resolved them, else the tokenizer's end."""
-    given = sampling_given(side, e.mode).get("end_ids")
-    if isinstance(given, list):
-        return {int(number(one, -1)) for one in given}
-    for info in engine_infos(side, e.mode):
-        ids = mapping(info.get("resolved")).get("end_ids")
-        if isinstance(ids, list):
-            return {int(number(one, -1)) for one in ids}
-    return set(_model_ends(e))
+    told = told_ends(side, e.mode)
+    return set(_model_ends(e)) if told is None else told
 
 
 def _steps(found: list[Ending]) -> list[int]:
@@ -299,11 +293,15 @@ def _capacity(
 
 
 def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """STOP(finish reason): `length` below the limit at an end token, or `stop` at the limit at none."""
-    open_ = set(keys_of(so_far.left(Kind.FINISH.of())).tolist())
-    items = [one for one in e.reasons if int(keys_of(np.array([[one.step, one.sample]]))[0]) in open_]
+    """STOP(finish reason): `length` at an end token, which no limit cut, or `stop` at the limit at none."""
+    kind, told = (Kind.REASON.of(ALONE), e.baseline.reasons) if e.alone else (Kind.FINISH.of(), e.reasons)
+    open_ = set(keys_of(so_far.left(kind)).tolist())
+    items = [one for one in told if int(keys_of(np.array([[one.step, one.sample]]))[0]) in open_]
     for index, side in enumerate(e.sides):
-        limit = int(number(sampling_given(side, e.mode).get("max_tokens"), 0))
+        given = sampling_given(side, e.mode)
+        if given.get("ignore_eos") and told_ends(side, e.mode) is None:
+            continue  # which tokens still end a sample is not known
+        limit = int(number(given.get("max_tokens"), 0))
         ends = end_ids(e, side)
         found = [
             one
@@ -320,19 +318,28 @@ def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             STOP.key("finish reason"),
             side.name,
             f"the {side.name} says {said!r} of samples that ended otherwise, {when(e, steps)}",
-            f"{count} of {len(found)} say {said!r}; they end "
-            + ("at an end token, below the limit" if said == "length" else f"at the limit of {limit}, at no end token"),
+            f"{count} of {len(found)} say {said!r}; they end {_ended(found, said, limit)}",
             {"samples": len(found), "said": said, "end_ids": sorted(ends), "limit": limit},
-            [Proof("the reason is read from the sample's own end", len(found), 0, "samples")],
+            [Proof("read the reason from the sample's own end", len(found), 0, "samples")],
         )
-        yield Explanation(cause, (Kind.FINISH.of(),), among({(one.step, one.sample) for one in [*found, *silent]}))
+        yield Explanation(cause, (kind,), among({(one.step, one.sample) for one in [*found, *silent]}))
+
+
+def _ended(found: list[Reason], said: str, limit: int) -> str:
+    if said != "length":
+        return f"at the limit of {limit}, at no end token"
+    if all(one.length < limit for one in found):
+        return "at an end token, below the limit"
+    if all(one.length >= limit for one in found):
+        return f"at an end token, the last that the limit of {limit} allows: it tests the limit before the end tokens"
+    return f"at an end token, at the limit of {limit} and below it"
 
 
 def _contradicted(one: Reason, index: int, ends: set[int], limit: int) -> bool:
     if not limit:
         return False
     if one.finish[index] == "length":
-        return one.last in ends and one.length < limit
+        return one.last in ends
     return one.finish[index] == "stop" and one.last not in ends and one.length >= limit
 
 
@@ -379,14 +386,15 @@ def lengths(s: Situation) -> Iterator[Trial]:
 
 STOP = CauseFamily(
     "STOP",
-    meaning="the engine ends samples at other tokens, or drops the token that ends one",
-    fix="set the same stop tokens on both engines, and keep the one that ends a sample",
+    meaning="the engine ends samples at other tokens, drops the token that ends one, or says that a limit cut it",
+    fix="set the same stop tokens on both engines, and keep the one that ends a sample; where only the reason is "
+    "wrong, take another version of the engine, or read it from the last token",
     alone="its proof finds the end at the same token in every sample; a limit ends samples at any token",
     suspicion=7,
-    suspicions={"end token dropped": 2},
+    suspicions={"end token dropped": 2, "finish reason": 0},
     rules=(
         Turn(ends, "min_tokens", "each end is explained once no choice does"),
-        Turn(reasons, "ends", "a sample of another length has another reason to end"),
+        Turn(reasons, "ends", "a sample of another length has another reason to end", alone=True),
     ),
     trials=(Turn(end_dropped, "prompts_hidden", "a prompt explains answers; only then are they taken to be altered"),),
 )

@@ -96,6 +96,22 @@ def finish_reasons(e: Evidence) -> Outcome:
     return outcome("finish-reasons", "ruled out", f"equal in {counted(e.counts.finish_reasons, 'sample')}")
 
 
+@check("ends", applies=lambda e: e.alone, alone=True)
+def ends(e: Evidence) -> Outcome:
+    """Whether the last token of each sample agrees with the reason that the engine gives for its end. Of one run: that
+    engines which agree are wrong together makes no difference between them.
+    """
+    name, side = "ends", e.baseline
+    if not side.reasons_held:
+        return outcome(name, "not tested", "no engine told which tokens end a sample, and why each ended")
+    held, key = counted(side.reasons_held, "sample"), Kind.REASON.of(side.name)
+    if key in e.first:
+        place = e.first[key].place
+        text = f"{len(e.found(key))} of {held} ended otherwise than the engine says: the first says {place.baseline}, "
+        return outcome(name, "confirmed", text + place.context, kinds=(key,))
+    return outcome(name, "ruled out", f"the last token agrees with the reason in {held}")
+
+
 @check("logprobs", required=unless_native)
 def logprobs(e: Evidence) -> Outcome:
     """The two engines' log-probabilities of equal tokens."""

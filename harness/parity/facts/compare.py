@@ -4,7 +4,7 @@ against learner. Of one recording alone: its engine against its learner.
 
 from __future__ import annotations
 
-from harness.parity.facts import order
+from harness.parity.facts import ends, order
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.experience import experiences
 from harness.parity.facts.gaps import TOKENS, note_experience
@@ -27,7 +27,9 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
             if rollout is not None:
                 one_engine(e, side, rollout, experience)
         if e.alone:
-            e.guided = e.guided or (drawn[0] is not None and bool(drawn[0].fields.get("guided")))
+            if drawn[0] is not None:
+                e.guided = e.guided or bool(drawn[0].fields.get("guided"))
+                ends.note_alone(e, e.baseline, drawn[0])
             if trained[0] is not None:
                 note_experience(e, trained[0])
             elif e.train:

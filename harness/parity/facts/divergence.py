@@ -49,6 +49,7 @@ class Kind(Enum):
     FLOOR = ("floor", "noise in the {side}")
     VERSION = ("version", "version")
     LIFECYCLE = ("lifecycle", "sleep and wake in the {side}")
+    REASON = ("reason", "finish reasons of the {side} that its samples contradict")
     # learner against learner, and against float32
     EXPERIENCE = ("experience", "experience")
     REWARD = ("reward", "reward")

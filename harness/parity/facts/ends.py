@@ -6,13 +6,17 @@ import numpy as np
 
 from harness.parity.facts.align import Grid, Match
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Ending, Evidence, Reason
+from harness.parity.facts.evidence import Ending, Evidence, Reason, Side
 from harness.parity.facts.gaps import FINISH
+from harness.parity.facts.modes import REPLAY
+from harness.parity.facts.parameters import sampling_events, told_ends
 from harness.recordings.tables import Table
+from probes.format import mapping
 from reports.model import Place
 
 MOST_ENDINGS = 100_000  # that are kept, for memory; the counts go on
 GIVEN_UP = ("abort", "error")  # the engine ended the sample, not the model and not the limit
+UNSEEN = ("stop", "stop_regex", "stop_strings")  # native parameters that end a sample at a text, which no id tells
 
 
 def note(
@@ -94,6 +98,52 @@ def note(
                 str(finish2[row]),
             ),
         )
+
+
+def note_alone(e: Evidence, side: Side, table: Table) -> None:
+    """Finish reasons of one run that the samples' own ends contradict: `length` at an end token, `stop` at none. A
+    replay drew nothing: its reasons are of its source, or made up where that has none."""
+    output, finish, ends = table.rows("output"), table.finish, told_ends(side, e.mode)
+    if (
+        output is None
+        or finish is None
+        or ends is None
+        or e.mode == REPLAY
+        or isinstance(table.fields.get("uncompared"), str)
+    ):
+        return
+    native = mapping(mapping(sampling_events(side).get(e.mode)).get("native"))
+    some = output.lengths > 0
+    last = np.full(len(some), -1, np.int64)
+    last[some] = output.values[output.offsets[1:][some] - 1]
+    at_end = np.isin(last, sorted(ends))
+    cut, stopped = some & (finish == "length"), some & (finish == "stop")
+    if any(native.get(name) for name in UNSEEN):
+        stopped &= at_end
+    side.reasons_held += int(np.count_nonzero(cut | stopped))
+    wrong = np.flatnonzero(cut & at_end | stopped & ~at_end)
+    if not len(wrong):
+        return
+    for row in wrong[: MOST_ENDINGS - len(side.reasons)].tolist():
+        said = str(finish[row]), ""
+        side.reasons.append(Reason(table.step, int(table.sample[row]), int(output.lengths[row]), int(last[row]), said))
+    row = int(wrong[0])
+    which = "an end token" if at_end[row] else "no end token"
+    e.diverges(
+        Kind.REASON.of(side.name),
+        table.sample[wrong],
+        Place(
+            table.step,
+            "rollout",
+            int(table.rank[row]),
+            int(table.sample[row]),
+            int(output.lengths[row]) - 1,
+            "finish_reason",
+            str(finish[row]),
+            "stop" if at_end[row] else None,
+            context=f"its last token, {last[row]}, is {which}",
+        ),
+    )
 
 
 def _note_endings(

@@ -60,6 +60,8 @@ class Side:
     tokens: int = 0
     stops: dict[int, int] = field(default_factory=dict)  # token -> samples that stopped at it
     inner: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # times that each id was gone on from
+    reasons_held: int = 0  # samples of an audit whose finish reason was held against their last token
+    reasons: list[Reason] = field(default_factory=list)  # of those that it contradicts
     seen_samples: int = 0  # samples whose engine said which prompt it saw
     cached_tokens: int = 0
     trained_tokens: int = 0
@@ -259,7 +261,7 @@ class Ending:
 
 
 class Reason(NamedTuple):
-    """A sample with equal tokens and other finish reasons: (baseline, candidate)."""
+    """A sample with equal tokens and other finish reasons: (baseline, candidate); of one run, what it says and ""."""
 
     step: int
     sample: int

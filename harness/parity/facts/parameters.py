@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
-from probes.format import mapping
+from probes.format import mapping, number
 from scenarios.engines import given
 
 
@@ -53,6 +53,21 @@ def sampling_given(side: Side, mode: str) -> dict[str, Any]:
     """Canonical sampling parameters that the engine was given in a mode: what was asked, where nothing else is said."""
     event = mapping(sampling_events(side).get(mode))
     return {**mapping(event.get("canonical")), **mapping(event.get("given"))}
+
+
+def told_ends(side: Side, mode: str) -> set[int] | None:
+    """Ids that end a sample in a mode, as the engine was given them, else as it resolved them beside those that were
+    asked for; None where it does not say, or was to ignore some of them."""
+    given = sampling_given(side, mode)
+    ids = given.get("end_ids")
+    if not isinstance(ids, list):
+        own = [mapping(info.get("resolved")).get("end_ids") for info in engine_infos(side, mode)]
+        known = next((one for one in own if isinstance(one, list)), None)
+        if known is None or given.get("ignore_eos"):
+            return None
+        asked = given.get("stop_token_ids")
+        ids = [*known, *(asked if isinstance(asked, list) else ())]
+    return {int(number(one, -1)) for one in ids}
 
 
 def same(one: Any, two: Any) -> bool:

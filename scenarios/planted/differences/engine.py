@@ -27,6 +27,7 @@ PLANTS: dict[str, type[Plant]] = {
     "noise": responses.Noisy,
     "moved": responses.Moved,
     "drop_end": responses.EndDropped,
+    "limit_first": responses.LimitFirst,
     "short_context": responses.ShortContext,
     "limit": responses.Limited,
     "permute": responses.Permuted,

@@ -64,6 +64,16 @@ class EndDropped(Plant):
         return dataclasses.replace(completion, output_ids=completion.output_ids[:-1], logprobs=completion.logprobs[:-1])
 
 
+class LimitFirst(Plant):
+    """A sample whose last allowed token is an end token is said to be cut by the limit, as SGLang 0.5.17 does
+    (schedule_batch.py, `update_finish_state`: the limit is tested before the end tokens). Setting: true."""
+
+    def answered(self, request: Request, completion: Completion) -> Completion:
+        limit = request.max_tokens or self.setting.scenario.sampling.max_tokens
+        full = completion.finish_reason == "stop" and len(completion.output_ids) >= limit
+        return dataclasses.replace(completion, finish_reason="length") if full else completion
+
+
 class ShortContext(Plant):
     """The engine stops two tokens before the context ends, as SGLang does. Setting: the context in tokens."""
 

@@ -23,6 +23,7 @@ PLANTS: dict[str, Shape] = {
     "shift": int,
     "noise": NUMBER,
     "drop_end": True,
+    "limit_first": True,
     "short_context": int,
     "limit": int,
     "permute": ("responses", "answers", "pairs"),

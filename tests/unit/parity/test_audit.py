@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recordings import TENSORS, Recording, check, make, scenario
+from recordings import EOS, TENSORS, VOCABULARY, Recording, check, make, scenario
 
 from harness import cli
 from harness.bundle.packing import pack
@@ -137,6 +137,67 @@ class OneSide:
     def __getattr__(self, name: str) -> Any:
         assert name not in self.PAIRED, f"it compares two sides: {name}"
         return getattr(self._e, name)
+
+
+def last_tokens(made: Recording, said: str, token: int, reason: str) -> int:
+    """Let samples that end for the reason `said` end with this token, and say `reason` of them."""
+    count = 0
+    for frame in made.frames("rollout"):
+        output = frame.arrays["output"]
+        rows = [row for row, one in enumerate(frame.fields["finish"]) if one == said]
+        output.values[[int(output.offsets[row + 1]) - 1 for row in rows]] = token
+        for row in rows:
+            frame.fields["finish"][row] = reason
+        made.frame("experience", frame.step).arrays["tokens"].values[:] = output.values
+        count += len(rows)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("said", "token", "reason", "named"),
+    [
+        ("length", EOS, "length", ["STOP(finish reason)"]),  # the limit is tested before the end tokens
+        ("length", EOS + 1, "stop", ["STOP(finish reason)"]),
+        ("stop", EOS, "length", ["STOP(finish reason)"]),
+        ("stop", EOS + 1, "stop", []),  # the end token is lost, or it stopped at a number that is none
+        ("length", EOS, "stop", None),
+        ("stop", VOCABULARY, "abort", None),
+    ],
+)
+def test_a_reason_that_the_last_token_contradicts(
+    said: str, token: int, reason: str, named: list[str] | None, tmp_path: Path
+) -> None:
+    made = make("candidate", native=False)
+    count = last_tokens(made, said, token, reason)
+    verdict = audited(made, tmp_path)
+    if named is None:
+        assert verdict.verdict == "SOUND" and check(verdict, "ends").state == "ruled out", verdict.reason
+        return
+    assert verdict.verdict == "UNSOUND" and [one.name for one in verdict.causes] == named, verdict.reason
+    found = check(verdict, "ends")
+    assert found.state == "confirmed" and found.evidence.startswith(f"{count} of 96 samples"), found.evidence
+
+
+@pytest.mark.parametrize("silent", ["end_ids", "finish", "ignore_eos"])
+def test_a_run_that_does_not_tell_its_ends_is_not_held_to_them(silent: str, tmp_path: Path) -> None:
+    made = make("candidate", native=False)
+    last_tokens(made, "length", EOS, "length")
+    for event in made.events("engine_info") if silent == "end_ids" else ():
+        del event["resolved"]["end_ids"]
+    for event in made.events("sampling") if silent == "ignore_eos" else ():
+        event["canonical"]["ignore_eos"] = made.manifest["scenario"]["sampling"]["ignore_eos"] = True
+    for frame in made.frames("rollout") if silent == "finish" else ():
+        frame.fields["finish"] = [""] * len(frame.fields["finish"])
+    verdict = audited(made, tmp_path)
+    assert verdict.verdict == "SOUND" and check(verdict, "ends").state == "not tested", verdict.reason
+
+
+def test_a_stop_at_a_text_shows_in_no_token(tmp_path: Path) -> None:
+    made = make("candidate", native=False)
+    last_tokens(made, "stop", EOS + 1, "stop")
+    for event in made.events("sampling"):
+        event["native"]["stop"] = ["."]
+    assert check(audited(made, tmp_path), "ends").state == "ruled out"
 
 
 @pytest.mark.parametrize("plant", [None, stale, double_bos, far])

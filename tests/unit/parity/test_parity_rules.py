@@ -238,6 +238,64 @@ def test_a_reason_that_the_sample_itself_contradicts(side: str, said: str, tmp_p
     assert cause(verdict, "STOP(finish reason)").party == side
 
 
+def end_at_the_limit(recording: Recording, token: int, said: str) -> int:
+    """Let the samples that the limit cut have this last token and this reason; returns how many."""
+    limit = recording.manifest["scenario"]["sampling"]["max_tokens"]
+    count = 0
+    for step in range(STEPS):
+        frame = recording.frame("rollout", step)
+        rows = np.flatnonzero(frame.arrays["output"].lengths == limit)
+        frame.arrays["output"].values[frame.arrays["output"].offsets[1:][rows] - 1] = token
+        for row in rows:
+            frame.fields["finish"][row] = said
+        trained = recording.frame("experience", step)
+        trained.arrays["tokens"].values[:] = frame.arrays["output"].values
+        count += len(rows)
+    return count
+
+
+@pytest.mark.parametrize("wrong", ["baseline", "candidate"])
+def test_a_limit_that_is_tested_before_the_end_tokens(wrong: str, tmp_path: Path) -> None:
+    pair = dict(zip(("baseline", "candidate"), plain(), strict=True))
+    for side, recording in pair.items():
+        count = end_at_the_limit(recording, EOS, "length" if side == wrong else "stop")
+    verdict = put(tmp_path, *pair.values())
+    assert causes(verdict) == ["STOP(finish reason)"], verdict.reason
+    found = cause(verdict, "STOP(finish reason)")
+    assert found.party == wrong and "the last that the limit of 24 allows" in found.evidence
+    assert [(one.before, one.after) for one in found.proofs] == [(count, 0)] and count > STEPS
+    assert check(verdict, "sampling-parameter-map").state == "not tested"  # it is none of the parameters
+
+
+@pytest.mark.parametrize("ends", ["given", "resolved"])
+def test_a_limit_at_an_end_token_that_is_ignored_names_nobody(ends: str, tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for recording, said in ((baseline, "stop"), (candidate, "length")):
+        end_at_the_limit(recording, EOS, said)
+        recording.manifest["scenario"]["sampling"]["ignore_eos"] = True
+        for event in recording.events("sampling"):
+            event["canonical"]["ignore_eos"] = True
+            if ends == "given":
+                event["given"] = {**event["canonical"], "end_ids": []}
+    named = [(one.name, one.party) for one in put(tmp_path, baseline, candidate).causes]
+    assert ("STOP(finish reason)", "candidate") not in named, named
+
+
+def test_a_limit_at_no_end_token_is_no_end(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for recording, said in ((baseline, "abort"), (candidate, "length")):
+        end_at_the_limit(recording, EOS + 1, said)
+    assert causes(put(tmp_path, baseline, candidate)) == ["UNEXPLAINED"]
+
+
+def test_engines_that_both_test_the_limit_first_agree(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        end_at_the_limit(recording, EOS, "length")
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+
+
 def test_a_baseline_that_ignores_the_end_is_the_baselines_fault(tmp_path: Path) -> None:
     """Guided, the candidate stops at the first end token of the baseline's response; the baseline had gone on."""
     baseline, candidate = plain()

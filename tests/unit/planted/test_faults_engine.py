@@ -157,6 +157,16 @@ def test_the_end_token_is_dropped_from_stopped_samples_only(
     assert found[1] == cut
 
 
+def test_a_limit_that_is_tested_first_takes_the_reason_of_full_samples_only(
+    engine: HFEngine, policy: str, sound: list[Completion]
+) -> None:
+    full = dataclasses.replace(sound[0], finish_reason="stop", output_ids=(7, 8, 2), logprobs=(-1.0, -2.0, -3.0))
+    shorter = dataclasses.replace(full, sample=sound[1].sample, output_ids=(7, 2), logprobs=(-1.0, -3.0))
+    requests = [Request(one.sample, one.prompt_seen, max_tokens=3) for one in (full, shorter)]
+    found = drawn(Canned(engine, [full, shorter]), policy, requests, limit_first=True)
+    assert found == [dataclasses.replace(full, finish_reason="length"), shorter]
+
+
 def test_a_short_context_ends_long_prompts_earlier(
     engine: HFEngine, policy: str, requests: list[Request], sound: list[Completion]
 ) -> None:

@@ -46,6 +46,13 @@ FAULTS = (
         cap=BF16_CAP,
         expected="EQUIVALENT",
     ),
+    Fault(
+        "limit-first-ignoring-ends",
+        "every sample is cut by the limit, also where its last token is an end token, which was to be ignored",
+        scenario=("sampling.ignore_eos=true", "sampling.max_tokens=8"),
+        engine={"limit_first": True},
+        expected="EQUIVALENT",
+    ),
     Fault("no-data", "the candidate's recording is empty", recording={"keep": 0.0}, expected="INCONCLUSIVE"),
     Fault("half-a-recording", "the candidate's tokens are torn", recording={"keep": 0.5}, expected="INCONCLUSIVE"),
     Fault("twenty-tokens", "one step of four samples of five tokens", scenario=FEW, expected="INCONCLUSIVE"),

@@ -7,6 +7,7 @@ from scenarios.planted.differences.fault import Fault
 
 FULL_STOP = 20  # "." in the built-in tokenizer: a response has several
 STOPS = (f"sampling.stop_token_ids=[{FULL_STOP}]",)
+EARLY = (*STOPS, "sampling.max_tokens=6")  # a third of the first sentences ends with the sixth token
 
 FAULTS = (
     Fault(
@@ -37,6 +38,23 @@ FAULTS = (
         side="baseline",
         engine={"drop_end": True, "first_sample": STEP_2},
         causes=("STOP(end token dropped)",),
+        party="baseline",
+    ),
+    Fault(
+        "limit-first",
+        "a sample whose last allowed token ends it is said to be cut by the limit",
+        scenario=EARLY,
+        engine={"limit_first": True},
+        causes=("STOP(finish reason)",),
+        party="candidate",
+    ),
+    Fault(
+        "limit-first-baseline",
+        "the same in the baseline",
+        side="baseline",
+        scenario=EARLY,
+        engine={"limit_first": True},
+        causes=("STOP(finish reason)",),
         party="baseline",
     ),
     Fault(
