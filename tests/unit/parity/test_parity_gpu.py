@@ -35,7 +35,7 @@ def test_engines_that_multiply_in_tf32_differ_by_their_finish_reasons_only(pair:
     """SGLang 0.5.17 says `length` of an end token at the limit."""
     verdict = judged(pair)
     assert confirmed(verdict) == {"finish-reasons"}
-    assert [(cause.key, cause.party) for cause in verdict.causes] == [("STOP(finish reason)", "candidate")]
+    assert [(str(cause.key), cause.party) for cause in verdict.causes] == [("STOP(finish reason)", "candidate")]
 
 
 def test_each_is_sound_by_itself_but_for_those_reasons(pair: Path) -> None:
