@@ -86,11 +86,11 @@ class Experiment:
             scenario = side.scenario
             roles = len(roles_of(scenario)) * scenario.ppo.world_size if self._own_roles(side) else 0
             asked += [(scenario.placement.learner, 1)] * roles
-            asked += [(scenario.placement.engine, self._workers(side))] * scenario.engine.engines
+            asked += [(scenario.placement.engine, self._ranks(side))] * scenario.engine.engines
         places = [place for place, _ in asked]
         self._hosts = {place: self._cluster.offering(place) for place in {*places} - {""}}
-        check_memory(self._gpus, [side.scenario.engine for side in self._sides if self._on_gpu(side)])
-        self._shares = shares(self._gpus, [workers for _, workers in asked])
+        check_memory(self._gpus, [(side.spec, side.scenario.engine) for side in self._sides if self._on_gpu(side)])
+        self._shares = shares(self._gpus, [ranks for _, ranks in asked])
         bundles = [{"CPU": self._cluster.actor_cpus} | ({"GPU": share} if share else {}) for share in self._shares]
         self._cluster.reserve(bundles, places, lambda line: self._progress(ProgressEvent("", "", message=line)))
         for number, one in enumerate(asked):
@@ -111,10 +111,6 @@ class Experiment:
             if self._warm is None:
                 self._manifest(side)
                 self._start_session(side)
-                if self._shared:
-                    # An engine measures what the GPU has left while it starts, and takes for its own what another that
-                    # starts then allocates (vLLM's `memory_profiling` reads the memory of the whole device).
-                    self._wait(self._sessions[side.name].submit("pids"), side, f"starting {side.backend}")
             if self._own_roles(side):
                 self._roles[side.name] = (side.scenario, self._start_roles(side))
             else:
@@ -230,6 +226,7 @@ class Experiment:
         session.submit("serve", self._prepared["policy"])
         started = session.submit("configure", one.scenario.to_json(), one.plants.engine, one.parameter_map or None)
         self._lifted[side.name] = one, started
+        self._by_itself(started, side)
 
     def lift(self, side: Side, policy: str, *, guide: Path | None = None) -> Path:
         """The lifted stage of one side at the weights in `policy`, after `begin_lifted`; returns its recording.
@@ -264,7 +261,7 @@ class Experiment:
                 "actor": roles["actor"][0],
                 "policy": self._policies[side.name],
                 "version": side.scenario.steps if side.scenario.train else 0,
-                "workers": side.spec.workers(dataclasses.replace(side.scenario.engine, engines=1)),
+                "workers": side.spec.ranks(side.scenario.engine),
             }
         asked = self._now(self._sides[0]).scenario.to_json()
         options = {"device": self._device, "sync_backend": self._backend}
@@ -291,13 +288,23 @@ class Experiment:
         """Whether processes share a GPU."""
         return bool(self._gpus) and min(self._shares) < 1.0
 
+    def _by_itself(self, started: Future, side: Side) -> None:
+        """Let an engine start before another does where they share a GPU: it measures what the GPU has left, and takes
+        for its own what another allocates meanwhile (vLLM's `memory_profiling` reads the memory of the whole device).
+        What goes wrong is told where the result is asked for."""
+        if self._shared:
+            with contextlib.suppress(HarnessError):
+                self._wait(started, side, f"starting {side.backend}")
+
     def begin_native(self, side: Side, policy: str) -> None:
         """Start the engine anew with the weights in `policy` and nothing of ours loaded, or look at the one that is up
         so; returns at once."""
         if self._warm is not None and self._warm.has(side, "native"):
             self._looks[side.name] = self._warm.look(side, "native")
             return
-        self._native[side.name] = self._sessions[side.name].submit("become_pure", policy, side.scenario.to_json())
+        started = self._sessions[side.name].submit("become_pure", policy, side.scenario.to_json())
+        self._native[side.name] = started
+        self._by_itself(started, side)
 
     def native(self, *sides: Side, policy: str, draw: int = 1) -> None:
         """The native stages of these sides, after `begin_native` of each. What is up draws while another side is
@@ -418,19 +425,19 @@ class Experiment:
         return self._warm.learner(self._cluster, target, seat, *args, **kwargs)
 
     def _start_session(self, side: Side) -> None:
-        engines: list[Actor] = [
-            session(
-                self._cluster, side, self._prepared["policy"], self._seat("rollout", side, called(side, number)),
-                self._device, self._guarded, rank=number,
-            )
-            for number in range(side.scenario.engine.engines)
-        ]  # fmt: skip
+        engines: list[Actor] = []
+        for number in range(side.scenario.engine.engines):
+            seat = self._seat("rollout", side, called(side, number))
+            one = session(self._cluster, side, self._prepared["policy"], seat, self._device, self._guarded, rank=number)
+            if self._shared:
+                self._by_itself(one.submit("pids"), side)
+            engines.append(one)
         per_prompt = side.scenario.rollout.samples_per_prompt
         self._sessions[side.name] = engines[0] if len(engines) == 1 else Fleet(engines, per_prompt)
 
     def _seat(self, role: str, side: Side, name: str = "") -> Seat:
-        workers = self._workers(side) if role == "rollout" else 1
-        free = self._free.get((side.scenario.placement.of(role), workers)) or self._free["", 1]
+        ranks = self._ranks(side) if role == "rollout" else 1
+        free = self._free.get((side.scenario.placement.of(role), ranks)) or self._free["", 1]
         number = free.pop(0)
         seat = driver_seat(self._shares[number], number)
         return dataclasses.replace(seat, env=self._guarded(seat.env, name or role))
@@ -439,9 +446,9 @@ class Experiment:
         """Whether the engines of this side run on GPUs."""
         return (self._device if side.spec.embedded else side.environment.device) == "cuda"
 
-    def _workers(self, side: Side) -> int:
+    def _ranks(self, side: Side) -> int:
         """GPUs that one engine of this side needs for itself; 1 where it may share one."""
-        return side.spec.workers(side.scenario.engine) if self._on_gpu(side) else 1
+        return side.spec.ranks(side.scenario.engine) if self._on_gpu(side) else 1
 
     def _guarded(self, variables: dict[str, str], role: str) -> dict[str, str]:
         return self._guard.environment(variables, role) if self._guard is not None else variables

@@ -6,16 +6,17 @@ import math
 from collections.abc import Iterable, Sequence
 
 from harness.cluster.launch import LaunchFailed
+from scenarios.engines.spec import EngineSpec
 from scenarios.settings import Engine
 
 
-def shares(gpus: float, workers: Sequence[int]) -> list[float]:
-    """GPUs of each actor, for Ray. An engine of several workers has a whole one for each; the others share the rest,
+def shares(gpus: float, ranks: Sequence[int]) -> list[float]:
+    """GPUs of each actor, for Ray. An engine of several ranks has a whole one for each; the others share the rest,
     as many on each GPU: Ray never puts a share on two. All 0 without GPUs. Raises LaunchFailed where too few are there.
     """
     if not gpus:
-        return [0.0] * len(workers)
-    wide, others = sum(count for count in workers if count > 1), sum(count == 1 for count in workers)
+        return [0.0] * len(ranks)
+    wide, others = sum(count for count in ranks if count > 1), sum(count == 1 for count in ranks)
     left = int(gpus) - wide
     if left < 0 or (others and not left):
         raise LaunchFailed(
@@ -24,16 +25,20 @@ def shares(gpus: float, workers: Sequence[int]) -> list[float]:
             fix="lower engine.tensor_parallel or engine.engines   # or --address HOST:PORT, of a Ray cluster with more",
         )
     each = math.floor(100 / math.ceil(others / left)) / 100 if others else 0.0
-    return [float(count) if count > 1 else each for count in workers]
+    return [float(count) if count > 1 else each for count in ranks]
 
 
-def check_memory(gpus: float, sides: Iterable[Engine]) -> None:
+def check_memory(gpus: float, sides: Iterable[tuple[EngineSpec, Engine]]) -> None:
     """Raises LaunchFailed where the engines of all sides together ask for more of the GPUs' memory than there is, which
     an engine says only when it starts beside the others."""
-    asked = [(engine.engines * engine.tensor_parallel, engine.memory_fraction) for engine in sides]
-    engines, total = sum(number for number, _ in asked), sum(number * fraction for number, fraction in asked)
+    asked = [
+        (spec.workers(engine), engine.memory_fraction)
+        for spec, engine in sides
+        if "memory_fraction" in spec.engine_arguments
+    ]
+    workers, total = sum(number for number, _ in asked), sum(number * fraction for number, fraction in asked)
     if gpus and total > gpus:
         raise LaunchFailed(
-            f"{engines} workers of engines ask for the memory of {total:g} GPUs together, and the cluster has {gpus:g}",
-            fix=f"--set engine.memory_fraction={math.floor(80 * gpus / engines) / 100}   # the learner has the rest",
+            f"{workers} workers of engines ask for the memory of {total:g} GPUs together, and the cluster has {gpus:g}",
+            fix=f"--set engine.memory_fraction={math.floor(80 * gpus / workers) / 100}   # the learner has the rest",
         )

@@ -19,7 +19,7 @@ from harness.parity.facts.learners import learners
 from harness.parity.facts.missteps import missteps
 from harness.parity.facts.modes import REPLAY, drawn_in, unclear
 from harness.parity.facts.one_engine import note_floors
-from harness.parity.facts.parameters import engine_infos
+from harness.parity.facts.parameters import engine_infos, tf32_devices
 from harness.parity.facts.patience import Told, nobody
 from harness.parity.facts.repeated import SecondRun
 from harness.parity.facts.rounding import Rounding
@@ -69,7 +69,7 @@ def gather(
     limit = cap
     if tf32 and dtype == "float32" and not baseline.manifest.get("lifted"):  # that stage is there to see finer
         # It truncates alike in every batch, so an engine is nearer to itself than to a learner that does not.
-        limit, floors = CAP_TF32 if cap is None else cap, [EngineFloor()]
+        limit, floors = CAP_TF32 if cap is None else cap, [EngineFloor()]  # measured, and no measure of the gap
     believed = CAPS.get(dtype, CAPS["float32"]) if limit is None else limit
     if dtype in HALF:
         rounding = Rounding.of(baseline, believed, candidate)
@@ -111,12 +111,11 @@ def gather(
 
 
 def _in_tf32(side: Side, mode: str) -> bool:
-    """Whether an engine of this side may multiply float32 in TF32: on a GPU, unless it says that it was forbidden."""
-    infos = [mapping(info.get("resolved")) for info in engine_infos(side, mode)]
-    devices = [str(one["device"]) for one in infos if "device" in one and one.get("tf32") is not False]
-    if not any("device" in one for one in infos):
-        devices = learner_devices(side.recording).get("device", [])
-    return any(one.startswith("cuda") for one in devices)
+    """Whether an engine of this side may multiply float32 in TF32; by the learner's device where no engine tells its
+    own."""
+    if any("device" in mapping(info.get("resolved")) for info in engine_infos(side, mode)):
+        return bool(tf32_devices(side, mode))
+    return "cuda" in learner_devices(side.recording).get("device", [])
 
 
 def _engines_type(sides: Sequence[Side], mode: str) -> str:

@@ -17,7 +17,7 @@ from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.floor import RESOLUTION
 from harness.parity.facts.lifted_result import LiftedResult
 from harness.parity.facts.native_result import NOT_RUN
-from harness.parity.facts.parameters import engine_infos
+from harness.parity.facts.parameters import engine_infos, tf32_devices
 from harness.recordings.store import Recording
 from probes.format import EVENTS, FormatError, Run, mapping
 from reports.model import Place, Verdict
@@ -161,12 +161,10 @@ def _other_type(own: Evidence, verdict: Verdict) -> str:
 
 def _tensor_cores(own: Evidence, verdict: Verdict) -> str:
     """A difference without a cause that TF32 may have made; empty where every engine on a GPU was forbidden it."""
-    infos = [mapping(info.get("resolved")) for side in own.sides for info in engine_infos(side, own.mode)]
-    devices = {str(info.get("device")) for info in infos if info.get("tf32") is not False}
+    devices = set().union(*(tf32_devices(side, own.mode) for side in own.sides))
     kinds = {key.kind for key in own.first}
     largest = max(own.engines.largest[0], *(side.to_learner.largest[0] for side in own.sides))
     unnamed = all(UNEXPLAINED.has(cause.key) or COMPUTATION.has(cause.key) for cause in verdict.causes)
-    devices = {device for device in devices if device.startswith("cuda")}
     if verdict.verdict != "DIVERGENT" or not devices or not unnamed or not kinds <= _NUMERIC:
         return ""
     if not largest <= RESOLUTION * TF32_EPSILON:

@@ -85,9 +85,13 @@ class EngineSpec:
     process: EngineProcess = field(default_factory=EngineProcess)
     frames: tuple[FramePattern, ...] = ()
 
+    def ranks(self, engine: Engine) -> int:
+        """Processes of one engine with these settings that hold a part of the model."""
+        return engine.tensor_parallel if "tensor_parallel" in self.engine_arguments else 1
+
     def workers(self, engine: Engine) -> int:
         """Processes that a weight sync of engines with these settings reaches."""
-        return (engine.tensor_parallel if "tensor_parallel" in self.engine_arguments else 1) * engine.engines
+        return self.ranks(engine) * engine.engines
 
     def make(self, *args: Any, **named: Any) -> Any:
         """A live engine. Imports its code."""

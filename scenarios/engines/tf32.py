@@ -16,21 +16,17 @@ FORBIDDEN = {
 _ours: set[str] = set()
 
 
-def forbid() -> None:
-    """For the processes that this one starts from here on, and for libraries that it has not loaded. What the user has
-    set stays."""
-    for name, value in FORBIDDEN.items():
-        if name not in os.environ:
-            os.environ[name] = value
-            _ours.add(name)
+def forbid(device: str, *, pure: bool) -> bool:
+    """Forbid it to the processes that this one starts from here on, and to libraries that it has not loaded, unless on
+    a CPU, or `pure`: with nothing of ours in place. What the user has set stays. Returns whether we forbade it."""
+    while _ours:
+        os.environ.pop(_ours.pop(), None)
+    if device != "cpu" and not pure:
+        _ours.update(FORBIDDEN.keys() - os.environ.keys())
+        os.environ.update({name: FORBIDDEN[name] for name in _ours})
+    return bool(_ours) and not allowed(device)
 
 
 def allowed(device: str) -> bool:
     """Whether kernels on `device` may use it, in processes that this one has started."""
     return device != "cpu" and any(os.environ.get(name) != value for name, value in FORBIDDEN.items())
-
-
-def leave() -> None:
-    """As the user has it: for an engine with nothing of ours in place."""
-    while _ours:
-        os.environ.pop(_ours.pop(), None)

@@ -55,6 +55,13 @@ def sampling_given(side: Side, mode: str) -> dict[str, Any]:
     return {**mapping(event.get("canonical")), **mapping(event.get("given"))}
 
 
+def tf32_devices(side: Side, mode: str) -> set[str]:
+    """The GPUs of engines that may multiply float32 in TF32 there: of all that do not say that it was forbidden."""
+    infos = [mapping(info.get("resolved")) for info in engine_infos(side, mode)]
+    devices = {str(one.get("device")) for one in infos if one.get("tf32") is not False}
+    return {device for device in devices if device.startswith("cuda")}
+
+
 def told_ends(side: Side, mode: str) -> set[int] | None:
     """Ids that end a sample in a mode, as the engine was given them, else as it resolved them beside those that were
     asked for; None where it does not say, or was to ignore some of them."""

@@ -88,9 +88,7 @@ class SGLangEngine:
         if hasattr(ServerArgs, PUBLISH):  # 15 by default: peaks of short responses were missed (22 seen of 32)
             self._arguments[PUBLISH] = 1
         replaced: list[str] = []
-        tf32.leave()
-        if device == "cuda" and not pure:
-            tf32.forbid()
+        if tf32.forbid(device, pure=pure):
             replaced.append("TF32")
         if not pure:
             replaced.append("output log-probabilities")

@@ -64,9 +64,7 @@ class VLLMEngine:
             # refuses on a CPU.
             self._arguments["distributed_executor_backend"] = "mp"
         replaced: list[str] = []
-        tf32.leave()
-        if device == "cuda" and not pure:
-            tf32.forbid()
+        if tf32.forbid(device, pure=pure):
             replaced.append("TF32")
         if device == "cpu" and scenario.engine.enforce_eager:
             # Even with enforce_eager vLLM compiles small functions with Inductor at the first call: 23 s of g++

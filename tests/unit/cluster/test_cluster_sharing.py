@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness import envs
+from harness.cluster.experiment import Experiment
 from harness.cluster.launch import LaunchFailed
 from harness.cluster.sharing import check_memory, shares
-from scenarios.settings import Engine
+from harness.cluster.side import Side
+from scenarios.engines import registry
+from scenarios.remote import Local
+from scenarios.settings import Engine, Scenario
 
 
 @pytest.mark.parametrize(
@@ -47,8 +56,56 @@ def test_too_few_gpus_for_tensor_parallel_ranks_is_one_sentence(gpus: int, worke
 
 
 def test_engines_that_ask_for_more_memory_than_there_is_are_refused_before_they_start() -> None:
-    check_memory(1, [Engine(), Engine()])
-    check_memory(0, [Engine(memory_fraction=0.9)] * 3)
+    vllm, hf, greedy = registry.get("vllm"), registry.get("hf"), Engine(memory_fraction=0.6)
+    check_memory(1, [(vllm, Engine()), (vllm, Engine())])
+    check_memory(0, [(vllm, greedy)] * 3)
+    check_memory(1, [(hf, greedy)] * 3)  # takes no fraction
     with pytest.raises(LaunchFailed, match=r"2 workers of engines ask for the memory of 1\.2 GPUs") as refused:
-        check_memory(1, [Engine(memory_fraction=0.6)] * 2)
+        check_memory(1, [(vllm, greedy)] * 2)
     assert "--set engine.memory_fraction=0.4 " in str(refused.value.fix)
+
+
+class Starting:
+    def become_pure(self, policy: str, scenario: dict[str, object]) -> None:
+        """It is up."""
+
+
+class Reserved(Exception):
+    pass
+
+
+class Counting:
+    """A cluster of 16 GPUs that is asked for bundles, and gives none."""
+
+    actor_cpus = 0.1
+
+    def gpus(self) -> float:
+        return 16.0
+
+    def reserve(self, bundles: list[dict[str, float]], places: Sequence[str], say: Callable[[str], None]) -> None:
+        raise Reserved([bundle["GPU"] for bundle in bundles])
+
+
+@pytest.mark.parametrize(("engine", "expected"), [
+    (Engine(engines=2), [1.0] * 7), (Engine(engines=2, tensor_parallel=2), [1.0] * 5 + [2.0, 2.0]),
+])  # fmt: skip
+def test_each_of_several_engines_has_the_gpus_of_its_own_ranks(
+    engine: Engine, expected: list[float], tmp_path: Path
+) -> None:
+    environment = dataclasses.replace(envs.resolve("hf"), name="vllm", engine="vllm", device="cuda")
+    side = Side("run", "vllm", environment, dataclasses.replace(Scenario(), engine=engine), tmp_path)
+    with pytest.raises(Reserved) as asked:
+        Experiment(Counting(), [side], progress=lambda event: None).begin()  # type: ignore[arg-type]
+    assert asked.value.args == (expected,)
+
+
+def test_engines_that_share_a_gpu_start_one_after_another(tmp_path: Path) -> None:
+    side = Side("run", "hf", envs.resolve("hf"), Scenario(), tmp_path)
+    experiment = Experiment(Counting(), [side], progress=lambda event: None)  # type: ignore[arg-type]
+    waited: list[str] = []
+    experiment._wait = lambda future, side, doing, step=None: waited.append(doing)  # type: ignore[method-assign]
+    for shares_, expected in (([1.0, 1.0], []), ([0.5, 1.0], ["starting hf"])):
+        experiment._shares = shares_
+        experiment._sessions["run"] = Local(Starting)
+        experiment.begin_native(side, "policy")
+        assert waited == expected
