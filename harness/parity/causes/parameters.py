@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -124,9 +123,15 @@ def data_type(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def _types(side: Side, mode: str) -> tuple[str, str]:
-    info: dict[str, Any] = next(iter(engine_infos(side, mode)), {})
-    asked = mapping(info.get("canonical")).get("dtype") or mapping(side.recording.scenario.get("model")).get("dtype")
-    return str(asked or ""), str(mapping(info.get("resolved")).get("dtype") or "")
+    """Asked and resolved, of the first engine that computes in another type than was asked, else of the last one."""
+    asked = resolved = ""
+    of_model = mapping(side.recording.scenario.get("model")).get("dtype")
+    for info in engine_infos(side, mode):
+        asked = str(mapping(info.get("canonical")).get("dtype") or of_model or "")
+        resolved = str(mapping(info.get("resolved")).get("dtype") or "")
+        if asked and resolved and asked != resolved:
+            break
+    return asked, resolved
 
 
 def _altered(e: Evidence, side: str) -> dict[str, Altered]:
@@ -141,14 +146,14 @@ def party(e: Evidence, cause: Cause) -> Cause:
     for one in _altered(e, side.name).values():
         if altered_key(one) == cause.key:
             return dataclasses.replace(cause, party="mapping", details={**cause.details, **one.details})
-    info: dict[str, Any] = next(iter(engine_infos(side, e.mode)), {})
     parts = cause.key.parts if CONFIG.has(cause.key) else ()
     key = _ENGINE_PARAMETER.get(cause.key) or next(iter(parts), "")
-    asked, told = mapping(info.get("canonical")).get(key), engine_given(info).get(key)
-    less = isinstance(told, int | float) and isinstance(asked, int | float) and told < asked
-    if asked is not None and told is not None and (less if cause.key in _ENGINE_PARAMETER else told != asked):
-        details = {"side": side.name, "asked": asked, "given": told}
-        return dataclasses.replace(cause, party="mapping", details={**cause.details, **details})
+    for info in engine_infos(side, e.mode):
+        asked, told = mapping(info.get("canonical")).get(key), engine_given(info).get(key)
+        less = isinstance(told, int | float) and isinstance(asked, int | float) and told < asked
+        if asked is not None and told is not None and (less if cause.key in _ENGINE_PARAMETER else told != asked):
+            details = {"side": side.name, "asked": asked, "given": told}
+            return dataclasses.replace(cause, party="mapping", details={**cause.details, **details})
     return cause
 
 

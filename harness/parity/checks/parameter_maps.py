@@ -21,13 +21,14 @@ from harness.parity.facts.confounders import differences, show
 from harness.parity.facts.divergence import Stage
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.parameters import (
-    altered_sampling,
+    altered,
     engine_given,
     engine_infos,
+    engines_sampling,
     sampling_events,
-    sampling_given,
 )
 from probes.format import mapping, names
+from probes.format import number as as_number
 from reports.model import SUSPICIONS, Cause, CauseKey, Finding
 from reports.text import counted, figure
 from scenarios.engines import given as native_terms
@@ -52,23 +53,25 @@ def engine_parameter_map(e: Evidence) -> Outcome:
     silent: list[str] = []
     checked = 0
     for side in e.sides:
-        asked, info = _asked(side, e.mode), _info(side, e.mode)
-        resolved = mapping(info.get("resolved"))
-        if not resolved or not asked:
-            text = f"the {side.name} recorded no {'resolved' if not resolved else 'asked'} engine parameters"
-            return outcome(name, "not tested", text, number=number, findings=_with(e, altered))
-        altered += _mapped(side, info, asked)
-        told = engine_given(info)
-        for key in asked:
-            # What has no argument in this engine and is not reported back is no gap: there is nothing to honour.
-            if resolved.get(key) is None and told.get(key) is None:
-                silent += [f"{side.name}: {key}"] if _expected(info, key) else []
-                continue
-            checked += 1
-        known = {one.cause for one in altered if one.where == side.name}
-        altered += _resolved_otherwise(side, info, asked, known)
+        of_each: dict[int, list[Finding]] = {}
+        for engine, info in _infos(side, e.mode).items():
+            asked, resolved = _asked(side, info), mapping(info.get("resolved"))
+            if not resolved or not asked:
+                text = f"the {side.name} recorded no {'resolved' if not resolved else 'asked'} engine parameters"
+                text += f" of engine {engine}" if engine else ""
+                return outcome(name, "not tested", text, number=number, findings=_with(e, altered))
+            of_each[engine] = list(_mapped(side, info, asked))
+            told = engine_given(info)
+            for key in asked:
+                # What has no argument in this engine and is not reported back is no gap: there is nothing to honour.
+                if resolved.get(key) is None and told.get(key) is None:
+                    silent += [f"{side.name}: {key}"] if _expected(info, key) else []
+                    continue
+                checked += 1
+            of_each[engine] += _resolved_otherwise(side, info, asked, {one.cause for one in of_each[engine]})
+        altered += _of_engines(of_each)
     findings = altered if e.alone else altered + list(_between(e))
-    missing = [f"{name}: not reported by the engine: {', '.join(silent)}"] if silent else []
+    missing = [f"{name}: not reported by the engine: {', '.join(dict.fromkeys(silent))}"] if silent else []
     wrong = [one for one in findings if one.severity == "warning"] or altered
     if wrong:
         several = len([one for one in altered if one.severity == "warning"]) or len(altered)
@@ -80,13 +83,35 @@ def engine_parameter_map(e: Evidence) -> Outcome:
     return outcome(name, "ruled out", text, number=number, findings=_with(e, findings), missing=missing)
 
 
-def _info(side: Side, mode: str) -> dict[str, Any]:
-    return next((one for one in engine_infos(side, mode) if mapping(one.get("resolved"))), {})
+def _infos(side: Side, mode: str) -> dict[int, dict[str, Any]]:
+    """Engine -> its first event that says what it resolved, its first one where none does; one of nothing where no
+    engine said anything."""
+    found: dict[int, dict[str, Any]] = {}
+    for info in engine_infos(side, mode):
+        engine = int(as_number(info.get("rank"), 0))
+        if not mapping(found.setdefault(engine, info).get("resolved")) and mapping(info.get("resolved")):
+            found[engine] = info
+    return found or {0: {}}
 
 
-def _asked(side: Side, mode: str) -> dict[str, Any]:
-    """Canonical engine parameters that this side asked for."""
-    told = mapping(_info(side, mode).get("canonical"))
+def _of_engines(found: dict[int, list[Finding]]) -> Iterator[Finding]:
+    """What was found of each engine of a side: once where it is true of all, else with the numbers of the engines."""
+    engines: dict[tuple[CauseKey | None, str], list[int]] = {}
+    told = {(one.cause, one.summary): one for of_one in found.values() for one in of_one}
+    for engine, of_one in found.items():
+        for key in dict.fromkeys((one.cause, one.summary) for one in of_one):
+            engines.setdefault(key, []).append(engine)
+    for key, of in engines.items():
+        one = told[key]
+        if len(of) < len(found):
+            which = f"engine{'s' if len(of) > 1 else ''} {', '.join(map(str, of))} of {len(found)}: "
+            one = dataclasses.replace(one, summary=which + one.summary, details={**one.details, "engines": of})
+        yield one
+
+
+def _asked(side: Side, info: dict[str, Any]) -> dict[str, Any]:
+    """Canonical engine parameters that this side asked for, of one of its engines."""
+    told = mapping(info.get("canonical"))
     if told:
         return told
     model = mapping(side.recording.scenario.get("model"))
@@ -194,17 +219,21 @@ def _between(e: Evidence) -> Iterator[Finding]:
     for key, (a, b) in differences(one, two).items():
         text = f"{key} was asked as {show(a)} of the baseline and {show(b)} of the candidate"
         yield _both(CONFIG.key(key), text, {"baseline": a, "candidate": b})
-    left, right = (_info(side, e.mode) for side in e.sides)
-    found, other = mapping(left.get("resolved")), mapping(right.get("resolved"))
-    ends = [one.get("end_ids") for one in (found, other)]
-    if all(isinstance(one, list) for one in ends) and ends[0] != ends[1]:
-        text = f"end_ids: by the model's files samples end at {ends[0]} in the baseline, {ends[1]} in the candidate"
-        yield _both(sampling_key("stop_token_ids"), text, {"baseline": ends[0], "candidate": ends[1]}, "warning")
-    for key in ("kv_cache_dtype",):
-        a, b = found.get(key), other.get(key)
-        if a is not None and b is not None and a != b:
-            yield _both(CONFIG.key(key), f"{key} is {a!r} in the baseline and {b!r} in the candidate", {}, "info")
-    yield from _memory(left, right)
+    left, right = (list(_infos(side, e.mode).values()) for side in e.sides)
+    for key, cause, severity, what in (
+        ("end_ids", sampling_key("stop_token_ids"), "warning", "by the model's files samples end at"),
+        ("kv_cache_dtype", CONFIG.key("kv_cache_dtype"), "info", "the KV cache is of"),
+    ):
+        a, b = _values(left, key), _values(right, key)
+        if a and b and a != b:
+            text = f"{key}: {what} {' and '.join(a)} in the baseline, {' and '.join(b)} in the candidate"
+            yield _both(cause, text, {"baseline": a, "candidate": b}, severity)
+    yield from _memory(left[0], right[0])
+
+
+def _values(infos: list[dict[str, Any]], key: str) -> list[str]:
+    """What the engines of a side resolved, each value once and in order; without those that do not say."""
+    return sorted({str(mapping(one.get("resolved")).get(key, "")) for one in infos} - {"", "None"})
 
 
 def _memory(left: dict[str, Any], right: dict[str, Any]) -> Iterator[Finding]:
@@ -282,39 +311,48 @@ def _silent(e: Evidence) -> str:
 
 def _sampling(e: Evidence, side: Side) -> Iterator[Finding]:
     """What of this side's sampling parameters did not reach its engine as it was asked, in any mode."""
+    found: dict[int, list[Finding]] = {}
+    told: dict[int, set[str]] = {}
+    for mode in sampling_events(side):
+        for event in engines_sampling(side, mode):
+            engine = int(as_number(event.get("rank"), 0))
+            found.setdefault(engine, []).extend(_sampled(e, side, mode, event, told.setdefault(engine, set())))
+    return _of_engines(found)
+
+
+def _sampled(e: Evidence, side: Side, mode: str, event: dict[str, Any], told: set[str]) -> Iterator[Finding]:
+    """The same of one engine in one mode. `told`: what was found of it in another one, and is not said again."""
     infos = engine_infos(side, e.mode)
     engine = str(infos[0].get("engine")) if infos else "the engine"
-    told: set[str] = set()
     scenario = mapping(side.recording.scenario.get("sampling"))
-    for mode, event in sampling_events(side).items():
-        native, moves = mapping(event.get("native")), mapping(event.get("moves"))
-        asked, got = mapping(event.get("canonical")), sampling_given(side, mode)
-        for one in altered_sampling(side, mode):
-            if one.name in told:
-                continue
-            told.add(one.name)
-            dropped = one.name in moves and BY_NAME[one.name].native(engine) not in names(moves[one.name])
-            text = lost(one.name, engine, one.asked, one.given, native, dropped=dropped)
-            if one.leaked:
-                text = f"{one.name}: asked {one.asked!r}, left out, so that the model's generation_config.json says "
-                text += repr(one.given)
-            yield _finding(side, one.name, text, one.details | {"name": one.name}, cause=altered_key(one))
-        for key in asked:
-            argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
-            if key in told or key not in moves or not argument or argument in names(moves[key]):
-                continue
+    native, moves = mapping(event.get("native")), mapping(event.get("moves"))
+    asked, got = mapping(event.get("canonical")), {**mapping(event.get("canonical")), **mapping(event.get("given"))}
+    for one in altered(side, mode, event):
+        if one.name in told:
+            continue
+        told.add(one.name)
+        dropped = one.name in moves and BY_NAME[one.name].native(engine) not in names(moves[one.name])
+        text = lost(one.name, engine, one.asked, one.given, native, dropped=dropped)
+        if one.leaked:
+            text = f"{one.name}: asked {one.asked!r}, left out, so that the model's generation_config.json says "
+            text += repr(one.given)
+        yield _finding(side, one.name, text, one.details | {"name": one.name}, cause=altered_key(one))
+    for key in asked:
+        argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
+        if key in told or key not in moves or not argument or argument in names(moves[key]):
+            continue
+        told.add(key)
+        text = lost(key, engine, asked[key], got.get(key), native, dropped=True) + "; it is what was asked here"
+        yield _finding(side, key, text, {"name": key, "asked": asked[key]}, "info", cause=sampling_key(key))
+    for key, what in mapping(event.get("unlike")).items():
+        names_of = apart(key)
+        cause = JOINT if names_of == ("top_k", "top_p") else sampling_key(names_of[0])
+        yield _finding(side, key, f"{key} in {title(engine)}: {what}", {"name": key, "mode": mode}, cause=cause)
+    for key, (a, b) in (differences(scenario, asked) if scenario else {}).items():
+        if a is not None and key not in told and not (mode == "native" and _of_both(e, mode, key, b)):
+            text = f"{key}: asked {show(a)}, the {side.name}'s engine samples with {show(b)} ({mode})"
             told.add(key)
-            text = lost(key, engine, asked[key], got.get(key), native, dropped=True) + "; it is what was asked here"
-            yield _finding(side, key, text, {"name": key, "asked": asked[key]}, "info", cause=sampling_key(key))
-        for key, what in mapping(event.get("unlike")).items():
-            names_of = apart(key)
-            cause = JOINT if names_of == ("top_k", "top_p") else sampling_key(names_of[0])
-            yield _finding(side, key, f"{key} in {title(engine)}: {what}", {"name": key, "mode": mode}, cause=cause)
-        for key, (a, b) in (differences(scenario, asked) if scenario else {}).items():
-            if a is not None and key not in told and not (mode == "native" and _of_both(e, mode, key, b)):
-                text = f"{key}: asked {show(a)}, the {side.name}'s engine samples with {show(b)} ({mode})"
-                told.add(key)
-                yield _finding(side, key, text, {"name": key, "asked": a, "used": b}, cause=sampling_key(key))
+            yield _finding(side, key, text, {"name": key, "asked": a, "used": b}, cause=sampling_key(key))
 
 
 def _of_both(e: Evidence, mode: str, key: str, value: Any) -> bool:

@@ -44,8 +44,13 @@ def engine_given(info: dict[str, Any]) -> dict[str, Any]:
     return {name: argument.given(native) for name, argument in table.items() if argument.name in native}
 
 
+def engines_sampling(side: Side, mode: str) -> list[dict[str, Any]]:
+    """`sampling` events of a mode: one of each engine of the side."""
+    return [event for event in side.recording.all("sampling") if str(event.get("mode")) == mode]
+
+
 def sampling_events(side: Side) -> dict[str, dict[str, Any]]:
-    """Mode -> `sampling` event."""
+    """Mode -> `sampling` event, of the last engine of several."""
     return {str(event.get("mode")): event for event in side.recording.all("sampling")}
 
 
@@ -94,8 +99,13 @@ def follows_from(event: dict[str, Any]) -> dict[str, str]:
 
 
 def altered_sampling(side: Side, mode: str) -> Iterator[Altered]:
-    """Every sampling parameter that the mapping of this side changed on its way to the engine."""
-    event = mapping(sampling_events(side).get(mode))
+    """Every sampling parameter that the mapping of this side changed on its way to an engine."""
+    for event in engines_sampling(side, mode):
+        yield from altered(side, mode, event)
+
+
+def altered(side: Side, mode: str, event: dict[str, Any]) -> Iterator[Altered]:
+    """The same of one engine, by its `sampling` event."""
     told, follows, undone = mapping(event.get("given")), mapping(event.get("moves")), follows_from(event)
     infos = engine_infos(side, mode)
     leaked = mapping(mapping(infos[0].get("resolved")).get("default_sampling")) if infos else {}

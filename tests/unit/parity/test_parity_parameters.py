@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from cause_keys import key, of
-from recordings import Recording, causes, check, jagged, make, pair, put, scenario
+from recordings import Log, Recording, causes, check, jagged, make, pair, put, scenario
 
 from harness.parity.checks import parameter_maps
 from reports.model import Finding, Verdict
@@ -203,3 +204,43 @@ def test_effects_are_measured_again_when_the_causes_change() -> None:
     assert one == "none measured: without STOP(ignore_eos) nothing differs beyond the floor"
     assert other == "x" and "named cause" in cause
     assert "not separated" in parameter_maps.measured(findings, [stop, rest])[0].effect
+
+
+def _second_engine(run: Recording) -> Log:
+    """Another engine that was asked, given and resolved what the first one was."""
+    log = Log("rollout", run.logs["rollout"].pid - 50)
+    kinds = ("open", "engine_info", "sampling")
+    log.events = [(kind, copy.deepcopy(fields)) for kind, fields in run.logs["rollout"].events if kind in kinds]
+    log.events[0][1].update(pid=log.pid, rank=1)
+    run.logs["another"] = log
+    return log
+
+
+def _event(log: Log, kind: str) -> dict[str, Any]:
+    return next(fields for known, fields in log.events if known == kind)
+
+
+def test_each_of_several_engines_is_held_against_what_was_asked(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    for run in (baseline, candidate):
+        mapped(run, {}, engine="vllm")
+        for event in run.events("engine_info"):
+            event["resolved"]["end_ids"] = [2]
+        log = _second_engine(run)
+    info, sampling = _event(log, "engine_info"), _event(log, "sampling")
+    verdict = put(tmp_path / "alike", baseline, candidate)
+    assert check(verdict, "engine-parameter-map").state == "ruled out"
+    assert not named(verdict, "CONFIG(max_model_len)")
+    info["given"] = {**info["given"], "max_model_len": 80}
+    info["resolved"] = {**info["resolved"], "max_model_len": 80, "end_ids": [7]}
+    sampling["given"] = {**sampling["given"], "top_k": 5}
+    verdict = put(tmp_path / "one", baseline, candidate)
+    (context,) = named(verdict, "CONFIG(max_model_len)")
+    assert context.summary.startswith("engine 1 of 2: ") and context.details["engines"] == [1]
+    (top_k,) = named(verdict, "SAMPLING_PARAM(top_k)")
+    assert top_k.summary.startswith("engine 1 of 2: ") and top_k.where == "candidate"
+    (ends,) = named(verdict, "STOP(other end set)")
+    assert "end at [2] in the baseline, [2] and [7] in the candidate" in ends.summary
+    del info["resolved"]
+    found = check(put(tmp_path / "silent", baseline, candidate), "engine-parameter-map")
+    assert found.state == "not tested" and "no resolved engine parameters of engine 1" in found.evidence
