@@ -41,11 +41,11 @@ def load(scenario: str, overrides: Iterable[str] = (), **top_level: Any) -> Scen
 
 
 def changed(scenario: Scenario, overrides: Iterable[str]) -> Scenario:
-    """`scenario` with overrides: how one side of a comparison is made to differ on purpose."""
+    """`scenario` with overrides: how the candidate of a comparison is made to differ on purpose."""
     data = scenario.to_json()
     for override in overrides:
         _apply(data, override)
-    return validate(data, where="override")
+    return validate(data, where="candidate")
 
 
 def overrides(settings: list[str], model: str, prompts: str) -> list[str]:

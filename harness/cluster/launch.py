@@ -186,10 +186,7 @@ class Cluster:
         if cpus > total + ROUNDS:
             say(f"waiting for nodes: the run asks for {asked}, and the cluster has {total:g} cores")
         labels = [Placement.label(place) for place in places]
-        placed = [
-            bundle | ({place: SHARE} if place and not label else {})
-            for bundle, place, label in zip(bundles, places, labels, strict=True)
-        ]
+        placed = [placed_at(bundle, place) for bundle, place in zip(bundles, places, strict=True)]
         selected = {"bundle_label_selector": labels} if any(labels) else {}
         self._placement = placement_group(placed, strategy="PACK", **selected)
         try:
@@ -217,9 +214,10 @@ class Cluster:
         hosts = sorted({str(node["NodeManagerHostname"]) for node in suitable})
         if not hosts:
             there = sorted(one for one in set().union(*offers) if not one.startswith(("node:__", "ray.io/node-id=")))
+            here = ", and --address HOST:PORT here: no node joins the cluster of this run" if self._ours else ""
             raise LaunchFailed(
                 f"no node of the cluster {what} that placement asks for; there are {', '.join(there) or 'none'}",
-                fix=f"ray start --address HOST:PORT {option}   # on the node",
+                fix=f"ray start --address HOST:PORT {option}   # on the node{here}",
             )
         return hosts
 
@@ -319,6 +317,12 @@ class Cluster:
     def _end_processes(self) -> None:
         mine = [pid for pid in descendants(os.getpid()) if pid != os.getpid() and pid not in self._before]
         end(mine)
+
+
+def placed_at(bundle: dict[str, float], place: str) -> dict[str, float]:
+    """The bundle with its share of the resource that a placement names; what it asks for itself it has already, such as
+    CPU. A label is no resource."""
+    return bundle if not place or Placement.label(place) else {place: SHARE} | bundle
 
 
 @contextlib.contextmanager

@@ -263,11 +263,12 @@ def test_learner_and_engines_on_two_hosts_are_equivalent(
 
 
 @pytest.mark.night
+@pytest.mark.parametrize(("pair", "steps"), [(("hf", "hf"), 2), (("vllm", "sglang"), 8)])
 def test_learner_and_the_engine_of_each_side_on_three_hosts_are_equivalent(
-    tmp_path: Path,
+    tmp_path: Path, pair: tuple[str, str], steps: int
 ) -> None:
     with lab.laboratory(3) as three, ray_cluster(three, tmp_path) as address:
-        compared = Comparison(three, tmp_path, address, candidate="candidate")
+        compared = Comparison(three, tmp_path, address, candidate="candidate", pair=pair, steps=steps)
         verdict = compared.verdict()
     assert verdict["verdict"] == "EQUIVALENT", verdict["reason"]
     [told] = [one for one in verdict["parity"]["checks"] if one["name"] == "placement"]

@@ -7,6 +7,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.engines import engines
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.lifecycle import Lifecycle
+from harness.parity.facts.parameters import on_cpu
 from reports.text import counted
 
 NAME = "lifecycle"
@@ -20,7 +21,7 @@ def _applies(e: Evidence) -> bool:
 def lifecycle(e: Evidence) -> Outcome:
     """Whether an engine slept while the learner trained, was awake for each sync and each draw, and what it freed."""
     kinds = tuple(kind for side in e.sides if (kind := Kind.LIFECYCLE.of(side.name)) in e.first)
-    told = {side.name: _told(side.lifecycle) for side in e.sides if side.lifecycle is not None}
+    told = {side.name: _told(side.lifecycle, on_cpu(side, e.mode)) for side in e.sides if side.lifecycle is not None}
     if kinds:
         place = e.earliest(*kinds)
         assert place is not None
@@ -37,8 +38,11 @@ def _unseen(side: Side) -> bool:
     return side.lifecycle is not None and side.lifecycle.engines < engines(side)
 
 
-def _told(one: Lifecycle) -> str:
-    freed = "nothing, on this device" if not one.freed else f"{one.freed / (1 << 20):,.0f} MiB at most"
+def _told(one: Lifecycle, cpu: bool) -> str:
+    if one.freed is None and not cpu:
+        freed = "not recorded"
+    else:  # on a CPU no engine frees memory
+        freed = f"{one.freed / (1 << 20):,.0f} MiB at most" if one.freed else "nothing, on this device"
     several = f" of {counted(one.engines, 'engine')}" if one.engines > 1 else ""
     slept = f"asleep {counted(one.sleeps, 'time')}{several} at level {one.level}"
     return f"{slept}, awake for each sync and draw; freed: {freed}"

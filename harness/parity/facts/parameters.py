@@ -60,6 +60,12 @@ def sampling_given(side: Side, mode: str) -> dict[str, Any]:
     return {**mapping(event.get("canonical")), **mapping(event.get("given"))}
 
 
+def on_cpu(side: Side, mode: str) -> bool:
+    """Whether every engine says that it computes on a CPU."""
+    devices = {str(mapping(info.get("resolved")).get("device")) for info in engine_infos(side, mode)}
+    return devices == {"cpu"}
+
+
 def tf32_devices(side: Side, mode: str) -> set[str]:
     """The GPUs of engines that may multiply float32 in TF32 there: of all that do not say that it was forbidden."""
     infos = [mapping(info.get("resolved")) for info in engine_infos(side, mode)]

@@ -70,7 +70,7 @@ def check_machine(scenarios: Iterable[Scenario], address: str | None, say: Calla
         workers = engine.engines * engine.tensor_parallel
         if scenario.train and learner > cores:
             turns[f"the {learner} ranks of the learner (ppo.world_size) take turns at {counted(cores, 'core')}"] = None
-        if workers > cores:
+        if workers > cores >= engine.tensor_parallel:  # an engine of more ranks than cores is refused
             asked = "engine.engines x engine.tensor_parallel"
             turns[f"the {workers} ranks of the engines ({asked}) take turns at {counted(cores, 'core')}"] = None
     if turns:

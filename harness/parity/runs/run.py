@@ -7,7 +7,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from harness import config, envs
 from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
+from harness.errors import BadInput
 from harness.parity.runs import user_mapping
 from harness.parity.runs.command_line import command_line, scenario_word
 from harness.parity.runs.engines import cluster_for
@@ -53,12 +54,13 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
     }
     shared = options.shared()
     base, other, plants = _planted(shared, options.fault) if options.fault else (shared, shared, {})
-    other = config.changed(other, options.candidate_overrides)
-    check_pair(base, other)
-    preflight(base, baseline, maps["baseline"])
-    preflight(other, candidate, maps["candidate"])
-    check_machine((base, other), options.address, options.say)
-    with recording_in(options.out, f"parity-{baseline}-{candidate}") as folder:
+    with _option_of(options.candidate_overrides):
+        other = config.changed(other, options.candidate_overrides)
+        check_pair(base, other)
+        preflight(base, baseline, maps["baseline"])
+        preflight(other, candidate, maps["candidate"])
+        check_machine((base, other), options.address, options.say)
+    with _option_of(options.candidate_overrides), recording_in(options.out, f"parity-{baseline}-{candidate}") as folder:
         left, right = (
             Side(
                 name,
@@ -83,6 +85,18 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
         compacted(left.run_dir, right.run_dir)
     figures["total_s"] = round(time.monotonic() - started, 1)
     return written(dataclasses.replace(verdict, figures=verdict.figures | figures, reproduce=reproduce), folder)
+
+
+@contextlib.contextmanager
+def _option_of(candidate_overrides: Iterable[str]) -> Iterator[None]:
+    """An error whose fix is a setting of the candidate alone names the option that sets it there."""
+    try:
+        yield
+    except BadInput as error:
+        keys = {override.partition("=")[0] for override in candidate_overrides}
+        if error.fix and error.fix.removeprefix("--set ").partition("=")[0] in keys:
+            error.fix = "--candidate-set " + error.fix.removeprefix("--set ")
+        raise
 
 
 def run_scenario(

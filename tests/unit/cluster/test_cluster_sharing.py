@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness import envs
 from harness.cluster.experiment import Experiment
-from harness.cluster.launch import LaunchFailed
+from harness.cluster.launch import LaunchFailed, placed_at
 from harness.cluster.sharing import check_memory, shares
 from harness.cluster.side import Side
 from scenarios.engines import registry
@@ -109,3 +109,12 @@ def test_engines_that_share_a_gpu_start_one_after_another(tmp_path: Path) -> Non
         experiment._sessions["run"] = Local(Starting)
         experiment.begin_native(side, "policy")
         assert waited == expected
+
+
+@pytest.mark.parametrize(("place", "expected"), [
+    ("", {"CPU": 0.1, "GPU": 1.0}), ("role=engine", {"CPU": 0.1, "GPU": 1.0}),
+    ("engines", {"CPU": 0.1, "GPU": 1.0, "engines": 0.001}),
+    ("CPU", {"CPU": 0.1, "GPU": 1.0}), ("GPU", {"CPU": 0.1, "GPU": 1.0}),
+])  # fmt: skip
+def test_a_placement_takes_nothing_of_what_a_process_asks_for(place: str, expected: dict[str, float]) -> None:
+    assert placed_at({"CPU": 0.1, "GPU": 1.0}, place) == expected

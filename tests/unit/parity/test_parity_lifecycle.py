@@ -42,12 +42,30 @@ def run(side: str, level: int, change: Any = None) -> Recording:
     return made
 
 
-def test_sound_sleep_is_ruled_out_and_what_it_freed_is_said(tmp_path: Path) -> None:
-    verdict = put(tmp_path, run("baseline", 2), run("candidate", 2))
+@pytest.mark.parametrize(
+    ("device", "freed", "said"),
+    [
+        ("cpu", None, "freed: nothing, on this device"),
+        ("cuda", None, "freed: not recorded"),
+        ("cuda", 0, "freed: nothing, on this device"),
+        ("cuda", 3 << 20, "freed: 3 MiB at most"),
+    ],
+)
+def test_sound_sleep_is_ruled_out_and_what_it_freed_is_said(
+    tmp_path: Path, device: str, freed: int | None, said: str
+) -> None:
+    runs = [run(side, 2) for side in ("baseline", "candidate")]
+    for one in runs:
+        for event in one.events("engine_info"):
+            event["resolved"] |= {"device": device, "tf32": False}
+        for call in one.events("call"):
+            if call["name"] == "sleep" and freed is not None:
+                call["freed"] = freed
+    verdict = put(tmp_path, *runs)
     assert verdict.verdict == "EQUIVALENT", verdict.reason
     shown = check(verdict, "lifecycle")
     assert shown.state == "ruled out" and "asleep 4 times at level 2" in shown.evidence
-    assert "nothing, on this device" in shown.evidence
+    assert said in shown.evidence
 
 
 @pytest.mark.slow

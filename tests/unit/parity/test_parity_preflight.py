@@ -178,3 +178,12 @@ def test_ranks_that_take_turns_at_the_cores_are_told_in_one_line(monkeypatch: py
     ]
     check_machine([ranks(3)], "10.0.0.1:6379", said.append)
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("option", ["overrides", "candidate_overrides"])
+def test_the_fix_of_a_setting_names_the_option_that_set_it(option: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        run.run_parity("hf", "hf", **{option: ["engine.engines=0"]})
+    said = "--set engine.engines=1" if option == "overrides" else "--candidate-set engine.engines=1"
+    assert caught.value.fix == said
+    assert "override" not in caught.value.message
