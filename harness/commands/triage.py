@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from harness.commands.options import TokenFile
-from harness.commands.showing import format_option, show
+from harness.commands.showing import format_option, say, show
 
 
 def triage(
@@ -30,6 +30,15 @@ def triage(
         ),
     ] = "",
     token_file: TokenFile = "",
+    end: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="when the job hangs, tell this watch (harness watch --serve --on-stall end), which then ends its "
+            "command and exits with 86; may be repeated",
+            show_default=False,
+        ),
+    ] = None,
     format: Annotated[str, format_option("triage")] = "text",
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="also print coverage, figures and every finding")
@@ -38,4 +47,13 @@ def triage(
     """Say who is stuck in a job that stands still, who only waits, and why; or that the evidence is not enough."""
     from harness.triage.run import triage as run
 
-    show(run(what or [], out or None, token_file=token_file), format, verbose=verbose)
+    if end:
+        from harness.triage.remote import gather, token
+
+        gather.check(end)
+        secret = token.read(token_file)
+    verdict = run(what or [], out or None, token_file=token_file)
+    if end and verdict.verdict == "HUNG":
+        for url, why in gather.end(end, secret).items():
+            say(f"{url} was not told that the job hangs: {why}")
+    show(verdict, format, verbose=verbose)

@@ -172,15 +172,15 @@ judge() ( # FOLDER EVIDENCE...
     harness triage --out "$1" "${{@:2}}" > "$1/verdict.txt"
 )
 
-look_together() {{ # at the job on all nodes at one time; its exit code is 1 where it hangs
+look_together() {{ # FOLDER: at the job on all nodes at one time; its exit code is 1 where it hangs
     export LOOK="$HARNESS_OUT/$1"
     mkdir -p "$LOOK"
     look_everywhere
     judge "$LOOK" "$LOOK"/*/
 }}
 
-hangs() {{
-    look_together "look-$1"
+hangs() {{ # NUMBER [OPTION...]: of the look
+    look_together "look-$1" "${{@:2}}"
     [ $? = 1 ] && [ -e "$HARNESS_OUT/look-$1/verdict.json" ]
 }}
 
@@ -206,7 +206,7 @@ end_across_nodes() {{ # a hang whose culprit is on another node; it is told twic
         seen=$(echo "$HARNESS_OUT"/*/evidence/*/verdict.json)
         [ "$seen" = "$looked" ] && continue
         looked=$seen number=$((number + 2))
-        if hangs $((number - 1)) && pause {stall_s} && hangs "$number"; then
+        if hangs $((number - 1)) && pause {stall_s} && hangs "$number" ${{TELL:-}}; then
             cat "$HARNESS_OUT/look-$number/verdict.txt" >&2
             kill -USR2 $$
             return

@@ -1,12 +1,14 @@
 """The head of a script that runs once on each node, where nothing else reaches all nodes.
 
 Nodes that share a folder meet there: none starts before the doctor has passed on all of them, and they are looked at
-together. Nodes that do not are looked at each by itself.
+together. Nodes that do not are looked at together where each knows the addresses of all: each watch serves its
+evidence, the first node asks for it, and tells the others' watches when the job hangs.
 """
 
 from __future__ import annotations
 
 import shlex
+import textwrap
 from typing import Annotated
 
 import typer
@@ -20,7 +22,8 @@ Shared = Annotated[
     str,
     typer.Option(
         help="a directory that all nodes can write: no node starts before harness doctor has passed on all, and "
-        "a hang across nodes is found; default: each node keeps its evidence where its script runs"
+        "all are looked at together; default: each node keeps its evidence where its script runs, and gives it to the "
+        "first one where all addresses and a token are known"
     ),
 ]
 Ray = Annotated[
@@ -57,18 +60,60 @@ def refuse_relative(option: str, folder: str, fix: str = "/SHARED") -> None:
         raise BadInput(f"{option} {folder} is not the same on every node", fix=f"{option} {fix}")
 
 
-def head(variables: str, *, nodes: int, shared: str, early: int, limit: float, ray: str | None = None) -> str:
-    """`variables`: lines of shell that set NODES, NODE_RANK, RUN_ID and what the command needs besides; they may
-    refuse. `ray`: the line of shell before Ray is started; None: it is not, and the command runs on every node."""
-    after = f"{limit - early:.0f}" if limit else ""
-    start = "start() { job; }\n" if ray is None else f"{on_ray(ray)}start() {{ ray_node; }}\n"
-    return variables + _HEAD.format(nodes=nodes, shared=shlex.quote(shared), after=after) + start
+def script(
+    job: _job.Job, variables: str, *, nodes: int, shared: str, limit: float, ray: bool = False, **words: str
+) -> str:
+    """The script of `job`. `variables`: lines of shell that set NODES, NODE_RANK, RUN_ID and what the command needs
+    besides, and NODE_ADDRS where the nodes' addresses are known; they may refuse. `ray`: the command runs on the first
+    node, in a Ray cluster of all. `words`: as `Job.script` takes them."""
+    after = f"{limit - job.early:.0f}" if limit else ""
+    start = f"{on_ray(job.setup)}start() {{ ray_node; }}\n" if ray else "start() { job; }\n"
+    watches = _WATCHES if (served := are_served(job, nodes, shared, ray)) else "WATCHES=\n"
+    head = variables + _HEAD.format(nodes=nodes, shared=shlex.quote(shared), after=after, watches=watches) + start
+    return job.script(head, watch=SERVE if served else "", **words)
+
+
+def are_served(job: _job.Job, nodes: int, shared: str, ray: bool = False) -> bool:
+    """Whether the watches serve their evidence. One node needs none of others, nodes that share a folder read it there,
+    and the first node of a Ray cluster sees all; harness record serves none."""
+    return nodes > 1 and not shared and not ray and not job.record
 
 
 def on_ray(setup: str) -> str:
     """Lines of shell that define `ray_node`: a node of a Ray cluster, and on the first node the job in it."""
     return f'{_RAY.replace("SETUP", _job.prepared(setup))}\nALL_NODES="\n{ALL_NODES}"\n'
 
+
+# Of harness watch, on nodes that share no folder. WATCHES: a line for each, its name and where its watch serves.
+SERVE = '${WATCHES:+--serve "$(address)" --serve-after 1s}'
+SERVED = """\
+at_ports() { # FIRST: of lines with a node's name and address. A port for each node: several may be one host
+    awk -v port="$1" '{ print $1, ($2 ~ /:/ ? "[" $2 "]" : $2) ":" port + NR - 1 }'
+}
+address() { awk -v node="$NODE" '$1 == node { print $2 }' <<< "$WATCHES"; }
+export -f address
+
+look_together() { # FOLDER [OPTION...]: every watch takes its evidence when it is asked for it
+    export LOOK="$HARNESS_OUT/$1"
+    mkdir -p "$LOOK"
+    judge "$LOOK" $(awk '{ print "http://" $2 }' <<< "$WATCHES") "${@:2}"
+}
+"""
+_WATCHES = f"""\
+WATCHES=
+if [ "${{NODE_ADDRS:-}}" ]; then
+    given=$(wc -w <<< "$NODE_ADDRS") port=$((${{WATCH_PORT:-7700}}))
+    [ "$given" -eq "$NODES" ] ||
+        refuse 2 "NODE_ADDRS has $given address(es), and the job $NODES nodes; fix: the address of each, in their order"
+
+{textwrap.indent(SERVED, "    ")}
+    export WATCHES
+    WATCHES=$(awk '{{ for (i = 1; i <= NF; i++) print "node-" n++, $i }}' <<< "$NODE_ADDRS" | at_ports "$port")
+    TELL=$(awk 'NR > 1 {{ print "--end http://" $2 }}' <<< "$WATCHES") # the first node is ended by its script
+else
+    echo "harness: NODE_ADDRS is not set: a hang whose culprit is on another node will not be ended" >&2
+fi
+"""
 
 _HEAD = """
 [[ "$NODES" = {nodes} && "$NODE_RANK" =~ ^[0-9]+$ && "$NODE_RANK" -lt {nodes} ]] ||
@@ -77,7 +122,7 @@ _HEAD = """
 SHARED={shared}
 export NODE="node-$NODE_RANK" HARNESS_OUT="${{SHARED:-$PWD}}/harness-$RUN_ID"
 [ "$NODES" = 1 ] && SHARED=
-mkdir -p "$HARNESS_OUT" || refuse 2 "$HARNESS_OUT cannot be written; fix: a folder of your own"
+{watches}mkdir -p "$HARNESS_OUT" || refuse 2 "$HARNESS_OUT cannot be written; fix: a folder of your own"
 OUT=$HARNESS_OUT
 for ((again = 1; ${{RECOVERS:-0}}; again++)); do # a job that its scheduler starts again under the same name
     [ -e "$HARNESS_OUT/doctor-$NODE.txt" ] || break
@@ -136,11 +181,11 @@ limit() {{
     trap 'kill $sleeper 2> /dev/null; exit' TERM
     [ "{after}" ] && pause "{after}" && kill -USR1 $$
 }}
-if [ -z "$SHARED" ] || [ "$NODE_RANK" = 0 ]; then
+if [ -z "$SHARED$WATCHES" ] || [ "$NODE_RANK" = 0 ]; then
     limit &
     answering="$answering $!"
 fi
-[ "$SHARED" ] && [ "$NODE_RANK" = 0 ] || end_across_nodes() {{ :; }}
+[ "$SHARED$WATCHES" ] && [ "$NODE_RANK" = 0 ] || end_across_nodes() {{ :; }}
 
 trap '[ "${{step:-}}" ] || exit 143; kill -TERM "$step" 2> /dev/null' TERM INT HUP
 trap 'kill $answering 2> /dev/null' EXIT # until the job starts

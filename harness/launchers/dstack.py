@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from harness.launchers import _job, _manifest, _node
+from harness.triage.remote import token
 
 CHECKED = "dstack 0.22.5"
 
@@ -39,22 +41,33 @@ def command(
     _node.refuse_relative("--shared", shared)
     job = _job.Job(words, stall, setup, doctor, early, record, name, variables)
     limit = _node.limit_s(time, early)
-    head = _node.head(_VARIABLES, nodes=nodes, shared=shared, early=early, limit=limit, ray=setup if ray else None)
-    own, script = _manifest.load(base), f"{job.title}.dstack.sh"
+    own, file = _manifest.load(base), f"{job.title}.dstack.sh"
     task = {
         **own,
         "type": "task",
         **({"nodes": nodes} if nodes > 1 else {}),
-        "files": [*_manifest.part(own, "files", list, base), f"./{script}:/tmp/{script}"],
-        "commands": [f"bash /tmp/{script}"],
+        "files": [*_manifest.part(own, "files", list, base), f"./{file}:/tmp/{file}"],
+        "commands": [f"bash /tmp/{file}"],
         **({"max_duration": f"{limit:.0f}s"} if limit else {}),
     }
-    files = {script: job.script(head), f"{job.title}.dstack.yml": _manifest.text(task, CHECKED)}
-    write(files, out, _job.command_line(context))
+    if _node.are_served(job, nodes, shared, ray):
+        task["env"] = _with_token(own, base)
+    script = _node.script(job, _VARIABLES, nodes=nodes, shared=shared, limit=limit, ray=ray)
+    write({file: script, f"{job.title}.dstack.yml": _manifest.text(task, CHECKED)}, out, _job.command_line(context))
+
+
+def _with_token(own: dict[str, Any], base: Path | None) -> list[str]:
+    """The variables of the task; one without a value is that of the shell in which dstack runs."""
+    given = own.get("env")
+    if isinstance(given, dict):
+        given = [f"{name}={value}" for name, value in given.items()]
+    env: list[str] = _manifest.part({"env": given}, "env", list, base)
+    return env if token.VARIABLE in {name.partition("=")[0] for name in env} else [*env, token.VARIABLE]
 
 
 _VARIABLES = """\
 [ "${DSTACK_RUN_NAME:-}" ] || refuse 2 "no dstack runs this script; fix: dstack apply -f ${0%.sh}.yml"
 NODES=${DSTACK_NODES_NUM:-1} NODE_RANK=${DSTACK_NODE_RANK:-0} RUN_ID=$DSTACK_RUN_NAME RECOVERS=1
+NODE_ADDRS=${DSTACK_NODES_IPS:-}
 export NODE_RANK MASTER_ADDR=${DSTACK_MASTER_NODE_IP:-127.0.0.1} MASTER_PORT=${MASTER_PORT:-29500}
 """

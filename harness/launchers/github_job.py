@@ -46,7 +46,6 @@ def command(
 
     asked = _job.Job(words, stall, setup, doctor, early, record, name)
     limit = _node.limit_s(time, early)
-    head = _node.head(_VARIABLES, nodes=1, shared="", early=early, limit=limit)
     title, script = asked.title, f"{asked.title}.github-job.sh"
     minutes = math.ceil(limit / 60)
     steps = [
@@ -57,7 +56,8 @@ def command(
     ]
     events = {"workflow_dispatch": None, **dict.fromkeys(on or ())} | ({"schedule": [{"cron": at}]} if at else {})
     workflow = github.workflow(title, events, {"job": github.job(runner, steps, minutes + 10)})
-    files = {script: asked.script(head), f"{title}.yml": _manifest.text(workflow)}
+    text = _node.script(asked, _VARIABLES, nodes=1, shared="", limit=limit)
+    files = {script: text, f"{title}.yml": _manifest.text(workflow)}
     write(files, out, _job.command_line(context))
 
 

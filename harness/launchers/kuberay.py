@@ -51,7 +51,6 @@ def command(
     job = _job.Job(words, stall, setup, doctor, early, record, name)
     limit = _node.limit_s(time, early)
     results = RESULTS if claim else "/tmp"
-    head = _node.head(_VARIABLES, nodes=1, shared=results, early=early, limit=limit)
     title = re.sub(r"[^a-z0-9]+", "-", job.title.lower()).strip("-")[:40].strip("-") or "job"
     own = _manifest.load(base)
     spec = _manifest.part(own, "spec", dict, base)
@@ -72,7 +71,7 @@ def command(
             "rayClusterSpec": cluster,
         },
     }
-    script = job.script(head, doctor=_node.IN_A_RAY_JOB)
+    script = _node.script(job, _VARIABLES, nodes=1, shared=results, limit=limit, doctor=_node.IN_A_RAY_JOB)
     place = {key: metadata[key] for key in ("namespace",) if key in metadata}
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": title, **place}, "data": {"job.sh": script}}
     text = _manifest.text(manifest, CHECKED) + "---\n" + _manifest.text(config)

@@ -54,8 +54,9 @@ def command(
     file = f"{job.title}.ray-job.sh"
     to = shlex.quote(address) if address else '"${RAY_API_SERVER_ADDRESS:-http://127.0.0.1:8265}"'
     submitting = _SUBMIT.format(address=to, submit=shlex.join(submit or ()), file=file)
-    head = _node.head(submitting, nodes=1, shared=results, early=early, limit=_node.limit_s(time, early))
-    write({file: job.script(head, doctor=_node.IN_A_RAY_JOB)}, out, _job.command_line(context))
+    limit = _node.limit_s(time, early)
+    script = _node.script(job, submitting, nodes=1, shared=results, limit=limit, doctor=_node.IN_A_RAY_JOB)
+    write({file: script}, out, _job.command_line(context))
 
 
 _SUBMIT = """\

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from harness.launchers import _job, _manifest, _node
+from harness.triage.remote import token
 
 CHECKED = "skypilot 0.14.1"
 
@@ -43,8 +44,7 @@ def command(
     _node.refuse_relative("--shared", shared)
     job = _job.Job(words, stall, setup, doctor, early, record, name, variables)
     limit = _node.limit_s(time, early)
-    head = _node.head(_VARIABLES, nodes=nodes, shared=shared, early=early, limit=limit, ray=setup if ray else None)
-    own, script = _manifest.load(base), f"{job.title}.skypilot.sh"
+    own, file = _manifest.load(base), f"{job.title}.skypilot.sh"
     resources = _manifest.part(own, "resources", dict, base)
     if autostop:
         resources["autostop"] = {"idle_minutes": autostop}
@@ -53,11 +53,23 @@ def command(
         **own,
         "num_nodes": nodes,
         **({"resources": resources} if resources else {}),
-        "file_mounts": {**_manifest.part(own, "file_mounts", dict, base), f"~/{script}": f"./{script}"},
-        "run": f"bash ~/{script}\n",
+        "file_mounts": {**_manifest.part(own, "file_mounts", dict, base), f"~/{file}": f"./{file}"},
+        "run": f"bash ~/{file}\n",
     }
-    files = {script: job.script(head), f"{job.title}.skypilot.yaml": _manifest.text(task, CHECKED)}
-    write(files, out, _job.command_line(context))
+    if _node.are_served(job, nodes, shared, ray):
+        task["secrets"] = _with_token(own, base)
+    script = _node.script(job, _VARIABLES, nodes=nodes, shared=shared, limit=limit, ray=ray)
+    write({file: script, f"{job.title}.skypilot.yaml": _manifest.text(task, CHECKED)}, out, _job.command_line(context))
+
+
+def _with_token(own: dict[str, Any], base: Path | None) -> dict[str, Any]:
+    """The secrets of the task; one without a value is that of `sky launch --secret`."""
+    given = own.get("secrets")
+    if isinstance(given, list):
+        given = dict.fromkeys(given)
+    secrets: dict[str, Any] = _manifest.part({"secrets": given}, "secrets", dict, base)
+    named = {**secrets, **_manifest.part(own, "envs", dict, base)}
+    return secrets if token.VARIABLE in named else {**secrets, token.VARIABLE: None}
 
 
 # Ray of a job has a port that is not SkyPilot's own, 6380.
@@ -65,5 +77,6 @@ _VARIABLES = """\
 [ "${SKYPILOT_TASK_ID:-}" ] || refuse 2 "no SkyPilot runs this script; fix: sky launch ${0%.sh}.yaml"
 NODES=${SKYPILOT_NUM_NODES:-1} NODE_RANK=${SKYPILOT_NODE_RANK:-0} RUN_ID=${SKYPILOT_TASK_ID//[^A-Za-z0-9_.-]/-}
 RECOVERS=1
+NODE_ADDRS=${SKYPILOT_NODE_IPS:-}
 export NODE_RANK MASTER_ADDR=${SKYPILOT_NODE_IPS%%$'\\n'*} MASTER_PORT=${MASTER_PORT:-29500}
 """

@@ -65,9 +65,9 @@ def command(
     start = f"{_node.on_ray(setup)}{_RAY.replace('SETUP', _job.prepared(setup))}" if ray else _ON_EVERY_NODE
     head = _HEAD.replace("FOLDER", shlex.quote(local) if local else '"$SLURM_SUBMIT_DIR"') + start
     script = job.script(
-        head + (_SERVED if served else ""),
+        head + (f"{_node.SERVED}{_WATCHES}" if served else ""),
         directives="\n".join(f"#SBATCH {option}" for option in options),
-        watch='--serve "$(address)" --serve-after 1s' if served else "",
+        watch=_node.SERVE if served else "",
     )
     write({f"{job.title}.sbatch": script}, out, _job.command_line(context))
 
@@ -125,23 +125,13 @@ _ON_EVERY_NODE = """\
 start() { on_every_node job; }
 look_everywhere() { on_every_node look --time=10; } # minutes: a node that does not answer holds up no verdict for ever
 """
-# A port for each node, below that of torchrun: several nodes may be one host.
-_SERVED = """\
+# Ports below that of torchrun.
+_WATCHES = """\
 export RLHF_HARNESS_TOKEN WATCHES
 RLHF_HARNESS_TOKEN=$(head -c 32 /dev/urandom | base64)
 WATCHES=$(scontrol show node --oneliner "$SLURM_JOB_NODELIST" | grep -oE '(NodeName|NodeAddr)=[^ ]+' |
-    awk -F= -v port=$((12000 + 16 * SLURM_JOB_ID % 8000)) \\
-        '$1 == "NodeName" { name = $2 }
-        $1 == "NodeAddr" { print name, ($2 ~ /:/ ? "[" $2 "]" : $2) ":" port + node++ }')
-
-address() { awk -v node="$NODE" '$1 == node { print $2 }' <<< "$WATCHES"; }
-export -f address
-
-look_together() { # every watch takes its evidence when it is asked for it
-    export LOOK="$HARNESS_OUT/$1"
-    mkdir -p "$LOOK"
-    judge "$LOOK" $(awk '{ print "http://" $2 }' <<< "$WATCHES")
-}
+    awk -F= '$1 == "NodeName" { name = $2 } $1 == "NodeAddr" { print name, $2 }' |
+    at_ports $((12000 + 16 * SLURM_JOB_ID % 8000)))
 """
 # The batch script runs on the first node, where the command does. Its watch and its looks see all nodes through Ray.
 # RAY_CPUS: left to itself, Ray counts the CPUs of the machine, not those of the allocation.

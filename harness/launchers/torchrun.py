@@ -32,7 +32,8 @@ def command(
 
     Before the start it runs harness doctor; it runs torchrun under harness watch and ends it when it hangs (exit code
     86); before the time limit, and on SIGUSR1, it takes evidence. With several nodes, NODE_RANK, MASTER_ADDR and
-    RUN_ID are asked of the environment.
+    RUN_ID are asked of the environment; nodes that share no folder are looked at together where it has NODE_ADDRS, the
+    addresses of all, and RLHF_HARNESS_TOKEN.
     """
     import shlex
 
@@ -54,14 +55,17 @@ def command(
         )
     torchrun = f"torchrun --nnodes {nodes} --nproc-per-node {shlex.quote(nproc_per_node)} {meeting} --no-python"
     variables = (_SEVERAL if nodes > 1 else _ALONE).format(nodes=nodes)
-    head = _node.head(variables, nodes=nodes, shared=shared, early=early, limit=_node.limit_s(time, early))
-    write({f"{job.title}.torchrun.sh": job.script(head, launcher=torchrun)}, out, _job.command_line(context))
+    limit = _node.limit_s(time, early)
+    script = _node.script(job, variables, nodes=nodes, shared=shared, limit=limit, launcher=torchrun)
+    write({f"{job.title}.torchrun.sh": script}, out, _job.command_line(context))
 
 
 _ALONE = """\
 NODES=1 NODE_RANK=${{NODE_RANK:-0}} RUN_ID=${{RUN_ID:-$(date +%Y%m%d-%H%M%S)-$$}}
 """
 _SEVERAL = """\
+NODE_ADDRS=${{NODE_ADDRS:-}}
+MASTER_ADDR=${{MASTER_ADDR:-${{NODE_ADDRS%%[[:space:]]*}}}}
 for variable in NODE_RANK MASTER_ADDR RUN_ID; do
     [ "${{!variable:-}}" ] ||
         refuse 2 "$variable is not set; fix: RUN_ID=first NODE_RANK=0 MASTER_ADDR=<node 0> bash $0   # on each node"

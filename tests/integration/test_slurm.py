@@ -3,7 +3,6 @@ evidence, and a node that will fail is told before the start."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
@@ -15,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import left_over
 
 from harness import cli
 from scenarios.ports import free_port
@@ -162,20 +162,6 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
                 daemon.terminate()
             for daemon in daemons:
                 daemon.wait(30)
-
-
-def left_over(folder: Path, after_s: float = 10.0) -> list[str]:
-    """Processes of the batch script of this folder that are alive so long after its end."""
-    by = time.monotonic() + after_s
-    while True:
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if (process / "cwd").samefile(folder):
-                    found.append((process / "cmdline").read_text().replace("\0", " "))
-        if not found or time.monotonic() > by:
-            return found
-        time.sleep(0.5)
 
 
 def submitted(folder: Path, environment: dict[str, str], *options: str, job: str, launch: str) -> tuple[int, str, Path]:

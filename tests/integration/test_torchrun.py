@@ -1,17 +1,24 @@
-"""The rendered torchrun script: the job's exit code, and a hang named and ended, on one node and across two."""
+"""The rendered torchrun script: the job's exit code, and a hang named and ended, on one node and across two.
+
+Nodes that share no folder are network namespaces (harness/planted/hangs/hosts.py).
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from waiting import left_over
 
 from harness import cli
+from harness.planted.hangs import hosts as lab
 from scenarios.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -80,3 +87,35 @@ def test_a_hang_across_nodes_that_share_a_folder_is_named_and_ended(tmp_path: Pa
         verdict = json.loads((kept / look / "verdict.json").read_text())
         assert verdict["verdict"] == "HUNG" and verdict["coverage"]["ranks"] == 2, verdict["reason"]
         assert [party["rank"] for party in verdict["triage"]["culprits"]] == [1]
+
+
+NAMES = lab.NAMES[:2]
+
+
+def on_hosts(root: Path, mode: str, *options: str) -> list[int]:
+    """Exit codes of a job of two hosts that know each other's addresses, each with a folder of its own."""
+    script = rendered(root, mode, "--nodes", "2", "--nproc-per-node", "1", *options)
+    addresses = " ".join(lab.ADDRESSES[: len(NAMES)])
+    given = {"RUN_ID": "x", "NODE_ADDRS": addresses, "RLHF_HARNESS_TOKEN": secrets.token_hex(16)}
+    nodes = []
+    with lab.laboratory() as hosts:
+        for host, name in enumerate(NAMES):
+            (root / name).mkdir()
+            shutil.copy(root / "job.py", root / name)
+            environ = {**given, "NODE_RANK": str(host)}
+            nodes.append(hosts.start(host, ["bash", str(script)], root / name / "log", **environ))
+        codes = [node.wait(180) for node in nodes]
+        assert not [left for name in NAMES for left in left_over(root / name)]
+    return codes
+
+
+@pytest.mark.skipif(bool(lab.why_not()), reason=lab.why_not() or "-")
+def test_a_hang_across_hosts_that_share_no_folder_is_named_and_ended_on_all(tmp_path: Path) -> None:
+    codes = on_hosts(tmp_path, "stops", "--stall", "3s")
+    first, second = ((tmp_path / name / "log").read_text() for name in NAMES)
+    assert codes == [86, 86], first + second
+    assert "rank 1 on hostb" in first and "the job hangs, by the evidence of all its nodes" in second, first + second
+    for look in ("look-1", "look-2"):
+        verdict = json.loads((tmp_path / NAMES[0] / "harness-x" / look / "verdict.json").read_text())
+        assert verdict["verdict"] == "HUNG" and verdict["coverage"]["ranks"] == 2, verdict["reason"]
+        assert [(party["rank"], party["host"]) for party in verdict["triage"]["culprits"]] == [(1, NAMES[1])]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 
 def until(condition: Callable[[], object], seconds: float = 600.0, what: Callable[[], str] = str) -> None:
@@ -12,3 +14,17 @@ def until(condition: Callable[[], object], seconds: float = 600.0, what: Callabl
     while not condition():
         assert time.monotonic() < end, f"not within {seconds:.0f} s: {what()}"
         time.sleep(0.05)
+
+
+def left_over(folder: Path, after_s: float = 10.0) -> list[str]:
+    """Processes in this folder that are alive so long after now."""
+    by = time.monotonic() + after_s
+    while True:
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (process / "cwd").samefile(folder):
+                    found.append((process / "cmdline").read_text().replace("\0", " "))
+        if not found or time.monotonic() > by:
+            return found
+        time.sleep(0.5)

@@ -1,17 +1,18 @@
-"""Asks the watches of a job's hosts for their evidence, all at once, each within a limit.
+"""Asks the watches of a job's hosts for their evidence, or tells them that it hangs; all at once, each in a limit.
 
 An answer counts when it is proven to be of a holder of the token, and is unpacked as a stranger's zip is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import re
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,26 @@ def gather(
     return Gathered(folders, silent)
 
 
+def end(urls: Sequence[str], token: bytes, *, limit_s: float = CONNECT_S) -> dict[str, str]:
+    """Tell all watches that their job hangs, so that each ends its command where it ends what hangs. URL -> why one
+    was not told."""
+    untold = {}
+    with ThreadPoolExecutor(min(AT_ONCE, len(urls))) as pool:
+        told = {url: pool.submit(_tell, url, token, limit_s) for url in urls}
+        for url, answer in told.items():
+            try:
+                answer.result()
+            except _NoAnswer as error:
+                untold[url] = str(error)
+    return untold
+
+
+def check(urls: Sequence[str]) -> None:
+    """Raises BadInput for what is no URL of a watch."""
+    for url in urls:
+        _named(url)
+
+
 def _named(url: str) -> str:
     """What the folder of a watch is called. Raises BadInput for what is no URL of one."""
     try:
@@ -98,7 +119,8 @@ def _ask(url: str, token: bytes, target: Path, connect_s: float, answer_s: float
     """The evidence of one watch, in the new folder `target`. Raises _NoAnswer."""
     file = target.with_name(f".{target.name}.zip")
     try:
-        _fetch(url, token, file, connect_s, answer_s)
+        with _connected(url, connect_s, answer_s) as connection:
+            _download(connection, token, file, time.monotonic() + DEADLINE_S)
         with UNPACKING:
             folder = archive.unpack(file)
         if not (folder / archive.INDEX).is_file():
@@ -111,13 +133,22 @@ def _ask(url: str, token: bytes, target: Path, connect_s: float, answer_s: float
     return target
 
 
-def _fetch(url: str, token: bytes, file: Path, connect_s: float, answer_s: float) -> None:
+def _tell(url: str, token: bytes, limit_s: float) -> None:
+    with _connected(url, limit_s, limit_s) as connection:
+        answer, _, _ = _answer(connection, "POST", tokens.END, token)
+        if answer.status != 200:
+            raise _NoAnswer("its watch leaves the command alone: it runs without --on-stall end")
+
+
+@contextlib.contextmanager
+def _connected(url: str, connect_s: float, answer_s: float) -> Iterator[http.client.HTTPConnection]:
+    """What goes wrong while it is used is raised as _NoAnswer."""
     parts, limit_s = urlsplit(url), connect_s
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=connect_s)
     try:
         connection.connect()
         connection.sock.settimeout(limit_s := answer_s)
-        _download(connection, token, file, time.monotonic() + DEADLINE_S)
+        yield connection
     except TimeoutError as error:
         raise _NoAnswer(f"no answer within {limit_s:g} s") from error
     except ConnectionRefusedError as error:
@@ -131,18 +162,7 @@ def _fetch(url: str, token: bytes, file: Path, connect_s: float, answer_s: float
 
 
 def _download(connection: http.client.HTTPConnection, token: bytes, file: Path, by: float) -> None:
-    connection.request("GET", tokens.PATH)
-    first = connection.getresponse()
-    scheme, _, theirs = first.headers.get("WWW-Authenticate", "").partition(" ")
-    if first.status != 401 or scheme != tokens.SCHEME or not tokens.is_nonce(theirs) or first.length != 0:
-        raise _NoAnswer("what answers is no watch")
-    first.read()
-    mine = tokens.nonce()
-    proof = tokens.asked(token, theirs, mine)
-    connection.request("GET", tokens.PATH, headers={"Authorization": f"{tokens.SCHEME} {mine} {proof}"})
-    answer = connection.getresponse()
-    if answer.status == 401:
-        raise _NoAnswer(_OTHER_TOKEN)
+    answer, theirs, mine = _answer(connection, "GET", tokens.PATH, token)
     if answer.status != 200:
         raise _NoAnswer("its watch has no evidence to give")
     size = int(answer.headers.get("Content-Length", ""))
@@ -156,3 +176,22 @@ def _download(connection: http.client.HTTPConnection, token: bytes, file: Path, 
         sink.seek(0)
         if not tokens.same(tokens.answered(token, theirs, mine, sink), answer.headers.get(tokens.PROOF, "")):
             raise _NoAnswer("its answer is damaged, or of somebody without the token")
+
+
+def _answer(
+    connection: http.client.HTTPConnection, method: str, path: str, token: bytes
+) -> tuple[http.client.HTTPResponse, str, str]:
+    """What a watch answers to one who has proven to hold the token, its nonce and ours."""
+    connection.request(method, path)
+    first = connection.getresponse()
+    scheme, _, theirs = first.headers.get("WWW-Authenticate", "").partition(" ")
+    if first.status != 401 or scheme != tokens.SCHEME or not tokens.is_nonce(theirs) or first.length != 0:
+        raise _NoAnswer("what answers is no watch")
+    first.read()
+    mine = tokens.nonce()
+    proof = tokens.asked(token, theirs, mine, path)
+    connection.request(method, path, headers={"Authorization": f"{tokens.SCHEME} {mine} {proof}"})
+    answer = connection.getresponse()
+    if answer.status == 401:
+        raise _NoAnswer(_OTHER_TOKEN)
+    return answer, theirs, mine

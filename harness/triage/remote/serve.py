@@ -1,4 +1,5 @@
-"""Serves the evidence of one watch to whoever holds the token: read only, a few at a time, beside the watch.
+"""Serves the evidence of one watch to whoever holds the token: a few at a time, beside the watch. Whoever holds it can
+also have the watch end its command, where that is what the watch does with a job that hangs; nothing else is changed.
 
 A connection is given a nonce, and asks again on the same connection with the proof; so no proof is good twice. Each
 look is taken when it is asked for, one at a time.
@@ -41,8 +42,8 @@ def place(text: str) -> tuple[str, int]:
 class Server:
     """Bound to its address from the beginning, so that one which is taken is told before a job is started.
 
-    `start` is given what takes evidence: into the folder that it is given, or it names where there is some. Raises
-    BadInput for an address that cannot be had.
+    `start` is given what takes evidence: into the folder that it is given, or it names where there is some; and what
+    has the command ended, None where it is left alone. Raises BadInput for an address that cannot be had.
     """
 
     def __init__(self, address: str, token: bytes) -> None:
@@ -59,8 +60,8 @@ class Server:
         self.url = f"http://{shown}:{self._http.server_address[1]}"
         self.local = host.startswith("127.") or host in ("localhost", "::1")
 
-    def start(self, take: Callable[[Path], Path]) -> None:
-        self._http.take, self._http.folder = take, Path(tempfile.mkdtemp(prefix="harness-served-"))
+    def start(self, take: Callable[[Path], Path], end: Callable[[], None] | None = None) -> None:
+        self._http.take, self._http.end, self._http.folder = take, end, Path(tempfile.mkdtemp(prefix="harness-served-"))
         leaving.then(self.close)
         threading.Thread(target=self._http.serve_forever, args=(ENDS_S,), name="harness serve", daemon=True).start()
 
@@ -80,6 +81,7 @@ class _Http(socketserver.ThreadingMixIn, http.server.HTTPServer):
         self.address_family = family
         self.token, self.looking = token, threading.Lock()
         self.take: Callable[[Path], Path] | None = None
+        self.end: Callable[[], None] | None = None
         self._free = threading.Semaphore(MOST)
         self.folder = Path()  # where answers are made, while there is `take`
         super().__init__(address[:2], _Handler)
@@ -113,11 +115,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path != tokens.PATH:
             return self._say(404)
-        theirs = self._asker()
-        if theirs is None:
-            self.nonce = tokens.nonce()
-            return self._say(401, f"{tokens.SCHEME} {self.nonce}")
-        mine, self.nonce = self.nonce, ""
+        mine, theirs = self._asker()
+        if not theirs:
+            return None
         with tempfile.TemporaryDirectory(dir=self.server.folder) as folder:
             try:
                 zipped = self._taken(Path(folder))
@@ -133,6 +133,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 body.seek(0)
                 shutil.copyfileobj(body, self.wfile)
 
+    def do_POST(self) -> None:
+        if self.path != tokens.END:
+            return self._say(404)
+        if not self._asker()[1]:
+            return None
+        end = self.server.end
+        if end is None:
+            return self._say(403)
+        end()
+        return self._say(200)
+
     def _taken(self, folder: Path) -> Path:
         with self.server.looking:
             take = self.server.take
@@ -140,12 +151,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 raise HarnessError("the watch has ended")
             return archive.pack(take(folder / "evidence"), folder / "evidence.zip")
 
-    def _asker(self) -> str | None:
-        """The nonce of one who has proven to hold the token; None of anybody else."""
+    def _asker(self) -> tuple[str, str]:
+        """Our nonce and that of one who has proven to hold the token; anybody else is given a nonce, and has none."""
         words = self.headers.get("Authorization", "").split()
-        if len(words) != 3 or words[0] != tokens.SCHEME or not tokens.is_nonce(words[1]) or not self.nonce:
-            return None
-        return words[1] if tokens.same(tokens.asked(self.server.token, self.nonce, words[1]), words[2]) else None
+        mine, self.nonce = self.nonce, ""
+        proves = len(words) == 3 and words[0] == tokens.SCHEME and tokens.is_nonce(words[1]) and mine != ""
+        if proves and tokens.same(tokens.asked(self.server.token, mine, words[1], self.path), words[2]):
+            return mine, words[1]
+        self.nonce = tokens.nonce()
+        self._say(401, f"{tokens.SCHEME} {self.nonce}")
+        return "", ""
 
     def _say(self, code: int, challenge: str = "") -> None:
         self.send_response(code)

@@ -13,6 +13,7 @@ from harness.errors import BadInput
 
 VARIABLE = "RLHF_HARNESS_TOKEN"
 PATH = "/evidence"  # of what is served
+END = "/end"  # where a watch is told that its job hangs
 SCHEME = "Harness"
 PROOF = "X-Harness-Proof"
 MIN_LENGTH, MAX_LENGTH = 16, 4096  # of a token: 16 hexadecimal digits are 64 bits
@@ -36,7 +37,7 @@ def read(file: str) -> bytes:
         if not token:
             raise BadInput(
                 "evidence is served and gathered with a token that the job's nodes share, and there is none",
-                fix=f"(umask 077; {_MADE})   # the same file on every node, with --token-file",
+                fix=f"(umask 077; {_MADE})   # the same on every node: --token-file FILE, or {VARIABLE}",
             )
     if not MIN_LENGTH <= len(token) <= MAX_LENGTH:
         raise BadInput(
@@ -55,9 +56,9 @@ def is_nonce(text: str) -> bool:
     return _NONCE.fullmatch(text) is not None
 
 
-def asked(token: bytes, theirs: str, mine: str) -> str:
-    """The proof of who asks. `theirs`: the nonce of who serves."""
-    return _proof(token, f"ask {theirs} {mine}".encode())
+def asked(token: bytes, theirs: str, mine: str, path: str = PATH) -> str:
+    """The proof of who asks for `path`. `theirs`: the nonce of who serves."""
+    return _proof(token, f"ask {path} {theirs} {mine}".encode())
 
 
 def answered(token: bytes, theirs: str, mine: str, body: BufferedIOBase) -> str:

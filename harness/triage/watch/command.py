@@ -13,10 +13,11 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -124,9 +125,10 @@ def watch(
                     code = _code(child.wait())
                 else:
                     dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=limits)
+                    follower = _Follower(child, dog, passed, on_stall, show)
                     if serving is not None:
-                        serving.server.start(dog.look)
-                    code = _Follower(child, dog, passed, on_stall, show).follow()
+                        serving.server.start(dog.look, follower.told.set if on_stall == "end" else None)
+                    code = follower.follow()
                     if serving is not None and dog.retention and child.poll() is not None:
                         serving.stay(dog.tell, passed)
         finally:
@@ -184,11 +186,16 @@ class _Follower:
     on_stall: OnStall
     show: Callable[[Stall], None]
     due_s: float = math.inf  # when a hang is looked at again
+    told: threading.Event = field(default_factory=threading.Event)  # that it hangs, by the evidence of all hosts
 
     def follow(self) -> int:
         """The command's exit code, or 86."""
         period_s = min(1.0, max(0.1, self.dog.stall_s / 10))
         while not _ended(self.child, period_s):
+            if self.told.is_set():
+                self.dog.tell("the job hangs, by the evidence of all its nodes: the command is ended")
+                self._end()
+                return STALLED
             again = time.monotonic() >= self.due_s
             try:
                 with self.passed.looking():
