@@ -172,15 +172,15 @@ judge() ( # FOLDER EVIDENCE...
     harness triage --out "$1" "${{@:2}}" > "$1/verdict.txt"
 )
 
-look_together() {{ # FOLDER: at the job on all nodes at one time; its exit code is 1 where it hangs
+look_together() {{ # at the job on all nodes at one time; its exit code is 1 where it hangs
     export LOOK="$HARNESS_OUT/$1"
     mkdir -p "$LOOK"
     look_everywhere
     judge "$LOOK" "$LOOK"/*/
 }}
 
-hangs() {{ # NUMBER [OPTION...]: of the look
-    look_together "look-$1" "${{@:2}}"
+hangs() {{
+    look_together "look-$1"
     [ $? = 1 ] && [ -e "$HARNESS_OUT/look-$1/verdict.json" ]
 }}
 
@@ -206,13 +206,15 @@ end_across_nodes() {{ # a hang whose culprit is on another node; it is told twic
         seen=$(echo "$HARNESS_OUT"/*/evidence/*/verdict.json)
         [ "$seen" = "$looked" ] && continue
         looked=$seen number=$((number + 2))
-        if hangs $((number - 1)) && pause {stall_s} && hangs "$number" ${{TELL:-}}; then
+        if hangs $((number - 1)) && pause {stall_s} && hangs "$number"; then
             cat "$HARNESS_OUT/look-$number/verdict.txt" >&2
             kill -USR2 $$
             return
         fi
     done
 }}
+
+tell_others() {{ :; }} # that the job hangs, where they do not learn it by themselves
 
 at_the_limit() {{
     echo "harness: the time limit is {early} s away; evidence is taken in $HARNESS_OUT" >&2
@@ -226,7 +228,7 @@ if ! first; then
     refuse 1 "the job was not started: see $HARNESS_OUT/doctor-*.txt"
 fi
 trap at_the_limit USR1
-trap 'trap "" USR1 USR2; echo "harness: the job hangs and is ended" >&2; code=86; exit 86' USR2
+trap 'trap "" USR1 USR2; echo "harness: the job hangs and is ended" >&2; code=86; tell_others; exit 86' USR2
 
 start &
 step=$!

@@ -93,10 +93,10 @@ at_ports() { # FIRST: of lines with a node's name and address. A port for each n
 address() { awk -v node="$NODE" '$1 == node { print $2 }' <<< "$WATCHES"; }
 export -f address
 
-look_together() { # FOLDER [OPTION...]: every watch takes its evidence when it is asked for it
+look_together() { # every watch takes its evidence when it is asked for it
     export LOOK="$HARNESS_OUT/$1"
     mkdir -p "$LOOK"
-    judge "$LOOK" $(awk '{ print "http://" $2 }' <<< "$WATCHES") "${@:2}"
+    judge "$LOOK" $(awk '{ print "http://" $2 }' <<< "$WATCHES")
 }
 """
 _WATCHES = f"""\
@@ -109,7 +109,13 @@ if [ "${{NODE_ADDRS:-}}" ]; then
 {textwrap.indent(SERVED, "    ")}
     export WATCHES
     WATCHES=$(awk '{{ for (i = 1; i <= NF; i++) print "node-" n++, $i }}' <<< "$NODE_ADDRS" | at_ports "$port")
-    TELL=$(awk 'NR > 1 {{ print "--end http://" $2 }}' <<< "$WATCHES") # the first node is ended by its script
+
+    tell_others() {{ # whose watches end with 86 then, also where their commands fail because this one ends
+        local looks
+        looks=$(ls -td "$HARNESS_OUT"/look-*/ 2> /dev/null) || return
+        mkdir -p "$HARNESS_OUT/told"
+        judge "$HARNESS_OUT/told" "${{looks%%$'\\n'*}}"*/ $(awk 'NR > 1 {{ print "--end http://" $2 }}' <<< "$WATCHES")
+    }}
 else
     echo "harness: NODE_ADDRS is not set: a hang whose culprit is on another node will not be ended" >&2
 fi

@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
+from harness.triage.remote import gather
 from harness.triage.remote.serve import Server
 from harness.triage.watch import Serving, Stall, Watchdog, watch
 from harness.triage.watch.observe import Stat, table
@@ -143,6 +146,28 @@ def test_a_job_that_is_not_hung_at_the_second_look_goes_on(tmp_path: Path, monke
     monkeypatch.setattr(Hung, "again", False)
     code, lines, there = ended(tmp_path, f"ready(); time.sleep(4); os.unlink({str(tmp_path / 'ready')!r}); sys.exit(5)")
     assert (code, there) == (5, {}) and set(lines) == {"at a second look it is not hung: the command goes on"}
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["goes on", "fails meanwhile"])
+def test_a_job_is_ended_whose_hang_the_evidence_of_all_hosts_shows(tmp_path: Path, fails: bool) -> None:
+    """Also where its command ends because another host's has."""
+    server = Server("0", b"a token of these nodes")
+
+    def tell() -> None:
+        until((tmp_path / "up").exists, 60)
+        assert gather.end([server.url], b"a token of these nodes") == {}
+        (tmp_path / "told").touch()
+
+    with ThreadPoolExecutor(1) as pool:
+        telling = pool.submit(tell)
+        up = f"open({str(tmp_path / 'up')!r}, 'w')\n"
+        failing = f"while not os.path.exists({str(tmp_path / 'told')!r}): time.sleep(0.01)\nsys.exit(1)\n"
+        code, lines, there = ended(
+            tmp_path, up + CHILDREN + (failing if fails else "sleep()"), serving=Serving(server, 0.0)
+        )
+        telling.result()
+    assert (code, there) == (86, {})
+    assert lines == ["the job hangs, by the evidence of all its nodes: the command is ended"]
 
 
 def test_a_bystander_is_left_alone(tmp_path: Path) -> None:

@@ -193,9 +193,7 @@ class _Follower:
         period_s = min(1.0, max(0.1, self.dog.stall_s / 10))
         while not _ended(self.child, period_s):
             if self.told.is_set():
-                self.dog.tell("the job hangs, by the evidence of all its nodes: the command is ended")
-                self._end()
-                return STALLED
+                break
             again = time.monotonic() >= self.due_s
             try:
                 with self.passed.looking():
@@ -214,6 +212,10 @@ class _Follower:
                 if self.on_stall == "end":
                     self._end()
                 return STALLED
+        if self.told.is_set() and self.child.poll() != 0:  # it may have failed since, where another node ended before
+            self.dog.tell("the job hangs, by the evidence of all its nodes: the command is ended")
+            self._end()
+            return STALLED
         return _code(self.child.returncode)
 
     def _decided(self, again: bool) -> bool:

@@ -17,10 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from harness import cli
 from harness.errors import BadInput, HarnessError
-from harness.triage import archive, directory
+from harness.triage import archive, directory, run
 from harness.triage.evidence import Evidence, Process
 from harness.triage.remote import gather, serve, token
+from reports.model import Verdict
 
 TOKEN, OTHER = b"a token of the job's nodes", b"a token of another job"
 EVIDENCE = Evidence("", "live", "2026-01-01T00:00:00+00:00", 0.0, processes=(Process("hostb", 7, rank=1),))
@@ -32,9 +34,9 @@ def taken(folder: Path) -> Path:
 
 
 @contextmanager
-def serving(take: Callable[[Path], Path] = taken) -> Iterator[str]:
+def serving(take: Callable[[Path], Path] = taken, end: Callable[[], None] | None = None) -> Iterator[str]:
     server = serve.Server("0", TOKEN)
-    server.start(take)
+    server.start(take, end)
     try:
         yield server.url
     finally:
@@ -111,6 +113,48 @@ def test_no_proof_is_good_twice() -> None:
         used: list[str] = []
         assert ask(url, lambda challenge: used.append(proven(challenge)) or used[0]) == [401, 200]
         assert ask(url, lambda challenge: used[0]) == [401, 401]
+
+
+def test_a_watch_that_ends_hangs_is_told_of_one_by_whoever_holds_the_token() -> None:
+    told: list[None] = []
+    with serving(end=lambda: told.append(None)) as url:
+        assert "it has another token" in gather.end([url], OTHER)[url] and not told
+        assert gather.end([url, "http://127.0.0.1:1"], TOKEN).keys() == {"http://127.0.0.1:1"} and len(told) == 1
+    with serving() as url:
+        assert "runs without --on-stall end" in gather.end([url], TOKEN)[url]
+
+
+def test_a_proof_for_evidence_ends_nothing() -> None:
+    told: list[None] = []
+    with serving(end=lambda: told.append(None)) as url:
+        connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
+        for path, code in ((token.PATH, 401), (token.END, 200)):
+            connection.request("POST", token.END)
+            first = connection.getresponse()
+            first.read()
+            theirs, mine = first.headers["WWW-Authenticate"].split()[1], token.nonce()
+            proof = token.asked(TOKEN, theirs, mine, path)
+            connection.request("POST", token.END, headers={"Authorization": f"{token.SCHEME} {mine} {proof}"})
+            answer = connection.getresponse()
+            answer.read()
+            assert (answer.status, len(told)) == (code, int(code == 200))
+        connection.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verdict", ["HUNG", "INSUFFICIENT"])
+def test_triage_tells_watches_of_a_hang_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verdict: str
+) -> None:
+    told: list[None] = []
+    monkeypatch.setenv(token.VARIABLE, TOKEN.decode())
+    monkeypatch.setattr(run, "triage", lambda *_, **__: Verdict("triage", verdict, 1, "because"))
+    with serving(end=lambda: told.append(None)) as url:
+        code = cli.main(["triage", str(tmp_path), "--end", url, "--end", "http://127.0.0.1:1"])
+    assert (code, len(told)) == (1, int(verdict == "HUNG"))
+    assert ("http://127.0.0.1:1 was not told that the job hangs" in capsys.readouterr().err) == bool(told)
+    assert cli.main(["triage", str(tmp_path), "--end", "hostb"]) == 2
+    assert "hostb is not an address of a watch" in capsys.readouterr().err
 
 
 def test_whoever_holds_no_token_cannot_guess_it() -> None:
