@@ -31,6 +31,7 @@ CHECKED = {"kuberay": kuberay.CHECKED, "dstack": dstack.CHECKED, "skypilot": sky
 PROGRAMS = {
     "harness": """
         echo "$1" >> "$DONE/harness"
+        [ "$1" = watch ] && echo "$*" > "$DONE/watch"
         [ "$1" = doctor ] && sleep "${DOCTOR_S:-0}"
         [ "$1" = doctor ] && { [ "${REFUSED:-none}" = "${NODE_RANK:-}" ] || exit 0; echo "no gloo here"; exit 1; }
         [ "$1" = triage ] && { [ -e "$DONE/ends-inside" ] || exit 0
@@ -233,16 +234,17 @@ READERS = {
 import json, sys, yaml
 from dstack._internal.core.models.configurations import parse_apply_configuration
 task = parse_apply_configuration(yaml.safe_load(open(sys.argv[1])))
-print(json.dumps([task.nodes, task.max_duration, task.image, [file.path for file in task.files]]))""",
+print(json.dumps([task.nodes, task.max_duration, task.image, [file.path for file in task.files], list(task.env)]))""",
     "skypilot": """
 import json, sys, sky
 task = sky.Task.from_yaml(sys.argv[1])
 [one] = task.resources
-print(json.dumps([task.num_nodes, one.autostop_config.idle_minutes, one.accelerators, sorted(task.file_mounts)]))""",
+mounts, secrets = sorted(task.file_mounts), [secret.name for secret in task.managed_secret_refs]
+print(json.dumps([task.num_nodes, one.autostop_config.idle_minutes, one.accelerators, mounts, secrets]))""",
 }
 READ = {
-    "dstack": [2, 7200, "ray:1", ["/data", "/tmp/python.dstack.sh"]],
-    "skypilot": [2, 10, {"H100": 8}, ["~/python.skypilot.sh"]],
+    "dstack": [2, 7200, "ray:1", ["/data", "/tmp/python.dstack.sh"], ["RLHF_HARNESS_TOKEN"]],
+    "skypilot": [2, 10, {"H100": 8}, ["~/python.skypilot.sh"], ["RLHF_HARNESS_TOKEN"]],
 }
 
 
@@ -419,6 +421,66 @@ def test_no_node_starts_before_the_doctor_has_passed_on_all(folder: Path, progra
     assert [node.wait(30) for node in nodes] == [1, 1]
     assert not (folder / "words").exists()
     assert "no gloo here" in (folder / "shared dir" / "harness-x" / f"doctor-node-{refused}.txt").read_text()
+
+
+ADDRESSES = "10.0.0.1\nfd00::2\n10.0.0.3"
+SECOND = {  # of three nodes
+    "torchrun": {"RUN_ID": "x", "NODE_RANK": "1", "NODE_ADDRS": ADDRESSES},
+    "dstack": {"DSTACK_RUN_NAME": "x", "DSTACK_NODES_NUM": "3", "DSTACK_NODE_RANK": "1", "DSTACK_NODES_IPS": ADDRESSES},
+    "skypilot": {
+        "SKYPILOT_TASK_ID": "x", "SKYPILOT_NUM_NODES": "3", "SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": ADDRESSES
+    },
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", SECOND)
+def test_the_watch_of_a_node_serves_its_evidence_at_its_own_address(
+    launcher: str, folder: Path, programs: Path
+) -> None:
+    script = rendered(launcher, folder, "--nodes", "3", "--", "keep")
+    assert run(script, programs, folder / "a", **SECOND[launcher])[0] == 0
+    assert "--serve [fd00::2]:7701 --serve-after 1s --out" in (folder / "a" / "watch").read_text()
+    few = {name: value.replace("10.0.0.1\n", "") for name, value in SECOND[launcher].items()}
+    code, log = run(script, programs, folder / "b", **few)
+    assert code == 2 and "NODE_ADDRS has 2 address(es), and the job 3 nodes; fix: " in log
+    assert not (folder / "b" / "watch").exists()
+
+
+@pytest.mark.slow
+def test_a_node_that_knows_no_addresses_says_what_that_means(folder: Path, programs: Path) -> None:
+    given = {"RUN_ID": "x", "NODE_RANK": "0", "MASTER_ADDR": "a"}
+    code, log = run(rendered("torchrun", folder, "--nodes", "2", "--", "keep"), programs, folder / "done", **given)
+    assert code == 0 and "NODE_ADDRS is not set: a hang whose culprit is on another node will not be ended" in log
+    assert "--serve" not in (folder / "done" / "watch").read_text()
+
+
+TOKEN = "RLHF_HARNESS_TOKEN"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "own", "field", "there"),
+    [
+        ("dstack", "{}", "env", [TOKEN]),
+        ("dstack", "env: [A=b]", "env", ["A=b", TOKEN]),
+        ("dstack", "env: {A: b}", "env", ["A=b", TOKEN]),
+        ("dstack", f"env: ['{TOKEN}=${{{{ secrets.mine }}}}']", "env", [TOKEN + "=${{ secrets.mine }}"]),
+        ("skypilot", "{}", "secrets", {TOKEN: None}),
+        ("skypilot", "secrets: {A: b}", "secrets", {"A": "b", TOKEN: None}),
+        ("skypilot", "secrets: ['secrets:A']", "secrets", {"secrets:A": None, TOKEN: None}),
+        ("skypilot", f"envs: {{{TOKEN}: b}}", "secrets", {}),
+    ],
+)
+def test_a_manifest_of_several_nodes_asks_for_their_token(
+    launcher: str, own: str, field: str, there: object, folder: Path
+) -> None:
+    """And names none: it is that of whoever starts the job."""
+    (folder / "own.yaml").write_text(own)
+    for name, options in {"served": [], "shared": ["--shared", "/data"], "ray": ["--ray"], "rec": ["--record"]}.items():
+        words = ["--nodes", "2", "--base", "own.yaml", "--name", name, *options, "--", "true"]
+        assert cli.main(["render", launcher, *words]) == 0
+        task = yaml.safe_load(next(folder.glob(f"{name}.{launcher}.y*ml")).read_text())
+        assert task.get(field) == (there if name == "served" else yaml.safe_load(own).get(field))
 
 
 @pytest.mark.slow
@@ -612,7 +674,8 @@ def test_the_watches_of_nodes_that_share_no_folder_serve_their_evidence(folder: 
 def test_a_node_of_slurm_with_an_ipv6_address_serves_at_it_in_brackets(folder: Path) -> None:
     assert cli.main(["render", "slurm", "--local", "/scratch", "--", "true"]) == 0
     script = (folder / "true.sbatch").read_text()
-    watches = script[script.index("WATCHES=$(") : script.index("address() {")]
+    watches = script[script.index("at_ports() {") : script.index("address() {")]
+    watches += script[script.index("WATCHES=$(") : script.index("if ! first")]
     nodes = "NodeName=a NodeAddr=fd00::1 Port=1\\nNodeName=b NodeAddr=10.0.0.2 Port=1\\n"
     said = f"SLURM_JOB_ID=0 SLURM_JOB_NODELIST=x; scontrol() {{ printf '{nodes}'; }}\n{watches}\necho \"$WATCHES\""
     done = subprocess.run(["bash", "-c", said], capture_output=True, text=True, check=True)
