@@ -7,6 +7,7 @@ evidence, the first node asks for it, and tells the others' watches when the job
 
 from __future__ import annotations
 
+import math
 import shlex
 import textwrap
 from typing import Annotated
@@ -42,13 +43,17 @@ def limit_s(time: str, early: int) -> float:
     return limit
 
 
-def refuse_early(time: str, limit: float, early: int) -> None:
-    """Raises BadInput where evidence would be taken before the start. `limit`: `time` in seconds."""
+def refuse_early(time: str, limit: float, early: int, minutes: str = "m") -> None:
+    """Raises BadInput where evidence would be taken before the start. `limit`: `time` in seconds; `minutes`: what
+    --time writes behind a number of them."""
     from harness.errors import BadInput
 
     if time and limit <= early:
+        less = max(1, min(60, int(limit) // 2))
+        longer = f"--time {math.ceil(2 * early / 60)}{minutes}"
         raise BadInput(
-            f"--time {time} is over before its last {early} s begin", fix="--early 60   # or a longer --time"
+            f"--time {time} is over before its last {early} s begin",
+            fix=f"--early {less}   # or {longer}" if less < limit else longer,
         )
 
 
@@ -69,7 +74,9 @@ def script(
     after = f"{limit - job.early:.0f}" if limit else ""
     start = f"{on_ray(job.setup)}start() {{ ray_node; }}\n" if ray else "start() { job; }\n"
     watches = _WATCHES if (served := are_served(job, nodes, shared, ray)) else "WATCHES=\n"
-    head = variables + _HEAD.format(nodes=nodes, shared=shlex.quote(shared), after=after, watches=watches) + start
+    ranks = f"NODE_RANK from 0 to {nodes - 1}" if nodes > 1 else "NODE_RANK=0"
+    head = _HEAD.format(nodes=nodes, ranks=ranks, shared=shlex.quote(shared), after=after, watches=watches)
+    head = variables + head + start
     return job.script(head, watch=SERVE if served else "", **words)
 
 
@@ -122,8 +129,11 @@ fi
 """
 
 _HEAD = """
-[[ "$NODES" = {nodes} && "$NODE_RANK" =~ ^[0-9]+$ && "$NODE_RANK" -lt {nodes} ]] ||
-    refuse 2 "the script is of {nodes} node(s), numbered from 0, and this is node $NODE_RANK of $NODES; fix: --nodes"
+[ "$NODES" = {nodes} ] ||
+    refuse 2 "the script is of {nodes} node(s), and the job has $NODES; fix: harness render ... --nodes $NODES"
+[[ "$NODE_RANK" =~ ^(0|[1-9][0-9]{{0,8}})$ ]] || refuse 2 "NODE_RANK is ${{NODE_RANK@Q}}; fix: {ranks}"
+[ "$NODE_RANK" -lt {nodes} ] ||
+    refuse 2 "NODE_RANK is $NODE_RANK of {nodes} node(s); fix: {ranks}, or harness render ... --nodes $((NODE_RANK + 1))"
 [[ "$RUN_ID" =~ ^[A-Za-z0-9_.-]+$ ]] || refuse 2 "RUN_ID is ${{RUN_ID@Q}}; fix: letters, digits, -, _ and ."
 SHARED={shared}
 export NODE="node-$NODE_RANK" HARNESS_OUT="${{SHARED:-$PWD}}/harness-$RUN_ID"

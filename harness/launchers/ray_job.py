@@ -65,23 +65,27 @@ if [ "${{1:-}}" != in-the-job ]; then
     RUN_ID=${{RUN_ID:-harness-$(date +%Y%m%d-%H%M%S)-$$}}
     ray=$(command -v ray) || refuse 127 "there is no ray here to submit with; fix: pip install 'ray[default]'"
     cd "$(dirname "$0")" || exit
+    # pipx and uv make links to a ray that is beside its Python
+    client() {{ "$(dirname "$(readlink -f "$ray")")/python" - "$ADDRESS" "$RUN_ID" 2> /dev/null; }}
+    client << 'END'
+import sys
+from ray.job_submission import JobSubmissionClient
+try:
+    JobSubmissionClient(sys.argv[1])
+except ConnectionError:
+    sys.exit(3)
+END
+    [ $? = 3 ] && refuse 1 "no Ray cluster answers at $ADDRESS; fix: ray start --head, or --address http://HEAD:8265"
     "$ray" job submit --address "$ADDRESS" --submission-id "$RUN_ID" --working-dir . {submit} -- \\
         bash ./{file} in-the-job "$RUN_ID"
     code=$?
     [ "$code" = 0 ] && exit # ray says 1 of every job that failed
-    # pipx and uv make links to a ray that is beside its Python
-    exited=$("$(dirname "$(readlink -f "$ray")")/python" - "$ADDRESS" "$RUN_ID" 2> /dev/null << 'END'
+    exited=$(client << 'END'
 import sys
 from ray.job_submission import JobSubmissionClient
-try:
-    client = JobSubmissionClient(sys.argv[1])
-except ConnectionError:
-    sys.exit(3)
-print(client.get_job_info(sys.argv[2]).driver_exit_code)
+print(JobSubmissionClient(sys.argv[1]).get_job_info(sys.argv[2]).driver_exit_code)
 END
     )
-    [ $? = 3 ] &&
-        refuse "$code" "no job reached a Ray cluster at $ADDRESS; fix: ray start --head, or --address http://HEAD:8265"
     [[ "$exited" =~ ^[0-9]+$ ]] && exit "$exited"
     exit "$code"
 fi

@@ -57,7 +57,7 @@ def command(
     if own is not None:
         raise BadInput(f"--sbatch={own}: the script sets it", fix=_OWN[_name(own)])
     _node.refuse_relative("--local", local, "/tmp")
-    _node.refuse_early(time, _seconds(time), early)
+    _node.refuse_early(time, _seconds(time), early, minutes="")
     job = _job.Job(words, stall, setup, doctor, early, record, name, variables=r"(?:SLURM|MASTER)_\w+")
     asked = [f"--nodes={nodes}", "--ntasks-per-node=1", *([f"--time={time}"] if time else []), *(sbatch or [])]
     options = [f"--job-name={job.title}", "--output=%x-%j.log", *asked, f"--signal=B:USR1@{early}"]
@@ -86,7 +86,8 @@ def _name(option: str) -> str:
 
 
 def _seconds(time: str) -> float:
-    """A time limit as sbatch(1) has them: MINUTES[:SECONDS], H:M:S, DAYS-H[:M[:S]], UNLIMITED. Raises BadInput."""
+    """A time limit as sbatch(1) has them: MINUTES[:SECONDS], H:M:S, DAYS-H[:M[:S]], UNLIMITED; 0 is none either.
+    Raises BadInput."""
     from harness.errors import BadInput
 
     if not time or time.upper() in ("UNLIMITED", "INFINITE"):
@@ -102,7 +103,7 @@ def _seconds(time: str) -> float:
         hours, minutes, seconds = [*numbers, 0.0, 0.0][:3]
     else:
         hours, (minutes, seconds) = 0.0, [*numbers, 0.0][:2]
-    return ((24 * float(days or 0) + hours) * 60 + minutes) * 60 + seconds
+    return ((24 * float(days or 0) + hours) * 60 + minutes) * 60 + seconds or math.inf
 
 
 _HEAD = """\
