@@ -180,5 +180,5 @@ def is_harmless(name: str, value: Any, depth: int = 0) -> bool:
         return True
     words = _WORD.findall(name[-MAX_NAME:])
     if words and words[-1].lower() in _ABOUT_FILES:
-        return bool(_PATH.fullmatch(shown))
+        return bool(_PATH.fullmatch(shown)) or (shown.isupper() and shown.lower() in _ABOUT_FILES)  # --token-file FILE
     return not is_strong(name) and bool(_NUMBER.fullmatch(shown) or _SPECIAL_TOKEN.fullmatch(shown))

@@ -1,4 +1,4 @@
-"""A port for a meeting that begins later, free now and handed to nobody else meanwhile; and whether one is served."""
+"""A port for a meeting that begins later, free now and handed to nobody else meanwhile; and what listens at one."""
 
 from __future__ import annotations
 
@@ -37,3 +37,13 @@ def refused(host: str, port: int, timeout_s: float) -> str:
     except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: what can be the name of no host, as a..b
         return getattr(error, "strerror", None) or str(error)
     return ""
+
+
+def speaks_http(host: str, port: int, timeout_s: float) -> bool:
+    """Whether who listens there answers as HTTP/1 does: gRPC does not, and a process that is stopped says nothing."""
+    try:
+        with socket.create_connection((host.strip("[]"), port), timeout=timeout_s) as connection:
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            return connection.recv(5, socket.MSG_WAITALL) == b"HTTP/"
+    except (OSError, OverflowError, UnicodeError):
+        return False

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -52,10 +52,8 @@ class Job:
 
         if not self.words[0].strip():
             raise BadInput("the command of the job is empty", fix="-- python train.py")
-        try:
-            shlex.split(self.doctor)
-        except ValueError as error:
-            raise BadInput(f"--doctor {self.doctor!r}: {error}", fix="--doctor '--strict --no-imports'") from error
+        if wrong := _not_of_doctor(self.doctor):
+            raise BadInput(f"--doctor {self.doctor!r}: {wrong}", fix="--doctor '--strict --no-imports'")
         if wrong := _no_shell(self.setup):
             raise BadInput(
                 f"--setup {self.setup!r} is no line of bash: {wrong}", fix="--setup 'source ENV/bin/activate'"
@@ -89,6 +87,22 @@ class Job:
             "".join(f'"{part}"' if number % 2 else shlex.quote(part) for number, part in enumerate(parts) if part)
             or "''"
         )
+
+
+def _not_of_doctor(options: str) -> str:
+    """What the shell or harness doctor says of options that it cannot read; empty where it can."""
+    from harness.cli import app
+
+    group: Any = typer.main.get_command(app)
+    try:
+        group.commands["doctor"].make_context("doctor", shlex.split(options))
+    except ValueError as error:
+        return str(error)
+    except Exception as error:  # click's own, or those of the click that typer brings along
+        if not hasattr(error, "format_message"):
+            raise
+        return str(error.format_message())
+    return ""
 
 
 def _no_shell(line: str) -> str:

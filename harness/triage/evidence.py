@@ -215,6 +215,14 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class Silence:
+    """Why a watch gave no evidence, in words that follow a colon. `up`: its host answered, if only to refuse."""
+
+    why: str
+    up: bool = False
+
+
+@dataclass(frozen=True)
 class Evidence:
     """Everything that was taken at one moment. `path`: the directory it lies in."""
 
@@ -235,5 +243,5 @@ class Evidence:
     ray_lost: str = (
         ""  # the cluster's address and why nobody can connect to it; empty where somebody can, or none is known
     )
-    unreached: dict[str, str] = field(default_factory=dict)  # address of a watch -> why it gave no evidence
+    unreached: dict[str, Silence] = field(default_factory=dict)  # by the address of the watch
     directories: tuple[str, ...] = ()  # of the nodes whose evidence was united; then no ages of two hosts are compared

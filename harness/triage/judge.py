@@ -19,6 +19,7 @@ from harness.triage.rules import RULES, Case, Ruling
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
 
 MAX_MISSING = 32  # lines of a verdict; how many more there are is said
+MAX_PATHS = 8  # directories of nodes that are shown; the command that reproduces the verdict has all
 
 
 def triage(
@@ -51,8 +52,16 @@ def triage(
             "judge_seconds": round(clock() - compared, 3),
         },
         triage=_body(case, ruling),
-        paths={"evidence": evidence.path} if evidence.path else {},
+        paths=_paths(evidence),
     )
+
+
+def _paths(evidence: Evidence) -> dict[str, str]:
+    """Where the evidence lies. Of several nodes: no folder need hold their directories and nothing else."""
+    several = evidence.directories[:MAX_PATHS]
+    if len(several) < 2:
+        return {"evidence": evidence.path} if evidence.path else {}
+    return {f"evidence {number}": path for number, path in enumerate(several, 1)}
 
 
 def _ask(case: Case) -> Ruling:

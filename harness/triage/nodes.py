@@ -14,17 +14,17 @@ from itertools import combinations
 from pathlib import Path
 
 from harness.errors import BadInput
-from harness.triage.evidence import Evidence, Process
+from harness.triage.evidence import Evidence, Process, Silence
 from harness.triage.graph.subjects import ended
 from harness.triage.graph.worlds import met_at
 
 World = tuple[tuple[str, ...], str, int]  # where its ranks meet (empty: nobody noted it), engine, size
 
 
-def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, str] | None = None) -> Evidence:
+def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence] | None = None) -> Evidence:
     """One evidence of what the directories hold; BadInput where they cannot be of one moment of one job.
 
-    `unreached`: address of a watch -> why it gave no evidence. A process that was looked at on its own host counts, and
+    `unreached`: by address, the watches that gave no evidence. A process that was looked at on its own host counts, and
     not what another directory says of it from afar.
     """
     only_dumps = [path for path, part in parts.items() if part.source == "dumps"]
@@ -63,7 +63,7 @@ def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, str] | None = 
         max((part.expected_world or 0 for part in everybody), default=0) or None,
         max(part.threshold_s for part in everybody),
         (
-            *(f"no evidence from {address}: {why}" for address, why in (unreached or {}).items()),
+            *(f"no evidence from {address}: {silence.why}" for address, silence in (unreached or {}).items()),
             *dict.fromkeys(f"{path.name}: {note}" for path, part in parts.items() for note in part.notes),
         ),
         tuple(dict.fromkeys(node for part in everybody for node in part.ray_nodes)),

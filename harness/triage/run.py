@@ -8,12 +8,13 @@ import shlex
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from itertools import chain, count
 from pathlib import Path
 
 from harness import dates
 from harness.errors import BadInput, HarnessError
 from harness.triage import archive, judge
-from harness.triage.evidence import ENDED, Evidence
+from harness.triage.evidence import ENDED, Evidence, Silence
 from harness.verdict_file import NAME as VERDICT
 from probes import redaction
 from probes.files import make_folder, write_whole
@@ -66,9 +67,9 @@ def _evidence(what: list[str], out: Path | None, token_file: str) -> tuple[Evide
     if there and len(what) > 1:
         if absent := [word for word, path in zip(what, paths, strict=True) if path not in there]:
             raise BadInput(f"{absent[0]}: no such directory; a directory of each node, or pids", fix=f"ls {absent[0]}")
-        return _nodes(paths), None
+        return _nodes(paths, out)
     if there and (nodes := _of_nodes(there[0])):
-        return _nodes(nodes), None
+        return _nodes(nodes, out)
     if there:
         path = there[0]
         if path.is_file() and path.suffix != ".zip" and not zipfile.is_zipfile(path):
@@ -109,7 +110,7 @@ def _served(urls: list[str], beside: list[Path], out: Path | None, token_file: s
         if out is None:
             folder.rmdir()
         raise
-    return _nodes([*gathered.folders, *beside], gathered.silent), folder
+    return _nodes([*gathered.folders, *beside], folder, gathered.silent)[0], folder
 
 
 def _of_nodes(path: Path) -> list[Path]:
@@ -124,20 +125,25 @@ def _of_nodes(path: Path) -> list[Path]:
     return found if len(found) > 1 else []
 
 
-def _nodes(paths: list[Path], unreached: Mapping[str, str] | None = None) -> Evidence:
+def _nodes(
+    paths: list[Path], out: Path | None, unreached: Mapping[str, Silence] | None = None
+) -> tuple[Evidence, Path | None]:
     """The newest evidence of each node's directory, as of one job; where none was taken, the last words of its
-    processes: that they have ended by now says nothing of the time at which the others were looked at."""
+    processes: that they have ended by now says nothing of the time at which the others were looked at. With the folder
+    that holds what was taken now, None where all was there before."""
     from harness.triage import directory
     from harness.triage.nodes import unite
 
     parts: dict[Path, Evidence] = {}
     ended: set[Path] = set()
+    made: Path | None = None
     for path in paths:
         if path in parts:
             raise BadInput(f"{path} is given twice", fix="harness triage DIR DIR ...")
         taken = path if directory.is_evidence(path) else newest(path)
         if taken is None and any((path / name).is_dir() for name in LIVE):
-            parts[path] = _live([str(path)], None)
+            made = made or out or _new_folder()
+            parts[path] = _live([str(path)], _free(made / path.resolve().name))
             ended |= set() if alive(parts[path]) else {path}
         else:
             parts[path] = directory.read(taken or path)
@@ -145,7 +151,14 @@ def _nodes(paths: list[Path], unreached: Mapping[str, str] | None = None) -> Evi
         for path in ended:
             last_words = tuple(dataclasses.replace(one, samples=()) for one in parts[path].processes)
             parts[path] = dataclasses.replace(parts[path], processes=last_words)
-    return unite(parts, unreached)
+    given = tuple(part.path if made and Path(part.path).parent == made else str(path) for path, part in parts.items())
+    return dataclasses.replace(unite(parts, unreached), directories=given), made
+
+
+def _free(path: Path) -> Path:
+    """The path, or with a number behind it where something lies there."""
+    names = chain([path], (path.with_name(f"{path.name}-{number}") for number in count(2)))
+    return next(one for one in names if not one.exists())
 
 
 def alive(evidence: Evidence) -> bool:

@@ -138,6 +138,7 @@ PLANTED = _planted()
 HARMLESS = [
     "the engines differ in other tokens: engine 1 in 12 of 64 samples",
     "max_tokens=512",
+    "--token-file FILE",
     "--max_new_tokens 1024",
     "max_num_batched_tokens: 8192",
     "kv_cache_tokens: asked 16384",

@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.errors import BadInput
 from harness.triage.collect import beats, connections, journals, proc, ray, roles
 from probes.format import EVENTS
-from scenarios.ports import refused
+from scenarios.ports import refused, speaks_http
 
 RAY_PORT = 6379  # of the GCS, by default
 CLOCK_SET_S = 1.0  # a wall clock that moved by more beside the monotonic one was set, and did not drift
@@ -170,6 +170,11 @@ def _cluster(text: str) -> Scope:
         port = str(RAY_PORT)  # a client's address names the client server's port, the GCS has its own
     if why := refused(host, int(port), 3):
         raise BadInput(f"nothing answers at {host}:{port}: {why}", fix="ray status")
+    if speaks_http(host, int(port), 1):
+        raise BadInput(
+            f"what answers at {host}:{port} is an HTTP server and no Ray cluster's GCS",
+            fix=f"harness triage {host}:{RAY_PORT}   # or http://{host}:{port}, if a watch serves its evidence there",
+        )
     return Scope(ray_address=f"{host}:{port}")
 
 

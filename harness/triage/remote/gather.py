@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from harness.errors import BadInput
 from harness.triage import archive
+from harness.triage.evidence import Silence
 from harness.triage.remote import token as tokens
 from probes.files import make_folder
 
@@ -31,7 +32,7 @@ MAX_ZIP = 1 << 30  # of a zip: dumps shrink to a twentieth
 # 1,024 are what a process commonly has. The others follow.
 AT_ONCE = 256
 UNPACKING = threading.Semaphore(os.cpu_count() or 1)  # each is a process that computes
-_OTHER_TOKEN = "it has another token"
+_OTHER_TOKEN = Silence("it has another token", up=True)
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,13 @@ class Gathered:
     """`folders`: what each answer holds. `silent`: URL -> why none came."""
 
     folders: list[Path]
-    silent: dict[str, str]
+    silent: dict[str, Silence]
 
 
 class _NoAnswer(Exception):
-    """The message says why, in words that follow a colon."""
+    def __init__(self, why: str, up: bool = True) -> None:
+        super().__init__(why)
+        self.silence = Silence(why, up)
 
 
 def is_url(word: str) -> bool:
@@ -72,9 +75,9 @@ def gather(
             try:
                 folders.append(answer.result())
             except _NoAnswer as error:
-                silent[url] = str(error)
+                silent[url] = error.silence
     if not folders:
-        told = "; ".join(f"{url}: {why}" for url, why in silent.items())
+        told = "; ".join(f"{url}: {silence.why}" for url, silence in silent.items())
         other = "--token-file FILE   # the one of the watch"
         fix = other if _OTHER_TOKEN in silent.values() else "harness watch --serve HOST:PORT -- COMMAND   # there"
         raise BadInput(f"no evidence was given: {told}", fix=fix)
@@ -150,11 +153,11 @@ def _connected(url: str, connect_s: float, answer_s: float) -> Iterator[http.cli
         connection.sock.settimeout(limit_s := answer_s)
         yield connection
     except TimeoutError as error:
-        raise _NoAnswer(f"no answer within {limit_s:g} s") from error
+        raise _NoAnswer(f"no answer within {limit_s:g} s", up=False) from error
     except ConnectionRefusedError as error:
         raise _NoAnswer("connection refused: its watch has ended, or serves elsewhere") from error
     except OSError as error:
-        raise _NoAnswer(error.strerror or str(error) or type(error).__name__) from error
+        raise _NoAnswer(error.strerror or str(error) or type(error).__name__, up=False) from error
     except (http.client.HTTPException, ValueError) as error:
         raise _NoAnswer(f"what answers is no watch ({type(error).__name__})") from error
     finally:
@@ -193,5 +196,5 @@ def _answer(
     connection.request(method, path, headers={"Authorization": f"{tokens.SCHEME} {mine} {proof}"})
     answer = connection.getresponse()
     if answer.status == 401:
-        raise _NoAnswer(_OTHER_TOKEN)
+        raise _NoAnswer(_OTHER_TOKEN.why)
     return answer, theirs, mine

@@ -41,7 +41,7 @@ def incomplete(case: Case) -> Ruling | None:
     if silent := _unreached(case):
         return Ruling(
             "INSUFFICIENT",
-            f"{silent}, and nobody else has evidence of {'; '.join(told)}: there is some of {seen}. {_GONE}",
+            f"{silent}, and nobody else has evidence of {'; '.join(told)}: there is some of {seen}{_gone(case)}",
             missing=tuple(f"nothing from {one}" for one in told),
             next=_reach(case),
         )
@@ -252,7 +252,7 @@ def lost(case: Case) -> Ruling | None:
     if (silent := _unreached(case)) and waiters:
         return Ruling(
             "INSUFFICIENT",
-            f"{silent}, while {case.names(one.key for one in waiters)} waited. {_GONE}",
+            f"{silent}, while {case.names(one.key for one in waiters)} waited{_gone(case)}",
             missing=tuple(f"a look at {address}" for address in case.evidence.unreached),
             next=_reach(case),
         )
@@ -281,18 +281,32 @@ def lost(case: Case) -> Ruling | None:
 
 # In Ray's words for an actor that ended with its node, and not by itself, by ray.kill or for want of references.
 WITH_ITS_NODE = "because its node has died"
-_GONE = "The host died, was cut off, or its watch has ended"
 
 
 def _unreached(case: Case) -> str:
     """The watches that were asked and gave nothing, with the reason of each; empty where all answered."""
-    told = [f"{address} gave no evidence ({why})" for address, why in case.evidence.unreached.items()]
+    told = [f"{address} gave no evidence ({silence.why})" for address, silence in case.evidence.unreached.items()]
     return "; ".join([*told[:8], *([f"{len(told) - 8} more gave none"] if len(told) > 8 else [])])
 
 
+def _gone(case: Case) -> str:
+    """The end of a sentence about watches that gave nothing; their reasons say all where their hosts answered."""
+    up = all(silence.up for silence in case.evidence.unreached.values())
+    return "" if up else ". The host died, was cut off, or its watch has ended"
+
+
 def _reach(case: Case) -> tuple[str, ...]:
-    host = urlsplit(next(iter(case.evidence.unreached))).hostname
-    return (f"is {host} up? ping it; its console, dmesg and the scheduler's log say how it ended", "then ask all again")
+    steps = {}
+    for address, silence in case.evidence.unreached.items():
+        parts = urlsplit(address)
+        steps.setdefault(
+            silence.up,
+            f"the host {parts.hostname} answers: does its watch run there, and serve at port {parts.port}? it says "
+            "where when it starts (evidence is served at ...)"
+            if silence.up
+            else f"is {parts.hostname} up? ping it; its console, dmesg and the scheduler's log say how it ended",
+        )
+    return (*steps.values(), "then ask all again")
 
 
 def _some(names: list[str]) -> str:

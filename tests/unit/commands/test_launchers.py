@@ -490,8 +490,10 @@ def test_a_manifest_of_several_nodes_asks_for_their_token(
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        ({"NODE_RANK": "5", "MASTER_ADDR": "a", "RUN_ID": "x"},
-         "NODE_RANK is 5 of 2 node(s); fix: NODE_RANK from 0 to 1, or harness render ... --nodes 6"),
+        (
+            {"NODE_RANK": "5", "MASTER_ADDR": "a", "RUN_ID": "x"},
+            "NODE_RANK is 5 of 2 node(s); fix: NODE_RANK from 0 to 1, or harness render ... --nodes 6",
+        ),
         ({"NODE_RANK": "one", "MASTER_ADDR": "a", "RUN_ID": "x"}, "NODE_RANK is 'one'; fix: NODE_RANK from 0 to 1"),
         ({"NODE_RANK": "08", "MASTER_ADDR": "a", "RUN_ID": "x"}, "NODE_RANK is '08'; fix: NODE_RANK from 0 to 1"),
         ({"NODE_RANK": "0", "RUN_ID": "x"}, "MASTER_ADDR is not set; fix: RUN_ID="),
@@ -635,6 +637,8 @@ def test_a_step_of_slurm_has_the_variables_of_its_script(folder: Path, programs:
         (["dstack", "--shared", "~/runs", "--", "x"], "--shared ~/runs is not the same on every node"),
         (["ray-job", "--results", "runs", "--", "x"], "--results runs is not the same on every node"),
         (["torchrun", "--doctor", "it's", "--", "x"], "No closing quotation"),
+        (["torchrun", "--doctor=--bogus", "--", "x"], "--doctor '--bogus': No such option: --bogus"),
+        (["slurm", "--doctor=--stall", "--", "x"], "Option '--stall' requires an argument"),
         (["torchrun", "--setup", 'source "x', "--", "x"], "is no line of bash: line 1: unexpected EOF"),
         (["torchrun", "--time", "12:00:00", "--", "x"], "--time '12:00:00' is not a duration"),
     ],

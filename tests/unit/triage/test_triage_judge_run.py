@@ -15,6 +15,7 @@ from harness import cli
 from harness.errors import BadInput
 from harness.triage import directory, run
 from harness.triage.flight import synthesis
+from harness.triage.remote import serve
 from reports.model import Verdict
 
 
@@ -123,16 +124,41 @@ def gone() -> str:
         (["{gone}"], "no process"),
         (["what is this"], "is neither a process id"),
         (["127.0.0.1:1"], "127.0.0.1:1"),
+        (["{http}"], "is an HTTP server and no Ray cluster's GCS"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path, what, said):
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "notes.txt").write_text("hello")
-    words = [one.format(empty=tmp_path / "empty", text=tmp_path / "text", gone=gone()) for one in what]
+    server = serve.Server("0", b"0123456789abcdef")
+    server.start(lambda folder: folder)
+    places = {"empty": tmp_path / "empty", "text": tmp_path / "text", "http": server.url.removeprefix("http://")}
+    words = [one.format(**places, gone=gone()) for one in what]
     with pytest.raises(BadInput) as caught:
         run.triage(words, tmp_path / "out")
+    server.close()
     assert said in caught.value.message and "\n" not in caught.value.message and caught.value.fix
+    assert not (tmp_path / "out").exists()
+
+
+def test_watch_directories_of_nodes_are_looked_at_into_one_folder_with_the_verdict(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    watched = [tmp_path / "a" / "w", tmp_path / "b" / "w"]
+    for folder in watched:
+        (folder / "beats").mkdir(parents=True)
+    verdict = run.triage([str(folder) for folder in watched])
+    [made] = (tmp_path / "runs").iterdir()
+    taken = [str(made.relative_to(tmp_path) / name) for name in ("w", "w-2")]
+    assert verdict.paths == {
+        "evidence 1": taken[0],
+        "evidence 2": taken[1],
+        "verdict": f"runs/{made.name}/verdict.json",
+    }
+    assert verdict.reproduce.split()[2:] == taken and (made / "verdict.json").exists()
+    assert run.triage([str(folder) for folder in watched], tmp_path / "out").paths["evidence 1"] == f"{tmp_path}/out/w"
+    assert not any((folder / "evidence.json").exists() for folder in watched)
+    assert run.triage(taken).paths == {"evidence 1": taken[0], "evidence 2": taken[1]}, "recorded: nothing is written"
 
 
 def test_a_second_look_does_not_overwrite_the_first(tmp_path):

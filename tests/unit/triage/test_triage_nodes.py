@@ -14,7 +14,7 @@ import triage_evidence as make
 
 from harness.errors import BadInput
 from harness.triage import directory, judge, nodes, run
-from harness.triage.evidence import Evidence, OpenSpan, Process
+from harness.triage.evidence import Evidence, OpenSpan, Process, Silence
 from harness.triage.flight import synthesis
 from harness.triage.flight.synthesis import Fault
 from reports.model import Verdict
@@ -141,17 +141,29 @@ def test_a_missing_directory_is_named_and_nobody_is_blamed(job: Callable[..., Cl
 def test_a_watch_that_gave_nothing_is_named_where_ranks_are_missing(job: Callable[..., Cluster]) -> None:
     cluster = job(world=6)
     parts = {path: directory.read(path) for path in (cluster.node("a"), cluster.node("b"))}
-    verdict = judge.triage(nodes.unite(parts, {"http://c:7700": "no answer within 5 s"}))
+    verdict = judge.triage(nodes.unite(parts, {"http://c:7700": Silence("no answer within 5 s")}))
     assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict)
     assert "http://c:7700 gave no evidence (no answer within 5 s)" in verdict.reason, verdict.reason
     assert "rank 4-5 of 6" in verdict.reason and verdict.triage and "is c up?" in verdict.triage.next[0]
+
+
+def test_a_host_that_answers_is_asked_for_its_watch_and_not_whether_it_is_up(job: Callable[..., Cluster]) -> None:
+    cluster = job(world=6)
+    parts = {path: directory.read(path) for path in (cluster.node("a"), cluster.node("b"))}
+    refused, lost = {"http://c:7899": Silence("connection refused", up=True)}, {"http://d:7700": Silence("no answer")}
+    verdict = judge.triage(nodes.unite(parts, refused))
+    assert verdict.triage and "The host died" not in verdict.reason
+    assert "the host c answers" in verdict.triage.next[0] and "at port 7899?" in verdict.triage.next[0]
+    assert not any("is c up?" in step for step in verdict.triage.next)
+    both = judge.triage(nodes.unite(parts, {**refused, **lost}))
+    assert both.triage and "is d up?" in both.triage.next[1] and "The host died" in both.reason
 
 
 def test_a_watch_that_gave_nothing_and_whose_ranks_nobody_knows_is_named_before_what_is_unseen() -> None:
     waits = make.rank(0, "main train all_reduce", world=2)
     alone = make.evidence(waits, stall_s=30.0)
     assert judge.triage(alone).verdict == "INSUFFICIENT"
-    silent = dataclasses.replace(alone, unreached={"http://c:7700": "connection refused"})
+    silent = dataclasses.replace(alone, unreached={"http://c:7700": Silence("connection refused", up=True)})
     verdict = judge.triage(silent)
     assert verdict.verdict == "INSUFFICIENT" and "http://c:7700 gave no evidence" in verdict.reason, verdict.reason
 
@@ -159,7 +171,7 @@ def test_a_watch_that_gave_nothing_and_whose_ranks_nobody_knows_is_named_before_
 def test_a_watch_that_gave_nothing_takes_no_culprit_away_whose_ranks_are_all_there(job: Callable[..., Cluster]) -> None:
     cluster = job()
     parts = {path: directory.read(path) for path in (cluster.node("a"), cluster.node("b"))}
-    verdict = judge.triage(nodes.unite(parts, {"http://c:7700": "connection refused"}))
+    verdict = judge.triage(nodes.unite(parts, {"http://c:7700": Silence("connection refused", up=True)}))
     assert culprits(verdict) == [(3, "b", 101)]
     assert "no evidence from http://c:7700: connection refused" in verdict.missing
 

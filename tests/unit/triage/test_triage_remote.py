@@ -76,7 +76,8 @@ def test_evidence_arrives_and_is_read(tmp_path: Path) -> None:
         gathered = gather.gather([url, "http://127.0.0.1:1"], TOKEN, tmp_path / "out")
     [folder] = gathered.folders
     assert directory.read(folder).processes == EVIDENCE.processes
-    assert list(gathered.silent) == ["http://127.0.0.1:1"] and "refused" in gathered.silent["http://127.0.0.1:1"]
+    assert list(gathered.silent) == ["http://127.0.0.1:1"] and "refused" in gathered.silent["http://127.0.0.1:1"].why
+    assert gathered.silent["http://127.0.0.1:1"].up, "its host has refused"
     with pytest.raises(BadInput, match="another look needs another directory"):
         gather.gather([url], TOKEN, tmp_path / "out")
 
@@ -98,7 +99,9 @@ def test_watches_of_many_hosts_look_at_one_time(tmp_path: Path) -> None:
     with ExitStack() as served:
         urls = [served.enter_context(serving(take)) for take in (last, *[none] * (hosts - 1))]
         gathered = gather.gather(urls, TOKEN, tmp_path / "out")
-    assert len(gathered.folders) == 1 and set(gathered.silent.values()) == {"its watch has no evidence to give"}
+    assert len(gathered.folders) == 1 and {one.why for one in gathered.silent.values()} == {
+        "its watch has no evidence to give"
+    }
 
 
 def test_another_token_gives_nothing(tmp_path: Path) -> None:
@@ -106,6 +109,16 @@ def test_another_token_gives_nothing(tmp_path: Path) -> None:
         assert "it has another token" in why_not(tmp_path / "out", url, OTHER)
         assert ask(url, lambda challenge: proven(challenge, OTHER)) == [401, 401]
         assert ask(url, proven) == [401, 200], "the control"
+
+
+def test_the_option_for_another_token_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("other").write_bytes(OTHER)
+    with serving() as url:
+        assert cli.main(["triage", url, "--token-file", "other"]) == 2
+    assert "fix: --token-file FILE   # the one of the watch" in capsys.readouterr().err
 
 
 def test_no_proof_is_good_twice() -> None:
