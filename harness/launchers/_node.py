@@ -133,7 +133,7 @@ _HEAD = """
     refuse 2 "the script is of {nodes} node(s), and the job has $NODES; fix: harness render ... --nodes $NODES"
 [[ "$NODE_RANK" =~ ^(0|[1-9][0-9]{{0,8}})$ ]] || refuse 2 "NODE_RANK is ${{NODE_RANK@Q}}; fix: {ranks}"
 [ "$NODE_RANK" -lt {nodes} ] ||
-    refuse 2 "NODE_RANK is $NODE_RANK of {nodes} node(s); fix: {ranks}, or harness render ... --nodes $((NODE_RANK + 1))"
+    refuse 2 "this is node $NODE_RANK of {nodes}; fix: {ranks}, or harness render ... --nodes $((NODE_RANK + 1))"
 [[ "$RUN_ID" =~ ^[A-Za-z0-9_.-]+$ ]] || refuse 2 "RUN_ID is ${{RUN_ID@Q}}; fix: letters, digits, -, _ and ."
 SHARED={shared}
 export NODE="node-$NODE_RANK" HARNESS_OUT="${{SHARED:-$PWD}}/harness-$RUN_ID"

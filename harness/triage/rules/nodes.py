@@ -296,7 +296,7 @@ def _gone(case: Case) -> str:
 
 
 def _reach(case: Case) -> tuple[str, ...]:
-    steps = {}
+    steps: dict[bool, str] = {}
     for address, silence in case.evidence.unreached.items():
         parts = urlsplit(address)
         steps.setdefault(

@@ -492,7 +492,7 @@ def test_a_manifest_of_several_nodes_asks_for_their_token(
     [
         (
             {"NODE_RANK": "5", "MASTER_ADDR": "a", "RUN_ID": "x"},
-            "NODE_RANK is 5 of 2 node(s); fix: NODE_RANK from 0 to 1, or harness render ... --nodes 6",
+            "this is node 5 of 2; fix: NODE_RANK from 0 to 1, or harness render ... --nodes 6",
         ),
         ({"NODE_RANK": "one", "MASTER_ADDR": "a", "RUN_ID": "x"}, "NODE_RANK is 'one'; fix: NODE_RANK from 0 to 1"),
         ({"NODE_RANK": "08", "MASTER_ADDR": "a", "RUN_ID": "x"}, "NODE_RANK is '08'; fix: NODE_RANK from 0 to 1"),
