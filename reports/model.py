@@ -220,6 +220,22 @@ class Check:
 
 
 @dataclass(frozen=True)
+class PhaseMemory:
+    """What the processes of one role held in one phase, in bytes: the largest of all processes and steps. Changes, from
+    the phase's beginning to its end, are medians: what it takes, or gives back where negative."""
+
+    role: str  # trainer, "rollout, VLLM::EngineCore"
+    phase: str  # a span or a call of an engine: generate, sleep, wake, actor_train
+    rss: Number | None = None
+    rss_change: Number | None = None
+    cuda_allocated: Number | None = None
+    cuda_reserved: Number | None = None
+    cuda_reserved_change: Number | None = None
+    dev_shm: Number | None = None  # of the host, in use by all processes
+    kv_usage: Number | None = None  # of an engine's KV pool, 0 to 1, at its peak
+
+
+@dataclass(frozen=True)
 class RunSummary:
     """One side of the comparison, as a person wants to see it beside the other."""
 
@@ -230,6 +246,7 @@ class RunSummary:
     # name -> one value a step, for the plots; an optional "step" series holds the step numbers, else they count from 0
     series: dict[str, list[Number]] = field(default_factory=dict)
     measured: dict[str, Any] = field(default_factory=dict)  # like rows, of what always differs (times, memory)
+    memory: list[PhaseMemory] = field(default_factory=list)
 
 
 BETWEEN = "candidate against baseline"  # of the groups of `Parity.metrics`, the one between the engines

@@ -241,15 +241,15 @@ class Recording(Run):
     def numbers(
         self, kind: str, mention: str, keys: tuple[str, ...]
     ) -> Iterator[tuple[JournalIndex, dict[str, np.ndarray]]]:
-        """These numbers of each line of one kind with the text `mention` in it, journal by journal; NaN where a line
-        lacks one. `step` is among the keys."""
+        """`name` and these numbers of each line of one kind with the text `mention` in it, journal by journal; NaN
+        where a line lacks one. `step` is among the keys."""
         needle = mention.encode()
         for journal in self._journals:
             lines = [line for line in self._lines(journal, kind) if needle in line]
             if lines:
                 columns = self._columns(journal, lines, keys)
                 within = self.window is None or (columns["step"] < 0) | np.isin(columns["step"], self.window)
-                yield journal, {key: columns[key] if within is True else columns[key][within] for key in keys}
+                yield journal, {key: column if within is True else column[within] for key, column in columns.items()}
 
     def _columns(self, journal: JournalIndex, lines: list[bytes], keys: tuple[str, ...]) -> dict[str, np.ndarray]:
         """`name` and these numbers of many lines."""

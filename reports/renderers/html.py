@@ -115,6 +115,7 @@ def _page(verdict: Verdict) -> str:
             place=arrange.place_facts(parity) if parity else [],
             runs=parity.runs if parity else [],
             rows=rows,
+            memory=arrange.memory(parity.runs) if parity else ([], []),
             changed=sum(row.changed for row in rows),
             charts=charts,
             drawn=drawn,

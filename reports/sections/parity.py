@@ -9,7 +9,19 @@ from typing import Any
 
 from probes.format import number
 from reports.limits import limit_of
-from reports.model import RESIDUE, SUSPICIONS, UNEXPLAINED, Cause, Check, Finding, Parity, Proof, RunSummary, Verdict
+from reports.model import (
+    RESIDUE,
+    SUSPICIONS,
+    UNEXPLAINED,
+    Cause,
+    Check,
+    Finding,
+    Parity,
+    PhaseMemory,
+    Proof,
+    RunSummary,
+    Verdict,
+)
 from reports.text import clean, flatten, same, show, show_apart
 
 MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}  # of a check, by its state
@@ -81,6 +93,39 @@ def _measured(title: str, values: list[Any]) -> Row:
     first, last = number(values[0]), number(values[-1])
     ratio = f"×{last / first:.2f}" if len(values) == 2 and first > 0 and 0 < last < 1e4 * first else ""
     return Row(clean(title), tuple(show(value, group=True) for value in values), "measured", ratio)
+
+
+_MEMORY = {
+    "rss": "resident, MiB",
+    "rss_change": "its change",
+    "cuda_allocated": "CUDA allocated, MiB",
+    "cuda_reserved": "CUDA reserved, MiB",
+    "cuda_reserved_change": "its change",
+    "dev_shm": "/dev/shm, MiB",
+    "kv_usage": "KV pool in use",
+}
+
+
+def memory(runs: list[RunSummary]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Names of the columns that any run has, and a row for each role and phase: role, phase, then all runs' values
+    of the first column, all of the second, and so on."""
+    told = [{(one.role, one.phase): one for one in run.memory} for run in runs]
+    places = dict.fromkeys(place for run in told for place in run)
+    there = [what for what in _MEMORY if any(getattr(one, what) is not None for run in told for one in run.values())]
+    rows = [
+        (clean(role), clean(phase), *(_memory(run.get((role, phase)), what) for what in there for run in told))
+        for role, phase in sorted(places, key=lambda place: place[0])
+    ]
+    return [_MEMORY[what] for what in there], rows
+
+
+def _memory(one: PhaseMemory | None, what: str) -> str:
+    value = getattr(one, what, None)
+    if value is None:
+        return ""
+    if what == "kv_usage":
+        return f"{value:.1%}"
+    return f"{value / 2**20:+,.1f}" if what.endswith("_change") else f"{value / 2**20:,.0f}"
 
 
 def suspicions(parity: Parity) -> list[Check]:

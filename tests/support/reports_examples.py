@@ -6,9 +6,10 @@ import dataclasses
 import math
 from typing import Any
 
-from reports.model import SUSPICIONS, Cause, CauseKey, Check, Finding, Parity, Place, RunSummary, Verdict
+from reports.model import SUSPICIONS, Cause, CauseKey, Check, Finding, Parity, PhaseMemory, Place, RunSummary, Verdict
 
 STEPS = 8
+MIB = 2**20
 HOSTILE = (
     "<script>alert(1)</script> \"quoted\" 'single' & `tick` | pipe [link](javascript:alert(1)) ]]> --> "
     "\x1b[31m\x00\ud800 \u202e\u2028 $x^2$ onload=alert(1) {{ 7 * 7 }}"
@@ -64,6 +65,11 @@ def run(side: str, backend: str, speed: float = 1.0, shift: float = 0.0, steps: 
             "rollout tokens per second": 311.4 / speed,
             "start of the engine, s": 27.4 * speed,
         },
+        memory=[
+            PhaseMemory("rollout", "generate", 900 * MIB, 4.5 * MIB, 2e9, 3e9, 0.0, 25 * MIB, 0.0489),
+            PhaseMemory("rollout", "sleep", 900 * MIB, 0.0, 0.0, 1e9, -2048 * MIB, 25 * MIB),
+            PhaseMemory("actor", "actor_train", 1200 * MIB, 26 * MIB),
+        ],
     )
 
 

@@ -50,6 +50,7 @@ def summary(e: Evidence, side: Side) -> RunSummary:
         _rows(e, side, series),
         series,
         _measured(e, side, series),
+        memory.by_phase(run),
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from harness.parity.facts.clusters import student
 from harness.recordings.store import Recording
 from probes.format import mapping, number
+from reports.model import PhaseMemory
 
 WHAT = {
     "rss": "resident memory",
@@ -95,20 +96,65 @@ def recorded(recording: Recording) -> list[Held]:
     for journal, columns in recording.numbers("span", '"rss":', ("step", *WHAT)):
         role, rank = str(journal.opening.get("role")), int(journal.opening.get("rank") or 0)
         found += [one for what in WHAT for one in _held(role, rank, what, columns["step"], columns[what])]
-    calls: dict[tuple[str, str, str], list[dict[str, Any]]] = {}  # file, pid, role
+    for (_, _, role), told in _calls(recording).items():
+        steps = np.array([number(one.get("step")) for one in told])
+        for what in WHAT:
+            values = np.array([number(one.get(what)) for one in told])
+            found += _held(role, int(told[0].get("rank") or 0), what, steps, values)
+    return found
+
+
+def _calls(recording: Recording) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+    """File, pid and role of each process of an engine -> what its calls tell of it."""
+    calls: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for call in recording.all("call", mention="rss"):
         role = str(call.get("role"))
         calls.setdefault((str(call["file"]), "", role), []).append(call)
         listed = call.get("processes")
         for one in map(mapping, listed if isinstance(listed, list) else []):
             key = str(call["file"]), str(one.get("pid")), f"{role}, {one.get('title') or 'a process of the engine'}"
-            calls.setdefault(key, []).append({**one, "step": call.get("step"), "rank": call.get("rank")})
-    for (_, _, role), told in calls.items():
-        steps = np.array([number(one.get("step")) for one in told])
-        for what in WHAT:
-            values = np.array([number(one.get(what)) for one in told])
-            found += _held(role, int(told[0].get("rank") or 0), what, steps, values)
+            calls.setdefault(key, []).append({**one, **{name: call.get(name) for name in ("name", "step", "rank")}})
+    return calls
+
+
+def by_phase(recording: Recording) -> list[PhaseMemory]:
+    """What each role holds in each phase of the steps. [] where memory was not recorded."""
+    told: dict[tuple[str, str], dict[str, list[np.ndarray]]] = {}  # (role, phase) -> field of PhaseMemory -> values
+    keys = ("step", *WHAT, *(f"{what}_before" for what in _CHANGES))
+    for journal, columns in recording.numbers("span", '"rss":', keys):
+        columns |= {f"{what}_change": columns[what] - columns[f"{what}_before"] for what in _CHANGES}
+        _tell(told, str(journal.opening.get("role")), columns)
+    for (_, _, role), calls in _calls(recording).items():
+        columns = {key: np.array([number(one.get(key)) for one in calls]) for key in ("step", *WHAT)}
+        columns["name"] = np.array([str(one.get("name")) for one in calls], object)
+        for what in _CHANGES:  # an engine works in its calls alone
+            columns[f"{what}_change"] = np.diff(columns[what], prepend=np.nan)
+        _tell(told, role, columns)
+    for stats in recording.all("engine_stats", mention="kv_usage"):
+        of_its_call = told.get((str(stats.get("role")), "generate"))
+        if of_its_call is not None:
+            of_its_call.setdefault("kv_usage", []).append(np.array([number(stats.get("kv_usage"))]))
+    found = []
+    for (role, phase), columns_told in told.items():
+        held: dict[str, float] = {}
+        for what, parts in columns_told.items():
+            values = np.concatenate(parts)
+            values = values[np.isfinite(values) & (what.endswith("_change") | (values >= 0))]
+            if len(values):
+                held[what] = float(np.median(values) if what.endswith("_change") else values.max())
+        found.append(PhaseMemory(role, phase, **held))
     return found
+
+
+_CHANGES = ("rss", "cuda_reserved")  # of which also the change over a phase is told
+
+
+def _tell(told: dict[tuple[str, str], dict[str, list[np.ndarray]]], role: str, columns: dict[str, np.ndarray]) -> None:
+    within = columns["step"] >= 0
+    for phase in dict.fromkeys(map(str, columns["name"][within])):
+        at = within & (columns["name"] == phase)
+        for what in (*WHAT, *(f"{what}_change" for what in _CHANGES)):
+            told.setdefault((role, phase), {}).setdefault(what, []).append(columns[what][at])
 
 
 def _held(role: str, rank: int, what: str, steps: np.ndarray, values: np.ndarray) -> list[Held]:

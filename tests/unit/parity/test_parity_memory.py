@@ -18,7 +18,7 @@ from recordings import check, scenario
 
 from harness.parity import judge
 from harness.parity.checks.memory import NAME
-from harness.parity.facts.memory import ALPHA, FEWEST, LEAST, MIB, Held, growth, recorded
+from harness.parity.facts.memory import ALPHA, FEWEST, LEAST, MIB, Held, by_phase, growth, recorded
 from harness.recordings.store import Recording
 from probes.format import encode_line, write_manifest
 
@@ -190,6 +190,28 @@ def test_odd_numbers_of_another_writer_are_missing_evidence(tmp_path: Path) -> N
             event["processes"] = [3, None, {"rss": [1]}] if event["step"] else 5
     series = recorded(Recording(run.write(tmp_path / "run")))
     assert {(one.role, one.what) for one in series} == {("rollout", "rss"), ("rollout", "dev_shm")}
+
+
+def test_what_a_phase_holds_and_gives_back_is_told_for_each_role(tmp_path: Path) -> None:
+    """The engine sleeps after it has generated, which gives back what that took; steps before the first count not."""
+    run = recordings.make("baseline", scenario(steps=2, prompts=2, group=2), native=False)
+    trainer, rollout = run.logs["trainer"], run.logs["rollout"]
+    for step in (-1, 0, 1):
+        more = 9000 * MIB * (step < 0)
+        trainer.event("span", name="flush", step=step, start_ns=0, dur_ns=1, ok=True, rss=700 * MIB + more,
+                      rss_before=690 * MIB, cuda_reserved=40 * MIB, cuda_reserved_before=100 * MIB)  # fmt: skip
+        for name, rss in (("generate", 900), ("sleep", 500)):
+            engine = {"pid": 77, "title": "VLLM::EngineCore", "rss": 3 * rss * MIB, "shared": 5}
+            rollout.event("call", name=name, step=step, ok=True, message="", seconds=0.1, rss=rss * MIB + more,
+                          dev_shm=25 * MIB, cuda_allocated=-1, processes=[engine])  # fmt: skip
+        rollout.event("engine_stats", step=step, kv_usage=0.1 + 0.1 * step)
+    told = {(one.role, one.phase): one for one in by_phase(Recording(run.write(tmp_path / "run")))}
+    flush = told["trainer", "flush"]
+    assert (flush.rss, flush.rss_change, flush.cuda_reserved_change) == (700 * MIB, 10 * MIB, -60 * MIB)
+    generate, sleep = told["rollout", "generate"], told["rollout", "sleep"]
+    assert (generate.rss, generate.dev_shm, generate.kv_usage) == (900 * MIB, 25 * MIB, 0.2)
+    assert (sleep.rss, sleep.rss_change, sleep.kv_usage, sleep.cuda_allocated) == (500 * MIB, -400 * MIB, None, None)
+    assert told["rollout, VLLM::EngineCore", "sleep"].rss_change == -1200 * MIB
 
 
 @pytest.mark.slow

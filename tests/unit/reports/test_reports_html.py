@@ -14,6 +14,7 @@ import reports_examples as examples
 
 from reports import render
 from reports.model import Parity, Place, RunSummary
+from reports.sections import parity as arrange
 from reports.sections.charts import charts, line
 from reports.sections.svg import StyleSheet
 
@@ -137,6 +138,21 @@ def test_it_shows_what_the_verdict_holds(pages):
 def test_the_file_is_small_and_an_empty_verdict_has_no_drawings(pages):
     assert len(pages["stale_tensor"]) < 200_000
     assert "<svg" not in pages["nothing"] and "no verdict" in pages["nothing"]
+
+
+def test_memory_is_told_for_each_role_and_phase_of_both_runs():
+    names, rows = arrange.memory(examples.parity().runs)
+    assert names[0] == "resident, MiB" and names[-2:] == ["/dev/shm, MiB", "KV pool in use"]
+    assert [row[:2] for row in rows] == [("actor", "actor_train"), ("rollout", "generate"), ("rollout", "sleep")]
+    assert rows[0][2:6] == ("1,200", "1,200", "+26.0", "+26.0") and {*rows[0][6:]} == {""}
+    change = 2 + 2 * names.index("its change", 2)
+    assert rows[2][change : change + 2] == ("-2,048.0", "-2,048.0") and rows[1][-1] == "4.9%"
+    assert arrange.memory([RunSummary("baseline", "a", "")]) == ([], [])
+
+
+def test_memory_stands_in_the_page_where_it_was_recorded(pages):
+    assert "Memory by role and phase" in pages["stale_tensor"] and "Memory by" not in pages["nothing"]
+    assert pages["stale_tensor"].count("actor_train") >= 1
 
 
 def drawn(series, own=None, **changes):
