@@ -41,7 +41,7 @@ RULES: tuple[Rule, ...] = (
     calls.ring,  # K6
     pauses.slow,  # K7
     pauses.fresh,  # INSUFFICIENT
-    nodes.between,  # INSUFFICIENT
+    nodes.between,  # K12, or INSUFFICIENT
     engines.branch,  # K3
     absence.left_loop,  # K1
     absence.outside,  # K4

@@ -92,8 +92,11 @@ def moments(case: Case) -> Ruling | None:
 
 
 def between(case: Case) -> Ruling | None:
-    """INSUFFICIENT: all ranks have come to an operation, which ended on one host and on no rank of another."""
+    """All ranks have come to an operation, which ended on one host and not on another: K12 where TCP shows what is cut,
+    as of ranks that are all inside (`groups.wedged`), for a cut may fall into the middle of an operation. Else
+    INSUFFICIENT, and only where it ended on no rank of the other host."""
     names = Names.of(case.evidence, case.comparison)
+    cut = severed(case)
     for group, ahead, behind, one, other in _across(case):
         if behind.pending is None or one.progress or other.progress:
             continue
@@ -101,18 +104,18 @@ def between(case: Case) -> Ruling | None:
         if seq > ahead.joint or (ahead.pending is not None and ahead.pending.seq <= seq):
             continue
         beside = [its for rank, its in group.ranks.items() if _of(case.subject(names.key(group, rank))) == _of(other)]
-        if any(its.pending is None or its.pending.seq > seq for its in beside):
-            continue  # a rank beside it is through: it is not the network between the hosts
+        if cut is None and any(its.pending is None or its.pending.seq > seq for its in beside):
+            continue  # a rank beside it is through: nothing shows that it is the network between the hosts
         place = f"{behind.pending.op} #{seq} of {title(group)}"
-        cut = severed(case)
-        why = f"the network between them lost it, or the evidence of {_of(other)} is older"
+        told = f"every rank has come to {place}, which ended on {_of(one)} and not on {_of(other)}"
         if cut is not None:
-            why = f"{cut.network} lost it; {cut.told}"
+            why = f"{told}: {cut.network}, not a rank; {cut.told}"
+            return Ruling("HUNG", why, "K12", place=place, next=(ping(*cut.ends), AGAIN))
         return Ruling(
             "INSUFFICIENT",
-            f"every rank has come to {place}, which ended on {_of(one)} and not on {_of(other)}: {why}",
+            f"{told}: the network between them lost it, or the evidence of {_of(other)} is older",
             place=place,
-            next=(ping(*(cut.ends if cut else (_of(one), _of(other)))), AGAIN),
+            next=(ping(_of(one), _of(other)), AGAIN),
         )
     return None
 

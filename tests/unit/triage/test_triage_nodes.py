@@ -253,6 +253,12 @@ def test_evidence_of_two_moments_blames_nobody(job: Callable[..., Cluster]) -> N
         assert "not of one moment" in verdict.reason and "older" in verdict.reason
 
 
+def complete(dump: Path) -> None:
+    """What was pending in it has ended."""
+    done = dump.read_bytes().replace(b'"state":"started"', b'"state":"completed"')
+    dump.write_bytes(done.replace(b'"retired":false', b'"retired":true'))
+
+
 def test_an_operation_that_ended_on_one_host_alone_is_the_networks(job: Callable[..., Cluster]) -> None:
     """Everybody has come to it. Host b got what it waited for; host a's last packets were lost."""
     cluster = job(fault=Fault("wedge", rank=0, at=56), stack=WAIT)
@@ -261,11 +267,7 @@ def test_an_operation_that_ended_on_one_host_alone_is_the_networks(job: Callable
     assert (wedged.verdict, hang(wedged)) == ("HUNG", "K12") and not culprits(wedged)
     assert "the network between a and b or a device, not a rank" in wedged.reason
     for dump in (there / "recorder").iterdir():
-        dump.write_bytes(
-            dump.read_bytes()
-            .replace(b'"state":"started"', b'"state":"completed"')
-            .replace(b'"retired":false', b'"retired":true')
-        )
+        complete(dump)
     lost = triage(here, there)
     assert lost.verdict == "INSUFFICIENT" and not culprits(lost)
     assert "ended on b and not on a: the network between them" in lost.reason
@@ -356,8 +358,9 @@ ADDRESSES = {host: f"10.0.0.{number}" for number, host in enumerate("abcd", 1)}
 RING = (("a", "b"), ("b", "c"), ("c", "d"), ("d", "a"))  # gloo's, of a rank on each host
 
 
-def wedged(job: Callable[..., Cluster], links: Sequence[tuple[str, str]]) -> Verdict:
-    """A rank on each of four hosts, all of them in one operation; on these links data is not acknowledged."""
+def wedged(job: Callable[..., Cluster], links: Sequence[tuple[str, str]], through: str = "") -> Verdict:
+    """A rank on each of four hosts, all of them in one operation but those that are through with it; on these links
+    data is not acknowledged."""
     cluster = job(fault=Fault("wedge", rank=0, at=56), stack=WAIT)
     folders = []
     for rank, host in enumerate("abcd"):
@@ -366,6 +369,8 @@ def wedged(job: Callable[..., Cluster], links: Sequence[tuple[str, str]]) -> Ver
         (folder / "recorder" / "dump").write_bytes(
             synthesis.encoded(synthesis.simulate(4, 120, cluster.fault), rank, "json")
         )
+        if host in through:
+            complete(folder / "recorder" / "dump")
         sent = [f"{ADDRESSES[one]}:5000 {ADDRESSES[other]}:6000" for one, other in links if one == host]
         one = dataclasses.replace(
             cluster.process(rank, host), dump="recorder/dump", unanswered=tuple(sent),
@@ -381,6 +386,32 @@ def test_the_host_that_is_cut_off_is_named_and_no_rank(job: Callable[..., Cluste
     verdict = wedged(job, [link for link in RING if cut in link])
     assert (verdict.verdict, hang(verdict)) == ("HUNG", "K12") and not culprits(verdict)
     assert f"the network of {cut}, not a rank; TCP data between it and" in verdict.reason, verdict.reason
+
+
+@pytest.mark.parametrize("through", ["a", "d", "ab", "abd"])
+def test_a_cut_in_the_middle_of_an_operation_is_as_well(job: Callable[..., Cluster], through: str) -> None:
+    """Some ranks got what they waited for before it; without a proof of the cut the evidence may be older."""
+    verdict = wedged(job, [link for link in RING if "c" in link], through)
+    assert (verdict.verdict, hang(verdict)) == ("HUNG", "K12") and not culprits(verdict), verdict.reason
+    assert "the network of c, not a rank; TCP data between it and b and d" in verdict.reason, verdict.reason
+    control = wedged(lambda **more: job("control", **more), [], through)
+    assert control.verdict == "INSUFFICIENT" and not culprits(control), control.reason
+
+
+def test_a_rank_beside_may_be_through_where_the_cut_shows(job: Callable[..., Cluster]) -> None:
+    """In a ring, rank 0 passes on to rank 1 what rank 1 still lacked, and misses itself what comes from the cut."""
+    cluster = job(fault=Fault("wedge", rank=0, at=56), stack=WAIT)
+    here, there = cluster.node("a"), cluster.node("b")
+    for dump in ((here / "recorder" / "a-101.json"), *(there / "recorder").iterdir()):
+        complete(dump)
+    control = triage(here, there)
+    assert "network" not in control.reason and not culprits(control), control.reason
+    for folder, link in ((here, "10.0.0.1:5000 10.0.0.2:6000"), (there, "10.0.0.2:6000 10.0.0.1:5000")):
+        file = next((folder / "processes").glob("*-100.json"))
+        file.write_text(json.dumps({**json.loads(file.read_text()), "unanswered": [link]}))
+    verdict = triage(here, there)
+    assert (verdict.verdict, hang(verdict)) == ("HUNG", "K12") and not culprits(verdict), verdict.reason
+    assert "the network between a and b, not a rank" in verdict.reason, verdict.reason
 
 
 @pytest.mark.parametrize(
