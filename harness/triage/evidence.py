@@ -62,6 +62,7 @@ class Sample:
     beat_delay_s: Number | None = None  # the same of the thread that makes its heartbeat
     beat_state: str = ""  # of that thread, as `state`
     service_cpu_s: Number = 0.0  # of its threads that only serve a device: CUDA's and NCCL's, which poll
+    reading: str = ""  # the pipe or socket that its main thread waits to read from, "pipe:[7]"
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,7 @@ class Process:
     notes: tuple[str, ...] = ()  # what could not be had of it, and how to enable it
     unanswered: tuple[str, ...] = ()  # "own other": ends of connections whose data the other one does not acknowledge
     asked: tuple[str, ...] = ()  # addresses that it asks for a connection again and again, without an answer
+    writer: int = 0  # the one other process of its host that can write what its main thread reads; 0: several, or none
 
     @property
     def key(self) -> str:

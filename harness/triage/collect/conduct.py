@@ -18,7 +18,7 @@ from typing import Any
 from harness import dates
 from harness.errors import HarnessError
 from harness.triage import directory
-from harness.triage.collect import beats, bounded, connections, gpus, journals, proc, ras, ray, recorder, stacks
+from harness.triage.collect import beats, bounded, channels, connections, gpus, journals, proc, ras, ray, recorder, stacks
 from harness.triage.collect.connections import PROC
 from harness.triage.collect.draft import Draft, absent
 from harness.triage.collect.scope import Cast, Scope, cast
@@ -114,6 +114,10 @@ def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes_s: 
                 work.append(bounded.start(f"process {pid}", _look, drafts[pid], terms))
     for future in work:
         _result(future, terms, None, notes)
+    reads = {pid: link for pid, draft in drafts.items() if (link := _read_throughout(draft))}
+    writers = _result(bounded.start("ends of pipes", channels.writers, reads, terms.sockets), terms, {}, notes)
+    for pid, writer in writers.items():
+        drafts[pid].writer = writer
     recordings: dict[tuple[str, int], journals.Recording] = {}
     by = terms.clock() + max(terms.left(), JOURNALS_S)
     for (at, pid), history in histories.items():
@@ -216,7 +220,15 @@ def _sample(draft: Draft, at_s: float, seen: proc.Look, threads: tuple[Thread, .
         beat_delay_s=beats.delay_s if beats else None,
         beat_state=beats.state if beats else "",
         service_cpu_s=sum(one.cpu_s for one in seen.threads.values() if one.service),
+        reading=seen.reading,
     )  # fmt: skip
+
+
+def _read_throughout(draft: Draft) -> str:
+    """What its main thread waits to read from, in one sleep from the first look to the last; empty where it woke up."""
+    looks = draft.samples
+    asleep = len(looks) > 1 and len({look.main_switches for look in looks}) == 1 and looks[0].main_switches is not None
+    return looks[0].reading if asleep and len({look.reading for look in looks}) == 1 else ""
 
 
 def _inside(draft: Draft, terms: _Terms) -> stacks.Stacks:

@@ -76,6 +76,20 @@ class Sockets:
         asked = (row[2] for row in mine if row[3] == CONNECTING and _is_sent_again(row, CONNECT_AGAIN))
         return Connections(_shown((*served, *at)), _shown(peers), tuple(unanswered)[:MAX_SHOWN], _shown(asked))
 
+    def other_end(self, pid: int, inode: str) -> str:
+        """The inode of the other end of a process's TCP connection within this host; empty for any other socket."""
+        rows = self._read(pid).rows
+        mine = rows.get(inode)
+        if mine is None or mine[3] != ESTABLISHED:
+            return ""
+        ends = address(mine[2]), address(mine[1])
+        port = mine[1].rpartition(":")[2]
+        return next(
+            (other for other, row in rows.items()
+             if row[3] == ESTABLISHED and row[2].endswith(port) and (address(row[1]), address(row[2])) == ends),
+            "",
+        )  # fmt: skip
+
     def _read(self, pid: int) -> _Tables:
         try:
             space = os.readlink(PROC / str(pid) / "ns" / "net")

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from harness.triage.collect import connections, redact, traffic
+from harness.triage.collect import channels, connections, redact, traffic
 from harness.triage.collect.connections import PROC
 
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -51,6 +51,7 @@ class Look:
     threads: dict[int, Spent] = field(default_factory=dict)  # by tid
     quiet_s: float | None = None
     main_switches: int | None = None
+    reading: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def look(pid: int, store: Collection[int] = ()) -> Look:
     switches = _switches(pid)
     return Look(
         stat[0], cpu, sum(switches.values()), _io(pid), wchan(pid, pid), total, int(stat[19]),
-        _threads(pid), quiet_s, switches.get(pid),
+        _threads(pid), quiet_s, switches.get(pid), channels.reading(pid),
     )  # fmt: skip
 
 

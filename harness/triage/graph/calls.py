@@ -1,10 +1,13 @@
-"""Edges of calls: ray.get, HTTP requests, requests to an engine, a parent that waits for its child."""
+"""Edges of calls: ray.get, HTTP requests, requests to an engine, a parent that waits for its child, rings of reads."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from harness.triage.evidence import Evidence, Process, RayTask
+from harness.triage.graph.motion import hands_on
+from harness.triage.graph.shape import components
 from harness.triage.graph.sockets import at_socket
 from harness.triage.graph.subjects import Subject
 from harness.triage.places import plain
@@ -241,3 +244,34 @@ def _passed_on(process: Process, subjects: dict[str, Subject]) -> set[int]:
         if one.process and (one.process.host, one.process.ppid) == (process.host, process.pid)
         if one.process.engine and one.doing.idle and not one.blocked
     }
+
+
+def reads(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -> tuple[list[Wait], dict[str, Subject]]:
+    """Processes that read from each other's pipes or sockets, where these close a ring of waits.
+
+    Who waits for an order reads as who waits for an answer does: an engine at rest is not why its driver stands still,
+    nor is a driver at rest hung. In a ring nobody is left to write, whatever was meant to come.
+    """
+    drawn = {}
+    for key, one in subjects.items():
+        process = one.process
+        target = subjects.get(f"{process.host}:{process.writer}") if process is not None and process.writer else None
+        if target is not None and not one.gone and not _writes_beside(target):
+            at = f" ({one.doing.frame})" if one.doing.frame else ""
+            because = f"reads what {target.label} alone can write{at}"
+            drawn[key] = Wait(key, target.key, "pipe", because, operation="a read of a pipe or socket")
+    _, rings = components([(wait.waiter, wait.target) for wait in (*known, *drawn.values())]) if drawn else ([], [])
+    closing = [key for ring in rings if _at_one_time(subjects[key] for key in ring) for key in ring if key in drawn]
+    return [drawn[key] for key in closing], subjects
+
+
+def _writes_beside(one: Subject) -> bool:
+    """Whether a thread beside its main one may write, or nothing is known of its threads."""
+    threads = one.process.samples[-1].threads if one.process is not None and one.process.samples else ()
+    return not threads or any(hands_on(thread) for thread in threads if not thread.main)
+
+
+def _at_one_time(ring: Iterable[Subject]) -> bool:
+    """Whether there was a moment between both looks at every one of them."""
+    looks = [one.process.samples for one in ring if one.process is not None and one.process.samples]
+    return bool(looks) and max(its[0].at_s for its in looks) < min(its[-1].at_s for its in looks)

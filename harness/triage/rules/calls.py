@@ -1,10 +1,12 @@
-"""K6: a ring of calls (ray.get, HTTP, engine requests), perhaps with a collective in it."""
+"""K6: a ring of calls (ray.get, HTTP, engine requests, reads of pipes), perhaps with a collective in it."""
 
 from __future__ import annotations
 
 from harness.triage.rules.ruling import Case, Ruling
 
-CONTROL = frozenset({"ray", "http", "engine", "process", "lock"})
+CONTROL = frozenset({"ray", "http", "engine", "process", "lock", "pipe"})
+
+LOST = "a request or its answer was lost, or lies in a buffer: number both, flush after each, give each read a timeout"
 
 
 def ring(case: Case) -> Ruling | None:
@@ -33,6 +35,7 @@ def ring(case: Case) -> Ruling | None:
             cycle=tuple(members),
             place=", ".join(sorted(layers)),
             next=(
+                *([LOST] if "pipe" in layers else []),
                 "break one call of the cycle: make it asynchronous, or give the callee a thread of its own",
                 "Ray: max_concurrency or a concurrency group on the actor that is asked while it works",
             ),

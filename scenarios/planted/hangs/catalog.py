@@ -198,6 +198,18 @@ CONTROL_PLANE = (
            cycle=("trainer", "engine", "reward")),
 )  # fmt: skip
 
+ANSWERS = tuple(
+    Hang(f"answer-{phase}", kind, summary, _program("answers"),
+         ("--role", "driver", "--phase", phase, "--stall", "{stall}"), verdict=verdict, cycle=frozenset(cycle))
+    for phase, kind, summary, verdict, cycle in (
+        ("lost", "K6", "one of two engines forgets a request, and its driver waits for the answer: either may be wrong",
+         "HUNG", ("driver", "second")),
+        ("buffered", "K6", "the answer lies in the engine's own buffer", "HUNG", ("driver", "second")),
+        ("rests", "", "two engines wait for orders while their driver does something else", "HEALTHY", ()),
+        ("thread", "", "the engine waits for requests, and a thread of it takes long to answer", "INSUFFICIENT", ()),
+    )
+)  # fmt: skip
+
 SLEEP = (
     _alone("sleep-wake", "K8", "wake_up waits for a lock that a failed call kept", "engine_sleep", "wake",
            culprits=("rollout",), frame="wake_up"),
@@ -352,7 +364,7 @@ def conditions(hangs: Iterable[Hang]) -> tuple[Hang, ...]:
 
 
 HANGS: tuple[Hang, ...] = (
-    *TRIP_COUNT, *ORDER, *PAIRS, *BRANCH, *DEAD, *RENDEZVOUS, *CONTROL_PLANE, *SLEEP, *STATE, *STOPPED_CHILD,
+    *TRIP_COUNT, *ORDER, *PAIRS, *BRANCH, *DEAD, *RENDEZVOUS, *CONTROL_PLANE, *ANSWERS, *SLEEP, *STATE, *STOPPED_CHILD,
     *RANK_ZERO, *REFUSED, *CONTROLS, *ASYNC, *HOSTS, *DUMPS,
 )  # fmt: skip
 VARIANTS = conditions(hang for hang in HANGS if not hang.condition)

@@ -1,0 +1,103 @@
+"""K6: a driver and two engines of their own processes, which send requests and answers over sockets or pipes.
+
+`lost`: the second engine forgets a request, and waits for the next ones; its driver waits for the answer. `buffered`:
+its answer lies in the buffer of its output. Controls: in `rests` both engines wait for orders while the driver
+does something else for three thresholds; in `thread` the second engine answers by a thread, which takes as long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+
+import torch  # noqa: F401 -- as engines and drivers do: what imports it is watched
+
+ROUNDS, REQUESTS = 12, 4
+AT = 6  # the round in which something happens
+
+
+def compute(request: int) -> int:
+    return int((torch.eye(64) * request).sum())
+
+
+def serve(requests: Connection, phase: str, seconds: float) -> None:
+    seen = 0
+
+    def answer_late(request: int) -> None:
+        time.sleep(seconds)
+        requests.send(compute(request))
+
+    while True:
+        request = requests.recv()
+        seen += 1
+        if request < 0:
+            return
+        here = seen == AT * REQUESTS
+        if here and phase == "lost":
+            continue
+        if here and phase == "thread":
+            threading.Thread(target=answer_late, args=(request,)).start()
+        else:
+            requests.send(compute(request))
+
+
+def serve_lines(phase: str) -> None:
+    answers = open(1, "w")  # of a buffer that PYTHONUNBUFFERED leaves alone
+    for seen, line in enumerate(sys.stdin, 1):
+        print(compute(int(line)), file=answers, flush=phase != "buffered" or seen < AT)
+
+
+def start(role: str, phase: str, stall: float) -> Connection:
+    ours, theirs = Pipe()
+    own = ["--role", role, "--end", str(theirs.fileno()), "--phase", phase, "--stall", str(stall)]
+    subprocess.Popen([sys.executable, __file__, *own], pass_fds=[theirs.fileno()])
+    theirs.close()
+    return ours
+
+
+def drive(phase: str, stall: float) -> None:
+    engines = [start(role, "rests" if role == "first" else phase, stall) for role in ("first", "second")]
+    for turn in range(ROUNDS):
+        for engine in engines:
+            for request in range(REQUESTS):
+                engine.send(request)
+        for engine in engines:
+            for _ in range(REQUESTS):
+                engine.recv()
+        if phase == "rests" and turn == AT:
+            time.sleep(3 * stall)
+    for engine in engines:
+        engine.send(-1)
+
+
+def drive_lines(phase: str) -> None:
+    command = [sys.executable, __file__, "--role", "second", "--phase", phase]
+    engine = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+    assert engine.stdin is not None and engine.stdout is not None
+    for request in range(ROUNDS):
+        engine.stdin.write(f"{request}\n")
+        engine.stdout.readline()
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--role", choices=["driver", "first", "second"], default="driver")
+    arguments.add_argument("--phase", choices=["lost", "buffered", "rests", "thread"], required=True)
+    arguments.add_argument("--end", type=int, default=-1)
+    arguments.add_argument("--stall", type=float, default=5.0)
+    asked = arguments.parse_args()
+    if asked.role == "driver":
+        drive_lines(asked.phase) if asked.phase == "buffered" else drive(asked.phase, asked.stall)
+    elif asked.end < 0:
+        serve_lines(asked.phase)
+    else:
+        serve(Connection(asked.end), asked.phase, 3 * asked.stall)
+
+
+if __name__ == "__main__":
+    main()
