@@ -97,7 +97,9 @@ def _taken(data: bytes, found: dict[str, str]) -> bool:
         while at + 8 <= length:
             size, attribute = struct.unpack_from("=HH", data, at)
             if attribute == PEER:
-                found[str(struct.unpack_from("=I", data, HEADER + 4)[0])] = str(struct.unpack_from("=I", data, at + 4)[0])
+                found[str(struct.unpack_from("=I", data, HEADER + 4)[0])] = str(
+                    struct.unpack_from("=I", data, at + 4)[0]
+                )
             at += max(4, (size + 3) & ~3)
         data = data[(length + 3) & ~3 :]
     return True

@@ -18,7 +18,19 @@ from typing import Any
 from harness import dates
 from harness.errors import HarnessError
 from harness.triage import directory
-from harness.triage.collect import beats, bounded, channels, connections, gpus, journals, proc, ras, ray, recorder, stacks
+from harness.triage.collect import (
+    beats,
+    bounded,
+    channels,
+    connections,
+    gpus,
+    journals,
+    proc,
+    ras,
+    ray,
+    recorder,
+    stacks,
+)
 from harness.triage.collect.connections import PROC
 from harness.triage.collect.draft import Draft, absent
 from harness.triage.collect.scope import Cast, Scope, cast

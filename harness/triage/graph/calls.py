@@ -257,7 +257,7 @@ def reads(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -
         process = one.process
         target = subjects.get(f"{process.host}:{process.writer}") if process is not None and process.writer else None
         if target is not None and not one.gone and not _writes_beside(target):
-            at = f" ({one.doing.frame})" if one.doing.frame else ""
+            at = f", {one.doing.frame}" if one.doing.frame else ""
             because = f"reads what {target.label} alone can write{at}"
             drawn[key] = Wait(key, target.key, "pipe", because, operation="a read of a pipe or socket")
     _, rings = components([(wait.waiter, wait.target) for wait in (*known, *drawn.values())]) if drawn else ([], [])

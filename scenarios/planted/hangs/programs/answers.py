@@ -15,7 +15,7 @@ import time
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
-import torch  # noqa: F401 -- as engines and drivers do: what imports it is watched
+import torch
 
 ROUNDS, REQUESTS = 12, 4
 AT = 6  # the round in which something happens
@@ -47,9 +47,9 @@ def serve(requests: Connection, phase: str, seconds: float) -> None:
 
 
 def serve_lines(phase: str) -> None:
-    answers = open(1, "w")  # of a buffer that PYTHONUNBUFFERED leaves alone
-    for seen, line in enumerate(sys.stdin, 1):
-        print(compute(int(line)), file=answers, flush=phase != "buffered" or seen < AT)
+    with open(1, "w") as answers:  # with a buffer, which PYTHONUNBUFFERED takes from standard output
+        for seen, line in enumerate(sys.stdin, 1):
+            print(compute(int(line)), file=answers, flush=phase != "buffered" or seen < AT)
 
 
 def start(role: str, phase: str, stall: float) -> Connection:

@@ -1,0 +1,230 @@
+"""Who alone can write what a process reads, and rings of processes that read from each other."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import Pipe
+from pathlib import Path
+
+import pytest
+import triage_evidence as make
+from waiting import until
+
+from harness.triage.collect import channels, conduct, connections
+from harness.triage.collect.draft import Draft
+from harness.triage.evidence import Process, Sample
+from harness.triage.graph import build
+from harness.triage.judge import triage
+from reports.model import Verdict
+
+READ = "import os, sys; os.read(int(sys.argv[1]), 1)"
+POLL = "import select, sys; select.select([int(sys.argv[1])], [], [])"
+HOLD = "import os, sys; os.read(0, 1)"
+Start = Callable[..., int]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts Python with a program and descriptors, of which the first is its argument; returns its pid."""
+    with contextlib.ExitStack() as stack:
+
+        def run(text: str, *ends: int) -> int:
+            process = subprocess.Popen(
+                [sys.executable, "-S", "-c", text, *map(str, ends[:1])], pass_fds=ends, stdin=subprocess.PIPE
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            return process.pid
+
+        yield run
+
+
+def socketpair() -> tuple[int, int]:
+    return tuple(one.detach() for one in socket.socketpair())  # type: ignore[return-value]
+
+
+def connection() -> tuple[int, int]:
+    """Of TCP on this host: one end with IPv4, the other in an IPv6 socket, which has it as ::ffff:127.0.0.1."""
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server:
+        mine = socket.create_connection(("127.0.0.1", server.getsockname()[1]))
+        return mine.detach(), server.accept()[0].detach()
+
+
+def duplex() -> tuple[int, int]:
+    one, other = Pipe()
+    ends = os.dup(one.fileno()), os.dup(other.fileno())
+    one.close(), other.close()
+    return ends
+
+
+def writer_of(reader: int) -> dict[int, int]:
+    link = ""
+
+    def waits() -> bool:
+        nonlocal link
+        link = channels.reading(reader)
+        return bool(link)
+
+    until(waits, 10)
+    return channels.writers({reader: link}, connections.Sockets())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", [os.pipe, socketpair, connection, duplex])
+def test_the_only_other_process_that_can_write_is_told(start: Start, made: Callable[[], tuple[int, int]]) -> None:
+    read, write = made()
+    reader, writer = start(READ, read), start(HOLD, write)
+    os.close(read)
+    if made is os.pipe:
+        start(HOLD, os.open(f"/proc/self/fd/{write}", os.O_RDONLY))  # the same pipe, and it cannot write there
+    os.close(write)
+    assert writer_of(reader) == {reader: writer}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", [os.pipe, socketpair, connection])
+def test_where_several_can_write_nobody_is_told(start: Start, made: Callable[[], tuple[int, int]]) -> None:
+    """As where a forked child keeps what its parent had; or nobody beside the reader, which holds both ends."""
+    read, write = made()
+    reader, alone = start(READ, read), start(READ, read, write)
+    start(HOLD, write), start(HOLD, write)
+    os.close(write)
+    assert writer_of(reader) == {}
+    own, other = made()
+    alone = start(READ, own, other)
+    os.close(other)
+    assert writer_of(alone) == {}
+
+
+@pytest.mark.slow
+def test_a_wait_for_several_at_once_is_no_read(start: Start) -> None:
+    """And a file, a terminal, or a process that is not there."""
+    read, _ = os.pipe()
+    polling = start(POLL, read)
+    until(lambda: "poll" in Path(f"/proc/{polling}/wchan").read_text() or _selects(polling), 10)
+    assert channels.reading(polling) == channels.reading(2**22) == channels.reading(os.getpid()) == ""
+
+
+def _selects(pid: int) -> bool:
+    return Path(f"/proc/{pid}/syscall").read_text().split()[0] in ("23", "270", "72")
+
+
+@pytest.mark.parametrize(
+    ("looks", "read"),
+    [
+        ((("pipe:[7]", 5), ("pipe:[7]", 5)), "pipe:[7]"),
+        ((("pipe:[7]", 5), ("pipe:[7]", 6)), ""),
+        ((("pipe:[7]", 5), ("pipe:[8]", 5)), ""),
+        ((("pipe:[7]", None), ("pipe:[7]", None)), ""),
+        ((("pipe:[7]", 5),), ""),
+    ],
+    ids=["one sleep", "it woke up", "another pipe", "not known", "one look"],
+)
+def test_a_read_counts_where_it_sleeps_from_the_first_look_to_the_last(
+    looks: Sequence[tuple[str, int | None]], read: str
+) -> None:
+    draft = Draft("h", 1, None)
+    draft.samples += [
+        Sample(float(at), "S", reading=link, main_switches=woken) for at, (link, woken) in enumerate(looks)
+    ]
+    assert conduct._read_throughout(draft) == read
+
+
+SERVE = """
+def engine():
+    while True:
+        request = requests.recv()
+
+def drive():
+    for engine in engines:
+        engine.recv()
+
+def late():
+    sleep(100)
+    requests.send(0)
+
+def exporter():
+    while True:
+        sleep(1)
+"""
+LINES = {"engine": 4, "drive": 8, "late": 11, "exporter": 16}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "job.py"
+    path.write_text(SERVE)
+    return str(path)
+
+
+def reads(file: str, pid: int, function: str, writer: int, *beside: str, at_s: float = 0.0) -> Process:
+    """A process that waits in `function` for what `writer` alone can write, with threads beside its main one."""
+    one = make.process(pid, "process", f"{function}:{LINES[function]} pipe.recv")
+    looks = []
+    for look in one.samples:
+        [main] = look.threads
+        main = dataclasses.replace(main, frames=(main.frames[0], dataclasses.replace(main.frames[1], file=file)))
+        others = [
+            dataclasses.replace(
+                main, name=name, tid=pid + 1, main=False,
+                frames=(dataclasses.replace(main.frames[1], function=name, line=LINES[name]),),
+            )
+            for name in beside
+        ]  # fmt: skip
+        looks.append(dataclasses.replace(look, at_s=look.at_s + at_s, threads=(main, *others)))
+    return dataclasses.replace(one, samples=tuple(looks), writer=writer)
+
+
+def judged(*processes: Process) -> Verdict:
+    return triage(make.evidence(*processes))
+
+
+def test_two_that_read_from_each_other_are_a_ring_and_none_is_the_culprit(file: str) -> None:
+    """The first engine, which reads from the driver as the second one does, stands beside."""
+    verdict = judged(reads(file, 1, "drive", 3, "exporter"), reads(file, 2, "engine", 1), reads(file, 3, "engine", 1))
+    assert verdict.triage is not None
+    assert (verdict.verdict, verdict.triage.hang) == ("HUNG", "K6") and not verdict.triage.culprits, verdict.reason
+    assert sorted(verdict.triage.cycle) == ["node0:1", "node0:3"]
+    assert "job.py:8 in drive" in verdict.reason and "job.py:4 in engine" in verdict.reason
+    assert "a request or its answer was lost" in verdict.triage.next[0]
+
+
+def test_a_collective_may_be_a_part_of_the_ring(file: str) -> None:
+    """The driver reads from an engine's rank 1, which waits for rank 0, and that one reads from the driver."""
+    head, other = make.rank(0, "all_reduce", world=2), make.rank(1, "main:10 step:42 all_reduce", world=2)
+    head = dataclasses.replace(head, samples=reads(file, 100, "engine", 1).samples, writer=1)
+    at = make.compared(make.group("0", {0: 16, 1: (17, "all_reduce")}))
+    verdict = triage(make.evidence(reads(file, 1, "drive", 101), head, other), at)
+    assert verdict.triage is not None and verdict.triage.hang == "K6", verdict.reason
+    assert sorted(verdict.triage.cycle) == ["node0:1", "node0:100", "node0:101"]
+
+
+def test_who_waits_for_orders_waits_for_nobody(file: str) -> None:
+    """The driver sleeps, or waits for another one; no edge, so that nobody is named for it."""
+    asleep = make.process(1, "process", "main:9 keep_alive:12")
+    for driver in (asleep, reads(file, 1, "drive", 2), reads(file, 1, "drive", 0), reads(file, 1, "drive", 9)):
+        some = (driver, reads(file, 3, "engine", 1))
+        if driver.writer == 2:  # which computes
+            some = (*some, make.process(2, "process", "main:1 work:2", "main:1 work:7 inner:3", cpu_s=1.4))
+        assert not build(make.evidence(*some), None).waits
+        verdict = judged(*some)
+        assert verdict.verdict != "HUNG" and verdict.triage and not verdict.triage.culprits, verdict.reason
+
+
+@pytest.mark.parametrize("how", ["a thread answers", "no stack", "another moment"])
+def test_a_ring_that_may_not_be_one_is_not_drawn(file: str, how: str) -> None:
+    engine = reads(file, 3, "engine", 1, *(["late"] if how == "a thread answers" else []))
+    if how == "no stack":
+        engine = dataclasses.replace(
+            engine, samples=tuple(dataclasses.replace(look, threads=()) for look in engine.samples)
+        )
+    if how == "another moment":
+        engine = reads(file, 3, "engine", 1, at_s=2.0)
+    assert not build(make.evidence(reads(file, 1, "drive", 3), engine), None).waits
+    assert judged(reads(file, 1, "drive", 3), engine).verdict != "HUNG"
