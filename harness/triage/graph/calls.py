@@ -11,6 +11,7 @@ from harness.triage.graph.shape import components
 from harness.triage.graph.sockets import at_socket
 from harness.triage.graph.subjects import Subject
 from harness.triage.places import plain
+from harness.triage.stacks import awaits
 from reports.model import Wait
 
 _HTTP_SERVER = re.compile(r"socketserver|http/server")  # multiprocessing's manager serves for ever as well
@@ -266,9 +267,14 @@ def reads(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -
 
 
 def _writes_beside(one: Subject) -> bool:
-    """Whether a thread beside its main one may write, or nothing is known of its threads."""
+    """Whether a thread beside its main one may write, by itself or in a task of its event loop; or nothing is known of
+    its threads."""
     threads = one.process.samples[-1].threads if one.process is not None and one.process.samples else ()
-    return not threads or any(hands_on(thread) for thread in threads if not thread.main)
+    return not threads or any(
+        hands_on(thread) or awaits(thread) or all(frame.file.endswith("/threading.py") for frame in thread.frames)
+        for thread in threads
+        if not thread.main  # one without a frame beyond threading.py is a Timer, whose function is not called yet
+    )
 
 
 def _at_one_time(ring: Iterable[Subject]) -> bool:

@@ -18,7 +18,7 @@ from waiting import until
 
 from harness.triage.collect import channels, conduct, connections
 from harness.triage.collect.draft import Draft
-from harness.triage.evidence import Process, Sample
+from harness.triage.evidence import Process, Sample, Thread
 from harness.triage.graph import build
 from harness.triage.judge import triage
 from reports.model import Verdict
@@ -217,9 +217,16 @@ def test_who_waits_for_orders_waits_for_nobody(file: str) -> None:
         assert verdict.verdict != "HUNG" and verdict.triage and not verdict.triage.culprits, verdict.reason
 
 
-@pytest.mark.parametrize("how", ["a thread answers", "no stack", "another moment"])
+@pytest.mark.parametrize("how", ["a thread answers", "an event loop", "a timer", "no stack", "another moment"])
 def test_a_ring_that_may_not_be_one_is_not_drawn(file: str, how: str) -> None:
     engine = reads(file, 3, "engine", 1, *(["late"] if how == "a thread answers" else []))
+    if how in ("an event loop", "a timer"):  # neither has a frame of the user's
+        stack = "run_forever select" if how == "an event loop" else "lock.wait"
+        thread = Thread("beside", 9, make.frames(stack))
+        engine = dataclasses.replace(
+            engine,
+            samples=tuple(dataclasses.replace(look, threads=(*look.threads, thread)) for look in engine.samples),
+        )
     if how == "no stack":
         engine = dataclasses.replace(
             engine, samples=tuple(dataclasses.replace(look, threads=()) for look in engine.samples)
