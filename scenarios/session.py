@@ -84,6 +84,7 @@ class EngineSession:
         self._started_s = 0.0
         self._starts = (0, 0.0)  # how many, and seconds of all of them
         self._up = False  # an engine is there to be closed
+        self._router = ""  # the address of the one that rollouts go through
         self._asleep: set[Part] = set()
         self._engine = self._start()
 
@@ -104,7 +105,7 @@ class EngineSession:
             if cause == error.reason or cause in error.what:
                 raise
             raise EngineError(error.what, cause) from error
-        self._asleep = set()
+        self._asleep, self._router = set(), ""
         self._started_s = time.perf_counter() - started
         self._starts = self._starts[0] + 1, self._starts[1] + self._started_s
         self._up = True
@@ -168,6 +169,40 @@ class EngineSession:
             "generate", step, lambda: self._engine.generate(requests, self._scenario.sampling, seed=self._scenario.seed)
         )
 
+    def _generate_routed(self, requests: list[Request], step: int) -> list[Completion]:
+        """Draw them through the router, where the run has one."""
+        if not self._router:
+            return self._generate(requests, step)
+        bare: Any = self._bare
+        bare.through = self._router
+        try:
+            return self._generate(requests, step)
+        finally:
+            bare.through = ""
+
+    def listen(self) -> str:
+        """Serve requests of a router too; returns the address. Every answer is recorded."""
+        bare: Any = self._bare
+
+        def answered(sample: int, offset: int) -> None:
+            if self._recorder is not None:
+                self._recorder.event("answered", sample=sample, offset=offset)
+
+        address: str = bare.listen(answered)
+        return address
+
+    def start_router(self, engines: list[str], policy: str) -> str:
+        """A router before the engines at these addresses; returns its own. If it dies, this actor ends, as it does with
+        its engine."""
+        bare: Any = self._bare
+        address, pid = bare.start_router(engines, policy)
+        threading.Thread(target=self._watch, args=({pid: title(pid)}, self._closing), daemon=True).start()
+        return str(address)
+
+    def draw_through(self, router: str) -> None:
+        """From now on rollouts go through the router at this address."""
+        self._router = router
+
     def _called(self, name: str, step: int, work: Callable[[], Any], fields: Mapping[str, Any] | None = None) -> Any:
         """Run one engine call and record its own status with `fields`; the exception goes on to the caller."""
         started = time.perf_counter()
@@ -217,10 +252,10 @@ class EngineSession:
         requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
         self._engine.stats()  # whatever came before, such as a floor, is none of this step
         if guide is None:
-            completions, made, uncompared = self._generate(requests, step), 1, 0
+            completions, made, uncompared = self._generate_routed(requests, step), 1, 0
             used = [(c.sample, c.output_ids, c.finish_reason) for c in completions]
         else:
-            result = guided.rollout(requests, guide, lambda pending: self._generate(pending, step), rounds)
+            result = guided.rollout(requests, guide, lambda pending: self._generate_routed(pending, step), rounds)
             completions, made, uncompared = result.completions, result.rounds, result.uncompared
             used = [
                 (c.sample, *guide[c.sample]) if c.sample in guide else (c.sample, c.output_ids, c.finish_reason)

@@ -130,6 +130,7 @@ class Engine:
     kv_cache_tokens: int = 16384  # CPU: size of the KV pool in tokens
     tensor_parallel: int = 1
     engines: int = 1
+    router: Literal["", "round_robin", "random", "cache_aware"] = ""  # the policy of one before `engines`; empty: none
     sleep_level: int = (
         0  # while the learner trains: 0 awake; 1 weights are kept aside; 2 weights and cache are given up
     )

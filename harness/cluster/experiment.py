@@ -134,6 +134,7 @@ class Experiment:
         self.tell(side, "waiting for the engine")
         session = self._sessions[side.name]
         self._wait(session.submit("pids"), side, f"starting {side.backend}")
+        self._start_router(side)
         _, roles = self._roles[side.name]
         self._teach(side)
         self.tell(side, "first weight sync")
@@ -234,6 +235,7 @@ class Experiment:
         one, started = self._lifted[side.name]
         self.tell(side, "lifted stage", step=side.scenario.steps - 1)
         self._wait(started, side, f"starting {side.backend} in float32")
+        self._start_router(one)
         roles = self._roles[side.name][1]
         self._teach(one)
         initial = self._prepared["policy"]
@@ -434,6 +436,15 @@ class Experiment:
             engines.append(one)
         per_prompt = side.scenario.rollout.samples_per_prompt
         self._sessions[side.name] = engines[0] if len(engines) == 1 else Fleet(engines, per_prompt)
+
+    def _start_router(self, side: Side) -> None:
+        """Let a router stand before the engines of this side, where its scenario asks for one."""
+        policy, engines, what = side.scenario.engine.router, members(self._sessions[side.name]), "starting the router"
+        if policy:
+            urls = [self._wait(one.submit("listen"), side, what) for one in engines]
+            router = self._wait(engines[0].submit("start_router", urls, policy), side, what)
+            for one in engines:
+                self._wait(one.submit("draw_through", router), side, what)
 
     def _seat(self, role: str, side: Side, name: str = "") -> Seat:
         ranks = self._ranks(side) if role == "rollout" else 1

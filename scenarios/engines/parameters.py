@@ -45,6 +45,15 @@ def check_engines(engine: str, scenario: Scenario) -> None:
             f"engine.engines = {engines}: all samples of a prompt go to one engine, and a step has "
             f"{prompts} prompts; lower engine.engines or raise rollout.prompts_per_step"
         )
+    router = scenario.engine.router
+    if router and not spec.routed:
+        raise ParameterRefused(f"engine.router = {router}: {spec.title or spec.name} has none here; sglang has")
+    if router and engines < 2:
+        raise ParameterRefused(f"engine.router = {router}: a router stands before several engines; set engine.engines")
+    if router and scenario.placement.engine:
+        raise ParameterRefused(
+            f"engine.router = {router}: the router and its engines listen on one host only; leave placement.engine out"
+        )
 
 
 def check_sleep(scenario: Scenario) -> None:
@@ -83,7 +92,7 @@ def check_sampling(engine: str, sampling: Sampling, mode: Mode, *, ours: bool = 
 def engine_asked(model: str, dtype: str, engine: Engine, *, device: str) -> dict[str, Any]:
     """What a mapping of engine parameters is asked: the canonical ones, the model's path and the device."""
     asked = {"model": model, "device": device, "dtype": dtype, **asdict(engine)}
-    del asked["engines"]  # how many there are is not an engine's parameter
+    del asked["engines"], asked["router"]  # how many there are, and what stands before them, is no engine's parameter
     return asked
 
 

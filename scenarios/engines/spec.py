@@ -59,6 +59,7 @@ class EngineSpec:
 
     `learners_code`: it computes with the learner's own code. `logprobs`: of which distribution its own sampler reports
     log-probabilities unless told otherwise. `reloads_modules`: a weight sync must hold all tensors of a module.
+    `routed`: a router can stand before several (`engine.router`).
     `defaults_at_endpoint_only`: generation_config.json counts at its OpenAI endpoint only. `process`: how its processes
     are told. `frames`: where they compute, wait and sleep.
     """
@@ -81,6 +82,7 @@ class EngineSpec:
     learners_code: bool = False
     logprobs: Literal["raw", "tempered"] = "raw"
     reloads_modules: bool = False
+    routed: bool = False
     defaults_at_endpoint_only: bool = False
     process: EngineProcess = field(default_factory=EngineProcess)
     frames: tuple[FramePattern, ...] = ()

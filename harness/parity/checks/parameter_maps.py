@@ -42,7 +42,8 @@ _ACTS_AS = {
     CONFIG.key("kv_cache_tokens"): CAPACITY.key("kv pool"),
     CONFIG.key("max_model_len"): LENGTH.key("context"),
 }
-_UNASKED = ("kv_cache_dtype", "memory_fraction")  # resolved values that no setting asks for on every device
+# What is not asked of an engine on every device: what it resolves alone, how many there are, what stands before them.
+_UNASKED = ("kv_cache_dtype", "memory_fraction", "engines", "router")
 
 
 @check(SUSPICIONS[6], 6, alone=True)
@@ -116,7 +117,7 @@ def _asked(side: Side, info: dict[str, Any]) -> dict[str, Any]:
         return told
     model = mapping(side.recording.scenario.get("model"))
     asked = {**mapping(side.recording.scenario.get("engine")), "dtype": model.get("dtype")}
-    return {key: value for key, value in asked.items() if value is not None and key not in ("engines", *_UNASKED)}
+    return {key: value for key, value in asked.items() if value is not None and key not in _UNASKED}
 
 
 def _expected(info: dict[str, Any], key: str) -> bool:

@@ -23,6 +23,7 @@ SPEC = EngineSpec(
     # SGLang 0.5.23: layers/sampler.py, log-softmax of logits that penalties and temperature went over
     logprobs="tempered",
     defaults_at_endpoint_only=True,
+    routed=True,
     process=PROCESS,
     frames=(
         FramePattern("transition", r"release_memory_occupation|resume_memory_occupation"),

@@ -9,6 +9,7 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, sample, start
 from scenarios.engines.processes import bound_to_cores, titled
 from scenarios.engines.sglang import parameters as own_parameters
+from scenarios.engines.sglang import routed
 from scenarios.engines.sglang.plugin import DIGESTS, SWITCH
 from scenarios.settings import Mode, Sampling, Scenario
 
@@ -113,7 +115,9 @@ class SGLangEngine:
         )
         self._model_ends |= ids_of(getattr(tokenizer, "additional_stop_token_ids", None))
         self._defaults = dict(getattr(manager, "preferred_sampling_params", None) or {})
-        self._group: SyncGroup | None = None
+        self._server: routed.Server | None = None
+        self._router: routed.Router | None = None
+        self.through = ""  # the address of a router that `generate` goes through
         self.load = Load()
 
     def mapped(self, sampling: Sampling) -> Mapped:
@@ -138,6 +142,16 @@ class SGLangEngine:
                 one["custom_params"] = {DRAW: draw_of(request, mapped, seed).to_json()}
                 processors.append(Coupled.to_str())
             params.append(one)
+        draw = self._through_router if self.through else self._directly
+        with self.load.generating():
+            answers = draw(requests, params, processors)
+        completions = [self._completion(request, answer) for request, answer in zip(requests, answers, strict=True)]
+        self.load.add(completions)
+        return completions
+
+    def _directly(
+        self, requests: list[Request], params: list[dict[str, Any]], processors: list[str]
+    ) -> list[dict[str, Any]]:
         answers: list[Any] = [None] * len(requests)
         as_text = [i for i, r in enumerate(requests) if r.text is not None]
         as_ids = [i for i, r in enumerate(requests) if r.text is None]
@@ -149,20 +163,48 @@ class SGLangEngine:
                 if text
                 else {"input_ids": [list(requests[i].prompt_ids) for i in rows]}
             )
-            with self.load.generating():
-                batch = self._call(
-                    sampling_params=[params[i] for i in rows],
-                    return_logprob=True,
-                    return_prompt_token_ids=True,
-                    custom_logit_processor=[processors[i] for i in rows] if processors else None,
-                    extra_key=[requests[i].salt for i in rows] if any(requests[i].salt for i in rows) else None,
-                    **source,
-                )
+            batch = self._call(
+                sampling_params=[params[i] for i in rows],
+                return_logprob=True,
+                return_prompt_token_ids=True,
+                custom_logit_processor=[processors[i] for i in rows] if processors else None,
+                extra_key=[requests[i].salt for i in rows] if any(requests[i].salt for i in rows) else None,
+                **source,
+            )
             for i, answer in zip(rows, batch, strict=True):
                 answers[i] = answer
-        completions = [self._completion(request, answer) for request, answer in zip(requests, answers, strict=True)]
-        self.load.add(completions)
-        return completions
+        return answers
+
+    def _through_router(
+        self, requests: list[Request], params: list[dict[str, Any]], processors: list[str]
+    ) -> list[dict[str, Any]]:
+        """The same, drawn by whichever engines the router chooses."""
+        bodies = [
+            routed.body(
+                request, one, text=request.text, input_ids=() if request.text else request.prompt_ids,
+                return_logprob=True, custom_logit_processor=processor, extra_key=request.salt,
+            )
+            for request, one, processor in zip(requests, params, processors or [""] * len(requests), strict=True)
+        ]  # fmt: skip
+        answers: list[dict[str, Any]] = self._looked_at(routed.answers(self.through, bodies))
+        return answers
+
+    def listen(self, answered: routed.Answered) -> str:
+        """Serve requests of a router too, from now on; returns the address."""
+        self._server = self._server or routed.Server(self._engine, answered)
+        return self._server.url
+
+    def start_router(self, engines: list[str], policy: str) -> tuple[str, int]:
+        """A router before the engines at these addresses; returns its address and its pid."""
+        if self._router is None or self._router.asked != (engines, policy):
+            self._end_router()
+            self._router = routed.Router(engines, policy)
+        return self._router.url, self._router.pid
+
+    def _end_router(self) -> None:
+        if self._router is not None:
+            self._router.close()
+            self._router = None
 
     def _call(self, **fields: Any) -> list[dict[str, Any]]:
         """`Engine.generate` does not pass `return_prompt_token_ids` on, so the request object is built here, as it
@@ -170,18 +212,21 @@ class SGLangEngine:
         from sglang.srt.managers.io_struct import GenerateReqInput
 
         request = GenerateReqInput(**fields)
-        stream = self._engine.tokenizer_manager.generate_request(request, None)
+        answer = self._looked_at(self._engine.tokenizer_manager.generate_request(request, None).__anext__())
+        return answer if isinstance(answer, list) else [answer]
+
+    def _looked_at(self, work: Awaitable[Any]) -> Any:
+        """What comes of `work`, while this engine's load is looked at."""
 
         async def answered() -> Any:
             looking = asyncio.ensure_future(self._look())
             try:
-                return await stream.__anext__()
+                return await work
             finally:
                 looking.cancel()
                 await asyncio.gather(looking, return_exceptions=True)  # a load that cannot be read ends no batch
 
-        answer = self._engine.loop.run_until_complete(answered())
-        return answer if isinstance(answer, list) else [answer]
+        return self._engine.loop.run_until_complete(answered())
 
     async def _look(self) -> None:
         """Sample the load that the scheduler publishes in shared memory until cancelled; nothing where it does not."""
@@ -355,6 +400,9 @@ class SGLangEngine:
         return self.load.take()
 
     def close(self) -> None:
+        self._end_router()
+        if self._server is not None:
+            self._server.close()
         self._engine.shutdown()
 
 
