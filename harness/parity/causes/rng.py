@@ -18,7 +18,7 @@ from harness.parity.causes.order import MOST
 from harness.parity.causes.turns import Turn
 from harness.parity.facts.align import Match
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
-from harness.parity.facts.engines import engines
+from harness.parity.facts.engines import engines, routed
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, when
 from harness.parity.interventions.situation import Situation
@@ -196,7 +196,7 @@ def _other_engines(s: Situation) -> Iterator[Trial]:
     """Each sample draws as the one at the same place of another engine."""
     side = s.evidence.side(s.side)
     several = engines(side)
-    if several < 2:
+    if several < 2 or routed(side):  # behind a router no rule gives a sample its counterpart
         return
     per_prompt = int(mapping(side.recording.scenario["rollout"])["samples_per_prompt"])
     drew = {one.number: engine_of(one.number, per_prompt, several) for one in s.samples}

@@ -1,11 +1,11 @@
-"""Several engines of one run: did each draw what the rule gives it, and is it one of them that differs?"""
+"""Several engines of one run: did each draw what the rule, or a router, gives it, and is it one that differs?"""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from harness.parity.checks.registry import Outcome, check, outcome
-from harness.parity.facts.engines import LEAST_OTHERS, asked, differing, drawn, engines
+from harness.parity.facts.engines import LEAST_OTHERS, answered, asked, differing, drawn, engines, routed, rows
 from harness.parity.facts.evidence import Evidence, Side
 from probes.format import mapping
 from reports.model import Finding
@@ -19,24 +19,31 @@ def _several(e: Evidence) -> bool:
 
 @check("engines", required=_several, applies=_several, alone=True)
 def one_of_several(e: Evidence) -> Outcome:
-    """Whether the differences are those of one engine among several, and whether each drew its own samples."""
+    """Whether the differences are those of one engine among several, and whether each drew its own samples: those of
+    the rule, or of a router, where every request has one answer of one engine."""
     texts, astray, silent = [], [], []
+    findings = []
     alone: dict[tuple[str, str], list[str]] = {}  # (who differs, shares) -> sides of which that is true
     for side in e.sides:
         if engines(side) < 2:
             continue
         by, rule = drawn(side, e.steps), _rule(side)
-        if rule is None:
+        if routed(side):
+            astray += _answered_again(side)
+            silent += _unanswered(side, e.steps, by)
+            findings += _idle(side, by)
+        elif rule is None:
             silent.append(f"the {side.name}'s scenario does not say which engine had to draw which sample")
         else:
             astray += _astray(side, by, *rule)
         apart, drew = differing(e, side), Counter(by.values())
-        shares = ", ".join(f"engine {one}: {apart[one]:,} of {counted(drew[one], 'sample')}" for one in sorted(drew))
+        numbers = range(engines(side)) if routed(side) else sorted(drew)
+        shares = ", ".join(f"engine {one}: {apart[one]:,} of {counted(drew[one], 'sample')}" for one in numbers)
         texts.append(f"{side.name}, samples that differ: {shares}")
         one = _alone(apart, drew)
         if one is not None:
             alone.setdefault((f"only samples of engine {one} of {len(drew)} differ", shares), []).append(side.name)
-    findings = [
+    findings += [
         Finding("one engine of several", shares, effect=said, severity="warning", where=" and ".join(sides))
         for (said, shares), sides in alone.items()
     ]
@@ -52,6 +59,39 @@ def _alone(apart: Counter[int], drew: Counter[int]) -> int | None:
         return None
     (alone,) = apart
     return alone if sum(drew.values()) - drew[alone] >= LEAST_OTHERS else None
+
+
+def _answered_again(side: Side) -> list[str]:
+    """Requests that engines behind a router answered more than once, in words."""
+    again = sorted((at, by) for at, by in answered(side).items() if len(by) > 1)
+    if not again:
+        return []
+    (sample, _), by = again[0]
+    who = " and ".join(f"engine {one}" for one in sorted(by))
+    text = f"{side.name}: {counted(len(again), 'request')} answered more than once behind the router, the first of them"
+    return [f"{text} sample {sample}, by {who}"]
+
+
+def _unanswered(side: Side, steps: list[int], by: dict[tuple[int, int], int]) -> list[str]:
+    """Samples that came through a router and that no engine says it drew, in words."""
+    lost = sorted(set(rows(side, steps)) - set(by))
+    if not lost:
+        return []
+    step, sample = lost[0]
+    text = f"{side.name}: no engine says that it drew {counted(len(lost), 'sample')}, the first of them"
+    return [f"{text} sample {sample} of step {step}"]
+
+
+def _idle(side: Side, by: dict[tuple[int, int], int]) -> list[Finding]:
+    """Engines that a router gave nothing: of their weights and settings the comparison has only proofs."""
+    drew, number = Counter(by.values()), engines(side)
+    idle = [one for one in range(number) if not drew[one]]
+    if not idle or not drew:
+        return []
+    who = f"engine {' and '.join(map(str, idle))} of {number}"
+    policy = mapping(side.recording.scenario.get("engine")).get("router")
+    summary = f"the router ({policy}) sent no sample to {who}"
+    return [Finding("idle engine", summary, f"{who} drew nothing that was compared", "warning", side.name)]
 
 
 def _rule(side: Side) -> tuple[int, int] | None:

@@ -27,7 +27,16 @@ def asked(side: Side) -> int:
 
 
 def drawn(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
-    """(step, sample) -> the engine that drew it."""
+    """(step, sample) -> the engine that drew it; behind a router, of those whose engine said that it did."""
+    asked = rows(side, steps)
+    if not routed(side):
+        return asked
+    by = {sample: engines[0] for (sample, _), engines in sorted(answered(side).items(), reverse=True)}
+    return {at: by[at[1]] for at in asked if at[1] in by}
+
+
+def rows(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
+    """(step, sample) of every response -> the engine that recorded it."""
     tables = [(step, side.recording.table("rollout", step)) for step in steps]
     return {
         (step, int(sample)): int(rank)
@@ -35,6 +44,21 @@ def drawn(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
         if table is not None
         for sample, rank in zip(table.sample, table.rank, strict=True)
     }
+
+
+def routed(side: Side) -> bool:
+    """Whether a router chose which engine draws a sample."""
+    return bool(mapping(side.recording.scenario.get("engine")).get("router"))
+
+
+def answered(side: Side) -> dict[tuple[int, int], list[int]]:
+    """(sample, offset) of every request of a router -> the engines that answered it."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for event in side.recording.all("answered"):
+        sample, offset = event.get("sample"), event.get("offset")
+        if isinstance(sample, int) and isinstance(offset, int):
+            found.setdefault((sample, offset), []).append(int(event["rank"]))
+    return found
 
 
 def differing(e: Evidence, side: Side) -> Counter[int]:

@@ -12,7 +12,7 @@ from scenarios.engines import canonical, given, parameters, registry
 from scenarios.engines.engine import ParameterRefused
 from scenarios.engines.sglang import parameters as sglang
 from scenarios.engines.vllm import parameters as vllm
-from scenarios.settings import Engine, Sampling, Scenario
+from scenarios.settings import Engine, Placement, Sampling, Scenario
 
 
 def test_every_engine_parameter_has_an_image_in_both_engines() -> None:
@@ -22,7 +22,7 @@ def test_every_engine_parameter_has_an_image_in_both_engines() -> None:
         "max_model_len": 96, "seed": 5, "prefix_caching": False, "enforce_eager": False, "max_num_seqs": 3,
         "chunked_prefill": False, "memory_fraction": 0.4, "tensor_parallel": 2, "kv_cache_tokens": 512,
     }  # fmt: skip
-    assert set(changed) | {"engines", "sleep_level"} == {f.name for f in dataclasses.fields(Engine)}
+    assert set(changed) | {"engines", "router", "sleep_level"} == {f.name for f in dataclasses.fields(Engine)}
     for device in ("cpu", "cuda"):
         for key, value in changed.items():
             other = dataclasses.replace(base, **{key: value})
@@ -93,6 +93,24 @@ def test_more_engines_than_prompts_are_refused() -> None:
     parameters.check_engines("hf", Scenario(engine=Engine(engines=2)))
     with pytest.raises(ParameterRefused, match=r"engine\.engines = 9: .* a step has 8 prompts"):
         parameters.check_engines("hf", Scenario(engine=Engine(engines=9)))
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings", "why"),
+    [
+        ("sglang", {}, ""),
+        ("sglang", {"engines": 1}, "several engines; set engine.engines"),
+        ("sglang", {"place": "a=b"}, "leave placement.engine out"),
+        ("vllm", {}, "vLLM has none here"),
+        ("hf", {}, "has none here"),
+    ],
+)
+def test_a_router_stands_before_several_engines_of_sglang_on_one_host(
+    engine: str, settings: dict[str, Any], why: str
+) -> None:
+    asked = Engine(engines=settings.get("engines", 2), router="round_robin")
+    with pytest.raises(ParameterRefused, match=why) if why else contextlib.nullcontext():
+        parameters.check_engines(engine, Scenario(engine=asked, placement=Placement(settings.get("place", ""))))
 
 
 @pytest.mark.parametrize(("engine", "refused"), [("hf", True), ("vllm", False), ("sglang", False)])

@@ -113,6 +113,86 @@ def test_a_sample_of_another_engine_than_the_rule_says_is_told(tmp_path: Path) -
     assert "1 sample drawn by another engine than the rule says" in check(verdict, "engines").evidence
 
 
+def behind_router(run: Recording) -> Recording:
+    """The same run behind a router, which gave every third sample to engine 1."""
+    run = split(run)
+    run.manifest["scenario"]["engine"]["router"] = "round_robin"
+    logs = run.logs["rollout"], run.logs["second"]
+    for frame in list(run.frames("rollout")):
+        for sample in np.asarray(frame.arrays["sample"]).tolist():
+            logs[sample % 3 // 2].event("answered", sample=sample, offset=0)
+    return run
+
+
+def test_samples_of_a_router_need_no_rule(tmp_path: Path) -> None:
+    baseline, candidate = pair(plan=TWO, native=False)
+    verdict = put(tmp_path, split(baseline), behind_router(candidate))
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    told = check(verdict, "engines")
+    assert (
+        told.state == "ruled out"
+        and "candidate, samples that differ: engine 0: 0 of 64 samples, engine 1: 0 of 32 samples" in told.evidence
+    )
+
+
+@pytest.mark.slow
+def test_the_engine_that_differs_is_named_behind_a_router(tmp_path: Path) -> None:
+    baseline, candidate = pair(plan=TWO, native=False)
+    split(baseline), behind_router(candidate)
+    for frame in candidate.frames("rollout"):
+        rows = frame.arrays["logprob"].rows()  # type: ignore[union-attr]
+        for row, sample in zip(rows, np.asarray(frame.arrays["sample"]).tolist(), strict=True):
+            row += np.float32(0.01 * (sample % 3 // 2))
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT"
+    named = [one for one in verdict.findings if one.name == "one engine of several"]
+    assert [(one.effect, one.where) for one in named] == [("only samples of engine 1 of 2 differ", "candidate")]
+
+
+@pytest.mark.parametrize("engine", [0, 1])
+def test_a_request_that_is_answered_twice_is_told(tmp_path: Path, engine: int) -> None:
+    """Sample 6 is engine 0's."""
+    baseline, candidate = pair(plan=TWO, native=False)
+    split(baseline), behind_router(candidate)
+    candidate.logs[("rollout", "second")[engine]].event("answered", sample=6, offset=0)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT", verdict.reason
+    told = "candidate: 1 request answered more than once behind the router, the first of them sample 6, by engine 0 and"
+    assert f"{told} engine {engine}" in check(verdict, "engines").evidence
+
+
+def test_the_rest_of_a_sample_is_another_request(tmp_path: Path) -> None:
+    baseline, candidate = pair(plan=TWO, native=False)
+    split(baseline), behind_router(candidate)
+    candidate.logs["second"].event("answered", sample=6, offset=3)
+    assert put(tmp_path, baseline, candidate).verdict == "EQUIVALENT"
+
+
+@pytest.mark.slow
+def test_a_sample_that_no_engine_says_it_drew_is_not_tested(tmp_path: Path) -> None:
+    baseline, candidate = pair(plan=TWO, native=False)
+    split(baseline), behind_router(candidate)
+    events = candidate.logs["rollout"].events
+    events[:] = [one for one in events if one[0] != "answered" or one[1]["sample"] != 6]
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE", verdict.reason
+    told = check(verdict, "engines")
+    assert told.state == "not tested" and "no engine says that it drew 1 sample" in told.evidence
+
+
+def test_a_router_that_gives_one_engine_nothing_is_a_finding(tmp_path: Path) -> None:
+    baseline, candidate = pair(plan=TWO, native=False)
+    split(baseline), behind_router(candidate)
+    events = candidate.logs["second"].events
+    candidate.logs["rollout"].events += [one for one in events if one[0] == "answered"]
+    events[:] = [one for one in events if one[0] != "answered"]
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    [idle] = [one for one in verdict.findings if one.name == "idle engine"]
+    assert "sent no sample to engine 1 of 2" in idle.summary and idle.severity == "warning"
+    assert "engine 0: 0 of 96 samples, engine 1: 0 of 0 samples" in check(verdict, "engines").evidence
+
+
 def test_a_setting_that_differs_has_a_row_side_by_side(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     candidate.manifest["scenario"]["engine"]["tensor_parallel"] = 2
