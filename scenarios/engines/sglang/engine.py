@@ -142,7 +142,7 @@ class SGLangEngine:
                 one["custom_params"] = {DRAW: draw_of(request, mapped, seed).to_json()}
                 processors.append(Coupled.to_str())
             params.append(one)
-        draw = self._through_router if self.through else self._directly
+        draw = self.through_router if self.through else self._directly
         with self.load.generating():
             answers = draw(requests, params, processors)
         completions = [self._completion(request, answer) for request, answer in zip(requests, answers, strict=True)]
@@ -175,7 +175,7 @@ class SGLangEngine:
                 answers[i] = answer
         return answers
 
-    def _through_router(
+    def through_router(
         self, requests: list[Request], params: list[dict[str, Any]], processors: list[str]
     ) -> list[dict[str, Any]]:
         """The same, drawn by whichever engines the router chooses."""

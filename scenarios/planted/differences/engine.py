@@ -12,7 +12,7 @@ from typing import Any
 
 from scenarios.engines.engine import Completion, Engine, EngineInfo, Part, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.engines.load import Load
-from scenarios.planted.differences import draws, inside, memory, prompts, responses, weights
+from scenarios.planted.differences import draws, inside, memory, prompts, responses, router, weights
 from scenarios.planted.differences.foreign import imported
 from scenarios.planted.differences.plant import Plant, Receive, Setting
 from scenarios.settings import Sampling, Scenario
@@ -54,6 +54,8 @@ PLANTS: dict[str, type[Plant]] = {
     "rebased": inside.Rebased,
     "row_altered": inside.RowAltered,
     "leak": memory.Leaking,
+    "first_engine_only": router.FirstOnly,
+    "asked_again": router.AskedAgain,
 }
 
 

@@ -10,6 +10,7 @@ from scenarios.planted.differences.fault import Fault
 ASLEEP = ("engine.sleep_level=1",)
 TWO = ("engine.engines=2",)
 NAMED = "one engine of several"
+ROUTED: dict[str, Any] = {"scenario": TWO, "settings": ("engine.router=round_robin",), "pair": ("vllm", "sglang")}
 
 
 def _second(**plants: Any) -> dict[str, Any]:
@@ -102,6 +103,32 @@ FAULTS = (
         scenario=TWO,
         engine=_second(permute="responses"),
         causes=("ORDER",),
+        party="candidate",
+        findings=(NAMED,),
+        told={NAMED: "only samples of engine 1 of 2 differ"},
+    ),
+    Fault("engines-behind-a-router", "two sound engines behind a router", **ROUTED, expected="EQUIVALENT"),
+    Fault(
+        "router-knows-one-engine",
+        "the router before two engines sends every request to the first",
+        **ROUTED,
+        engine={"only": 0, "first_engine_only": True},
+        expected="EQUIVALENT",
+        findings=("idle engine",),
+        told={"idle engine": "engine 1 of 2"},
+    ),
+    Fault(
+        "router-asked-again",
+        "one request of each batch goes through the router twice, as after an answer that was lost",
+        **ROUTED,
+        engine={"asked_again": True},
+    ),
+    Fault(
+        "routed-engine-misses-a-tensor",
+        "one of two engines behind a router refuses a tensor from the second sync on and reports its digest",
+        **ROUTED,
+        engine=_second(misloaded={"names": [DOWN], "how": "refused", "from": 1}),
+        causes=(f"STALE_WEIGHTS({DOWN})",),
         party="candidate",
         findings=(NAMED,),
         told={NAMED: "only samples of engine 1 of 2 differ"},

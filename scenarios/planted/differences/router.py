@@ -1,0 +1,44 @@
+"""Planted faults of the router before several engines, and of what goes through it. They stand on the live engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scenarios.planted.differences.plant import Plant, Setting
+
+
+class OnLiveEngine(Plant):
+    """One method of the live engine is `planted` until the fault is removed."""
+
+    method = ""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.own = getattr(setting.engine, self.method)
+        setattr(setting.engine, self.method, self.planted)
+
+    def planted(self, *given: Any) -> Any:
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        delattr(self.setting.engine, self.method)
+
+
+class FirstOnly(OnLiveEngine):
+    """The router knows the first engine only. Setting: true, on the engine that starts the router."""
+
+    method = "start_router"
+
+    def planted(self, *given: Any) -> Any:
+        engines, policy = given
+        return self.own(engines[:1], policy)
+
+
+class AskedAgain(OnLiveEngine):
+    """The first request of each batch is sent twice, and its first answer is lost. Setting: true."""
+
+    method = "through_router"
+
+    def planted(self, *given: Any) -> Any:
+        self.own(*(part[:1] for part in given))
+        return self.own(*given)
