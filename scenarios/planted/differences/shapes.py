@@ -65,6 +65,8 @@ PLANTS: dict[str, Shape] = {
     "rebased": {"by": NUMBER},
     "row_altered": {"module": str, "row": int, "by": NUMBER},
     "leak": {"mib": NUMBER, "until": int},
+    "first_engine_only": True,
+    "asked_again": True,
 }
 TRAINER: dict[str, Shape] = {
     "omit_tensors": {int: [str]},
