@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from test_run_failures import family, gone, start, until
 
 from harness.recordings.store import Recording
 from reports.model import Verdict
+from scenarios.engines.processes import title
 from scenarios.fleet import engine_of
 
 pytestmark = pytest.mark.timeout(1200)
@@ -74,3 +77,32 @@ def test_engines_of_two_tensor_parallel_ranks_are_equivalent(tmp_path: Path) -> 
     for side in ("baseline", "candidate"):
         [told] = Recording(tmp_path / "pair" / side).all("engine_info")
         assert told["canonical"]["tensor_parallel"] == 2
+
+
+ROUTER = ("--set", "engine.engines=2", "--set", "engine.router=round_robin")
+
+
+@pytest.mark.night
+@pytest.mark.engines
+def test_engines_behind_a_router_draw_as_those_of_a_rule_do(tmp_path: Path) -> None:
+    out = tmp_path / "pair"
+    verdict = compared(out, *ROUTER[:2], "--candidate-set", ROUTER[3], pair=("sglang", "sglang"))
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    told = Counter((event["rank"], event["offset"]) for event in Recording(out / "candidate").all("answered"))
+    assert told == {(0, 0): 32, (1, 0): 32} and not Recording(out / "baseline").all("answered")
+
+
+@pytest.mark.night
+@pytest.mark.engines
+@pytest.mark.parametrize("what", ["the router", "the run"])
+def test_a_router_that_dies_ends_the_run_and_a_run_that_is_killed_ends_its_router(tmp_path: Path, what: str) -> None:
+    process = start(tmp_path / "run", "--backend", "sglang", *ROUTER)
+    until(process, "step 0 ")
+    processes = family(process)
+    [router] = [one for one in processes if title(one.pid).startswith("sglang::router")]
+    (router if what == "the router" else process).kill()
+    output, _ = process.communicate(timeout=300)
+    if what == "the router":
+        assert process.returncode == 3, output
+        assert re.search(r"sglang: engine process \d+ died \(sglang::router\): .*SIGKILL", output), output
+    assert gone(processes) == []
