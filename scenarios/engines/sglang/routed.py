@@ -26,7 +26,7 @@ from scenarios.ports import free_port
 
 LABEL = "rlhf_harness_request"  # among a request's labels: which sample it draws, and from which token on
 START_S = 120.0  # within which a router knows its engines: 3 to 12 s, measured on a busy machine
-LOOK_S = 0.1
+LOOK_S = 0.1  # chosen: a router is asked so often whether it knows them
 # Dies with the thread that started it. 1: PR_SET_PDEATHSIG of linux/prctl.h, 9: SIGKILL.
 PROGRAM = "import ctypes; ctypes.CDLL(None).prctl(1, 9); from sglang_router.launch_router import main; main()"
 
