@@ -80,7 +80,7 @@ class EngineSession:
         self._on_death = on_death or _exit
         self._recorder: install.Recorder | None = None
         self._pure = pure  # True in the native stage: an engine with nothing of ours loaded
-        self._closing = threading.Event()
+        self._closing, self._closing_router = threading.Event(), threading.Event()
         self._started_s = 0.0
         self._starts = (0, 0.0)  # how many, and seconds of all of them
         self._up = False  # an engine is there to be closed
@@ -195,8 +195,10 @@ class EngineSession:
         """A router before the engines at these addresses; returns its own. If it dies, this actor ends, as it does with
         its engine."""
         bare: Any = self._bare
+        self._closing_router.set()  # of an earlier run, which may be another one
         address, pid = bare.start_router(engines, policy)
-        threading.Thread(target=self._watch, args=({pid: title(pid)}, self._closing), daemon=True).start()
+        self._closing_router = threading.Event()
+        threading.Thread(target=self._watch, args=({pid: title(pid)}, self._closing_router), daemon=True).start()
         return str(address)
 
     def draw_through(self, router: str) -> None:
@@ -597,6 +599,7 @@ class EngineSession:
 
     def _close(self) -> None:
         self._closing.set()
+        self._closing_router.set()
         if self._up:
             self._up = False
             self._engine.close()

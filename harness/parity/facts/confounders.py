@@ -186,7 +186,7 @@ def _environment(baseline: Recording, candidate: Recording) -> Iterator[Confound
 def show(value: Any) -> str:
     if value is None:
         return "absent"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value) or "empty"
 
 
 class Weights:

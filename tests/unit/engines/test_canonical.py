@@ -19,6 +19,7 @@ def test_every_setting_has_an_entry() -> None:
     asked = {one.name for one in canonical.ENGINE if one.asked} - {"dtype"}  # of the model
     assert asked == {one.name for one in dataclasses.fields(Engine)} - {
         "engines",  # how many, which no engine is told
+        "router",  # what stands before them
         "sleep_level",  # what is called, no argument
     }
 

@@ -129,10 +129,10 @@ def test_samples_of_a_router_need_no_rule(tmp_path: Path) -> None:
     verdict = put(tmp_path, split(baseline), behind_router(candidate))
     assert verdict.verdict == "EQUIVALENT", verdict.reason
     told = check(verdict, "engines")
-    assert (
-        told.state == "ruled out"
-        and "candidate, samples that differ: engine 0: 0 of 64 samples, engine 1: 0 of 32 samples" in told.evidence
-    )
+    assert told.state == "ruled out"
+    assert "candidate, samples that differ: engine 0: 0 of 64 samples, engine 1: 0 of 32 samples" in told.evidence
+    [setting] = [one.summary for one in verdict.findings if one.name == "CONFIG(router)"]
+    assert setting == "router was asked as empty of the baseline and round_robin of the candidate"
 
 
 @pytest.mark.slow
