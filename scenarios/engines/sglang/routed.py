@@ -9,6 +9,7 @@ keeps for metrics, and each engine puts both back. Runs in the SGLang environmen
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import socket
@@ -135,6 +136,11 @@ class Router:
     """
 
     def __init__(self, engines: list[str], policy: str) -> None:
+        if importlib.util.find_spec("sglang_router") is None:
+            raise EngineError(
+                f"engine.router = {policy}: sglang-router is not installed beside SGLang",
+                "harness env create sglang --recreate, or pip install sglang-router in an environment of your own",
+            )
         self.asked = engines, policy
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import threading
 from collections.abc import AsyncIterator
@@ -80,9 +81,17 @@ def test_an_event_loop_that_runs_elsewhere_is_used_as_one_that_does_not() -> Non
         loop.close()
 
 
+ENGINES = ["http://127.0.0.1:1", "http://127.0.0.1:2"]
+
+
+def test_a_router_that_is_not_installed_is_said_with_the_command_that_installs_it() -> None:
+    with pytest.raises(EngineError, match=r"engine\.router = random: .* not installed .*harness env create sglang"):
+        routed.Router(ENGINES, "random")
+
+
 @pytest.mark.slow
-def test_a_router_that_does_not_start_is_said_with_its_code(capfd: pytest.CaptureFixture[str]) -> None:
-    """It is not installed here."""
-    with pytest.raises(EngineError, match=r"sglang-router did not start before 2 engines: it ended with code 1"):
-        routed.Router(["http://127.0.0.1:1", "http://127.0.0.1:2"], "random")
-    assert "No module named 'sglang_router'" in capfd.readouterr().err
+def test_a_router_that_does_not_start_is_said_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(routed, "PROGRAM", "raise SystemExit(7)")
+    with pytest.raises(EngineError, match=r"sglang-router did not start before 2 engines: it ended with code 7"):
+        routed.Router(ENGINES, "random")
