@@ -29,8 +29,9 @@ def one_of_several(e: Evidence) -> Outcome:
             continue
         by, rule = drawn(side, e.steps), _rule(side)
         if routed(side):
-            astray += _answered_again(side)
-            silent += _unanswered(side, e.steps, by)
+            dealt = rows(side, e.steps)
+            astray += _answered_again(side, {sample for _, sample in dealt})
+            silent += _unanswered(side, sorted(set(dealt) - set(by)))
             findings += _idle(side, by)
         elif rule is None:
             silent.append(f"the {side.name}'s scenario does not say which engine had to draw which sample")
@@ -61,9 +62,9 @@ def _alone(apart: Counter[int], drew: Counter[int]) -> int | None:
     return alone if sum(drew.values()) - drew[alone] >= LEAST_OTHERS else None
 
 
-def _answered_again(side: Side) -> list[str]:
-    """Requests that engines behind a router answered more than once, in words."""
-    again = sorted((at, by) for at, by in answered(side).items() if len(by) > 1)
+def _answered_again(side: Side, samples: set[int]) -> list[str]:
+    """Requests for these samples that engines behind a router answered more than once, in words."""
+    again = sorted((at, by) for at, by in answered(side).items() if len(by) > 1 and at[0] in samples)
     if not again:
         return []
     (sample, _), by = again[0]
@@ -72,9 +73,8 @@ def _answered_again(side: Side) -> list[str]:
     return [f"{text} sample {sample}, by {who}"]
 
 
-def _unanswered(side: Side, steps: list[int], by: dict[tuple[int, int], int]) -> list[str]:
-    """Samples that came through a router and that no engine says it drew, in words."""
-    lost = sorted(set(rows(side, steps)) - set(by))
+def _unanswered(side: Side, lost: list[tuple[int, int]]) -> list[str]:
+    """Samples, by step and number, that came through a router and that no engine says it drew, in words."""
     if not lost:
         return []
     step, sample = lost[0]

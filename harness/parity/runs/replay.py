@@ -63,7 +63,8 @@ def run_replay(
     window = known.window(from_step, steps)
     checkpoint = known.checkpoint(from_step)
     first = int(checkpoint.name.removeprefix("step-")) if checkpoint is not None else 0
-    scenario = dataclasses.replace(known.scenario, steps=window.stop, guided=False)
+    engine = dataclasses.replace(known.scenario.engine, router="")  # which decides who draws, and nothing is drawn
+    scenario = dataclasses.replace(known.scenario, steps=window.stop, guided=False, engine=engine)
     preflight(scenario, backend)
     check_machine((scenario,), options.address, options.say)
     environment = environment_for(backend, scenario, options.address)
