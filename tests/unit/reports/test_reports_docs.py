@@ -26,6 +26,7 @@ from reports.model import (
     Node,
     Parity,
     Party,
+    PhaseMemory,
     Place,
     Proof,
     RunSummary,
@@ -39,7 +40,7 @@ DOCUMENT = (Path(__file__).parents[3] / "docs" / "reference" / "verdicts.md").re
 
 
 @pytest.mark.parametrize(
-    "kind", [Verdict, Parity, Place, Check, Finding, Cause, Proof, RunSummary, Triage, Party, Node, Wait]
+    "kind", [Verdict, Parity, Place, Check, Finding, Cause, Proof, RunSummary, PhaseMemory, Triage, Party, Node, Wait]
 )
 def test_every_field_is_documented(kind):
     for field in dataclasses.fields(kind):
