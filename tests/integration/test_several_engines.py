@@ -98,7 +98,7 @@ def test_engines_behind_a_router_draw_as_those_of_a_rule_do(tmp_path: Path) -> N
 def test_a_router_that_dies_ends_the_run_and_a_run_that_is_killed_ends_its_router(tmp_path: Path, what: str) -> None:
     process = start(tmp_path / "run", "--backend", "sglang", *ROUTER)
     until(process, "step 0 ")
-    processes = family(process)
+    processes = [one for one in family(process) if what == "the router" or "sglang::" in title(one.pid)]
     [router] = [one for one in processes if title(one.pid).startswith("sglang::router")]
     (router if what == "the router" else process).kill()
     output, _ = process.communicate(timeout=300)

@@ -27,6 +27,7 @@ from scenarios.ports import free_port
 
 LABEL = "rlhf_harness_request"  # among a request's labels: which sample it draws, and from which token on
 START_S = 120.0  # within which a router knows its engines: 3 to 12 s, measured on a busy machine
+DYING_S = 5.0  # chosen: the actor of a router that died ends in less, and says of what
 LOOK_S = 0.1  # chosen: a router is asked so often whether it knows them
 # Dies with the thread that started it. 1: PR_SET_PDEATHSIG of linux/prctl.h, 9: SIGKILL.
 PROGRAM = "import ctypes; ctypes.CDLL(None).prctl(1, 9); from sglang_router.launch_router import main; main()"
@@ -121,6 +122,7 @@ async def answers(router: str, bodies: list[dict[str, Any]]) -> list[dict[str, A
                 answer: dict[str, Any] = await response.json()
                 return answer
         except aiohttp.ClientError as error:
+            await asyncio.sleep(DYING_S)
             raise EngineError("sglang-router did not answer a request", str(error) or type(error).__name__) from error
 
     unlimited = aiohttp.ClientTimeout(total=None)
