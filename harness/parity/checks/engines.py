@@ -68,7 +68,7 @@ def _answered_again(side: Side, samples: set[int]) -> list[str]:
     if not again:
         return []
     (sample, _), by = again[0]
-    who = " and ".join(f"engine {one}" for one in sorted(by))
+    who = " and ".join(f"engine {one}" for one in sorted(set(by)))
     text = f"{side.name}: {counted(len(again), 'request')} answered more than once behind the router, the first of them"
     return [f"{text} sample {sample}, by {who}"]
 
