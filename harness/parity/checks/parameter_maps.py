@@ -19,6 +19,7 @@ from harness.parity.checks.semantics import lost, title
 from harness.parity.checks.surroundings import effect
 from harness.parity.facts.confounders import differences, show
 from harness.parity.facts.divergence import Stage
+from harness.parity.facts.engines import engines
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.parameters import (
     altered,
@@ -52,6 +53,7 @@ def engine_parameter_map(e: Evidence) -> Outcome:
     name, number = SUSPICIONS[6], 6
     altered: list[Finding] = []
     silent: list[str] = []
+    unknown: list[str] = []
     checked = 0
     for side in e.sides:
         of_each: dict[int, list[Finding]] = {}
@@ -59,8 +61,8 @@ def engine_parameter_map(e: Evidence) -> Outcome:
             asked, resolved = _asked(side, info), mapping(info.get("resolved"))
             if not resolved or not asked:
                 text = f"the {side.name} recorded no {'resolved' if not resolved else 'asked'} engine parameters"
-                text += f" of engine {engine}" if engine else ""
-                return outcome(name, "not tested", text, number=number, findings=_with(e, altered))
+                unknown.append(text + (f" of engine {engine}" if engine else ""))
+                continue
             of_each[engine] = list(_mapped(side, info, asked))
             told = engine_given(info)
             for key in asked:
@@ -73,6 +75,7 @@ def engine_parameter_map(e: Evidence) -> Outcome:
         altered += _of_engines(of_each)
     findings = altered if e.alone else altered + list(_between(e))
     missing = [f"{name}: not reported by the engine: {', '.join(dict.fromkeys(silent))}"] if silent else []
+    missing += [f"{name}: {text}" for text in unknown]
     wrong = [one for one in findings if one.severity == "warning"] or altered
     if wrong:
         several = len([one for one in altered if one.severity == "warning"]) or len(altered)
@@ -80,19 +83,23 @@ def engine_parameter_map(e: Evidence) -> Outcome:
         text += wrong[0].summary + _moved(e)
         found = _with(e, findings)
         return outcome(name, "confirmed", text, number=number, decides=False, findings=found, missing=missing)
+    if unknown:
+        found = _with(e, findings)
+        return outcome(name, "not tested", "; ".join(unknown), number=number, findings=found, missing=missing)
     text = f"{checked} parameters were given and resolved as asked" + ("" if e.alone else " on both sides")
     return outcome(name, "ruled out", text, number=number, findings=_with(e, findings), missing=missing)
 
 
 def _infos(side: Side, mode: str) -> dict[int, dict[str, Any]]:
-    """Engine -> its first event that says what it resolved, its first one where none does; one of nothing where no
-    engine said anything."""
+    """Engine -> its first event that says what it resolved, its first one where none does; one of nothing where it said
+    nothing."""
     found: dict[int, dict[str, Any]] = {}
     for info in engine_infos(side, mode):
         engine = int(as_number(info.get("rank"), 0))
         if not mapping(found.setdefault(engine, info).get("resolved")) and mapping(info.get("resolved")):
             found[engine] = info
-    return found or {0: {}}
+    several = range(engines(side)) if engines(side) > 1 else ()
+    return {engine: {} for engine in several} | found or {0: {}}
 
 
 def _of_engines(found: dict[int, list[Finding]]) -> Iterator[Finding]:
@@ -305,8 +312,12 @@ def _silent(e: Evidence) -> str:
     modes = [mode for mode in told if mode != "native" or stages]
     for side in e.sides:
         for mode in modes or ("",):
-            if not mapping(mapping(sampling_events(side).get(mode)).get("canonical")):
-                return f"of the {side.name}{f' in {mode} mode' if mode else ''}"
+            where = f"of the {side.name}{f' in {mode} mode' if mode else ''}"
+            spoke = {event.get("rank") for event in engines_sampling(side, mode) if mapping(event.get("canonical"))}
+            if not spoke:
+                return where
+            if lacking := [one for one in range(engines(side)) if one not in spoke] if engines(side) > 1 else []:
+                return f"of engine {lacking[0]} {where}"
     return ""
 
 

@@ -62,8 +62,14 @@ def environment_for(backend: str, scenario: Scenario, address: str | None = None
 
 def check_machine(scenarios: Iterable[Scenario], address: str | None, say: Callable[[str], None]) -> None:
     """Refuse more ranks of the learner than fit into this machine's memory, and say where ranks have to take turns at
-    its cores. Not on a cluster at `address`, where each process is given a core of its own. Raises BadInput."""
-    turns: dict[str, None] = {}
+    its cores. Not on a cluster at `address`, where each process is given a core of its own, and engines may be on
+    several hosts: a router is refused there. Raises BadInput."""
+    scenarios, turns = list(scenarios), dict[str, None]()
+    if address and any(scenario.engine.router for scenario in scenarios):
+        raise BadInput(
+            "engine.router: the router and its engines listen on one host only, and a cluster may have several",
+            fix="leave out --address, or engine.router",
+        )
     for scenario in () if address else scenarios:
         _check_memory(scenario)
         cores, learner, engine = len(os.sched_getaffinity(0)), scenario.ppo.world_size, scenario.engine

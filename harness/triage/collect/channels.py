@@ -37,8 +37,8 @@ def reading(pid: int) -> str:
 
 
 def writers(read: Mapping[int, str], sockets: Sockets) -> dict[int, int]:
-    """Who reads -> the one other process of this host that can write what it reads; left out where several can, or none
-    is known. `read`: pid -> what `reading` says of it."""
+    """Who reads -> the one process seen on this host that can write what it reads; left out where several can, it could
+    itself, or none is known. `read`: pid -> what `reading` says of it."""
     unix = _unix_peers() if any(link.startswith("socket:") for link in read.values()) else {}
     ends = {}
     for pid, link in read.items():
@@ -49,8 +49,8 @@ def writers(read: Mapping[int, str], sockets: Sockets) -> dict[int, int]:
     holders: dict[str, set[int]] = {end: set() for end in ends.values()}
     for pid, link in _writable(set(holders)):
         holders[link].add(pid)
-    others = {pid: holders[end] - {pid} for pid, end in ends.items()}
-    return {pid: next(iter(some)) for pid, some in others.items() if len(some) == 1}
+    alone = {pid: next(iter(holders[end])) for pid, end in ends.items() if len(holders[end]) == 1}
+    return {pid: writer for pid, writer in alone.items() if writer != pid}
 
 
 def _writable(wanted: set[str]) -> Iterator[tuple[int, str]]:

@@ -68,7 +68,7 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
                     frame=_frame(group, rank),
                 )  # fmt: skip
     found, subjects = edges.ordered(edges.collective(comparison, names, subjects), subjects)
-    for more in (edges.store, calls.ray, calls.http, calls.children, calls.reads, edges.unresolved):
+    for more in (edges.store, calls.ray, calls.http, calls.children, edges.unresolved):
         new, subjects = more(evidence, subjects, found)
         found = edges.merged(found, new)
     waits = tuple(wait for wait in found if not _passing(evidence, wait, subjects))

@@ -1,9 +1,9 @@
-"""Edges of calls: ray.get, HTTP requests, requests to an engine, a parent that waits for its child, rings of reads."""
+"""Edges of calls: ray.get, HTTP requests, requests to an engine, a parent that waits for its child; rings of reads."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from harness.triage.evidence import Evidence, Process, RayTask
 from harness.triage.graph.motion import hands_on
@@ -247,11 +247,12 @@ def _passed_on(process: Process, subjects: dict[str, Subject]) -> set[int]:
     }
 
 
-def reads(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -> tuple[list[Wait], dict[str, Subject]]:
+def reads(subjects: Mapping[str, Subject], known: Iterable[Wait]) -> list[Wait]:
     """Processes that read from each other's pipes or sockets, where these close a ring of waits.
 
-    Who waits for an order reads as who waits for an answer does: an engine at rest is not why its driver stands still,
-    nor is a driver at rest hung. In a ring nobody is left to write, whatever was meant to come.
+    No edges of the graph, for they prove nothing: a thread that is not Python's, a signal's handler or a process of
+    another container may be about to write. Who waits for an order reads as who waits for an answer does, so that what
+    closes no ring says nothing at all.
     """
     drawn = {}
     for key, one in subjects.items():
@@ -259,11 +260,11 @@ def reads(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -
         target = subjects.get(f"{process.host}:{process.writer}") if process is not None and process.writer else None
         if target is not None and not one.gone and not _writes_beside(target):
             at = f", {one.doing.frame}" if one.doing.frame else ""
-            because = f"reads what {target.label} alone can write{at}"
+            because = f"reads what, of all that is seen, {target.label} alone can write{at}"
             drawn[key] = Wait(key, target.key, "pipe", because, operation="a read of a pipe or socket")
     _, rings = components([(wait.waiter, wait.target) for wait in (*known, *drawn.values())]) if drawn else ([], [])
     closing = [key for ring in rings if _at_one_time(subjects[key] for key in ring) for key in ring if key in drawn]
-    return [drawn[key] for key in closing], subjects
+    return [drawn[key] for key in closing]
 
 
 def _writes_beside(one: Subject) -> bool:

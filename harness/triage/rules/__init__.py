@@ -48,6 +48,7 @@ RULES: tuple[Rule, ...] = (
     absence.device,  # K9
     groups.wedged,  # K12
     closed.closed,  # K2 without recorders
+    calls.read_ring,  # INSUFFICIENT
     nodes.lost,  # INSUFFICIENT
     absence.unseen,  # INSUFFICIENT
     pauses.healthy,

@@ -1,10 +1,11 @@
-"""K6: a ring of calls (ray.get, HTTP, engine requests, reads of pipes), perhaps with a collective in it."""
+"""K6: a ring of calls (ray.get, HTTP, engine requests), perhaps with a collective in it; and rings of reads."""
 
 from __future__ import annotations
 
+from harness.triage.graph.calls import reads
 from harness.triage.rules.ruling import Case, Ruling
 
-CONTROL = frozenset({"ray", "http", "engine", "process", "lock", "pipe"})
+CONTROL = frozenset({"ray", "http", "engine", "process", "lock"})
 
 LOST = "a request or its answer was lost, or lies in a buffer: number both, flush after each, give each read a timeout"
 
@@ -35,9 +36,24 @@ def ring(case: Case) -> Ruling | None:
             cycle=tuple(members),
             place=", ".join(sorted(layers)),
             next=(
-                *([LOST] if "pipe" in layers else []),
                 "break one call of the cycle: make it asynchronous, or give the callee a thread of its own",
                 "Ray: max_concurrency or a concurrency group on the actor that is asked while it works",
             ),
         )
     return None
+
+
+def read_ring(case: Case) -> Ruling | None:
+    """INSUFFICIENT: processes that read from each other. Nothing seen is left to write, and not all is seen."""
+    ring = reads(case.graph.subjects, case.graph.waits)
+    if not ring or case.moving(wait.waiter for wait in ring):
+        return None
+    told = "; ".join(f"{case.names([wait.waiter])} {wait.because}" for wait in ring)
+    return Ruling(
+        "INSUFFICIENT",
+        f"processes read from each other: {told}. A request or its answer was lost, or lies in a buffer, unless a "
+        "thread of native code, the handler of a signal or a process of another container is still to write",
+        place="pipe",
+        missing=("who else may write: native threads, signal handlers, processes of other containers",),
+        next=(LOST, "py-spy dump --native --pid PID   # of each: whether a thread of native code works"),
+    )

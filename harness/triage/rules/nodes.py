@@ -8,7 +8,7 @@ of another, every rank has come to it, and none of them is to blame.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import permutations
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -96,16 +96,18 @@ def between(case: Case) -> Ruling | None:
     as of ranks that are all inside (`groups.wedged`), for a cut may fall into the middle of an operation. Else
     INSUFFICIENT, and only where it ended on no rank of the other host."""
     names = Names.of(case.evidence, case.comparison)
-    cut = severed(case)
     for group, ahead, behind, one, other in _across(case):
         if behind.pending is None or one.progress or other.progress:
             continue
         seq = behind.pending.seq
         if seq > ahead.joint or (ahead.pending is not None and ahead.pending.seq <= seq):
             continue
-        beside = [its for rank, its in group.ranks.items() if _of(case.subject(names.key(group, rank))) == _of(other)]
-        if cut is None and any(its.pending is None or its.pending.seq > seq for its in beside):
-            continue  # a rank beside it is through: nothing shows that it is the network between the hosts
+        hosts = {rank: _of(case.subject(names.key(group, rank))) for rank in group.ranks}
+        cut = severed(case, {*hosts.values()})
+        beside = [its for rank, its in group.ranks.items() if hosts[rank] == _of(other)]
+        through = any(its.pending is None or its.pending.seq > seq for its in beside)
+        if through and (cut is None or _of(other) not in cut.hosts):
+            continue  # a rank beside it is through: nothing shows that it is the network of its host
         place = f"{behind.pending.op} #{seq} of {title(group)}"
         told = f"every rank has come to {place}, which ended on {_of(one)} and not on {_of(other)}"
         if cut is not None:
@@ -183,11 +185,12 @@ class Severed(NamedTuple):
     network: str
     told: str
     ends: tuple[str, str]
+    hosts: tuple[str, ...]  # all of them
 
 
-def severed(case: Case) -> Severed | None:
+def severed(case: Case, among: Collection[str] = ()) -> Severed | None:
     """The part of the network between the hosts that is cut, by connections whose data is not acknowledged; None where
-    there is none.
+    there is none. `among`: between these hosts alone; all where there are none.
 
     Where two pairs of hosts or more have one host in common, and no other pair is cut, it is the network of that host;
     a link on which nothing was sent since may be down as well. A connection to nobody who was looked at (a tracker,
@@ -202,6 +205,7 @@ def severed(case: Case) -> Severed | None:
         ends += [(process.host, _machine(other)) for _, other in mine]
     at = {address: min(hosts) for address, hosts in holders.items() if address and len(hosts) == 1}
     pairs = sorted({(min(one, at[other]), max(one, at[other])) for one, other in ends if at.get(other, one) != one})
+    pairs = [pair for pair in pairs if not among or {*pair} <= {*among}]
     if not pairs:
         return None
     hosts = sorted({host for pair in pairs for host in pair})
@@ -210,8 +214,9 @@ def severed(case: Case) -> Severed | None:
         [host] = common
         others = [one for one in hosts if one != host]
         told = f"TCP data between it and {together(others)} is not acknowledged; between the others none is on its way"
-        return Severed(f"the network of {host}", told, (host, others[0]))
-    return Severed(f"the network between {together(hosts)}", "TCP data between them is not acknowledged", pairs[0])
+        return Severed(f"the network of {host}", told, (host, others[0]), tuple(hosts))
+    told = "TCP data between them is not acknowledged"
+    return Severed(f"the network between {together(hosts)}", told, pairs[0], tuple(hosts))
 
 
 def together(hosts: Sequence[str]) -> str:

@@ -28,6 +28,7 @@ from scenarios.ports import free_port
 LABEL = "rlhf_harness_request"  # among a request's labels: which sample it draws, and from which token on
 START_S = 120.0  # within which a router knows its engines: 3 to 12 s, measured on a busy machine
 DYING_S = 5.0  # chosen: the actor of a router that died ends in less, and says of what
+ANSWER_S = 5.0  # chosen: it answers in milliseconds
 LOOK_S = 0.1  # chosen: a router is asked so often whether it knows them
 # Dies with the thread that started it. 1: PR_SET_PDEATHSIG of linux/prctl.h, 9: SIGKILL.
 PROGRAM = "import ctypes; ctypes.CDLL(None).prctl(1, 9); from sglang_router.launch_router import main; main()"
@@ -163,7 +164,8 @@ class Router:
     def _known(self) -> int:
         """How many engines it sends requests to."""
         try:
-            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{self.url}/workers") as answer:
+            direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with direct.open(f"{self.url}/workers", timeout=ANSWER_S) as answer:
                 return sum(one["is_healthy"] for one in json.load(answer)["workers"])
         except OSError:  # nobody listens yet
             return 0

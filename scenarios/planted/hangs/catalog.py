@@ -199,14 +199,14 @@ CONTROL_PLANE = (
 )  # fmt: skip
 
 ANSWERS = tuple(
-    Hang(f"answer-{phase}", kind, summary, _program("answers"),
-         ("--role", "driver", "--phase", phase, "--stall", "{stall}"), verdict=verdict, cycle=frozenset(cycle))
-    for phase, kind, summary, verdict, cycle in (
-        ("lost", "K6", "one of two engines forgets a request, and its driver waits for the answer: either may be wrong",
-         "HUNG", ("driver", "second")),
-        ("buffered", "K6", "the answer lies in the engine's own buffer", "HUNG", ("driver", "second")),
-        ("rests", "", "two engines wait for orders while their driver does something else", "HEALTHY", ()),
-        ("thread", "", "the engine waits for requests, and a thread of it takes long to answer", "INSUFFICIENT", ()),
+    Hang(f"answer-{phase}", "", summary, _program("answers"),
+         ("--role", "driver", "--phase", phase, "--stall", "{stall}"), verdict=verdict, reason=reason)
+    for phase, summary, verdict, reason in (
+        ("lost", "one of two engines forgets a request, and its driver waits for the answer: either may be wrong",
+         "INSUFFICIENT", "processes read from each other"),
+        ("buffered", "the answer lies in the engine's own buffer", "INSUFFICIENT", "processes read from each other"),
+        ("rests", "two engines wait for orders while their driver does something else", "HEALTHY", ""),
+        ("thread", "the engine waits for requests, and a thread of it takes long to answer", "INSUFFICIENT", ""),
     )
 )  # fmt: skip
 

@@ -241,6 +241,26 @@ def test_each_of_several_engines_is_held_against_what_was_asked(tmp_path: Path) 
     assert top_k.summary.startswith("engine 1 of 2: ") and top_k.where == "candidate"
     (ends,) = named(verdict, "STOP(other end set)")
     assert "end at [2] in the baseline, [2] and [7] in the candidate" in ends.summary
-    del info["resolved"]
-    found = check(put(tmp_path / "silent", baseline, candidate), "engine-parameter-map")
+    info["resolved"] = {}
+    verdict = put(tmp_path / "silent", baseline, candidate)
+    found = check(verdict, "engine-parameter-map")
     assert found.state == "not tested" and "no resolved engine parameters of engine 1" in found.evidence
+    first = next(iter(candidate.events("engine_info")))
+    first["resolved"] = {**first["resolved"], "max_model_len": 80}
+    verdict = put(tmp_path / "first", baseline, candidate)
+    assert check(verdict, "engine-parameter-map").state == "confirmed"
+    assert named(verdict, "CONFIG(max_model_len)") and any("of engine 1" in one for one in verdict.missing)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("engine_info", "engine-parameter-map"), ("sampling", "sampling-parameter-map")]
+)
+def test_an_engine_that_said_nothing_is_not_passed_for_another_one(tmp_path: Path, kind: str, name: str) -> None:
+    baseline, candidate = pair(native=False)
+    for run in (baseline, candidate):
+        mapped(run, {}, engine="vllm")
+        run.manifest["scenario"]["engine"]["engines"] = 2
+        log = _second_engine(run)
+    log.events = [one for one in log.events if one[0] != kind]
+    found = check(put(tmp_path, baseline, candidate), name)
+    assert found.state == "not tested" and "engine 1" in found.evidence, found.evidence

@@ -187,3 +187,10 @@ def test_the_fix_of_a_setting_names_the_option_that_set_it(option: str) -> None:
     said = "--set engine.engines=1" if option == "overrides" else "--candidate-set engine.engines=1"
     assert caught.value.fix == said
     assert "override" not in caught.value.message
+
+
+def test_a_router_is_refused_on_a_cluster_of_hosts() -> None:
+    routed = Scenario(engine=Engine(engines=2, router="round_robin"))
+    check_machine([routed], None, lambda _: None)
+    with pytest.raises(BadInput, match="listen on one host only"):
+        check_machine(iter([Scenario(), routed]), "10.0.0.1:6379", lambda _: None)

@@ -92,14 +92,26 @@ def test_the_only_other_process_that_can_write_is_told(start: Start, made: Calla
 def test_where_several_can_write_nobody_is_told(start: Start, made: Callable[[], tuple[int, int]]) -> None:
     """As where a forked child keeps what its parent had; or nobody beside the reader, which holds both ends."""
     read, write = made()
-    reader, alone = start(READ, read), start(READ, read, write)
+    reader = start(READ, read)
     start(HOLD, write), start(HOLD, write)
     os.close(write)
     assert writer_of(reader) == {}
     own, other = made()
     alone = start(READ, own, other)
+    assert writer_of(alone) == {}, "beside the test, which has it as well"
     os.close(other)
     assert writer_of(alone) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", [os.pipe, socketpair, connection])
+def test_who_can_write_itself_waits_for_nobody(start: Start, made: Callable[[], tuple[int, int]]) -> None:
+    """As by the handler of a signal, whatever a forked child holds too."""
+    read, write = made()
+    reader = start(READ, read, write)
+    start(HOLD, write)
+    os.close(write)
+    assert writer_of(reader) == {}
 
 
 @pytest.mark.slow
@@ -185,24 +197,16 @@ def judged(*processes: Process) -> Verdict:
     return triage(make.evidence(*processes))
 
 
-def test_two_that_read_from_each_other_are_a_ring_and_none_is_the_culprit(file: str) -> None:
-    """The first engine, which reads from the driver as the second one does, stands beside."""
+def test_two_that_read_from_each_other_are_told_and_nobody_is_hung(file: str) -> None:
+    """The first engine, which reads from the driver as the second one does, stands beside. A native thread, a signal's
+    handler or a process outside may still write."""
     verdict = judged(reads(file, 1, "drive", 3, "exporter"), reads(file, 2, "engine", 1), reads(file, 3, "engine", 1))
     assert verdict.triage is not None
-    assert (verdict.verdict, verdict.triage.hang) == ("HUNG", "K6") and not verdict.triage.culprits, verdict.reason
-    assert sorted(verdict.triage.cycle) == ["node0:1", "node0:3"]
+    assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits, verdict.reason
+    assert "processes read from each other" in verdict.reason and "native code" in verdict.reason
     assert "job.py:8 in drive" in verdict.reason and "job.py:4 in engine" in verdict.reason
+    assert ":2)" not in verdict.reason, "the first engine"
     assert "a request or its answer was lost" in verdict.triage.next[0]
-
-
-def test_a_collective_may_be_a_part_of_the_ring(file: str) -> None:
-    """The driver reads from an engine's rank 1, which waits for rank 0, and that one reads from the driver."""
-    head, other = make.rank(0, "all_reduce", world=2), make.rank(1, "main:10 step:42 all_reduce", world=2)
-    head = dataclasses.replace(head, samples=reads(file, 100, "engine", 1).samples, writer=1)
-    at = make.compared(make.group("0", {0: 16, 1: (17, "all_reduce")}))
-    verdict = triage(make.evidence(reads(file, 1, "drive", 101), head, other), at)
-    assert verdict.triage is not None and verdict.triage.hang == "K6", verdict.reason
-    assert sorted(verdict.triage.cycle) == ["node0:1", "node0:100", "node0:101"]
 
 
 def test_who_waits_for_orders_waits_for_nobody(file: str) -> None:
@@ -215,6 +219,7 @@ def test_who_waits_for_orders_waits_for_nobody(file: str) -> None:
         assert not build(make.evidence(*some), None).waits
         verdict = judged(*some)
         assert verdict.verdict != "HUNG" and verdict.triage and not verdict.triage.culprits, verdict.reason
+        assert "read from each other" not in verdict.reason
 
 
 @pytest.mark.parametrize("how", ["a thread answers", "an event loop", "a timer", "no stack", "another moment"])
@@ -233,5 +238,5 @@ def test_a_ring_that_may_not_be_one_is_not_drawn(file: str, how: str) -> None:
         )
     if how == "another moment":
         engine = reads(file, 3, "engine", 1, at_s=2.0)
-    assert not build(make.evidence(reads(file, 1, "drive", 3), engine), None).waits
-    assert judged(reads(file, 1, "drive", 3), engine).verdict != "HUNG"
+    verdict = judged(reads(file, 1, "drive", 3), engine)
+    assert verdict.verdict != "HUNG" and "read from each other" not in verdict.reason

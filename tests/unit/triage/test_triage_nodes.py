@@ -398,6 +398,24 @@ def test_a_cut_in_the_middle_of_an_operation_is_as_well(job: Callable[..., Clust
     assert control.verdict == "INSUFFICIENT" and not culprits(control), control.reason
 
 
+def test_a_cut_between_hosts_without_a_rank_of_the_group_clears_nobody(job: Callable[..., Cluster]) -> None:
+    """Of a job of two hosts, data to hosts of another one is not acknowledged."""
+    cluster = job(fault=Fault("wedge", rank=0, at=56), stack=WAIT)
+    here, there = cluster.node("a"), cluster.node("b")
+    for dump in (there / "recorder").iterdir():
+        complete(dump)
+    for number, host in enumerate("cd"):
+        file = next((here / "processes").glob("*-100.json"))
+        fields = json.loads(file.read_text()) | {"host": host, "rank": None, "dump": "", "pid": 700 + number}
+        fields |= {
+            "listening": [f"10.0.0.{8 + number}:6000"],
+            "unanswered": [f"10.0.0.{8 + number}:1 10.0.0.{9 - number}:6000"],
+        }
+        (here / "processes" / f"{host}-{700 + number}.json").write_text(json.dumps(fields))
+    verdict = triage(here, there)
+    assert verdict.verdict == "INSUFFICIENT" and "TCP data" not in verdict.reason, verdict.reason
+
+
 def test_a_rank_beside_may_be_through_where_the_cut_shows(job: Callable[..., Cluster]) -> None:
     """In a ring, rank 0 passes on to rank 1 what rank 1 still lacked, and misses itself what comes from the cut."""
     cluster = job(fault=Fault("wedge", rank=0, at=56), stack=WAIT)
