@@ -195,7 +195,21 @@ look_together() {{ # at the job on all nodes at one time; its exit code is 1 whe
 
 hangs() {{
     look_together "look-$1"
-    [ $? = 1 ] && [ -e "$HARNESS_OUT/look-$1/verdict.json" ]
+    local code=$? look="$HARNESS_OUT/look-$1"
+    [ -e "$look/verdict.json" ] || return
+    [ "$code" != 3 ] || say_unclear "$look"
+    [ "$code" = 1 ]
+}}
+
+said=
+say_unclear() {{ # FOLDER of a look that cannot say whether the job hangs: why, and which nodes gave no evidence; once
+    local silent why
+    why=$(sed -n 's/^  "reason": "\\(.*\\)",$/\\1/; T; s/\\\\"/"/g; p' "$1/verdict.json")
+    [[ "$why" == *"gave no evidence"* ]] ||
+        while read -r silent; do why+="; $silent"; done < <(grep -o 'no evidence from http[^"]*' "$1/verdict.json")
+    [[ "$said" == *"<$why>"* ]] && return
+    said+="<$why>"
+    echo "harness: INSUFFICIENT evidence of all nodes ($1/verdict.json): $why" >&2
 }}
 
 await() {{ # PID: its exit code. A signal ends a wait; bash keeps the code of a process that has ended

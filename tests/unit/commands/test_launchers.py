@@ -23,6 +23,7 @@ from waiting import until
 
 from harness import cli
 from harness.launchers import WRITTEN_BY, dstack, kuberay, skypilot, slurm
+from reports.model import Verdict
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CHECKED = {"kuberay": kuberay.CHECKED, "dstack": dstack.CHECKED, "skypilot": skypilot.CHECKED}
@@ -702,6 +703,32 @@ def test_the_watches_of_nodes_that_share_no_folder_serve_their_evidence(folder: 
         assert subprocess.run(["bash", "-n", f"{name}.sbatch"], check=False).returncode == 0
         served[name] = "--serve" in script, "HARNESS_OUT=/scratch/harness-" in script
     assert served == {"plain": (False, False), "local": (True, True), "ray": (False, True)}
+
+
+def test_why_a_look_at_all_nodes_is_unclear_is_said_once(folder: Path) -> None:
+    """With the node that gave no evidence, where the reason does not name it."""
+    script = rendered("torchrun", folder, "--nodes", "2", "--", "true").read_text()
+    (folder / "run").write_text(
+        'look_together() { mkdir "$1"; cp verdict.json "$1"; return 3; }\nHARNESS_OUT=.\n'
+        + script[script.index("hangs() {") : script.index("await() {")]
+        + "hangs 1 || hangs 2 || sed -i s/8/9/ verdict.json; hangs 3"
+    )
+    silent = "http://10.0.0.2:7701"
+    for reason, missing, told in (
+        (
+            '8 "wait"',
+            f"no evidence from {silent}: it has another token",
+            f"; no evidence from {silent}: it has another",
+        ),
+        (f"8: {silent} gave no evidence (refused)", f"no evidence from {silent}: refused", ""),
+    ):
+        verdict = Verdict("triage", "INSUFFICIENT", 3, reason, missing=(missing,))
+        (folder / "verdict.json").write_text(verdict.to_json())
+        done = subprocess.run(["bash", "-u", "run"], capture_output=True, text=True, check=False)
+        first, last = done.stderr.splitlines()
+        assert (done.returncode, first.count(silent)) == (1, 1) and "INSUFFICIENT" in first, done.stderr
+        assert f"look-1/verdict.json): {reason}{told}" in first and reason.replace("8", "9") in last
+        subprocess.run("rm -r look-*", shell=True, check=True)
 
 
 def test_a_node_of_slurm_with_an_ipv6_address_serves_at_it_in_brackets(folder: Path) -> None:
