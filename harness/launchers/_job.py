@@ -64,9 +64,12 @@ class Job:
         """A name that may be that of a file."""
         return re.sub(r"[^\w.-]", "-", self.name or Path(self.words[0]).name, flags=re.ASCII)[:60] or "job"
 
-    def script(self, head: str, directives: str = "", launcher: str = "", doctor: str = "", watch: str = "") -> str:
+    def script(
+        self, head: str, directives: str = "", launcher: str = "", doctor: str = "", watch: str = "", before: str = ""
+    ) -> str:
         """The script. `head`: what is the launcher's own, in the shell. `launcher`: words of shell before the command,
-        torchrun and its options say; `doctor`, `watch`: of their options."""
+        torchrun and its options say; `doctor`, `watch`: of their options. `before`: lines
+        of shell between --setup and the command."""
         from harness.quantities import seconds
 
         watch = f" {watch}" if watch else ""
@@ -74,6 +77,7 @@ class Job:
         wrapper = "record" if self.record else "watch"
         return _SCRIPT.format(
             directives=directives, head=head, setup=prepared(self.setup), early=self.early,
+            before=before,
             doctor=f"{doctor} {shlex.join(shlex.split(self.doctor))}".strip(), stall_s=f"{seconds(self.stall):g}",
             job=f'{wrapper} --stall {shlex.quote(self.stall)} --on-stall end{watch} --out "$HARNESS_OUT/$NODE" '
             f"-- {command}",
@@ -172,7 +176,7 @@ look_first() {{
 
 job() {{
     {setup}
-    exec harness {job}
+    {before}exec harness {job}
 }}
 
 look() {{

@@ -77,7 +77,7 @@ def script(
     ranks = f"NODE_RANK from 0 to {nodes - 1}" if nodes > 1 else "NODE_RANK=0"
     head = _HEAD.format(nodes=nodes, ranks=ranks, shared=shlex.quote(shared), after=after, watches=watches)
     head = variables + head + start
-    return job.script(head, watch=SERVE if served else "", **words)
+    return job.script(head, watch=SERVE if served else "", before=_TOKEN if served else "", **words)
 
 
 def are_served(job: _job.Job, nodes: int, shared: str, ray: bool = False) -> bool:
@@ -109,7 +109,9 @@ look_together() { # every watch takes its evidence when it is asked for it
 _WATCHES = f"""\
 WATCHES=
 if [ "${{NODE_ADDRS:-}}" ]; then
-    given=$(wc -w <<< "$NODE_ADDRS") port=$((${{WATCH_PORT:-7700}}))
+    given=$(wc -w <<< "$NODE_ADDRS") port=${{WATCH_PORT:-7700}}
+    [[ "$port" =~ ^[1-9][0-9]{{0,4}}$ ]] && [ $((port + NODES - 1)) -le 65535 ] ||
+        refuse 2 "WATCH_PORT is ${{port@Q}}; fix: WATCH_PORT=7700   # a port for each node from there on"
     [ "$given" -eq "$NODES" ] ||
         refuse 2 "NODE_ADDRS has $given address(es), and the job $NODES nodes; fix: the address of each, in their order"
 
@@ -127,6 +129,11 @@ else
     echo "harness: NODE_ADDRS is not set: a hang whose culprit is on another node will not be ended" >&2
 fi
 """
+# After --setup, which may set it.
+_TOKEN = """\
+[ -z "$WATCHES" ] || [ "${RLHF_HARNESS_TOKEN:-}" ] ||
+        refuse 2 "RLHF_HARNESS_TOKEN is not set; fix: export RLHF_HARNESS_TOKEN=<secret>   # the same on each node"
+    """
 
 _HEAD = """
 [ "$NODES" = {nodes} ] ||

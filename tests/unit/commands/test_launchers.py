@@ -443,12 +443,40 @@ def test_the_watch_of_a_node_serves_its_evidence_at_its_own_address(
     launcher: str, folder: Path, programs: Path
 ) -> None:
     script = rendered(launcher, folder, "--nodes", "3", "--", "keep")
-    assert run(script, programs, folder / "a", **SECOND[launcher])[0] == 0
+    assert run(script, programs, folder / "a", RLHF_HARNESS_TOKEN="x", **SECOND[launcher])[0] == 0
     assert "--serve [fd00::2]:7701 --serve-after 1s --out" in (folder / "a" / "watch").read_text()
     few = {name: value.replace("10.0.0.1\n", "") for name, value in SECOND[launcher].items()}
     code, log = run(script, programs, folder / "b", **few)
     assert code == 2 and "NODE_ADDRS has 2 address(es), and the job 3 nodes; fix: " in log
     assert not (folder / "b" / "watch").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({}, "RLHF_HARNESS_TOKEN is not set; fix: export RLHF_HARNESS_TOKEN="),
+        ({"WATCH_PORT": "abc"}, "WATCH_PORT is 'abc'; fix: WATCH_PORT=7700"),
+        ({"WATCH_PORT": "65534"}, "WATCH_PORT is '65534'; fix: WATCH_PORT=7700"),
+    ],
+)
+def test_a_watch_that_could_not_serve_is_refused(
+    environ: dict[str, str], told: str, folder: Path, programs: Path
+) -> None:
+    script = rendered("torchrun", folder, "--nodes", "3", "--", "keep")
+    code, log = run(script, programs, folder / "done", **SECOND["torchrun"], **environ)
+    assert code == 2 and log.count("harness: ") == 1 and told in log, log
+    assert not (folder / "done" / "watch").exists()
+
+
+@pytest.mark.slow
+def test_the_token_may_be_set_by_setup(folder: Path, programs: Path) -> None:
+    script = rendered(
+        "torchrun", folder, "--nodes", "3", "--setup", "export RLHF_HARNESS_TOKEN=$(cat token)", "--", "keep"
+    )
+    (folder / "done").mkdir()
+    (folder / "done" / "token").write_text("x")
+    assert run(script, programs, folder / "done", **SECOND["torchrun"])[0] == 0
 
 
 @pytest.mark.slow
