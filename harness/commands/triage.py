@@ -34,8 +34,8 @@ def triage(
         list[str] | None,
         typer.Option(
             metavar="URL",
-            help="when the job hangs, tell this watch (harness watch --serve --on-stall end), which then ends its "
-            "command and exits with 86; may be repeated",
+            help="when the job hangs, tell this watch of the same job (harness watch --serve --on-stall end), which "
+            "then ends its command and exits with 86; may be repeated",
             show_default=False,
         ),
     ] = None,
