@@ -33,6 +33,7 @@ MAX_ZIP = 1 << 30  # of a zip: dumps shrink to a twentieth
 AT_ONCE = 256
 UNPACKING = threading.Semaphore(os.cpu_count() or 1)  # each is a process that computes
 _OTHER_TOKEN = Silence("it has another token", up=True)
+_UNPROVEN = "its answer is damaged, or of somebody without the token"
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,11 @@ def _ask(url: str, token: bytes, target: Path, connect_s: float, answer_s: float
 
 def _tell(url: str, token: bytes, limit_s: float) -> None:
     with _connected(url, limit_s, limit_s) as connection:
-        answer, _, _ = _answer(connection, "POST", tokens.END, token)
+        answer, theirs, mine = _answer(connection, "POST", tokens.END, token)
+        if not tokens.same(tokens.told(token, theirs, mine, answer.status), answer.headers.get(tokens.PROOF, "")):
+            raise _NoAnswer(_UNPROVEN)
+        if answer.status == 409:
+            raise _NoAnswer("its command has ended")
         if answer.status != 200:
             raise _NoAnswer("its watch leaves the command alone: it runs without --on-stall end")
 
@@ -178,7 +183,7 @@ def _download(connection: http.client.HTTPConnection, token: bytes, file: Path, 
                 raise _NoAnswer(f"its answer takes longer than {DEADLINE_S:g} s")
         sink.seek(0)
         if not tokens.same(tokens.answered(token, theirs, mine, sink), answer.headers.get(tokens.PROOF, "")):
-            raise _NoAnswer("its answer is damaged, or of somebody without the token")
+            raise _NoAnswer(_UNPROVEN)
 
 
 def _answer(

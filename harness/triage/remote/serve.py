@@ -43,7 +43,8 @@ class Server:
     """Bound to its address from the beginning, so that one which is taken is told before a job is started.
 
     `start` is given what takes evidence: into the folder that it is given, or it names where there is some; and what
-    has the command ended, None where it is left alone. Raises BadInput for an address that cannot be had.
+    has the command ended, False where it has ended already; None where it is left alone. Raises BadInput for an address
+    that cannot be had.
     """
 
     def __init__(self, address: str, token: bytes) -> None:
@@ -60,7 +61,7 @@ class Server:
         self.url = f"http://{shown}:{self._http.server_address[1]}"
         self.local = host.startswith("127.") or host in ("localhost", "::1")
 
-    def start(self, take: Callable[[Path], Path], end: Callable[[], None] | None = None) -> None:
+    def start(self, take: Callable[[Path], Path], end: Callable[[], bool] | None = None) -> None:
         self._http.take, self._http.end, self._http.folder = take, end, Path(tempfile.mkdtemp(prefix="harness-served-"))
         leaving.then(self.close)
         threading.Thread(target=self._http.serve_forever, args=(ENDS_S,), name="harness serve", daemon=True).start()
@@ -81,7 +82,7 @@ class _Http(socketserver.ThreadingMixIn, http.server.HTTPServer):
         self.address_family = family
         self.token, self.looking = token, threading.Lock()
         self.take: Callable[[Path], Path] | None = None
-        self.end: Callable[[], None] | None = None
+        self.end: Callable[[], bool] | None = None
         self._free = threading.Semaphore(MOST)
         self.folder = Path()  # where answers are made, while there is `take`
         super().__init__(address[:2], _Handler)
@@ -136,13 +137,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         if self.path != tokens.END:
             return self._say(404)
-        if not self._asker()[1]:
+        mine, theirs = self._asker()
+        if not theirs:
             return None
         end = self.server.end
-        if end is None:
-            return self._say(403)
-        end()
-        return self._say(200)
+        code = 403 if end is None else 200 if end() else 409
+        return self._say(code, proof=tokens.told(self.server.token, mine, theirs, code))
 
     def _taken(self, folder: Path) -> Path:
         with self.server.looking:
@@ -162,10 +162,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._say(401, f"{tokens.SCHEME} {self.nonce}")
         return "", ""
 
-    def _say(self, code: int, challenge: str = "") -> None:
+    def _say(self, code: int, challenge: str = "", proof: str = "") -> None:
         self.send_response(code)
         if challenge:
             self.send_header("WWW-Authenticate", challenge)
+        if proof:
+            self.send_header(tokens.PROOF, proof)
         self.send_header("Content-Length", "0")
         self.end_headers()
 

@@ -67,6 +67,11 @@ def answered(token: bytes, theirs: str, mine: str, body: BufferedIOBase) -> str:
     return _proof(token, f"answer {theirs} {mine} {digest}".encode())
 
 
+def told(token: bytes, theirs: str, mine: str, code: int) -> str:
+    """The proof of a watch that answers with `code` to one who says that its job hangs."""
+    return _proof(token, f"told {theirs} {mine} {code}".encode())
+
+
 def same(one: str, other: str) -> bool:
     """Compared in a time that says nothing of where they differ."""
     return hmac.compare_digest(one.encode(), other.encode())

@@ -127,8 +127,9 @@ def watch(
                     dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=limits)
                     follower = _Follower(child, dog, passed, on_stall, show)
                     if serving is not None:
-                        serving.server.start(dog.look, follower.told.set if on_stall == "end" else None)
+                        serving.server.start(dog.look, follower.tell if on_stall == "end" else None)
                     code = follower.follow()
+                    follower.over = True
                     if serving is not None and dog.retention and child.poll() is not None:
                         serving.stay(dog.tell, passed)
         finally:
@@ -187,6 +188,12 @@ class _Follower:
     show: Callable[[Stall], None]
     due_s: float = math.inf  # when a hang is looked at again
     told: threading.Event = field(default_factory=threading.Event)  # that it hangs, by the evidence of all hosts
+    over: bool = False  # nobody acts on what is told any more
+
+    def tell(self) -> bool:
+        """That it hangs. False where the command has ended, and nothing comes of it."""
+        self.told.set()
+        return not self.over and self.child.poll() != 0
 
     def follow(self) -> int:
         """The command's exit code, or 86."""

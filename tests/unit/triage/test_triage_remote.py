@@ -22,6 +22,8 @@ from harness.errors import BadInput, HarnessError
 from harness.triage import archive, directory, run
 from harness.triage.evidence import Evidence, Process
 from harness.triage.remote import gather, serve, token
+from harness.triage.watch import Serving, watch
+from harness.triage.watch.retention import Retention
 from reports.model import Verdict
 
 TOKEN, OTHER = b"a token of the job's nodes", b"a token of another job"
@@ -34,7 +36,7 @@ def taken(folder: Path) -> Path:
 
 
 @contextmanager
-def serving(take: Callable[[Path], Path] = taken, end: Callable[[], None] | None = None) -> Iterator[str]:
+def serving(take: Callable[[Path], Path] = taken, end: Callable[[], bool] | None = None) -> Iterator[str]:
     server = serve.Server("0", TOKEN)
     server.start(take, end)
     try:
@@ -129,17 +131,33 @@ def test_no_proof_is_good_twice() -> None:
 
 
 def test_a_watch_that_ends_hangs_is_told_of_one_by_whoever_holds_the_token() -> None:
-    told: list[None] = []
-    with serving(end=lambda: told.append(None)) as url:
+    told: list[bool] = []
+    with serving(end=lambda: told.append(True) or True) as url:
         assert "it has another token" in gather.end([url], OTHER)[url] and not told
         assert gather.end([url, "http://127.0.0.1:1"], TOKEN).keys() == {"http://127.0.0.1:1"} and len(told) == 1
     with serving() as url:
         assert "runs without --on-stall end" in gather.end([url], TOKEN)[url]
+    with serving(end=lambda: False) as url:
+        assert gather.end([url], TOKEN)[url] == "its command has ended"
+
+
+def test_a_watch_whose_command_has_ended_is_told_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer while it serves what its command has left."""
+    server = serve.Server("0", TOKEN)
+    said: list[dict[str, str]] = []
+
+    class Served(Serving):
+        def stay(self, tell: Callable[[str], None], passed: object) -> None:
+            said.append(gather.end([server.url], TOKEN))
+
+    monkeypatch.setattr(Retention, "__bool__", lambda _: True)  # it had something to report
+    watch(["false"], stall_s=60, out=tmp_path, on_stall="end", serving=Served(server, 1))
+    assert said == [{server.url: "its command has ended"}]
 
 
 def test_a_proof_for_evidence_ends_nothing() -> None:
-    told: list[None] = []
-    with serving(end=lambda: told.append(None)) as url:
+    told: list[bool] = []
+    with serving(end=lambda: told.append(True) or True) as url:
         connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
         for path, code in ((token.PATH, 401), (token.END, 200)):
             connection.request("POST", token.END)
@@ -159,10 +177,10 @@ def test_a_proof_for_evidence_ends_nothing() -> None:
 def test_triage_tells_watches_of_a_hang_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verdict: str
 ) -> None:
-    told: list[None] = []
+    told: list[bool] = []
     monkeypatch.setenv(token.VARIABLE, TOKEN.decode())
     monkeypatch.setattr(run, "triage", lambda *_, **__: Verdict("triage", verdict, 1, "because"))
-    with serving(end=lambda: told.append(None)) as url:
+    with serving(end=lambda: told.append(True) or True) as url:
         code = cli.main(["triage", str(tmp_path), "--end", url, "--end", "http://127.0.0.1:1"])
     assert (code, len(told)) == (1, int(verdict == "HUNG"))
     assert ("http://127.0.0.1:1 was not told that the job hangs" in capsys.readouterr().err) == bool(told)
@@ -192,9 +210,9 @@ def test_nothing_else_is_served(path: str) -> None:
         connection.close()
 
 
-def test_the_token_is_never_sent(tmp_path: Path) -> None:
-    """Neither to a watch, nor to whoever answers in its place."""
-    heard = bytearray()
+@contextmanager
+def impostor(heard: bytearray) -> Iterator[str]:
+    """Answers in the place of a watch, with 200 to whatever proof, and keeps what it hears."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:
@@ -209,8 +227,16 @@ def test_the_token_is_never_sent(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        said = why_not(tmp_path / "out", f"http://127.0.0.1:{listening.getsockname()[1]}")
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         thread.join()
+
+
+@pytest.mark.parametrize("asks", ["for evidence", "to end"])
+def test_the_token_is_never_sent(tmp_path: Path, asks: str) -> None:
+    """Neither to a watch, nor to whoever answers in its place, and is not believed."""
+    heard = bytearray()
+    with impostor(heard) as url:
+        said = why_not(tmp_path / "out", url) if asks == "for evidence" else gather.end([url], TOKEN)[url]
     assert "somebody without the token" in said
     assert b"Authorization" in heard and TOKEN not in heard
 
