@@ -1,13 +1,16 @@
-"""K6: a driver and two engines of their own processes, which send requests and answers over sockets or pipes.
+"""A driver and two engines of their own processes, which send requests and answers over sockets or pipes.
 
 `lost`: the second engine forgets a request, and waits for the next ones; its driver waits for the answer. `buffered`:
-its answer lies in the buffer of its output. Controls: in `rests` both engines wait for orders while the driver
-does something else for three thresholds; in `thread` the second engine answers by a thread, which takes as long.
+its answer lies in the buffer of its output. Both end after three thresholds, between two looks. Controls: in `rests`
+both engines wait for orders while the driver does something else for three thresholds; in `thread` the second engine
+answers by a thread, which takes as long.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -91,6 +94,9 @@ def main() -> None:
     arguments.add_argument("--end", type=int, default=-1)
     arguments.add_argument("--stall", type=float, default=5.0)
     asked = arguments.parse_args()
+    if asked.role == "driver" and asked.phase in ("lost", "buffered"):
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+        signal.alarm(round(3 * asked.stall))
     if asked.role == "driver":
         drive_lines(asked.phase) if asked.phase == "buffered" else drive(asked.phase, asked.stall)
     elif asked.end < 0:
