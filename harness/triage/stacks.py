@@ -215,7 +215,7 @@ def describe(frame: Frame) -> str:
 def trail(threads: Iterable[Thread], pid: int = 0) -> tuple[tuple[str, str, int], ...]:
     """The main thread's stack as comparable data, or that of a Ray worker's task: unequal trails of one process mean
     that it moved."""
-    threads = [thread for thread in threads if not _ours(thread)]
+    threads = [thread for thread in threads if _is_leading(thread) or not _ours(thread)]  # its end may be ours, too
     mains = [thread for index, thread in enumerate(threads) if _is_main(thread, index, pid)]
     chosen = mains[0] if mains else threads[0] if threads else None
     if chosen is not None and classify(chosen).kind == "ray_idle":

@@ -216,3 +216,17 @@ def test_an_error_that_much_work_came_after_is_not_the_cause():
     old = Journal("j", 99, 2.0, errors=((600.0, "span: ValueError: retried"),))
     verdict = triage(*late(1, journal=old))
     assert verdict.triage.hang == "K4" and "retried" not in verdict.reason
+
+
+def test_a_rank_that_has_come_to_its_end_meanwhile_is_not_blamed() -> None:
+    """Its counters were read before, its stack after: all that its main thread runs now is the probe's last beat."""
+    waits = dataclasses.replace(rank(0, "main:10 work:12"), world_size=2)
+    [main] = waits.samples[-1].threads
+    probes = (("beat", "heartbeat", 189), ("_end", "attach", 228))
+    beat = tuple(Frame(function, f"/site-packages/probes/{file}.py", line) for function, file, line in probes)
+    over = dataclasses.replace(waits.samples[-1], threads=(dataclasses.replace(main, frames=beat),))
+    ends = dataclasses.replace(waits, samples=(waits.samples[0], over))
+    at = compared(group("0", {0: 16, 1: (17, "all_reduce")}))
+    control, told = (triage(evidence(one, rank(1, WAIT, world=2)), at) for one in (waits, ends))
+    assert control.verdict == "HUNG" and control.triage and control.triage.culprits, control.reason
+    assert told.verdict == "SLOW" and "its stack moved" in told.reason, told.reason
