@@ -21,7 +21,7 @@ from scenarios.planted.hangs.catalog import HANGS
 
 CONTROL = next(one for one in FAULTS if one.control and one.expected == "EQUIVALENT" and not one.findings)
 FAULT = next(one for one in FAULTS if not one.control)
-HEALTHY = next(one for one in HANGS if one.control)
+HEALTHY = next(one for one in HANGS if one.verdict == "HEALTHY")
 HANG = next(one for one in HANGS if not one.control)
 
 
