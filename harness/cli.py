@@ -45,7 +45,7 @@ from harness.commands import (
     up,
     watch,
 )
-from harness.errors import ERROR_FILE, STARTER, HarnessError, Interrupted, Terminated
+from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated
 from probes import redaction
 from reports import places
 from reports.text import clean_lines
@@ -174,6 +174,18 @@ def _options(
     ] = False,
 ) -> None:
     pass
+
+
+def parsed(command: str, words: Sequence[str]) -> Any:
+    """The context of `harness COMMAND WORDS`, which is not run. Raises BadInput, with what it says of words that it
+    refuses."""
+    group: Any = typer.main.get_command(app)
+    try:
+        return group.commands[command].make_context(command, [*words])
+    except Exception as error:  # click's own, or those of the click that typer brings along
+        if not hasattr(error, "format_message"):
+            raise
+        raise BadInput(str(error.format_message()), fix=f"harness {command} --help") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

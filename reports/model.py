@@ -372,7 +372,7 @@ class Wait:
 
     waiter: str
     target: str
-    layer: str  # collective, store, ray, http, engine, lock, process, pipe
+    layer: str  # collective, store, ray, http, engine, lock, process
     because: str
     since_s: Number | None = None
     group: str = ""

@@ -128,18 +128,12 @@ class Request:
 
 def check_options(options: Sequence[str], command: str, *, own_scenario: bool) -> None:
     """Refuse options that `harness COMMAND` would refuse, and those that are set for each comparison."""
-    import typer
+    from harness.cli import parsed
 
-    from harness.cli import app
-
-    group: Any = typer.main.get_command(app)
-    words = ["ppo-tiny"] if command == "run" else ["hf", "hf"]
     try:
-        context = group.commands[command].make_context(command, [*words, *options])
-    except Exception as error:  # click's own, or those of the click that typer brings along
-        if not hasattr(error, "format_message"):
-            raise
-        raise BadInput(f"behind --: {error.format_message()}", fix=f"harness {command} --help") from error
+        context = parsed(command, [*(["ppo-tiny"] if command == "run" else ["hf", "hf"]), *options])
+    except BadInput as error:
+        raise BadInput(f"behind --: {error.message}", fix=error.fix) from error
     given = {name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"}
     ours = {"out", "format", "command", "backend", "framework", "resume", *(["scenario"] if own_scenario else [])}
     if taken := sorted(given & ours - ({"scenario"} if command == "run" else set())):

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -95,17 +95,13 @@ class Job:
 
 def _not_of_doctor(options: str) -> str:
     """What the shell or harness doctor says of options that it cannot read; empty where it can."""
-    from harness.cli import app
+    from harness.cli import parsed
+    from harness.errors import BadInput
 
-    group: Any = typer.main.get_command(app)
     try:
-        group.commands["doctor"].make_context("doctor", shlex.split(options))
-    except ValueError as error:
+        parsed("doctor", shlex.split(options))
+    except (ValueError, BadInput) as error:
         return str(error)
-    except Exception as error:  # click's own, or those of the click that typer brings along
-        if not hasattr(error, "format_message"):
-            raise
-        return str(error.format_message())
     return ""
 
 

@@ -247,24 +247,25 @@ def _passed_on(process: Process, subjects: dict[str, Subject]) -> set[int]:
     }
 
 
-def reads(subjects: Mapping[str, Subject], known: Iterable[Wait]) -> list[Wait]:
-    """Processes that read from each other's pipes or sockets, where these close a ring of waits.
+def reads(subjects: Mapping[str, Subject], known: Iterable[Wait]) -> dict[str, str]:
+    """Processes that read from each other's pipes or sockets, where these close a ring of waits -> in words, what.
 
     No edges of the graph, for they prove nothing: a thread that is not Python's, a signal's handler or a process of
     another container may be about to write. Who waits for an order reads as who waits for an answer does, so that what
     closes no ring says nothing at all.
     """
-    drawn = {}
+    writers, told = {}, {}
     for key, one in subjects.items():
         process = one.process
         target = subjects.get(f"{process.host}:{process.writer}") if process is not None and process.writer else None
         if target is not None and not one.gone and not _writes_beside(target):
             at = f", {one.doing.frame}" if one.doing.frame else ""
-            because = f"reads what, of all that is seen, {target.label} alone can write{at}"
-            drawn[key] = Wait(key, target.key, "pipe", because, operation="a read of a pipe or socket")
-    _, rings = components([(wait.waiter, wait.target) for wait in (*known, *drawn.values())]) if drawn else ([], [])
-    closing = [key for ring in rings if _at_one_time(subjects[key] for key in ring) for key in ring if key in drawn]
-    return [drawn[key] for key in closing]
+            writers[key] = target.key
+            told[key] = f"reads what, of all that is seen, {target.label} alone can write{at}"
+    pairs = [*((wait.waiter, wait.target) for wait in known), *writers.items()]
+    rings = components(pairs)[1] if writers else []
+    closing = [key for ring in rings if _at_one_time(subjects[key] for key in ring) for key in ring]
+    return {key: told[key] for key in closing if key in told}
 
 
 def _writes_beside(one: Subject) -> bool:

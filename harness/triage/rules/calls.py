@@ -46,9 +46,9 @@ def ring(case: Case) -> Ruling | None:
 def read_ring(case: Case) -> Ruling | None:
     """INSUFFICIENT: processes that read from each other. Nothing seen is left to write, and not all is seen."""
     ring = reads(case.graph.subjects, case.graph.waits)
-    if not ring or case.moving(wait.waiter for wait in ring):
+    if not ring or case.moving(ring):
         return None
-    told = "; ".join(f"{case.names([wait.waiter])} {wait.because}" for wait in ring)
+    told = "; ".join(f"{case.names([key])} {what}" for key, what in ring.items())
     return Ruling(
         "INSUFFICIENT",
         f"processes read from each other: {told}. A request or its answer was lost, or lies in a buffer, unless a "
