@@ -7,11 +7,14 @@ as it was acknowledged: an unfinished last line or last frame (what a killed pro
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
+import re
+import secrets
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +33,7 @@ from probes.frames import (
     frame_of,
     read_extents,
 )
-from probes.lines import decode_json, decode_line, encode_json, encode_line, read_lines
+from probes.lines import decode_json, decode_line, encode_json, encode_line, encode_lines, is_sealed, read_lines
 
 __all__ = [
     "FORMAT_VERSION",
@@ -51,38 +54,60 @@ __all__ = [
     "encode_frame",
     "encode_json",
     "encode_line",
+    "encode_lines",
+    "encode_manifest",
     "frame_of",
     "mapping",
     "names",
     "number",
     "read_extents",
     "read_lines",
+    "read_manifest",
+    "run_id",
     "write_manifest",
 ]  # fmt: skip
 
 AGAIN = "harness record -- COMMAND   # record the run again: its run.json cannot be made from the rest"
-FORMAT_VERSION = 2  # 1: digests by BLAKE2b
+FORMAT_VERSION = 3  # 1: digests by BLAKE2b; 1 and 2: no checksums in lines and in run.json
+CHECKED_FROM = 3  # the first version whose lines and run.json have checksums
+_CHECKSUM = re.compile(rb',\s*"checksum":\s*"([0-9a-f]{64})"\s*\}\s*\Z')  # how run.json ends
 MANIFEST, EVENTS, TOKENS = "run.json", "events", "tokens"
 SIDES = ("baseline", "candidate")  # of a pair of runs: its folders, and who a difference is of
 
 
 def write_manifest(path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> None:
-    """Write run.json into the run directory `path`, scrubbed of secrets, whole or not at all; the format version is
-    added.
+    """Write run.json into the run directory `path`, scrubbed of secrets, whole or not at all.
 
-    Raises RecordingError when it cannot be written.
+    The format version, the id of the run and the file's own checksum are added; a run.json that is there already keeps
+    its id. Raises RecordingError when it cannot be written.
     """
     from probes import redaction  # what only writers need: a reader brings none of it along
     from probes.files import make_folder, write_whole
 
     folder = Path(path)
     shown = redaction.scrub(dict(manifest))
-    text = json.dumps(decode_json(encode_json({"format_version": FORMAT_VERSION, **shown}).encode()), indent=2)
+    identity = shown.pop("id", None) or run_id(folder) or secrets.token_hex(8)
     try:
         make_folder(folder)
-        write_whole(folder / MANIFEST, f"{text}\n".encode())
+        write_whole(folder / MANIFEST, encode_manifest({"format_version": FORMAT_VERSION, "id": identity, **shown}))
     except OSError as error:
         raise RecordingError.of(folder / MANIFEST, error) from error
+
+
+def encode_manifest(manifest: Mapping[str, Any]) -> bytes:
+    """The bytes of run.json: indented JSON whose last key, `checksum`, is the SHA-256 of all bytes before it."""
+    text = json.dumps(decode_json(encode_json(dict(manifest)).encode()), indent=2)
+    content = text.removesuffix("\n}").encode("ascii")
+    return content + f',\n  "checksum": "{hashlib.sha256(content).hexdigest()}"\n}}\n'.encode("ascii")
+
+
+def run_id(path: str | os.PathLike[str]) -> str:
+    """The id of the run that a directory records; empty where its run.json is not there yet or has none."""
+    try:
+        identity = read_manifest(Path(path)).get("id")
+    except FormatError:
+        return ""
+    return identity if isinstance(identity, str) else ""
 
 
 @dataclass
@@ -92,6 +117,7 @@ class JournalIndex:
     path: Path
     name: str
     end: int = 0  # bytes of whole lines
+    sealed: bool = False  # whether every line has a checksum
     opening: dict[str, Any] = field(default_factory=dict)
     closing: dict[str, Any] | None = None
     kinds: dict[str, array[int]] = field(default_factory=lambda: defaultdict(lambda: array("q")))
@@ -117,10 +143,13 @@ class _TokenLog:
 class Run:
     """A run directory, read and checked once; events and frames are then decoded as they are asked for.
 
-    `manifest`: run.json. `torn`: (file, what was dropped or is missing). `incomplete`: events files without their
-    `close` event, whose process was killed or still runs. Raises FormatError for damage; with `strict=False` damage is
-    listed in `torn` and the rest of that file is dropped, but a missing run.json or a newer format version is an error
-    all the same. Memory: 8 bytes for an event, some hundreds for a frame, and one payload while `frames` is iterated.
+    `manifest`: run.json, without its checksum. `torn`: (file, what was dropped or is missing). `incomplete`: events
+    files without their `close` event, whose process was killed or still runs. `unchecked`: files without checksums, as
+    formats 1 and 2 have them, in which damage may go unseen.
+
+    Raises FormatError for damage; with `strict=False` damage is listed in `torn` and the rest of that file is dropped,
+    but a missing or damaged run.json or a newer format version is an error all the same. Memory: 8 bytes for an event,
+    some hundreds for a frame, and one payload while `frames` is iterated.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, strict: bool = True) -> None:
@@ -128,7 +157,10 @@ class Run:
         self.strict = strict
         self.torn: list[tuple[str, str]] = []
         self.incomplete: list[str] = []
+        self.unchecked: list[str] = []
         self.manifest = read_manifest(self.path)
+        if not self.sealed:
+            self.unchecked.append(MANIFEST)
         events, tokens = (self.path / EVENTS).glob("*.jsonl"), (self.path / TOKENS).glob("*.bin")
         self._journals = sorted((self._scan_events(file) for file in sorted(events)), key=lambda one: one.order)
         self._logs = sorted((self._scan_frames(file) for file in sorted(tokens)), key=lambda one: one.order)
@@ -140,6 +172,12 @@ class Run:
     def hashed_by(self) -> str:
         """What made the digests in it: those of two runs can be compared where this is equal."""
         return "BLAKE2b" if self.manifest["format_version"] == 1 else "SHA-256"
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the format of this recording has a checksum in every line and in run.json."""
+        version: int = self.manifest["format_version"]
+        return version >= CHECKED_FROM
 
     @property
     def complete(self) -> bool:
@@ -180,7 +218,9 @@ class Run:
         journal = JournalIndex(path, f"{EVENTS}/{path.name}")
         try:
             with open(path, "rb") as stream:
-                for at, length, event in read_lines(stream):
+                journal.sealed = self.sealed or is_sealed(stream.readline())
+                stream.seek(0)
+                for at, length, event in read_lines(stream, sealed=journal.sealed):
                     journal.opening = journal.opening or checked_open(event)
                     journal.closing = event if event["kind"] == "close" else None
                     journal.kinds[event["kind"]].append(at)
@@ -200,7 +240,8 @@ class Run:
         log = _TokenLog(path, f"{TOKENS}/{path.name}")
         try:
             with open(path, "rb") as stream:
-                for extent in read_extents(stream):
+                for number, extent in enumerate(read_extents(stream)):
+                    self._check_place(number, extent)
                     log.extents.append(extent)
             if not log.extents:  # killed between making the file and its first frame: nothing acknowledged is missing
                 raise Torn("the file is empty")
@@ -210,15 +251,31 @@ class Run:
             self._damage(log.name, str(error))
         return log
 
+    def _check_place(self, number: int, extent: Extent) -> None:
+        """Raise FormatError for a frame of another run, or at another place than it was written at."""
+        if extent.seq not in (None, number):
+            raise FormatError(f"byte {extent.start}: frame {extent.seq} stands where frame {number} belongs")
+        if extent.run and extent.run != self.manifest.get("id", extent.run):
+            raise FormatError(f"byte {extent.start}: the frame belongs to another run, {extent.run}")
+
+    def _check_run(self, journal: JournalIndex) -> None:
+        """Whether the journal belongs to this run, and whether its lines had checksums."""
+        run = journal.opening.get("run")
+        if run is not None and run != self.manifest.get("id", run):
+            self._damage(journal.name, f"it belongs to another run, {run}")
+        if not journal.sealed:
+            self.unchecked.append(journal.name)
+
     def _damage(self, name: str, reason: str) -> None:
         if self.strict:
             raise FormatError(f"{self.path / name}: {reason}")
         self.torn.append((name, f"{reason}; what follows in this file was dropped"))
 
     def _compare_with_close(self) -> None:
-        """What the `close` events say was written, against what is there."""
-        frames = {log.name: len(log.extents) for log in self._logs}
+        """Compare what the `close` events say was written with what is there."""
+        frames = {log.name: Counter(extent.kind for extent in log.extents) for log in self._logs}
         for journal in self._journals:
+            self._check_run(journal)
             if journal.closing is None:
                 self.incomplete.append(journal.name)
                 continue
@@ -226,11 +283,23 @@ class Run:
             if lost:
                 self.torn.append((journal.name, f"{lost} records could not be written when they were made"))
             log = f"{TOKENS}/{journal.path.stem}.bin"
-            wrote, there = journal.closing.get("frames", 0), frames.get(log, 0)
+            wrote, there = journal.closing.get("frames", 0), frames.get(log, Counter()).total()
             if not isinstance(wrote, int):
                 self.torn.append((journal.name, f"`frames` of its close event is not a number: {wrote!r}"))
             elif wrote > there:
                 self.torn.append((log, f"{wrote - there} of the {wrote} frames that were written are missing"))
+            events = {kind: len(places) for kind, places in journal.kinds.items() if kind != "close"}
+            self._compare_kinds(journal.name, "events", journal.closing.get("events"), events)
+            self._compare_kinds(log, "frames", journal.closing.get("frame_kinds"), frames.get(log, {}))
+
+    def _compare_kinds(self, name: str, what: str, wrote: Any, there: Mapping[str, int]) -> None:
+        """Compare the records of each kind that the process counted with those in its file."""
+        for kind, count in mapping(wrote).items():
+            if count != there.get(kind, 0):
+                self.torn.append((name, f"{there.get(kind, 0)} {what} of kind {kind!r}, its process wrote {count}"))
+        if wrote is not None:
+            added = sorted(there.keys() - mapping(wrote).keys())
+            self.torn += [(name, f"{what} of kind {kind!r}, its process wrote none") for kind in added]
 
 
 def checked_open(event: dict[str, Any]) -> dict[str, Any]:
@@ -241,13 +310,20 @@ def checked_open(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """That of the recording in a directory; FormatError where it is not one that this installation reads."""
+    """run.json of the recording in a directory, without its checksum.
+
+    Raises FormatError where there is none, where its content does not match its checksum, and for a format that this
+    installation does not read.
+    """
     file = path / MANIFEST
     try:
-        manifest = decode_json(file.read_bytes())
+        data = file.read_bytes()
+        manifest = decode_json(data)
     except (FileNotFoundError, NotADirectoryError) as error:
-        known = path.is_dir()
-        raise FormatError(f"{path}: {f'no {MANIFEST} in it' if known else 'no such directory'}: not a run") from error
+        what = f"no {MANIFEST} in it" if path.is_dir() else "no such directory"
+        raise FormatError(f"{path}: {what}: not a run") from error
+    except OSError as error:
+        raise FormatError(f"{file} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{file}: not JSON: {error}", AGAIN) from error
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
@@ -256,8 +332,18 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if version > FORMAT_VERSION:
         newest = f"the newest that this installation reads is {FORMAT_VERSION}"
         raise FormatError(f"{file}: format_version is {version}, {newest}", "pip install --upgrade rlhf-harness")
-    checked: dict[str, Any] = manifest
-    return checked
+    _check_manifest(file, data, required=version >= CHECKED_FROM)
+    return {key: value for key, value in manifest.items() if key != "checksum"}
+
+
+def _check_manifest(file: Path, data: bytes, *, required: bool) -> None:
+    """Raise FormatError where the content of run.json does not match its checksum, or a required one is missing."""
+    checksum = _CHECKSUM.search(data)
+    if checksum is None:
+        if required:
+            raise FormatError(f"{file}: it does not end with its checksum: it was damaged or edited", AGAIN)
+    elif hashlib.sha256(data[: checksum.start()]).hexdigest().encode() != checksum[1]:
+        raise FormatError(f"{file}: its checksum does not match its content: it was damaged or edited", AGAIN)
 
 
 def number(value: Any, default: float = math.nan) -> float:

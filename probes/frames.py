@@ -108,6 +108,8 @@ class Frame:
     rank: int
     fields: dict[str, Any]
     arrays: dict[str, Flat | Ragged]
+    seq: int | None = None  # its number in its file, and the id of its run: absent before format 3
+    run: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ class Extent:
     step: int
     role: str
     rank: int
+    seq: int | None = None
+    run: str = ""
 
 
 def pack(values: Any, dtype: str) -> memoryview:
@@ -150,9 +154,17 @@ def pack(values: Any, dtype: str) -> memoryview:
 
 
 def encode_frame(
-    kind: str, step: int, role: str, rank: int, fields: Mapping[str, Any], arrays: Mapping[str, Flat | Ragged]
+    kind: str,
+    step: int,
+    role: str,
+    rank: int,
+    fields: Mapping[str, Any],
+    arrays: Mapping[str, Flat | Ragged],
+    *,
+    seq: int | None = None,
+    run: str = "",
 ) -> bytes:
-    """The bytes of one frame, ready for a single write."""
+    """The bytes of one frame, ready for a single write. `seq`: its number in its file; `run`: the id of the run."""
     spec: dict[str, dict[str, Any]] = {}
     parts: list[bytes | memoryview] = []
     at = 0
@@ -171,7 +183,11 @@ def encode_frame(
         spec[name] = {"dtype": item.dtype, "at": start, "count": count}
         if item.offsets is not None:
             spec[name]["offsets_at"], spec[name]["offsets_count"] = place(item.offsets)
-    top = {"kind": kind, "step": step, "role": role, "rank": rank, "fields": fields, "arrays": spec}
+    top: dict[str, Any] = {"kind": kind, "step": step, "role": role, "rank": rank, "fields": fields, "arrays": spec}
+    if seq is not None:
+        top["seq"] = seq
+    if run:
+        top["run"] = run
     header = encode_json(top).encode("ascii")
     header += b" " * (-len(header) % 8)
     lengths = struct.pack("<4sIQ", MAGIC, len(header), at)
@@ -224,7 +240,8 @@ def read_extents(stream: BinaryIO) -> Iterator[Extent]:
             raise
         except FormatError as error:
             raise FormatError(f"byte {at}: {error}") from error
-        yield Extent(at, *lengths, header["kind"], header["step"], header["role"], header["rank"])
+        place = header["kind"], header["step"], header["role"], header["rank"]
+        yield Extent(at, *lengths, *place, seq=header.get("seq"), run=header.get("run", ""))
         at += there + TRAILER.size
 
 
@@ -248,6 +265,8 @@ def decode_header(data: bytes) -> dict[str, Any]:
     for key, kind in required.items():
         if not isinstance(header, dict) or not isinstance(header.get(key), kind):
             raise FormatError(f"the header of the frame has no {key!r} of type {kind.__name__}")
+    if not isinstance(header.get("seq", 0), int) or not isinstance(header.get("run", ""), str):
+        raise FormatError("`seq` of the frame's header is not an integer, or its `run` is not a string")
     return header
 
 
@@ -265,7 +284,8 @@ def frame_of(header: Mapping[str, Any], payload: memoryview) -> Frame:
                 arrays[name] = Flat(dtype, values)
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"array {name!r} of the frame is malformed: {error}") from error
-    return Frame(header["kind"], header["step"], header["role"], header["rank"], header["fields"], arrays)
+    place = header["kind"], header["step"], header["role"], header["rank"]
+    return Frame(*place, header["fields"], arrays, seq=header.get("seq"), run=header.get("run", ""))
 
 
 def _view(payload: memoryview, dtype: str, at: int, count: int) -> memoryview:

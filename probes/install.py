@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from probes import collectives, environment, memory, shapes, tokens
 from probes.errors import RecordingError
-from probes.format import EVENTS, TOKENS, Flat, Ragged
+from probes.format import EVENTS, TOKENS, Flat, Ragged, run_id
 from probes.identity import started
 from probes.journal import Journal
 from probes.spans import Span, said
@@ -42,6 +42,7 @@ class Recorder:
         if not re.fullmatch(r"[A-Za-z0-9_.]+", role):
             raise ValueError(f"role {role!r} names files: use letters, digits, dots and underscores")
         self.run_dir, self.role, self.rank, self.world_size = Path(run_dir), role, rank, world_size
+        self.run = run_id(run_dir)  # empty where the directory has no run.json yet
         self._journal = _create(self.run_dir, f"{role}-{rank}-{os.getpid()}")
         self._tokens: tokens.TokenLog | None = None
         self._lock = threading.Lock()
@@ -123,7 +124,7 @@ class Recorder:
         with self.own_time():
             with self._lock:
                 if self._tokens is None:
-                    self._tokens = tokens.TokenLog(self.run_dir / TOKENS / f"{self.path.stem}.bin")
+                    self._tokens = tokens.TokenLog(self.run_dir / TOKENS / f"{self.path.stem}.bin", self.run)
             self._tokens.write(kind, step, self.role, self.rank, fields or {}, arrays)
 
     def boundaries(
@@ -174,7 +175,13 @@ class Recorder:
         _live.discard(self)
         log = self._tokens
         lost = self._journal.lost + (log.lost if log else 0)
-        counts = {"frames": log.records if log else 0, "self_ns": self.self_ns, **({"lost": lost} if lost else {})}
+        counts = {
+            "frames": log.records if log else 0,
+            "frame_kinds": log.kinds if log else {},
+            "events": self._journal.kinds,
+            "self_ns": self.self_ns,
+            **({"lost": lost} if lost else {}),
+        }
         try:
             self.event("close", ok=ok, reason=reason, **counts)
         finally:
@@ -210,7 +217,7 @@ def start(
         recorder.event(
             "open", wall_ns=time.time_ns(), host=socket.gethostname(), pid=os.getpid(), ppid=os.getppid(),
             start_ticks=started(), role=role, rank=rank, world_size=world_size, python=sys.version.split()[0],
-            packages=fields["packages"], env=fields["env"],
+            packages=fields["packages"], env=fields["env"], **({"run": recorder.run} if recorder.run else {}),
         )  # fmt: skip
         recorder.event("environment", **fields)
         if groups:

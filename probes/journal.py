@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,10 @@ class AppendOnly:
         self.path = Path(path)
         self.records = 0
         self.lost = 0  # records that could not be written
+        self.checksum = 0  # CRC-32 of all whole records, where the records of this file need it
+        self.kinds: dict[str, int] = {}  # how many records of each kind were written
         self._size = 0  # bytes of whole records
-        self._pending = 0  # bytes of the record that is being written
+        self._pending: tuple[str, bytes] | None = None  # kind and bytes of the record that is being written
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._busy = False
@@ -60,8 +63,11 @@ class AppendOnly:
         if self._fd < 0:
             raise ValueError(f"{self.path} is closed: nothing more can be recorded to it")
 
-    def append(self, encode: Callable[[int], bytes]) -> None:
-        """Append the record that `encode` makes of its number; RecordingError when it cannot be written."""
+    def append(self, kind: str, encode: Callable[[int, int], bytes]) -> None:
+        """Append the record that `encode` makes of its number and of the CRC-32 of all records before it.
+
+        Raises RecordingError when it cannot be written.
+        """
         self.check()
         with self._lock:
             if self._busy:
@@ -72,19 +78,17 @@ class AppendOnly:
                     self._settle()
                 if self._fd < 0:  # closed while this thread waited
                     self.check()
-                self._write(encode(self.records))
+                self._write(kind, encode(self.records, self.checksum))
             finally:
                 self._busy = False
 
-    def _write(self, record: bytes) -> None:
-        self._pending = len(record)
+    def _write(self, kind: str, record: bytes) -> None:
+        self._pending = kind, record
         try:
             done = os.write(self._fd, record)
             while done < len(record):  # the disk is nearly full, or more than 2 GiB were asked of one write
                 done += os.write(self._fd, memoryview(record)[done:])
-            self._size += done
-            self.records += 1
-            self._pending = 0
+            self._acknowledge(kind, record)
         except OSError as error:
             if error.errno is None:  # a TimeoutError, say, of the job's signal handler: the kernel's have a number
                 raise
@@ -92,14 +96,31 @@ class AppendOnly:
             self._settle()
             raise RecordingError.of(self.path, error) from error
 
+    def _acknowledge(self, kind: str, record: bytes) -> None:
+        """Count a record that is whole in the file."""
+        checksum, count = self._checksum_after(record), self.kinds.get(kind, 0) + 1
+        size = self._size + len(record)
+        # No call from here on: Python runs signal handlers after calls, and one may raise.
+        self.kinds[kind] = count
+        self._size = size
+        self.records += 1
+        self.checksum = checksum
+        self._pending = None
+
+    def _checksum_after(self, record: bytes) -> int:
+        return zlib.crc32(record, self.checksum)
+
     def _settle(self) -> None:
         """After a write that did not end: leave whole records in the file, and the counts as the file is."""
+        if self._pending is None:
+            return
+        kind, record = self._pending
         there = os.fstat(self._fd).st_size
-        if self._pending and there == self._size + self._pending:
-            self._size, self.records = there, self.records + 1
+        if there == self._size + len(record):
+            self._acknowledge(kind, record)
         elif there > self._size:
             os.ftruncate(self._fd, self._size)
-        self._pending = 0
+        self._pending = None
 
     def close(self) -> None:
         """Close the file, and remove it when nothing was recorded; a second call does nothing."""
@@ -128,4 +149,4 @@ class Journal(AppendOnly):
     def write(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Append one event, scrubbed of secrets; ValueError when a field is called seq, t_ns or kind."""
         shown = redaction.event(kind, fields)
-        self.append(lambda seq: encode_line(seq, self._clock(), kind, shown))
+        self.append(kind, lambda seq, checksum: encode_line(seq, self._clock(), kind, shown, before=checksum))

@@ -1,23 +1,101 @@
-"""Events as lines: one JSON object per line, with NaN and infinity as strings. Public through `probes.format`."""
+"""Events as lines: one JSON object per line, with NaN and infinity as strings. Public through `probes.format`.
+
+From format 3 on every line ends with a checksum of the file so far: `,"crc":"0123abcd"}`. It is the CRC-32 of all bytes
+of the file before the `,"crc"` of that line, earlier checksums included. So one checksum at the end of a block vouches
+for every line in it.
+"""
 
 from __future__ import annotations
 
 import json
 import json.encoder
 import math
-from collections.abc import Callable, Iterator, Mapping
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, BinaryIO
 
 from probes.errors import FormatError, Torn
 
-RESERVED = frozenset({"seq", "t_ns", "kind"})  # keys of every event, so no field may have their names
+RESERVED = frozenset({"seq", "t_ns", "kind", "crc"})  # keys of every event, so no field may have their names
+SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n\Z')  # how a line with a checksum ends
+SEAL_BYTES = len(',"crc":"01234567"}\n')
 
 
-def encode_line(seq: int, t_ns: int, kind: str, fields: Mapping[str, Any]) -> bytes:
-    """One event as the line that is written: ASCII JSON and a newline. ValueError when a field has a reserved name."""
+def encode_line(seq: int, t_ns: int, kind: str, fields: Mapping[str, Any], *, before: int | None = None) -> bytes:
+    """One event as the line that is written: ASCII JSON and a newline. ValueError when a field has a reserved name.
+
+    `before`: CRC-32 of the file's bytes before this line, 0 for the first line. Without it the line has no checksum, as
+    in formats 1 and 2.
+    """
     if not RESERVED.isdisjoint(fields):
         raise ValueError(f"an event's field cannot be named {', '.join(sorted(RESERVED & set(fields)))}")
-    return (encode_json({"seq": seq, "t_ns": t_ns, "kind": kind, **fields}) + "\n").encode("ascii")
+    text = encode_json({"seq": seq, "t_ns": t_ns, "kind": kind, **fields})
+    if before is None:
+        return f"{text}\n".encode("ascii")
+    content = text[:-1].encode("ascii")
+    return b'%b,"crc":"%08x"}\n' % (content, zlib.crc32(content, before))
+
+
+def encode_lines(events: Iterable[tuple[int, str, Mapping[str, Any]]]) -> bytes:
+    """A journal with checksums of these events (time in nanoseconds, kind, fields), numbered from 0."""
+    journal = bytearray()
+    checksum = 0
+    for seq, (t_ns, kind, fields) in enumerate(events):
+        line = encode_line(seq, t_ns, kind, fields, before=checksum)
+        checksum = zlib.crc32(line, checksum)
+        journal += line
+    return bytes(journal)
+
+
+def encode_events(events: Iterable[Mapping[str, Any]]) -> bytes:
+    """A journal with checksums of decoded events, numbered from 0."""
+    return encode_lines((event["t_ns"], event["kind"], _fields(event)) for event in events)
+
+
+def _fields(event: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in event.items() if key not in RESERVED}
+
+
+def is_sealed(line: bytes) -> bool:
+    """Whether a line ends with a checksum."""
+    return SEAL.search(line, max(0, len(line) - SEAL_BYTES)) is not None
+
+
+def check_seal(lines: bytes, before: int) -> int:
+    """CRC-32 of the file up to the end of these whole lines, the last of which ends with its checksum.
+
+    `before`: that of the file before these lines. Raises FormatError where the last checksum is missing or wrong.
+    """
+    view = memoryview(lines)
+    seal = SEAL.search(lines, max(0, len(lines) - SEAL_BYTES))
+    if seal is None:
+        raise FormatError("the line has no checksum")
+    checksum = zlib.crc32(view[:-SEAL_BYTES], before)
+    if int(seal[1], 16) != checksum:
+        raise FormatError("the checksum of the line does not match its content")
+    return zlib.crc32(view[-SEAL_BYTES:], checksum)
+
+
+def check_tail(lines: list[bytes]) -> list[bytes]:
+    """Those of consecutive whole lines of a journal whose content matches their checksum.
+
+    Each is checked from the checksum of the line before it, so the first is not checked; lines of formats 1 and 2
+    have no checksum and all stay.
+    """
+    return lines[:1] + [line for before, line in pairwise(lines) if _follows(before, line)]
+
+
+def _follows(before: bytes, line: bytes) -> bool:
+    start = SEAL.search(before, max(0, len(before) - SEAL_BYTES))
+    if start is None:
+        return not is_sealed(line)
+    try:
+        check_seal(line, zlib.crc32(before[-SEAL_BYTES:], int(start[1], 16)))
+    except FormatError:
+        return False
+    return True
 
 
 def decode_line(line: bytes) -> dict[str, Any]:
@@ -28,6 +106,7 @@ def decode_line(line: bytes) -> dict[str, Any]:
         raise FormatError(f"not a line of JSON: {error}") from error
     if not isinstance(event, dict):
         raise FormatError("not a JSON object")
+    event.pop("crc", None)
     if isinstance(event.get("seq"), int) and isinstance(event.get("t_ns"), int) and isinstance(event.get("kind"), str):
         return event
     raise FormatError("the event lacks one of its keys: seq and t_ns (integers), kind (a string)")
@@ -42,22 +121,27 @@ def _parse(text: str) -> Any:
     return _decoder.decode(text)
 
 
-def read_lines(stream: BinaryIO) -> Iterator[tuple[int, int, dict[str, Any]]]:
+def read_lines(stream: BinaryIO, *, sealed: bool = False) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """(byte offset, length in bytes, event) of each line of a journal.
 
-    Raises FormatError, with the offset in its message, for a line that is whole and broken, for a break in `seq` and
-    for a journal that does not begin with `open`; Torn, after the last whole line, when an unfinished one follows.
+    `sealed`: every line must have a checksum, as in format 3. Otherwise all must have where the first one has. Raises
+    FormatError, with the offset in its message, for a line that is whole and broken, for a wrong checksum, for a break
+    in `seq` and for a journal that does not begin with `open`; Torn, after the last whole line, when an unfinished one
+    follows.
     """
-    at = 0
+    at = checksum = 0
     for number, line in enumerate(stream):
         if not line.endswith(b"\n"):
             raise Torn(f"{len(line)} bytes of an unfinished last line at byte {at}")
         try:
+            sealed = sealed or (not number and is_sealed(line))
             event = decode_line(line)
             if event["seq"] != number:
                 raise FormatError(f"event {event['seq']} stands where event {number} belongs")
             if not number and event["kind"] != "open":
                 raise FormatError(f"the first event is {event['kind']!r}, not 'open'")
+            if sealed:
+                checksum = check_seal(line, checksum)
         except FormatError as error:
             raise FormatError(f"byte {at}: {error}") from error
         yield at, len(line), event

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -10,6 +11,7 @@ from harness.triage.collect import redact
 from harness.triage.directory import RECORDER
 from probes import redaction
 from probes.format import (
+    MANIFEST,
     PREFIX,
     TOKENS,
     Extent,
@@ -21,9 +23,13 @@ from probes.format import (
     decode_line,
     encode_frame,
     encode_json,
+    encode_line,
+    encode_manifest,
     read_extents,
+    read_manifest,
 )
 from probes.frames import TRAILER
+from probes.lines import check_seal, is_sealed
 
 _DAMAGE = bytes(PREFIX.size)
 Events = Callable[[dict[str, Any]], dict[str, Any]]
@@ -41,28 +47,48 @@ def copy(name: str, source: Path, target: Path, events: Events, frames: Frames) 
     with open(target, "xb") as sink:
         if path.suffix == ".jsonl":
             with open(source, "rb") as stream:
-                sink.writelines(_line(line, events) for line in stream)
+                sink.writelines(_lines(stream, events))
         elif path.parent.name == TOKENS:
             with open(source, "rb") as stream:
                 sink.writelines(_frames(stream, frames))
         elif path.parent.name == RECORDER:
             sink.write(redact.dump(source.read_bytes()))
+        elif path.name == MANIFEST:
+            sink.write(encode_manifest(redaction.scrub(read_manifest(source.parent))))
         else:
             sink.write(f"{encode_json(redaction.scrub(decode_json(source.read_bytes())))}\n".encode("ascii"))
 
 
-def _line(line: bytes, events: Events) -> bytes:
-    """A line as it is where nothing in it had to change. Of one that is torn or broken, which cannot be scrubbed, only
-    that it was there."""
-    try:
-        if not line.endswith(b"\n"):
-            raise FormatError("torn")
-        event = decode_line(line)
-    except FormatError:
-        return b"{\n" if line.endswith(b"\n") else b"{"
+def _lines(stream: BinaryIO, events: Events) -> Iterator[bytes]:
+    """Every line of a journal, scrubbed, with a new checksum where the line had a correct one.
+
+    Of a line that is torn, broken or has a wrong checksum, and so cannot be scrubbed or vouched for, only that it was
+    there is copied.
+    """
+    read = written = 0
+    sealed: bool | None = None
+    for line in stream:
+        sealed = is_sealed(line) if sealed is None else sealed
+        try:
+            if not line.endswith(b"\n"):
+                raise FormatError("torn")
+            read = check_seal(line, read) if sealed else 0
+            copied = _scrubbed(line, events, before=written if sealed else None)
+        except FormatError:
+            copied = b"{\n" if line.endswith(b"\n") else b"{"
+        written = zlib.crc32(copied, written)
+        yield copied
+
+
+def _scrubbed(line: bytes, events: Events, *, before: int | None) -> bytes:
+    """A line without secrets. `before`: CRC-32 of the lines that were copied; None for a line without a checksum."""
+    event = decode_line(line)
     head = {key: event.pop(key) for key in ("seq", "t_ns", "kind")}
     changed = events({**head, **redaction.event(head["kind"], event)})
-    return line if changed == {**head, **event} else f"{encode_json(changed)}\n".encode("ascii")
+    if before is None and changed == {**head, **event}:
+        return line
+    fields = {key: value for key, value in changed.items() if key not in head}
+    return encode_line(head["seq"], head["t_ns"], head["kind"], fields, before=before)
 
 
 def _frames(stream: BinaryIO, frames: Frames) -> Iterator[bytes]:
@@ -90,7 +116,8 @@ def _frames(stream: BinaryIO, frames: Frames) -> Iterator[bytes]:
         if fields == frame.fields and changed is frame:
             yield data
         else:
-            yield encode_frame(frame.kind, frame.step, frame.role, frame.rank, fields, changed.arrays)
+            place = frame.kind, frame.step, frame.role, frame.rank
+            yield encode_frame(*place, fields, changed.arrays, seq=frame.seq, run=frame.run)
     yield tail
 
 

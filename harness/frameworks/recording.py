@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -135,8 +136,9 @@ def _close(run: Run) -> None:
                 "ok": True, "reason": "", "frames": frames[journal.path.stem],
                 "ended": "its process was ended with the job, which succeeded",
             }  # fmt: skip
+            checksum = zlib.crc32(journal.path.read_bytes()) if journal.sealed else None
             with open(journal.path, "ab") as stream:
-                stream.write(encode_line(lines_there, time.monotonic_ns(), "close", fields))
+                stream.write(encode_line(lines_there, time.monotonic_ns(), "close", fields, before=checksum))
 
 
 def _frame_files(run: Run) -> Iterator[Path]:

@@ -16,15 +16,24 @@ from typing import Any
 import numpy as np
 
 from probes.format import FormatError, JournalIndex, checked_open, decode_line
+from probes.lines import check_seal, is_sealed
 
 BLOCK = 1 << 25  # bytes in memory at a time
 FEW = 1000  # lines that are sought one by one
 HEAD = rb'^\{"seq":\d+,"t_ns":-?\d+,"kind":"'
 # A whole line as the recorders write it, and of what kind it is; of a span also its name. One group: a tuple for each
 # line would set off the garbage collector.
-_LINE = re.compile(HEAD + rb'(span","name":"[^"\\\n]*|[^"\\\n]+)"(?:,"[^\n]*)?\}$', re.MULTILINE)
+_KIND = HEAD + rb'(span","name":"[^"\\\n]*|[^"\\\n]+)"'
+_LINE = re.compile(_KIND + rb'(?:,"[^\n]*)?\}$', re.MULTILINE)
+_SEALED = re.compile(_KIND + rb'(?:,"[^\n]*)?,"crc":"[0-9a-f]{8}"\}$', re.MULTILINE)
 _SPAN = b'span","name":"'
 _SEQ = len('{"seq":')  # where a line's number begins
+
+
+def content_of(kind: str, sealed: bool) -> re.Pattern[bytes]:
+    """Finds lines of a kind; the group is what follows the kind, without the closing brace and the checksum."""
+    end = rb',"crc":"[0-9a-f]{8}"\}$' if sealed else rb"\}$"
+    return re.compile(HEAD + re.escape(kind.encode()) + rb'"(.*)' + end, re.MULTILINE)
 
 
 class Irregular(Exception):
@@ -74,13 +83,20 @@ def lines_at(path: Path, places: Any) -> Iterator[bytes]:
             yield data[at : data.index(b"\n", at) + 1]
 
 
-def index(journal: JournalIndex) -> SpanNames:
-    """Fill `journal` from its file. Raises Irregular, and then leaves it half filled."""
-    spans, lines, last = SpanNames(), 0, b""
+def index(journal: JournalIndex, *, sealed: bool) -> SpanNames:
+    """Fill `journal` from its file. `sealed`: every line must have a checksum.
+
+    Raises Irregular, and then leaves `journal` half filled.
+    """
+    spans, lines, last, checksum = SpanNames(), 0, b"", 0
     for base, data in blocks(journal.path):
-        lines += _index_block(journal, spans, base, data, lines)
         if not base:
-            journal.opening = _whole(data[: data.index(b"\n") + 1])
+            first = data[: data.find(b"\n") + 1]
+            journal.opening = _whole(first)
+            journal.sealed = sealed or is_sealed(first)
+        if journal.sealed:
+            checksum = _check_block(data, checksum)
+        lines += _index_block(journal, spans, base, data, lines)
         last = data[data.rfind(b"\n", 0, -1) + 1 :]
         journal.end = base + len(data)
     if not lines:
@@ -94,11 +110,19 @@ def index(journal: JournalIndex) -> SpanNames:
     return spans
 
 
+def _check_block(data: bytes, before: int) -> int:
+    """CRC-32 of the file up to the end of this block; the checksum of its last line vouches for all of it."""
+    try:
+        return check_seal(data, before)
+    except FormatError as error:
+        raise Irregular from error
+
+
 def _index_block(journal: JournalIndex, spans: SpanNames, base: int, data: bytes, before: int) -> int:
     """Add one block, whose first line is number `before`; returns how many lines it has."""
     buffer = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(buffer == ord("\n")) + 1
-    kinds: list[bytes] = _LINE.findall(data)
+    kinds: list[bytes] = (_SEALED if journal.sealed else _LINE).findall(data)
     if not kinds or len(kinds) != len(ends) or len(data) != ends[-1] or (not before and kinds[0] != b"open"):
         raise Irregular
     starts = np.concatenate([[0], ends[:-1]])

@@ -111,8 +111,7 @@ class Recording(Run):
         The hash is Python's, which differs between processes: compare within one.
         """
         if kind not in self._hashes:
-            pattern = re.compile(scan.HEAD + re.escape(kind.encode()) + rb'"(.*)$', re.MULTILINE)
-            found = [self._content(journal, kind, pattern) for journal in self._journals]
+            found = [self._content(journal, kind, scan.content_of(kind, journal.sealed)) for journal in self._journals]
             self._hashes[kind] = np.concatenate(found) if found else np.zeros(0, np.int64)
         return self._hashes[kind]
 
@@ -219,6 +218,7 @@ class Recording(Run):
         except (ValueError, RecursionError) as error:
             self._broken(journal, error)
             return None
+        event.pop("crc", None)  # the scan has checked it
         return event
 
     def _broken(self, journal: JournalIndex, error: Exception) -> None:
@@ -264,7 +264,7 @@ class Recording(Run):
         self._tell(f"reading {path}")
         journal = JournalIndex(path, f"{EVENTS}/{path.name}")
         try:
-            self._span_names[journal.name] = scan.index(journal)
+            self._span_names[journal.name] = scan.index(journal, sealed=self.sealed)
         except scan.Irregular:
             return super()._scan_events(path)
         return journal

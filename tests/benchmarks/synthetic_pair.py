@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,7 @@ class _Streams:
             (folder / name).mkdir(parents=True, exist_ok=True)
         self._files: dict[str, Any] = {}
         self._counts: dict[str, list[int]] = {}
+        self._checksums: dict[str, int] = {}
         self.events = 0
 
     def append(self, log: Any, events: list[tuple[str, dict[str, Any]]], *, last: bool) -> None:
@@ -132,10 +133,11 @@ class _Streams:
         count[1] += len(log.frames)
         if last:
             events = [*events, ("close", {"ok": True, "reason": "", "frames": count[1]})]
-        lines: Iterator[bytes] = (
-            encode_line(seq, 1000 * seq, kind, fields) for seq, (kind, fields) in enumerate(events, count[0])
-        )
-        self._file(f"events/{stem}.jsonl").writelines(lines)
+        stream = self._file(f"events/{stem}.jsonl")
+        for seq, (kind, fields) in enumerate(events, count[0]):
+            line = encode_line(seq, 1000 * seq, kind, fields, before=self._checksums.get(stem, 0))
+            self._checksums[stem] = zlib.crc32(line, self._checksums.get(stem, 0))
+            stream.write(line)
         count[0] += len(events)
         self.events += len(events)
         for frame in log.frames:

@@ -21,7 +21,7 @@ import numpy as np
 
 from harness.parity import judge
 from probes import weights
-from probes.format import Flat, Ragged, encode_frame, encode_line, write_manifest
+from probes.format import Flat, Ragged, encode_frame, encode_lines, write_manifest
 from reports.model import Cause, Check, Verdict
 from scenarios.lifted import FOLDER, lifted, steps
 from scenarios.settings import PPO, Model, Native, Rollout, Sampling, Scenario
@@ -147,9 +147,7 @@ class Recording:
                 events = list(log.events)
                 if log.closed:
                     events.append(("close", {"ok": True, "reason": "", "frames": len(log.frames)}))
-                stream.writelines(
-                    encode_line(seq, 1000 * seq, kind, fields) for seq, (kind, fields) in enumerate(events)
-                )
+                stream.write(encode_lines((1000 * seq, kind, fields) for seq, (kind, fields) in enumerate(events)))
             if log.frames:
                 with open(path / "tokens" / f"{stem}.bin", "wb") as stream:
                     for frame in log.frames:

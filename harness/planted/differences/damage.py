@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from probes.lines import decode_line, encode_events
 
 
 def damage(run: Path, spec: Mapping[str, Any]) -> None:
@@ -28,13 +29,11 @@ def _elsewhere(run: Path, packages: Mapping[str, str]) -> None:
     for file in sorted((run / "events").glob("*.jsonl")):
         if file.name.startswith("rollout"):
             continue
-        lines = file.read_text(encoding="utf-8").splitlines()
-        for number, line in enumerate(lines):
-            event = json.loads(line)
+        events = [decode_line(line) for line in file.read_bytes().splitlines(keepends=True)]
+        for event in events:
             if isinstance(event.get("packages"), dict):
                 event["packages"].update(packages)
-                lines[number] = json.dumps(event, separators=(",", ":"))
-        file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        file.write_bytes(encode_events(events))
 
 
 DAMAGES: dict[str, Callable[[Path, Any], None]] = {"keep": _torn, "packages": _elsewhere}

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 from harness.triage.collect import redact
 from harness.triage.evidence import Call, Group, Journal
 from probes.format import EVENTS, FormatError, checked_open, decode_line
+from probes.lines import check_tail
 from probes.redaction import MAX_TEXT
 
 TAIL_BYTES = 1 << 20  # about 5,000 events; more where the last event alone is larger
@@ -262,8 +263,8 @@ def _tail(stream: BinaryIO) -> Iterator[dict[str, Any]]:
             yield from _head_of_last(stream, end)
             return
         size *= 4
-    for line in lines:
-        event = _decoded(line + b"\n")
+    for line in check_tail([line + b"\n" for line in lines]):
+        event = _decoded(line)
         if event is not None:
             yield event
 

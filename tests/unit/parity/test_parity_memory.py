@@ -20,7 +20,7 @@ from harness.parity import judge
 from harness.parity.checks.memory import NAME
 from harness.parity.facts.memory import ALPHA, FEWEST, LEAST, MIB, Held, by_phase, growth, recorded
 from harness.recordings.store import Recording
-from probes.format import encode_line, write_manifest
+from probes.format import encode_lines, write_manifest
 
 STEPS = 20
 SEEDS = st.integers(0, 2**32 - 1)
@@ -221,11 +221,11 @@ def test_a_thousand_processes_are_read_in_seconds(tmp_path: Path) -> None:
     (tmp_path / "events").mkdir(exist_ok=True)
     rng = np.random.default_rng(3)
     for rank in range(1000):
-        lines = [encode_line(0, 0, "open", {"role": "actor", "rank": rank, "pid": rank + 1})]
+        events: list[tuple[int, str, dict[str, Any]]] = [(0, "open", {"role": "actor", "rank": rank, "pid": rank + 1})]
         for step in range(STEPS):
             rss = int((900 + rng.normal(0, 0.5) + 4 * step * (rank == 617)) * MIB)
-            lines.append(encode_line(step + 1, 0, "span", {"name": "train", "step": step, "rss": rss}))
-        (tmp_path / "events" / f"actor-{rank}-{rank + 1}.jsonl").write_bytes(b"".join(lines))
+            events.append((0, "span", {"name": "train", "step": step, "rss": rss}))
+        (tmp_path / "events" / f"actor-{rank}-{rank + 1}.jsonl").write_bytes(encode_lines(events))
     began = time.process_time()
     series = recorded(Recording(tmp_path))
     found = [one.who for one in series if (trend := growth(one, len(series))) is not None and trend.grows]
@@ -237,12 +237,12 @@ def test_many_spans_of_one_process_are_read_by_step(tmp_path: Path) -> None:
     """More than a thousand lines are parsed at once; the least and the largest of a step's spans stay."""
     write_manifest(tmp_path, {})
     (tmp_path / "events").mkdir(exist_ok=True)
-    lines = [encode_line(0, 0, "open", {"role": "actor", "rank": 3, "pid": 1})]
+    events: list[tuple[int, str, dict[str, Any]]] = [(0, "open", {"role": "actor", "rank": 3, "pid": 1})]
     fields: dict[str, Any] = {"name": "forward", "start_ns": 0, "dur_ns": 1, "ok": True}
     for at in range(1500):
         own = {"step": at // 10, "rss": 100 + at % 10} if at % 7 else {}
-        lines.append(encode_line(at + 1, 0, "span", copy.copy(fields) | own))
-    (tmp_path / "events" / "actor-3-1.jsonl").write_bytes(b"".join(lines))
+        events.append((0, "span", copy.copy(fields) | own))
+    (tmp_path / "events" / "actor-3-1.jsonl").write_bytes(encode_lines(events))
     recording = Recording(tmp_path)
     [one] = recorded(recording)
     assert one.steps.tolist() == list(range(150)) and one.who == "actor, rank 3"

@@ -17,7 +17,8 @@ from harness.parity.checks.summary import spans_by_step
 from harness.recordings import scan
 from harness.recordings.store import Recording
 from harness.recordings.tables import Rows
-from probes.format import FormatError, Run, encode_line, write_manifest
+from probes.format import CHECKED_FROM, FORMAT_VERSION, FormatError, Run, encode_lines, write_manifest
+from probes.lines import decode_line, encode_events, encode_line
 
 KINDS = st.sampled_from(["span", "step", "note", "boundaries", "close", "a kind with spaces", "ünïcode"])
 FIELDS = st.dictionaries(
@@ -27,15 +28,20 @@ FIELDS = st.dictionaries(
 )
 
 
-def journal(path: Path, events: list[tuple[str, dict[str, Any]]], *, spaced: bool = False) -> Path:
+def journal(
+    path: Path, events: list[tuple[str, dict[str, Any]]], *, spaced: bool = False, version: int = FORMAT_VERSION
+) -> Path:
     opening = ("open", {"role": "trainer", "rank": 0, "pid": 7})
-    lines = [encode_line(i, 10 * i, kind, fields) for i, (kind, fields) in enumerate([opening, *events])]
-    if spaced:  # another framework's writer
-        lines = [line.replace(b'":', b'": ').replace(b',"', b', "') for line in lines]
-    write_manifest(path, {})
+    numbered = [(10 * i, kind, fields) for i, (kind, fields) in enumerate([opening, *events])]
+    content = encode_lines(numbered)
+    if spaced or version < CHECKED_FROM:
+        content = b"".join(encode_line(seq, *event) for seq, event in enumerate(numbered))
+    if spaced:  # another framework's writer, which knows no checksums
+        content = content.replace(b'":', b'": ').replace(b',"', b', "')
+    write_manifest(path, {"format_version": CHECKED_FROM - 1 if spaced else version})
     (path / "events").mkdir(exist_ok=True)
     file = path / "events" / "trainer-0-7.jsonl"
-    file.write_bytes(b"".join(lines))
+    file.write_bytes(content)
     return file
 
 
@@ -73,7 +79,7 @@ def test_damage_is_named_as_the_reference_names_it(tmp_path: Path, damage: bytes
 
 
 def test_a_line_that_is_broken_behind_its_kind_is_found_when_it_is_parsed(tmp_path: Path) -> None:
-    file = journal(tmp_path, [("step", {"step": 1, "x": 5}), ("close", {"ok": True})])
+    file = journal(tmp_path, [("step", {"step": 1, "x": 5}), ("close", {"ok": True})], version=2)
     file.write_bytes(file.read_bytes().replace(b'"x":5', b'"x":,'))
     found = Recording(tmp_path)
     assert found.all("step") == []
@@ -126,7 +132,7 @@ def test_a_window_holds_its_steps_and_what_they_began_with(tmp_path: Path) -> No
 
 def test_only_lines_that_mention_a_word_are_parsed(tmp_path: Path) -> None:
     phases = ["experience", "actor_forward", "experience", "not experience"]
-    file = journal(tmp_path, [("shapes", {"phase": phase}) for phase in phases])
+    file = journal(tmp_path, [("shapes", {"phase": phase}) for phase in phases], version=2)
     found = Recording(tmp_path).all("shapes", mention="experience")
     assert [event["phase"] for event in found] == ["experience", "experience", "not experience"]
     file.write_bytes(file.read_bytes().replace(b'"phase":"', b'"phase": "'))  # another framework's writer
@@ -140,9 +146,9 @@ def test_a_step_takes_as_long_as_its_longest_process_and_what_overlaps_counts_on
               for start, long in overlapping]  # fmt: skip
     file = journal(tmp_path, [("span", one) for one in fields])
     other = [{**fields[0], "dur_ns": 5 * 10**9}]
-    lines = file.read_bytes().splitlines(keepends=True)
-    opening = lines[0].replace(b'"rank":0', b'"rank":1')
-    (file.parent / "trainer-1-8.jsonl").write_bytes(opening + encode_line(1, 0, "span", other[0]))
+    opening = decode_line(file.read_bytes().splitlines(keepends=True)[0]) | {"rank": 1}
+    span = {"t_ns": 0, "kind": "span", **other[0]}
+    (file.parent / "trainer-1-8.jsonl").write_bytes(encode_events([opening, span]))
     assert spans_by_step(Recording(tmp_path)) == {("rollout", 0): 7.0}
     unsaid = [{key: value for key, value in one.items() if key != "start_ns"} for one in fields]
     journal(tmp_path, [("span", one) for one in unsaid])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from harness.errors import BadInput
 from harness.parity.facts.replayed import ROLLOUTS, TRAINING, halves, replayed
 from harness.parity.runs.source import source
 from harness.recordings.store import Recording
+from probes.format import encode_manifest, read_manifest
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +31,9 @@ def run(tmp_path: Path) -> Path:
 
 
 def edited(run: Path, **fields: Any) -> Path:
-    manifest = json.loads((run / "run.json").read_text()) | fields
-    (run / "run.json").write_text(json.dumps({k: v for k, v in manifest.items() if v is not None}))
+    manifest = read_manifest(run) | fields
+    kept = {key: value for key, value in manifest.items() if value is not None}
+    (run / "run.json").write_bytes(encode_manifest(kept))
     return run
 
 

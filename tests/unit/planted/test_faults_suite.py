@@ -7,6 +7,7 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from harness.planted.differences import files, tables
 from harness.planted.differences.damage import DAMAGES, damage
 from harness.planted.differences.outcome import Outcome, score, started_since
 from harness.planted.differences.run import inside_engines, planned
+from probes.lines import check_seal, decode_line, encode_lines
 from reports.model import AUDIT_EXIT_CODES, EXIT_CODES, Cause, Finding, Verdict
 from scenarios.planted.differences import shapes
 from scenarios.planted.differences.catalog import FAMILIES, FAULTS, Fault, family, matches, named
@@ -203,12 +205,21 @@ def test_faults_are_planned_by_pair_and_scenario_with_restarts_last() -> None:
 def recording(folder: Path) -> Path:
     for name, content in (
         ("tokens/rollout-0.bin", b"x" * 100),
-        ("events/rollout-0.jsonl", b'{"kind":"environment","packages":{"torch":"1"}}\n'),
-        ("events/trainer-0.jsonl", b'{"kind":"environment","packages":{"torch":"1"}}\n{"kind":"other"}\n'),
+        ("events/rollout-0.jsonl", encode_lines([(0, "environment", {"packages": {"torch": "1"}})])),
+        (
+            "events/trainer-0.jsonl",
+            encode_lines([(0, "environment", {"packages": {"torch": "1"}}), (0, "other", {"step": 1})]),
+        ),
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     return folder
+
+
+def read_events(file: Path) -> list[dict[str, Any]]:
+    lines = file.read_bytes().splitlines(keepends=True)
+    check_seal(b"".join(lines), 0)
+    return [decode_line(line) for line in lines]
 
 
 def test_damage_to_a_recording(tmp_path: Path) -> None:
@@ -221,9 +232,9 @@ def test_damage_to_a_recording(tmp_path: Path) -> None:
     assert not any(file.stat().st_size for file in empty.rglob("*") if file.is_file())
     other = recording(tmp_path / "other")
     damage(other, {"packages": {"torch": "2"}})
-    assert json.loads((other / "events/rollout-0.jsonl").read_text())["packages"] == {"torch": "1"}
-    lines = (other / "events/trainer-0.jsonl").read_text().splitlines()
-    assert json.loads(lines[0])["packages"] == {"torch": "2"} and json.loads(lines[1]) == {"kind": "other"}
+    assert read_events(other / "events/rollout-0.jsonl")[0]["packages"] == {"torch": "1"}
+    [changed, kept] = read_events(other / "events/trainer-0.jsonl")
+    assert changed["packages"] == {"torch": "2"} and kept["step"] == 1
 
 
 HEAD = """\

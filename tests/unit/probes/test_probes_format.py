@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import struct
 from array import array
@@ -27,26 +28,38 @@ from probes.format import (
     encode_frame,
     encode_json,
     encode_line,
+    encode_lines,
     number,
     read_extents,
     read_lines,
+    read_manifest,
+    run_id,
     write_manifest,
 )
+from probes.install import start
+from probes.lines import RESERVED, check_tail
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
-FIELDS = st.dictionaries(st.text().filter(lambda name: name not in ("seq", "t_ns", "kind")), JSON, max_size=5)
+FIELDS = st.dictionaries(st.text().filter(lambda name: name not in RESERVED), JSON, max_size=5)
 I4 = st.integers(-(2**31), 2**31 - 1)
 F4 = st.floats(width=32)
 ROWS = st.lists(st.lists(I4, max_size=6), max_size=6)
 
 
+OPEN = {"role": "actor", "rank": 0, "pid": 12}
+
+
+def events_of(*events: tuple[str, dict[str, Any]], opening: dict[str, Any] = OPEN) -> bytes:
+    """A journal of these events after `open`."""
+    return encode_lines([(7, "open", opening), *((8, kind, fields) for kind, fields in events)])
+
+
 def journal(*kinds: str) -> bytes:
-    opening = encode_line(0, 7, "open", {"role": "actor", "rank": 0, "pid": 12})
-    return opening + b"".join(encode_line(number, 8, kind, {"step": number}) for number, kind in enumerate(kinds, 1))
+    return events_of(*((kind, {"step": number}) for number, kind in enumerate(kinds, 1)))
 
 
 def frame(step: int, rank: int = 0, role: str = "actor") -> bytes:
@@ -87,7 +100,7 @@ def test_an_event_round_trips(kind: str, fields: dict[str, Any]) -> None:
 @pytest.mark.slow
 @given(st.lists(FIELDS, max_size=5), st.data())
 def test_a_torn_journal_reads_as_a_prefix(events: list[dict[str, Any]], data: st.DataObject) -> None:
-    whole = journal() + b"".join(encode_line(number, 8, "note", fields) for number, fields in enumerate(events, 1))
+    whole = events_of(*(("note", fields) for fields in events))
     torn = whole[: data.draw(st.integers(0, len(whole)))]
     read = [event for _, _, event in prefix(read_lines(io.BytesIO(torn)))]
     assert read == [event for _, _, event in read_lines(io.BytesIO(whole))][: torn.count(b"\n")]
@@ -256,7 +269,7 @@ def test_a_bare_list_is_refused_with_the_way_out() -> None:
 
 def test_a_whole_run(tmp_path: Path) -> None:
     run = Run(run_of(tmp_path, journal("span", "close"), frame(1) + frame(2)))
-    assert run.manifest == {"format_version": FORMAT_VERSION, "backend": "hf"}
+    assert run.manifest == {"format_version": FORMAT_VERSION, "id": run_id(tmp_path), "backend": "hf"}
     assert run.complete and run.torn == [] and run.incomplete == []
     assert [event["kind"] for event in run.events()] == ["open", "span", "close"]
     assert list(run.events("span")) == [
@@ -271,8 +284,8 @@ def test_a_whole_run(tmp_path: Path) -> None:
 def test_processes_come_by_role_and_rank(tmp_path: Path) -> None:
     run_of(tmp_path, journal("close"), frame(1))
     for rank in (10, 2):
-        opening = encode_line(0, 0, "open", {"role": "actor", "rank": rank, "pid": 1}) + encode_line(1, 0, "close", {})
-        (tmp_path / "events" / f"actor-{rank}-1.jsonl").write_bytes(opening)
+        events = events_of(("close", {}), opening={"role": "actor", "rank": rank, "pid": 1})
+        (tmp_path / "events" / f"actor-{rank}-1.jsonl").write_bytes(events)
         (tmp_path / "tokens" / f"actor-{rank}-1.bin").write_bytes(frame(1, rank))
     run = Run(tmp_path)
     assert [event["rank"] for event in run.events("open")] == [0, 2, 10]
@@ -280,8 +293,7 @@ def test_processes_come_by_role_and_rank(tmp_path: Path) -> None:
 
 
 def test_an_events_own_rank_wins(tmp_path: Path) -> None:
-    line = encode_line(1, 8, "group", {"rank": 5, "members": [0, 5]})
-    run = Run(run_of(tmp_path, journal() + line))
+    run = Run(run_of(tmp_path, events_of(("group", {"rank": 5, "members": [0, 5]}))))
     assert next(run.events("group", role="actor"))["rank"] == 5
 
 
@@ -327,7 +339,7 @@ def test_a_bad_checksum_in_the_middle_is_named_with_its_place(tmp_path: Path) ->
 
 
 def test_frames_that_close_counted_and_are_gone(tmp_path: Path) -> None:
-    events = journal() + encode_line(1, 8, "close", {"ok": True, "frames": 3})
+    events = events_of(("close", {"ok": True, "frames": 3}))
     run = Run(run_of(tmp_path, events, frame(1)))
     assert run.torn == [("tokens/actor-0-12.bin", "2 of the 3 frames that were written are missing")]
     (tmp_path / "tokens" / "actor-0-12.bin").unlink()
@@ -335,7 +347,7 @@ def test_frames_that_close_counted_and_are_gone(tmp_path: Path) -> None:
 
 
 def test_records_that_could_not_be_written(tmp_path: Path) -> None:
-    run = Run(run_of(tmp_path, journal() + encode_line(1, 8, "close", {"ok": False, "lost": 4})))
+    run = Run(run_of(tmp_path, events_of(("close", {"ok": False, "lost": 4}))))
     assert run.torn == [("events/actor-0-12.jsonl", "4 records could not be written when they were made")]
 
 
@@ -357,8 +369,8 @@ def test_a_process_killed_at_its_first_frame(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "events, said",
     [
-        (encode_line(0, 0, "span", {}), "the first event is 'span', not 'open'"),
-        (encode_line(0, 0, "open", {"role": "actor", "rank": 0}), "the open event has no 'pid' of type int"),
+        (encode_lines([(0, "span", {})]), "the first event is 'span', not 'open'"),
+        (events_of(opening={"role": "actor", "rank": 0}), "the open event has no 'pid' of type int"),
     ],
 )
 def test_a_journal_must_begin_with_open(tmp_path: Path, events: bytes, said: str) -> None:
@@ -373,7 +385,7 @@ def test_a_journal_must_begin_with_open(tmp_path: Path, events: bytes, said: str
         ("{", "run.json: not JSON"),
         ("[]", "no format_version in it"),
         ('{"format_version": 0}', "no format_version in it"),
-        ('{"format_version": 99}', "format_version is 99, the newest that this installation reads is 2"),
+        ('{"format_version": 99}', "format_version is 99, the newest that this installation reads is 3"),
     ],
 )
 @pytest.mark.parametrize("strict", [True, False])
@@ -404,7 +416,9 @@ def test_the_manifest_is_json_everywhere(tmp_path: Path) -> None:
     write_manifest(tmp_path, {"seeds": {"run": 2}, "limit": math.nan})
     assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
     manifest = Run(tmp_path, strict=False).manifest
+    identity = manifest.pop("id")
     assert manifest == {"format_version": FORMAT_VERSION, "seeds": {"run": 2}, "limit": "nan"}
+    assert identity == run_id(tmp_path) != ""
 
 
 @given(FIELDS)
@@ -428,3 +442,108 @@ def test_json_is_one_line_of_ascii(fields: dict[str, Any]) -> None:
 )
 def test_numbers_out_of_json(value: Any, expected: float) -> None:
     assert number(value) == expected or (math.isnan(number(value)) and math.isnan(expected))
+
+
+# Checksums, from format 3 on
+
+
+@given(st.lists(FIELDS, min_size=1, max_size=4), st.data())
+def test_no_changed_bit_of_a_journal_is_read(events: list[dict[str, Any]], data: st.DataObject) -> None:
+    whole = events_of(*(("note", fields) for fields in events))
+    changed = bytearray(whole)
+    changed[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    before = [event for _, _, event in read_lines(io.BytesIO(whole))]
+    read: list[dict[str, Any]] = []
+    with pytest.raises(FormatError):  # Torn, where the last newline is what was changed
+        read.extend(event for _, _, event in read_lines(io.BytesIO(bytes(changed)), sealed=True))
+    assert read == before[: len(read)]
+
+
+def test_a_line_of_another_journal_is_damage(tmp_path: Path) -> None:
+    ours, others = (events_of(("span", {"step": step}), ("close", {})).splitlines(keepends=True) for step in (1, 2))
+    run_of(tmp_path, ours[0] + ours[1] + others[2])
+    with pytest.raises(FormatError, match="the checksum of the line does not match"):
+        Run(tmp_path)
+
+
+def test_a_journal_of_format_2_is_read_and_named_as_unchecked(tmp_path: Path) -> None:
+    lines = [encode_line(0, 7, "open", OPEN), encode_line(1, 8, "close", {})]
+    run_of(tmp_path, b"".join(lines))
+    with pytest.raises(FormatError, match="the line has no checksum"):
+        Run(tmp_path)
+    (tmp_path / "run.json").write_text('{"format_version": 2}')
+    run = Run(tmp_path)
+    assert run.complete and run.unchecked == ["run.json", "events/actor-0-12.jsonl"]
+
+
+def test_lines_with_checksums_are_checked_whatever_the_version_says(tmp_path: Path) -> None:
+    run_of(tmp_path, journal("span", "close").replace(b"span", b"spam"))
+    (tmp_path / "run.json").write_text('{"format_version": 2}')
+    with pytest.raises(FormatError, match="the checksum of the line does not match"):
+        Run(tmp_path)
+
+
+@given(st.data())
+def test_no_changed_bit_of_a_manifest_is_read(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    write_manifest(folder, {"backend": "hf", "scenario": {"steps": 8}})
+    whole = (folder / "run.json").read_bytes()
+    changed = bytearray(whole)
+    changed[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    (folder / "run.json").write_bytes(bytes(changed))
+    before = json.loads(whole)
+    try:
+        manifest = read_manifest(folder)
+    except FormatError:
+        return
+    assert manifest == {key: value for key, value in before.items() if key != "checksum"}  # white space at the end
+
+
+def test_files_of_another_run_are_damage(tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        write_manifest(folder, {})
+        with start(folder, role="actor") as recorder:
+            recorder.frame("rollout", step=1, arrays={"sample": Flat.of([1], "i8")})
+    stem = recorder.path.stem
+    for file, what in ((f"events/{stem}.jsonl", "it belongs to"), (f"tokens/{stem}.bin", "the frame belongs to")):
+        first, second = ((folder / file) for folder in folders)
+        kept = first.read_bytes()
+        first.write_bytes(second.read_bytes())
+        with pytest.raises(FormatError, match=what):
+            Run(folders[0])
+        first.write_bytes(kept)
+    assert Run(folders[0]).complete
+
+
+@pytest.mark.parametrize("kind", ["span", "note"])
+def test_events_that_close_counted_under_another_kind_are_said(tmp_path: Path, kind: str) -> None:
+    closing = {"ok": True, "frames": 0, "events": {"open": 1, "span": 1, "note": 1}}
+    kinds = ["moved" if name == kind else name for name in ("span", "note")]
+    run = Run(run_of(tmp_path, events_of(*((name, {}) for name in kinds), ("close", closing))))
+    assert [(file, kind in what) for file, what in run.torn] == [
+        ("events/actor-0-12.jsonl", True), ("events/actor-0-12.jsonl", False)
+    ]  # fmt: skip
+
+
+def test_frames_out_of_their_place_are_damage(tmp_path: Path) -> None:
+    frames = [encode_frame("rollout", step, "actor", 0, {}, {}, seq=step) for step in range(3)]
+    run_of(tmp_path, journal("close"), frames[0] + frames[2] + frames[1])
+    with pytest.raises(FormatError, match="frame 2 stands where frame 1 belongs"):
+        Run(tmp_path)
+
+
+def test_a_recorder_counts_what_it_wrote(tmp_path: Path) -> None:
+    write_manifest(tmp_path, {})
+    with start(tmp_path, role="actor", groups=False) as recorder:
+        recorder.event("note", text="a")
+        recorder.frame("floor", step=1, arrays={})
+    closing = next(Run(tmp_path).events("close"))
+    assert closing["events"] == {"open": 1, "environment": 1, "note": 1} and closing["frame_kinds"] == {"floor": 1}
+
+
+def test_the_tail_of_a_journal_leaves_out_the_damaged_line() -> None:
+    lines = journal("span", "note", "span", "close").splitlines(keepends=True)
+    damaged = [*lines[:2], lines[2].replace(b"note", b"nose"), *lines[3:]]
+    assert check_tail(lines[1:]) == lines[1:]
+    assert check_tail(damaged) == [*lines[:2], *lines[3:]]

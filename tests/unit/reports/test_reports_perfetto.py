@@ -20,7 +20,7 @@ from perfetto.trace_processor.platform import PlatformDelegate
 from perfetto.trace_processor.protos import ProtoFactory
 from recordings import make, pair, put
 
-from probes.format import encode_line, write_manifest
+from probes.format import encode_lines, write_manifest
 from reports import render
 from reports.model import Node, Party, Triage, Verdict, Wait
 from reports.run_model import RecordedRun
@@ -67,8 +67,7 @@ def run(path: Path, *events: tuple[int, str, dict[str, Any]], role: str = "train
         write_manifest(path, {"command": "c"})
     (path / "events").mkdir(exist_ok=True)
     first = {"role": role, "rank": 0, "pid": 7, **opened}
-    lines = [(0, "open", first), *events]
-    text = b"".join(encode_line(number, at, kind, fields) for number, (at, kind, fields) in enumerate(lines))
+    text = encode_lines([(0, "open", first), *events])
     (path / "events" / f"{role}-0-7.jsonl").write_bytes(text)
     return path
 
