@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from probes import limits
 from probes.errors import FormatError, RecordingError, Torn
 from probes.frames import (
     PREFIX,
@@ -306,6 +307,9 @@ def checked_open(event: dict[str, Any]) -> dict[str, Any]:
     for key, kind in (("role", str), ("rank", int), ("pid", int)):
         if not isinstance(event.get(key), kind):
             raise FormatError(f"byte 0: the open event has no {key!r} of type {kind.__name__}")
+    for key in ("rank", "world_size"):
+        if isinstance(value := event.get(key), int):
+            limits.bounded(value, limits.RANKS, f"{key} of the open event")
     return event
 
 
@@ -333,6 +337,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
         newest = f"the newest that this installation reads is {FORMAT_VERSION}"
         raise FormatError(f"{file}: format_version is {version}, {newest}", "pip install --upgrade rlhf-harness")
     _check_manifest(file, data, required=version >= CHECKED_FROM)
+    try:
+        limits.check_manifest(manifest)
+    except FormatError as error:
+        raise FormatError(f"{file}: {error}", AGAIN) from error
     return {key: value for key, value in manifest.items() if key != "checksum"}
 
 

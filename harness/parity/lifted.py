@@ -76,8 +76,7 @@ def stage_steps(recordings: list[Recording]) -> range | None:
         facts = mapping(recording.manifest.get("lifted"))
         first, stop = facts.get("first_step"), facts.get("stop")
         if isinstance(first, int) and isinstance(stop, int) and 0 <= first < stop:
-            promised = recording.scenario.get("steps")
-            found.append((first, max(stop, promised if isinstance(promised, int) else 0)))
+            found.append((first, max(stop, recording.promised_steps)))
     return range(min(first for first, _ in found), max(stop for _, stop in found)) if found else None
 
 

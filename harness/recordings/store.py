@@ -52,6 +52,12 @@ class Recording(Run):
         found = self.manifest.get("scenario")
         return found if isinstance(found, dict) else {}
 
+    @property
+    def promised_steps(self) -> int:
+        """How many steps the scenario has; 0 where run.json names no number of steps."""
+        steps = self.scenario.get("steps")
+        return steps if isinstance(steps, int) and not isinstance(steps, bool) else 0
+
     def restrict(self, steps: range) -> None:
         """From now on hold these steps only: their events and frames, and the weights that they began with and left.
 

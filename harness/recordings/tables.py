@@ -112,7 +112,7 @@ def arrays_of(header: dict[str, Any], payload: bytes) -> dict[str, np.ndarray | 
             if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(values) or np.any(np.diff(offsets) < 0):
                 raise ValueError(f"offsets must rise from 0 to {len(values)}")
             found[name] = Rows(values, offsets)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise FormatError(f"array {name!r} of the frame is malformed: {error}") from error
     return found
 

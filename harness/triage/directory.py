@@ -182,7 +182,7 @@ def _processes(folder: Path, listed: Any, notes: list[str]) -> tuple[Process, ..
 
 def _decoded(fields: dict[str, Any], notes: list[str]) -> Evidence:
     """The evidence of an index, with fields that do not fit left at their defaults and named."""
-    hints = typing.get_type_hints(Evidence)
+    hints = typing.get_type_hints(Evidence, include_extras=True)  # their bounds are extras
     kept: dict[str, Any] = {"source": "directory", "taken": "", "stall_s": 0.0}
     for key, value in fields.items():
         if key in hints:

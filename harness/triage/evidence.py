@@ -7,9 +7,14 @@ empty mean "not had", and a note says why. Nothing here judges.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
+
+from probes.limits import RANKS
 from reports.codec import Number
+
+Ranks = Annotated[int, msgspec.Meta(ge=0, le=RANKS)]  # a rank, or how many there are
 
 
 @dataclass(frozen=True)
@@ -113,8 +118,8 @@ class Group:
     members: tuple[int, ...] = ()
     backend: str = ""
     desc: str = ""
-    world_size: int = 0  # expected number of members; 0 where unknown
-    rank: int | None = None  # in it, of the process that recorded it, where the members are not known
+    world_size: Ranks = 0  # expected number of members; 0 where unknown
+    rank: Ranks | None = None  # in it, of the process that recorded it, where the members are not known
 
 
 @dataclass(frozen=True)
@@ -144,8 +149,8 @@ class Process:
     title: str = ""  # what the process calls itself: sglang::scheduler, ray::Stage.step, ...
     role: str = ""  # actor, critic, rollout, trainer, driver, launcher, ...: from the journal, Ray, or the title
     engine: str = ""  # vllm, sglang
-    rank: int | None = None
-    world_size: int | None = None
+    rank: Ranks | None = None
+    world_size: Ranks | None = None
     age_s: Number = 0.0  # since it was started
     exit_code: int | None = None  # of a process that has ended, where known
     error: str = ""  # first error that it left: an actor's death cause, the tail of a traceback
@@ -238,7 +243,7 @@ class Evidence:
     gpus: tuple[Gpu, ...] = ()
     ras: dict[str, Any] = field(default_factory=dict)  # NCCL RAS, host -> answer
     dumps: dict[str, str] = field(default_factory=dict)  # dumps that belong to no seen process: name -> relative path
-    expected_world: int | None = None  # ranks that the launcher was asked for
+    expected_world: Ranks | None = None  # ranks that the launcher was asked for
     threshold_s: Number = 0.0  # after how long without progress the watch looks; 0 where nobody watched
     notes: tuple[str, ...] = ()
     ray_nodes: tuple[RayNode, ...] = ()

@@ -6,6 +6,7 @@ what was missing stands in it by name.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 
@@ -150,12 +151,12 @@ def _missing(evidence: Evidence, comparison: Comparison | None, graph: Graph, ru
     found = [*ruling.missing, *(comparison.missing if comparison else ())]
     seen = {process.rank for process in evidence.processes if process.rank is not None}
     seen |= set(comparison.ranks) if comparison else set()
-    unseen = [rank for rank in range(evidence.expected_world or 0) if rank not in seen]
+    expected = range(evidence.expected_world or 0)
+    unseen = len(expected) - sum(rank in expected for rank in seen)
     if unseen:
-        found.append(
-            f"nothing from rank {', '.join(map(str, unseen[:8]))}"
-            + (f" and {len(unseen) - 8} more" if len(unseen) > 8 else "")
-        )
+        first = itertools.islice((rank for rank in expected if rank not in seen), 8)
+        more = f" and {unseen - 8} more" if unseen > 8 else ""
+        found.append(f"nothing from rank {', '.join(map(str, first))}{more}")
     for process in evidence.processes:
         name = f"rank {process.rank}" if process.rank is not None else process.role or process.key
         if not (one := graph.subjects[process.key]).alone:

@@ -94,7 +94,7 @@ def too_little(e: Evidence, minimum: Minimum) -> list[str]:
         if not recorded:
             found.append(f"the {side.name} recorded no rollouts")
             continue
-        promised = [int(number(one.recording.scenario.get("steps"), 0)) for one in e.sides]
+        promised = [one.recording.promised_steps for one in e.sides]
         promise = e.candidate.recording.window or range(max(promised))
         expected = set(promise) or {step for one in e.sides for step in one.recording.steps("rollout")}
         absent = sorted(expected - recorded)

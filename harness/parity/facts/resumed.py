@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.parity.facts.evidence import Evidence
 from harness.recordings.store import Recording
-from probes.format import mapping, number
+from probes.format import mapping
 
 
 def resumed(recording: Recording) -> int:
@@ -18,7 +18,7 @@ def resumed(recording: Recording) -> int:
 def shared(recordings: Sequence[Recording]) -> range | None:
     """The steps from which on every one of these recordings goes; None where none of them was resumed."""
     first = max(map(resumed, recordings))
-    ends = [int(number(one.scenario.get("steps"), 0)) for one in recordings]
+    ends = [one.promised_steps for one in recordings]
     ends += [step + 1 for one in recordings for step in one.steps("rollout")]
     return range(first, max(ends)) if 0 < first < max(ends, default=0) else None
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.triage.collect import redact
 from harness.triage.evidence import Beat, OpenSpan
+from probes.limits import RANKS, bounded, check_whole
 
 FOLDER = "beats"
 MAX_BYTES = 1 << 16  # chosen: a beat has a few KiB, its stack included
@@ -91,6 +92,7 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
     """One beat; `here`: the host whose clock `now_ns` is. ValueError, KeyError, TypeError or AttributeError for
     anything else."""
     fields: dict[str, Any] = json.loads(block.rstrip(b" \n\0").decode())
+    check_whole(fields)
     if here and fields["host"] != here:
         now_ns = int(fields["t_ns"])
     spans = tuple(
@@ -112,6 +114,8 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
         states={str(name): _state(now_ns, state) for name, state in (fields.get("states") or {}).items()},
     )
     world, rank = _number(fields.get("world_size")), _number(fields.get("rank"))
+    for name, value in (("world_size", world), ("rank", rank)):
+        bounded(value or 0, RANKS, name)
     role, socket = str(fields.get("role") or ""), str(fields.get("socket") or "")
     return Pulse(
         str(fields["host"]), int(fields["pid"]), beat, role, rank, world, socket, int(fields.get("start_ticks") or 0),

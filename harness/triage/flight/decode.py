@@ -23,6 +23,7 @@ from harness.triage.directory import MAX_DUMP_BYTES
 from harness.triage.evidence import Frame, Group
 from harness.triage.flight.flight import Flight, FlightError, NotADump, Status, integers
 from harness.triage.flight.operations import Kind
+from probes.limits import RANKS, WHOLE, bounded
 
 MAX_RANK = 1 << 17  # more is no rank
 FRAMES = 64  # kept of a stack, innermost first
@@ -170,7 +171,8 @@ def _standing(flight: Flight, raw: Any, used: Iterable[tuple[Any, Any]], config:
 
 def _status(one: Any) -> Status | None:
     try:
-        found = Status(*(int(one[f"last_{what}_collective"]) for what in ("enqueued", "started", "completed")))
+        counts = (int(one[f"last_{what}_collective"]) for what in ("enqueued", "started", "completed"))
+        found = Status(*(bounded(count, WHOLE, "a sequence number", least=-1) for count in counts))
     except (KeyError, TypeError, ValueError):
         return None
     return found if found.enqueued >= max(0, found.completed) else None
@@ -260,7 +262,7 @@ def _memberships(
 @lru_cache(maxsize=64)
 def _ranks(text: str) -> tuple[int, ...]:
     """Members as torch writes them, "[0, 1, 2]". A thousand ranks write the same thousand numbers."""
-    return tuple(int(rank) for rank in ast.literal_eval(text))
+    return tuple(bounded(int(rank), RANKS, "a rank") for rank in ast.literal_eval(text))
 
 
 def _group(known: dict[str, Group], name: str, desc: str, backend: str) -> Group:

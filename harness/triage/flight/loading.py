@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.triage.flight.flight import Flight, FlightError, NotADump
+from harness.triage.flight.worker import shown
 from harness.triage.flight.workers import DEADLINE_S, read_all
 
 _RANKED = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
@@ -78,12 +79,12 @@ def load_directory(path: Path | str) -> Flights:
     found, notes = Flights(), []
     for file, one in zip(files, read_all(files), strict=True):
         if isinstance(one, Flight):
-            found[file.name] = _ranked(one, file.name)
+            found[shown(file)] = _ranked(one, shown(file))
         elif isinstance(one, NotADump) or named_rank(file.name)[1] is None:
             notes.append(f"left out: {one.message}")
         else:
             series, rank = named_rank(file.name)
-            found[file.name] = Flight(file.name, rank, series=series, readable=False, notes=(one.message,))
+            found[shown(file)] = Flight(shown(file), rank, series=series, readable=False, notes=(one.message,))
     _drop_doubles(found, notes)
     found.notes = tuple(notes)
     if not found:

@@ -547,3 +547,30 @@ def test_the_tail_of_a_journal_leaves_out_the_damaged_line() -> None:
     damaged = [*lines[:2], lines[2].replace(b"note", b"nose"), *lines[3:]]
     assert check_tail(lines[1:]) == lines[1:]
     assert check_tail(damaged) == [*lines[:2], *lines[3:]]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("scenario", "steps"), 10**9),
+        (("scenario", "steps"), -1),
+        (("scenario", "ppo", "world_size"), 10**12),
+        (("replay", "stop"), 10**12),
+        (("anything",), 2**80),
+    ],
+)
+def test_a_number_of_run_json_beyond_its_bound_is_refused(tmp_path: Path, path: tuple[str, ...], value: int) -> None:
+    manifest: Any = value
+    for key in reversed(path):
+        manifest = {key: manifest}
+    write_manifest(tmp_path, manifest)
+    with pytest.raises(FormatError, match=r"run\.json: .* was expected") as refused:
+        read_manifest(tmp_path)
+    assert refused.value.fix
+
+
+@pytest.mark.parametrize(("key", "value"), [("rank", 2**80), ("rank", -1), ("world_size", 10**15)])
+def test_a_rank_beyond_any_job_makes_no_journal(tmp_path: Path, key: str, value: int) -> None:
+    run_of(tmp_path, events_of(opening={**OPEN, key: value}))
+    with pytest.raises(FormatError, match=f"{key} of the open event"):
+        Run(tmp_path)

@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import BadInput
-from harness.triage import archive, directory
+from harness.triage import archive, directory, judge
 from harness.triage import evidence as evidence_types
-from harness.triage.evidence import Evidence, Frame, Process, Sample, Thread
+from harness.triage.evidence import Evidence, Frame, Process, Ranks, Sample, Thread
+from probes.limits import RANKS
 from reports.codec import Number
 
 JSON = st.recursive(
@@ -37,6 +38,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Number:
         return FLOATS
+    if kind == Ranks:
+        return st.integers(0, RANKS)
     if origin in (types.UnionType, typing.Union):
         return st.none() | values(arguments[0])
     if origin is tuple and arguments[-1] is ...:
@@ -46,7 +49,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     if origin is dict:
         return st.dictionaries(st.text(max_size=5), values(arguments[1]), max_size=2)
     if dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
+        hints = typing.get_type_hints(kind, include_extras=True)
         return st.builds(kind, **{name: st.deferred(lambda hint=hint: values(hint)) for name, hint in hints.items()})
     return PLAIN[kind]
 
@@ -243,3 +246,19 @@ def test_every_field_is_documented() -> None:
         for field in dataclasses.fields(kind):
             if (kind, field.name) != (Evidence, "path"):
                 assert f"`{field.name}`" in page, f"{kind.__name__}.{field.name}"
+
+
+@pytest.mark.parametrize("world", [10**15, 10**8, RANKS + 1, -1, 2**80])
+def test_a_world_beyond_any_job_is_named_and_sizes_no_loop(tmp_path: Path, world: int) -> None:
+    directory.write(example(tmp_path), tmp_path)
+    index = json.loads((tmp_path / "evidence.json").read_text())
+    (tmp_path / "evidence.json").write_text(json.dumps(index | {"expected_world": world}))
+    evidence = directory.read(tmp_path)
+    assert evidence.expected_world is None and any("expected_world" in note for note in evidence.notes)
+
+
+def test_the_largest_world_is_judged_at_once(tmp_path: Path) -> None:
+    evidence = dataclasses.replace(example(tmp_path), expected_world=RANKS)
+    verdict = judge.triage(evidence)
+    assert verdict.verdict == "INSUFFICIENT"
+    assert any("more" in missing and "nothing from rank" in missing for missing in verdict.missing)

@@ -263,3 +263,47 @@ def test_ages_need_the_moment_of_the_dump(tmp_path: Path) -> None:
     path.write_bytes(encoded(faulty("wedge", 0, 50), 1, "json"))
     last = [one for one in load(path, taken_ns=1_760_000_030_000_000_000).collectives() if not one.done][-1]
     assert last.age_s == pytest.approx(30.0, abs=0.1)
+
+
+HUGE = 2**80
+
+
+def with_status(number: int) -> bytes:
+    dump = json.loads(JSON)
+    status = dict.fromkeys(("last_enqueued_collective", "last_started_collective", "last_completed_collective"), number)
+    return json.dumps(dump | {"pg_status": {"0": status}}).encode()
+
+
+def with_member(rank: int) -> bytes:
+    dump = json.loads(JSON)
+    dump["pg_config"]["0"]["ranks"] = f"[0, 1, 2, {rank}]"
+    return json.dumps(dump).encode()
+
+
+def with_size(size: int) -> bytes:
+    dump = json.loads(JSON)
+    dump["entries"][0]["input_sizes"] = [[size]]
+    return json.dumps(dump).encode()
+
+
+@pytest.mark.parametrize("form", ["json", "pickle"])
+@pytest.mark.parametrize("damage", [with_status, with_member, with_size])
+def test_a_number_of_more_than_64_bits_costs_one_dump_at_most(tmp_path: Path, damage: Any, form: str) -> None:
+    list(write(JOB, tmp_path))
+    names = sorted(load_directory(tmp_path))
+    data = damage(HUGE)
+    (tmp_path / names[1]).write_bytes(data if form == "json" else pickle.dumps(json.loads(data), 2))
+    flights = load_directory(tmp_path)
+    assert sorted(flights) == names
+    assert [flight.readable for flight in flights.values()].count(False) <= 1
+    assert compare(list(flights.values())).ranks
+
+
+def test_a_name_that_is_no_utf8_costs_nothing(tmp_path: Path) -> None:
+    list(write(JOB, tmp_path))
+    damaged = os.fsencode(tmp_path) + b"/\xff\xfe_rank_9"
+    with open(damaged, "wb") as stream:
+        stream.write(b"\x80\x02broken")
+    flights = load_directory(tmp_path)
+    assert sum(flight.readable for flight in flights.values()) == 4
+    assert r"\xff\xfe_rank_9" in flights

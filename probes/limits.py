@@ -1,0 +1,64 @@
+"""The largest numbers that are read from a file that somebody else may have written.
+
+Such a number may size a loop or a list, so it gets its bound where the file is parsed. A file with a larger number is
+damaged or hostile, and whoever reads it says so in one sentence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probes.errors import FormatError
+
+RANKS = 1_000_000  # of a job; the largest that were published have some 100,000 GPUs
+STEPS = 1_000_000  # of a run; a run of one step a minute would take two years
+SAMPLES = 100_000_000  # of one step
+WHOLE = (1 << 63) - 1  # of any other whole number: what 64 bits hold
+
+
+def bounded(value: int, limit: int, name: str, *, least: int = 0) -> int:
+    """`value`, which a file calls `name`. Raises FormatError where it is not between `least` and `limit`."""
+    if least <= value <= limit:
+        return value
+    shown = str(value) if abs(value) <= WHOLE else f"a number of {len(hex(value))} hexadecimal digits"
+    raise FormatError(f"{name} is {shown}: a number from {least} to {limit:,} was expected")
+
+
+# Numbers of run.json that size a loop or a list, with the largest that is read.
+_MANIFEST = {
+    ("scenario", "steps"): STEPS,
+    ("scenario", "rollout", "prompts_per_step"): SAMPLES,
+    ("scenario", "rollout", "samples_per_prompt"): SAMPLES,
+    ("scenario", "engine", "engines"): RANKS,
+    ("scenario", "ppo", "world_size"): RANKS,
+    ("scenario", "engine", "tensor_parallel"): RANKS,
+    ("replay", "first_step"): STEPS,
+    ("replay", "stop"): STEPS,
+    ("lifted", "first_step"): STEPS,
+    ("lifted", "stop"): STEPS,
+    ("resumed", "step"): STEPS,
+}
+
+
+def check_manifest(manifest: Any) -> None:
+    """Raise FormatError for a number in run.json that is too large to be read, or negative where it counts."""
+    for path, limit in _MANIFEST.items():
+        value = manifest
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if isinstance(value, int) and not isinstance(value, bool):
+            bounded(value, limit, ".".join(path))
+    check_whole(manifest)
+
+
+def check_whole(value: Any) -> None:
+    """Raise FormatError where a decoded JSON value holds a whole number of more than 64 bits."""
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            waiting.extend(part.values())
+        elif isinstance(part, list):
+            waiting.extend(part)
+        elif isinstance(part, int):
+            bounded(part, WHOLE, "a number", least=-WHOLE - 1)
