@@ -150,7 +150,7 @@ def _look_around(directory: Path) -> None:
     with contextlib.suppress(OSError):  # another process has said it, or nobody can look
         if (directory / MANIFEST).exists():
             return
-        os.close(os.open(directory / ELSEWHERE, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        os.close(os.open(directory / ELSEWHERE, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         _tell(f"what this node records stays in its own {directory}, which is not the job's; {SHARED}")
 
 
@@ -277,7 +277,7 @@ class Attachment:
         text = f"the watchdog (pid {beat['pid']}) {what}: this run is no longer watched"
         self.journal.event("note", text=text)
         try:
-            os.close(os.open(path.with_suffix(".lost"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+            os.close(os.open(path.with_suffix(".lost"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except OSError:  # another process has said it
             return
         print(f"harness: {text}", file=sys.stderr, flush=True)

@@ -15,6 +15,9 @@ FULL = {
 }
 
 
+FULL_SUFFIX = ".full"  # of the empty file beside a recording that a full disk took no more of
+
+
 class RecordingError(OSError):
     """A record could not be written; the message is one sentence. Everything acknowledged before stays readable."""
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from probes import limits
-from probes.errors import FormatError, RecordingError, Torn
+from probes.errors import FULL_SUFFIX, FormatError, RecordingError, Torn
 from probes.frames import (
     PREFIX,
     Extent,
@@ -279,6 +279,8 @@ class Run:
             self._check_run(journal)
             if journal.closing is None:
                 self.incomplete.append(journal.name)
+                if os.path.exists(f"{journal.path}{FULL_SUFFIX}"):
+                    self.torn.append((journal.name, "the disk was full: records of this process are missing"))
                 continue
             lost = journal.closing.get("lost", 0)
             if lost:

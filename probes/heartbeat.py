@@ -23,7 +23,7 @@ from typing import Any
 
 from probes import collectives, redaction
 from probes.engines import ENGINES
-from probes.files import make_folder, mode_in
+from probes.files import FILE_MODE, make_folder
 from probes.identity import started
 from probes.lines import encode_json
 
@@ -198,7 +198,7 @@ class Heartbeat:
 
     def _open(self) -> None:
         make_folder(self.path.parent)
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode_in(self.path.parent))
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
 
     def _write(self, data: bytes) -> None:
         """Write the block. A disk that takes none now may take the next one; meanwhile there is no file, because one

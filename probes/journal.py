@@ -6,6 +6,7 @@ buffered JSONL, compressed streams and columnar batches all lost lines, or broke
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -15,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from probes import redaction
-from probes.errors import RecordingError
-from probes.files import make_folder, mode_in
+from probes.errors import FULL, FULL_SUFFIX, RecordingError
+from probes.files import FILE_MODE, make_folder
 from probes.lines import encode_line
 
 
@@ -42,11 +43,10 @@ class AppendOnly:
         self._busy = False
         try:
             make_folder(self.path.parent)
-            mode = mode_in(self.path.parent)
         except OSError as error:
             raise RecordingError.of(self.path.parent, error) from error
         try:
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, mode)
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, FILE_MODE)
         except FileExistsError:
             raise
         except OSError as error:
@@ -94,7 +94,14 @@ class AppendOnly:
                 raise
             self.lost += 1
             self._settle()
+            if error.errno in FULL:
+                self._mark_full()
             raise RecordingError.of(self.path, error) from error
+
+    def _mark_full(self) -> None:
+        """Leave an empty file beside this one, which a full disk still takes: it says why the records stop."""
+        with contextlib.suppress(OSError):
+            os.close(os.open(f"{self.path}{FULL_SUFFIX}", os.O_WRONLY | os.O_CREAT, FILE_MODE))
 
     def _acknowledge(self, kind: str, record: bytes) -> None:
         """Count a record that is whole in the file."""

@@ -61,6 +61,21 @@ _NAME_VALUE = re.compile(
     r"(?<!\w)name\\*+[\"']?\s*+:\s*+\\*+[\"']?(?P<name>[\w.\-]++)\\*+[\"']?\s*+,?\s*+"
     r"\\*+[\"']?value\\*+[\"']?\s*+:\s*+"
 )
+# aws_secret_access_key VALUE, in columns.
+_COLUMN = re.compile(r"(?<![\w.\-])([a-z][a-z0-9]{0,30}+(?:_[a-z0-9]++)++)([ \t]++)([^\s\"',;=:]{8,200}+)")
+# os.environ.get('hf_token', 'VALUE'): the default of a variable with a secret's name.
+_DEFAULT = re.compile(r"(\bget(?:env)?\([ \t]*+[\"'](\w{1,100}+)[\"'][ \t]*+,[ \t]*+([\"']))(?:(?!\3).)++")
+# A sentence or a netrc: password 'VALUE', the password is VALUE.
+_SPOKEN = re.compile(
+    r"(\b(?:password|passwd|passphrase)[ \t]++(?:(?:is|was)[ \t]++)?+)([\"']?)((?![=:>\-])[^\s\"']{1,200}+)",
+    re.IGNORECASE,
+)
+_SENTENCE_WORD = re.compile(r"[a-z\-]{1,30}+[.,:;!?)]*+")
+# The body of a private key in PKCS 1 or 8 (DER in base64) without its header.
+_KEY_BODY = re.compile(
+    r"(?<![A-Za-z0-9+/])MI[IG][A-Za-z0-9+/]{45,}+={0,2}(?:(?:\r?\n|\\n)[A-Za-z0-9+/]{1,80}+={0,2}(?![\w+/=]))*+"
+)
+_YAML_TAG = re.compile(r"!!?\w*+[ \t]++")  # key: !!str value
 _OPENING = re.compile(r"(\\*)([\"'])")
 _QUOTED = {'"': re.compile(r'(?:[^"\\]|\\.)*+', re.DOTALL), "'": re.compile(r"(?:[^'\\]|\\.)*+", re.DOTALL)}
 _BARE = re.compile(r"(?:(?:bearer|basic|digest|token)\s++)?[^\s\"',;&}]++", re.IGNORECASE)
@@ -110,6 +125,7 @@ _SHAPED = re.compile(
     r"|npm_[A-Za-z0-9]{20,}+|pypi-[\w\-]{16,}+|dckr_pat_[\w\-]{8,}+|dop_v1_[0-9a-f]{16,}+|SG\.[\w\-]{10,}+\.[\w\-]{10,}+"
     r"|r8_[A-Za-z0-9]{20,}+|gsk_[A-Za-z0-9]{20,}+|xai-[A-Za-z0-9]{20,}+|pplx-[A-Za-z0-9]{20,}+|hv[sbr]\.[\w\-]{16,}+"
     r"|wandb_v\d_\w{16,}+|tgp_v\d_[\w\-]{16,}+|dapi[0-9a-f]{32}|lsv2_[a-z]{2}_\w{16,}+|shp(?:at|ca|pa|ss)_[0-9a-fA-F]{16,}+"
+    r"|rpa_[A-Za-z0-9]{16,}+|GOCSPX-[\w\-]{10,}+|1//0[\w\-]{10,}+"
     r"|AGE-SECRET-KEY-1[A-Z0-9]{20,}+|tskey-[\w\-]{16,}+|ATATT[\w\-=]{20,}+"
     r"|(?:tvly-|csk-|jina_|fw_|glsa_|lin_api_|figd_|sntrys_|vercel_|ntn_)(?=[A-Za-z_\-]{0,40}\d)[\w\-]{16,}+"
     r")"
@@ -367,6 +383,14 @@ def _once(message: str) -> str:
         message = _KAGGLE.sub(_without_kaggle, message)
     if "login(" in message:
         message = _LOGIN_CALL.sub(rf"\1{WITHHELD}", message)
+    if "get" in message:
+        message = _DEFAULT.sub(_without_default, message)
+    if "pass" in message.lower():
+        message = _SPOKEN.sub(_without_spoken, message)
+    if "_" in message:
+        message = _COLUMN.sub(_without_column, message)
+    if "MI" in message:
+        message = _KEY_BODY.sub(WITHHELD, message)
     if "value" in message:
         message = _without_named(message, _NAME_VALUE)
     message = _without_named(message, _NAMED)
@@ -375,6 +399,22 @@ def _once(message: str) -> str:
     if "/" in message:
         message = _WEBHOOK.sub(WITHHELD, message)
     return _SHAPED.sub(WITHHELD, message)
+
+
+def _without_default(call: re.Match[str]) -> str:
+    return f"{call[1]}{WITHHELD}" if is_secret(call[2]) else call[0]
+
+
+def _without_spoken(sentence: re.Match[str]) -> str:
+    before, quote_mark, value = sentence.groups()
+    if value.startswith(WITHHELD) or (not quote_mark and _SENTENCE_WORD.fullmatch(value)):
+        return sentence[0]
+    return f"{before}{quote_mark}{WITHHELD}"
+
+
+def _without_column(pair: re.Match[str]) -> str:
+    name, gap, value = pair.groups()
+    return f"{name}{gap}{WITHHELD}" if is_strong(name) and looks_random(value) else pair[0]
 
 
 def _without_content(element: re.Match[str]) -> str:
@@ -452,6 +492,8 @@ def _of_text(before: str) -> bool:
 
 def _value(message: str, at: int, name: str) -> tuple[int, int]:
     """Where the value at `at` begins and ends, without its quotes."""
+    if tag := _YAML_TAG.match(message, at):
+        at = tag.end()
     opening = _OPENING.match(message, at)
     if opening:
         begin, mark = opening.end(), opening[0]

@@ -28,7 +28,7 @@ _PARTS = re.compile(
 )
 _WORDS = _words("""
     pwd pw cookie cookies authorization auth oauth bearer jwt signature sig dsn webhook netrc otp totp mnemonic
-    creds cred psw
+    creds cred psw sessionid phpsessid jsessionid
 """)
 _WEAK_WORDS = _words("""
     private cert

@@ -21,7 +21,8 @@ from harness.bundle.contents import Contents, contents
 from harness.bundle.manifest import BUNDLE_VERSION, INDEX, NAME, Manifest, Member
 from harness.errors import BadInput, HarnessError
 from harness.verdict_file import NAME as VERDICT
-from probes.files import mode_in
+from probes import redaction
+from probes.files import FILE_MODE
 from probes.format import MANIFEST, SIDES, read_manifest
 
 if TYPE_CHECKING:
@@ -64,8 +65,9 @@ def pack(given: list[Path], out: Path, *, hash_prompts: bool = False, max_bytes:
 def _staged(held: Contents, staging: Path, hash_prompts: bool) -> Manifest:
     """Copy every file. What cannot be scrubbed is left out, and noted."""
     notes, runs = [], _Hashes(held) if hash_prompts else None
-    for name, source in held.files.items():
-        run = runs.of(name) if runs is not None else None
+    for own_name, source in held.files.items():
+        run = runs.of(own_name) if runs is not None else None
+        name = redaction.text(own_name, 0).replace(redaction.WITHHELD, "withheld")
         try:
             redacted.copy(
                 name,
@@ -153,7 +155,7 @@ def _zip(staging: Path, manifest: Manifest, out: Path) -> None:
     """The manifest is the first member, by which a bundle is known. Whole or not at all."""
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode_in(out.parent))
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
         with os.fdopen(handle, "wb") as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as zipped:
             zipped.writestr(zipfile.ZipInfo(NAME, _EPOCH), msgspec.json.format(msgspec.json.encode(manifest)))
             for name in _page_first(manifest):

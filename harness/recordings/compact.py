@@ -12,7 +12,7 @@ import pyarrow.parquet as parquet
 
 from harness.recordings.store import Recording
 from harness.recordings.tables import Rows, Table
-from probes.files import mode_in, umask
+from probes.files import FILE_MODE
 
 BATCH = 50_000  # events in memory at a time
 RESPONSES = {"rollout": "output", "experience": "tokens", "native": "output", "floor": "output"}  # kind -> its tokens
@@ -46,7 +46,7 @@ def compact(path: str | os.PathLike[str]) -> tuple[Path, Path]:
         whole = target.with_suffix(".parquet.part")
         try:
             write(run, whole)
-            os.chmod(whole, mode_in(target.parent) & ~umask())
+            os.chmod(whole, FILE_MODE)
             os.replace(whole, target)
         finally:
             whole.unlink(missing_ok=True)

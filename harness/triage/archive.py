@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from harness import leaving
 from harness.errors import BadInput
-from probes.files import mode_in
+from probes.files import FILE_MODE
 from reports import places
 
 MAX_BYTES = 4 << 30  # unpacked; 1,024 dumps of 2,000 entries are about 1 GiB
@@ -40,10 +40,9 @@ def pack(folder: Path, target: Path | None = None) -> Path:
     folder = folder.resolve()
     target = target or folder.with_name(f"{folder.name}.zip")
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    mode = mode_in(folder) & mode_in(target.parent)
     try:
         with (
-            os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream,
+            os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb") as stream,
             zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=6, strict_timestamps=False) as zipped,
         ):
             for file in sorted(folder.rglob("*")):

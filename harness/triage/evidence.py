@@ -136,6 +136,7 @@ class Journal:
     closed: bool = False  # it ended its recording properly
     engine_stats: dict[str, Any] = field(default_factory=dict)  # the engine's last report: running, waiting, kv_usage
     closing_error: str = ""  # with which it closed its recording
+    full: bool = False  # the disk was full, and records are missing
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,14 @@ def _planted() -> list[Planted]:
     plant("arrow", "hf_token -> {}")
     plant("arrow without blanks", "hf_token->{}")
     plant("Kubernetes configuration", "KUBECONFIG_DATA={}")
+    plant("netrc in lines", "machine api.example\n  login user\n  password {}")
+    plant("lower-case variables in columns", "aws_secret_access_key   {}")
+    plant("YAML with a tag", "apiKey: !!str {}")
+    plant("default of a variable", "os.environ.get('HF_TOKEN', '{}')")
+    plant("default of a lower-case variable", "os.getenv('openai_api_key', '{}')")
+    plant("password in a message", "AuthError: password '{}' was refused")
+    plant("password in a sentence", "the password is {}")
+    plant("session", "GET /jobs?sessionid={}")
     # in URLs
     plant("code of a login", "https://host/callback?state=ok&code={}")
     plant("percent-encoded", "next=%2Fv1%3Ftoken%3D{}%26a%3D1")
@@ -126,6 +134,14 @@ def _planted() -> list[Planted]:
     plant("Cerebras", "csk-{}", "abcdefghij{}")
     plant("Grafana", "glsa_{}", "abcdefghij{}")
     plant("npm", "npm_{}", "abcdefghij{}")
+    plant("RunPod", "rpa_{}", "ABCDEFGHIJ{}")
+    plant("refresh token of Google", "1//0g{}", "abcdefghij{}")
+    plant("client secret of Google", "GOCSPX-{}", "abcdefghij{}")
+    plant(
+        "body of a private key",
+        "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEA{}AoIBAQC7\nVJTUt9Us8cKjMzEfYyjiWA4R==",
+        "{}",
+    )
     plant("Bearer in a sentence", "sent Bearer {} and was refused")
     plant("private key", "-----BEGIN RSA " + "PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----\nnext line")
     plant("private key cut short", "-----BEGIN OPENSSH " + "PRIVATE KEY-----\nb3BlbnNz{}")
@@ -193,6 +209,10 @@ HARMLESS = [
     "sk-learn",
     "risk-free-rate",
     "--token is missing",
+    "the password is wrong",
+    "the password was rejected: invalid.",
+    "max_new_tokens 1024x768",
+    "os.environ.get('MASTER_ADDR', 'localhost')",
     "probes/secrets.py:41 in read",
     "use_auth_token=False",
     "--use_wandb True",

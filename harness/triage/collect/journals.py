@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 from harness.triage.collect import redact
 from harness.triage.evidence import Call, Group, Journal
+from probes.errors import FULL_SUFFIX
 from probes.format import EVENTS, FormatError, checked_open, decode_line
 from probes.lines import check_tail
 from probes.redaction import MAX_TEXT
@@ -164,7 +165,7 @@ def _recording(file: Path, clocks: Mapping[str, int]) -> Recording:
         rank, world = opening["rank"], opening["world_size"]
     journal = Journal(
         str(file), last["seq"] + 1, _age(now_ns, last["t_ns"]), span, tuple(calls[-CALLS:]), tuple(errors[-ERRORS:]),
-        tuple(scan.groups.values()), closed, stats, closing_error,
+        tuple(scan.groups.values()), closed, stats, closing_error, full=os.path.exists(f"{file}{FULL_SUFFIX}"),
     )  # fmt: skip
     told = opening.get("env")
     told = {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
@@ -327,6 +328,7 @@ def _joined(later: Recording, earlier: Recording) -> Recording:
             tuple(sorted((*old.calls, *new.calls), key=lambda call: -call.age_s)[-CALLS:]),
             tuple(sorted((*old.errors, *new.errors), key=lambda error: -error[0])[-ERRORS:]),
             tuple(groups.values()), new.closed, new.engine_stats or old.engine_stats, new.closing_error,
+            full=new.full or old.full,
         )  # fmt: skip
     whose = later if later.rank is not None else earlier
     return dataclasses.replace(

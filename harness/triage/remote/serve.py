@@ -23,8 +23,10 @@ from harness.errors import BadInput, HarnessError
 from harness.triage import archive
 from harness.triage.remote import token as tokens
 
-MOST = 8  # connections at one time: who gathers is one, and others are turned away
-IDLE_S = 30.0  # that a connection may keep us waiting
+MOST = 8  # connections at one time
+PER_PEER = 4  # of them from one address without a proof of the token
+UNPROVEN_S = 5.0  # that a connection without a proof may keep us waiting
+IDLE_S = 30.0  # that one with a proof may
 BACKLOG = 16  # chosen: twice as many as are served wait to be turned away
 ENDS_S = 0.1  # within which it ends; what it looks for ten times a second costs nothing to speak of
 LOOPBACK = "127.0.0.1"
@@ -74,6 +76,45 @@ class Server:
         self._http.server_close()
 
 
+class _Connections:
+    """The connections that are open. One without a proof of the token is ended where a new one needs its place, the
+    oldest first, so that half-sent requests lock nobody out."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._peers: dict[socket.socket, str] = {}  # oldest first
+        self._proven: set[socket.socket] = set()
+
+    def admit(self, request: socket.socket, peer: str) -> bool:
+        """Whether a new connection is served; another may be ended for it."""
+        with self._lock:
+            unproven = [each for each in self._peers if each not in self._proven]
+            of_peer = [each for each in unproven if self._peers[each] == peer]
+            if len(of_peer) >= PER_PEER:
+                self._end(of_peer[0])
+            elif len(self._peers) >= MOST:
+                if not unproven:
+                    return False
+                self._end(unproven[0])
+            self._peers[request] = peer
+            return True
+
+    def prove(self, request: socket.socket) -> None:
+        with self._lock:
+            if request in self._peers:
+                self._proven.add(request)
+
+    def leave(self, request: socket.socket) -> None:
+        with self._lock:
+            self._peers.pop(request, None)
+            self._proven.discard(request)
+
+    def _end(self, request: socket.socket) -> None:
+        del self._peers[request]
+        with contextlib.suppress(OSError):  # the other end has closed it
+            request.shutdown(socket.SHUT_RDWR)
+
+
 class _Http(socketserver.ThreadingMixIn, http.server.HTTPServer):
     daemon_threads, block_on_close = True, False
     request_queue_size = BACKLOG
@@ -83,7 +124,7 @@ class _Http(socketserver.ThreadingMixIn, http.server.HTTPServer):
         self.token, self.looking = token, threading.Lock()
         self.take: Callable[[Path], Path] | None = None
         self.end: Callable[[], bool] | None = None
-        self._free = threading.Semaphore(MOST)
+        self._connections = _Connections()
         self.folder = Path()  # where answers are made, while there is `take`
         super().__init__(address[:2], _Handler)
 
@@ -91,7 +132,7 @@ class _Http(socketserver.ThreadingMixIn, http.server.HTTPServer):
         socketserver.TCPServer.server_bind(self)  # HTTPServer's asks a name server, which may take long
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
+        if self._connections.admit(request, client_address[0]):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -100,7 +141,11 @@ class _Http(socketserver.ThreadingMixIn, http.server.HTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._connections.leave(request)
+
+    def proven(self, request: Any) -> None:
+        """Whoever is at the other end holds the token: the connection is not ended to make room."""
+        self._connections.prove(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Who asks is told by the closed connection; the terminal is the job's."""
@@ -109,7 +154,7 @@ class _Http(socketserver.ThreadingMixIn, http.server.HTTPServer):
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # a connection is kept for the second request
     server_version, sys_version = "harness", ""
-    timeout = IDLE_S
+    timeout = UNPROVEN_S
     server: _Http
     nonce = ""
 
@@ -157,6 +202,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         mine, self.nonce = self.nonce, ""
         proves = len(words) == 3 and words[0] == tokens.SCHEME and tokens.is_nonce(words[1]) and mine != ""
         if proves and tokens.same(tokens.asked(self.server.token, mine, words[1], self.path), words[2]):
+            self.server.proven(self.connection)
+            self.connection.settimeout(IDLE_S)
             return mine, words[1]
         self.nonce = tokens.nonce()
         self._say(401, f"{tokens.SCHEME} {self.nonce}")

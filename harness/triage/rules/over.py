@@ -7,6 +7,7 @@ from harness.triage.graph.subjects import ended
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Ruling
 
+DISK_FULL = "stopped recording because the disk was full"
 SILENT = "was ended without a last word, as a signal does"
 
 
@@ -65,6 +66,8 @@ def _how(process: Process) -> str:
     if process.journal and process.journal.closing_error:
         return f"ended with {process.journal.closing_error}"
     told = (process.beat is not None and process.beat.ended) or (process.journal is not None and process.journal.closed)
+    if process.journal and process.journal.full and not told:
+        return DISK_FULL
     known = process.beat is not None or process.journal is not None
     return SILENT if known and not told else ""
 

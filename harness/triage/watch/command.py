@@ -25,13 +25,16 @@ from harness import dates
 from harness.errors import BadInput
 from harness.exit_codes import NOT_FOUND, NOT_RUNNABLE, STALLED
 from harness.triage.remote import token
+from harness.triage.watch.claim import Claim
 from harness.triage.watch.ending import KILL_S, end, unended
 from harness.triage.watch.retention import Limits
 from harness.triage.watch.signals import Passing, passing_on
 from harness.triage.watch.watchdog import Stall, Watchdog
 from probes import engines
+from probes.errors import FULL_SUFFIX
 from probes.heartbeat import BEATS
 from probes.identity import ADAPTER, DIGESTS, SOCKETS, WATCH
+from reports.text import counted
 from scenarios.engines import registry
 
 if TYPE_CHECKING:
@@ -103,7 +106,7 @@ def watch(
     environment = dict(os.environ if environ is None else environ)
     environment.pop(token.VARIABLE, None)  # it is the watch's, and no job needs it
     program = _program(command, environment)
-    directory = _directory(out, command)
+    directory, claim = _claimed(out, command)
     folder = sockets()
     environment = watched(environment, directory, folder)
     dog: Watchdog | None = None
@@ -116,6 +119,7 @@ def watch(
         except OSError as error:
             _remove(directory if out is None else None, folder)
             without_shebang = error.errno == errno.ENOEXEC
+            claim.release()
             fix = f"-- bash {shlex.quote(command[0])} …" if without_shebang else None
             raise CommandNotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUNNABLE, fix) from error
         passed.to(child)
@@ -137,9 +141,17 @@ def watch(
                 serving.server.close()
             if dog is not None:
                 dog.close()
+            claim.release()
+            _tell_full_disk(directory, say)
     kept = out is not None or (dog is not None and bool(dog.retention)) or child.poll() is None
     _remove(None if kept else directory, folder if child.poll() is not None else None)
     return WatchResult(code, dog.verdict if dog is not None else None, directory if kept else None)
+
+
+def _tell_full_disk(directory: Path, say: Callable[[str], None]) -> None:
+    stopped = len(list((directory / "events").glob(f"*{FULL_SUFFIX}")))
+    if stopped:
+        say(f"the disk was full: {counted(stopped, 'journal')} in {directory / 'events'} stopped before the end")
 
 
 def watched(environment: Mapping[str, str], directory: Path, sockets: str = "") -> dict[str, str]:
@@ -295,25 +307,41 @@ def sockets() -> str:
         return ""
 
 
-def _directory(out: Path | None, command: Sequence[str]) -> Path:
-    """The watch directory, made; BadInput when it cannot be, or holds another watch."""
+def _claimed(out: Path | None, command: Sequence[str]) -> tuple[Path, Claim]:
+    """The watch directory, made, and its lock. Raises BadInput when it cannot be made, or another watch has it."""
+    from probes.files import make_folder
+
+    directory = out or Path("runs") / f"watch-{dates.stamp()}-{os.getpid()}"
+    try:
+        make_folder(directory)
+        claim = Claim(directory)
+    except OSError as error:
+        raise _not_writable(directory, error) from error
+    try:
+        _begin(directory, command)
+    except OSError as error:
+        claim.release()
+        raise _not_writable(directory, error) from error
+    except BadInput:
+        claim.release()
+        raise
+    return directory.resolve(), claim
+
+
+def _begin(directory: Path, command: Sequence[str]) -> None:
     from harness.triage.collect import redact
     from probes.files import make_folder
     from probes.format import write_manifest
 
-    directory = out or Path("runs") / f"watch-{dates.stamp()}-{os.getpid()}"
     if any((directory / name).is_dir() and any((directory / name).iterdir()) for name in (BEATS, "events")):
         raise BadInput(f"{directory} holds another recording", fix=f"harness watch --out {directory}-2 -- …")
-    try:
-        manifest = {"command": redact.command(command), "started": dates.now()}
-        write_manifest(directory, {**manifest, "watch": True})
-        make_folder(directory / BEATS)
-    except OSError as error:
-        cause: Any = error.__cause__ or error
-        raise BadInput(
-            f"{directory} cannot be written: {cause.strerror or cause}", fix="another folder: --out DIR"
-        ) from error
-    return directory.resolve()
+    write_manifest(directory, {"command": redact.command(command), "started": dates.now(), "watch": True})
+    make_folder(directory / BEATS)
+
+
+def _not_writable(directory: Path, error: OSError) -> BadInput:
+    cause: Any = error.__cause__ or error
+    return BadInput(f"{directory} cannot be written: {cause.strerror or cause}", fix="another folder: --out DIR")
 
 
 def _remove(directory: Path | None, sockets: str | None) -> None:

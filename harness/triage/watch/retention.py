@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from harness import dates
 from harness.verdict_file import NAME as VERDICT
-from probes.files import make_folder, write_whole
+from probes.files import FOLDER_MODE, make_folder, write_whole
 
 if TYPE_CHECKING:
     from reports.model import Verdict
@@ -151,7 +151,7 @@ class Retention:
                 continue
             try:
                 make_folder(base)
-                folder.mkdir(mode=base.stat().st_mode & 0o755 | 0o700)
+                folder.mkdir(mode=FOLDER_MODE)
                 tried = folder / ".tried"
                 tried.write_bytes(bytes(TRIED_BYTES))
                 tried.unlink()

@@ -21,7 +21,7 @@ from harness.errors import HarnessError
 from harness.triage.watch.observe import Observer
 from harness.triage.watch.progress import Progress, Snapshot, Suspicion
 from harness.triage.watch.retention import Limits, Retention
-from probes.files import make_folder, mode_in
+from probes.files import FILE_MODE, make_folder
 from probes.heartbeat import WATCHDOG
 
 if TYPE_CHECKING:
@@ -229,8 +229,7 @@ class Watchdog:
         try:
             if self._fd < 0:
                 make_folder(self.directory)
-                mode = mode_in(self.directory)
-                self._fd = os.open(self.directory / WATCHDOG, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
+                self._fd = os.open(self.directory / WATCHDOG, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             os.pwrite(self._fd, json.dumps(beat).encode().ljust(BLOCK), 0)
             if not os.fstat(self._fd).st_nlink:
                 self._close()  # the next beat makes it anew

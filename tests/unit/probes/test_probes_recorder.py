@@ -267,6 +267,7 @@ def test_a_disk_that_is_full_at_the_end(tmp_path: Path, full_disk: Any) -> None:
     recorder.close()
     run = Run(tmp_path)
     assert run.incomplete == [f"events/{recorder.path.name}"] and next(run.events())["kind"] == "open"
+    assert [file for file, what in run.torn if "the disk was full" in what] == run.incomplete
 
 
 def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:

@@ -233,6 +233,8 @@ def test_a_run_that_is_over_says_how_it_ended():
         ({"error": "KeyError: 'reward'", "beat": word}, "rank 1 ended with KeyError: 'reward'"),
         ({"exit_code": 1, "beat": word}, "rank 1 ended with exit code 1"),
         ({"beat": dataclasses.replace(word, ended=False)}, "rank 1 was ended without a last word"),
+        ({"journal": Journal("j", 9, 300.0, full=True), "beat": dataclasses.replace(word, ended=False)},
+         "rank 1 stopped recording because the disk was full"),
         ({"journal": Journal("j", 9, 300.0, closed=True, closing_error="OSError: full"), "beat": word},
          "rank 1 ended with OSError: full"),
     ):  # fmt: skip

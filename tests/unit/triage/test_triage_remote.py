@@ -255,17 +255,42 @@ def test_a_watch_without_evidence_says_so(tmp_path: Path) -> None:
         assert "no evidence to give" in why_not(tmp_path / "out", url)
 
 
-def test_more_connections_than_served_at_one_time_are_turned_away() -> None:
-    with serving() as url:
+def test_half_sent_requests_without_a_token_lock_nobody_out(tmp_path: Path) -> None:
+    with serving() as url, ExitStack() as stack:
         where = urlsplit(url).hostname, urlsplit(url).port
-        held = [socket.create_connection(where, timeout=10) for _ in range(serve.MOST)]
-        for one in held:  # served, each with a thread of its own
-            one.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            assert one.recv(100).startswith(b"HTTP/1.1 404")
-        with socket.create_connection(where, timeout=10) as late:
-            assert late.recv(100) == b""
-        for one in held:
-            one.close()
+        for _ in range(23):
+            waiting = stack.enter_context(socket.create_connection(where, timeout=10))
+            waiting.sendall(b"GET /evidence HTTP/1.1\r\n")
+        assert gather.gather([url], TOKEN, tmp_path / "out").folders  # answered beside them
+
+
+def test_a_connection_without_a_proof_makes_room_for_a_new_one() -> None:
+    with serving() as url, ExitStack() as stack:
+        where = urlsplit(url).hostname, urlsplit(url).port
+        first, *_ = [stack.enter_context(socket.create_connection(where, timeout=10)) for _ in range(serve.PER_PEER)]
+        first.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert first.recv(100).startswith(b"HTTP/1.1 404")
+        late = stack.enter_context(socket.create_connection(where, timeout=10))
+        late.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert late.recv(100).startswith(b"HTTP/1.1 404")
+        assert first.recv(100) == b""
+
+
+def test_connections_with_a_proof_are_never_ended_for_others() -> None:
+    pairs = [socket.socketpair() for _ in range(serve.MOST + 2)]
+    connections = serve._Connections()
+    try:
+        for number, (request, _) in enumerate(pairs[: serve.MOST]):
+            assert connections.admit(request, f"10.0.0.{number}")
+            connections.prove(request)
+        assert not connections.admit(pairs[-2][0], "10.0.1.1")
+        connections.leave(pairs[0][0])
+        assert connections.admit(pairs[-2][0], "10.0.1.1")
+        assert connections.admit(pairs[-1][0], "10.0.1.2") and pairs[-2][1].recv(1) == b""
+    finally:
+        for pair in pairs:
+            for end in pair:
+                end.close()
 
 
 def zipped(members: dict[str, bytes], link: str = "") -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadInput
-from harness.triage.watch.command import SITE, _directory, _program, watched, with_environment
+from harness.triage.watch.command import SITE, _claimed, _program, watched, with_environment
 
 ENVIRONMENT = {"RLHF_HARNESS_WATCH": "/d", "RLHF_HARNESS_SOCKETS": "/s"}
 
@@ -74,9 +74,21 @@ def test_a_directory_is_no_command(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match="cannot be written"):
-        _directory(tmp_path / "file" / "out", ["x"])
-    out = _directory(tmp_path / "out", ["train", "--api-key", "secret"])
+        _claimed(tmp_path / "file" / "out", ["x"])
+    out, claim = _claimed(tmp_path / "out", ["train", "--api-key", "secret"])
+    claim.release()
     assert "secret" not in (out / "run.json").read_text()
     (out / "beats" / "1.json").touch()
     with pytest.raises(BadInput, match="another recording"):
-        _directory(tmp_path / "out", ["x"])
+        _claimed(tmp_path / "out", ["x"])
+    assert not (out / "watch.lock").exists()
+
+
+def test_a_directory_that_another_watch_writes_is_refused(tmp_path: Path) -> None:
+    out, claim = _claimed(tmp_path / "out", ["first"])
+    before = (out / "run.json").read_bytes()
+    with pytest.raises(BadInput, match=f"pid {os.getpid()} on host") as refused:
+        _claimed(tmp_path / "out", ["second"])
+    assert refused.value.fix and (out / "run.json").read_bytes() == before
+    claim.release()
+    _claimed(tmp_path / "out", ["second"])[1].release()
