@@ -275,6 +275,10 @@ class Run:
     def _compare_with_close(self) -> None:
         """Compare what the `close` events say was written with what is there."""
         frames = {log.name: Counter(extent.kind for extent in log.extents) for log in self._logs}
+        present = {journal.path.name for journal in self._journals}
+        for log in self._logs:
+            if f"{log.path.stem}.jsonl" not in present:
+                self.torn.append((f"{EVENTS}/{log.path.stem}.jsonl", "the file is missing; its tokens file is there"))
         for journal in self._journals:
             self._check_run(journal)
             if journal.closing is None:
@@ -291,6 +295,11 @@ class Run:
                 self.torn.append((journal.name, f"`frames` of its close event is not a number: {wrote!r}"))
             elif wrote > there:
                 self.torn.append((log, f"{wrote - there} of the {wrote} frames that were written are missing"))
+            self.torn += [
+                (f"{EVENTS}/{name}", f"the file is missing; {journal.path.name} was recorded beside it")
+                for name in names(journal.closing.get("beside"))
+                if name not in present
+            ]
             events = {kind: len(places) for kind, places in journal.kinds.items() if kind != "close"}
             self._compare_kinds(journal.name, "events", journal.closing.get("events"), events)
             self._compare_kinds(log, "frames", journal.closing.get("frame_kinds"), frames.get(log, {}))

@@ -28,6 +28,8 @@ from probes.identity import started
 from probes.journal import Journal
 from probes.spans import Span, said
 
+MOST_BESIDE = 64  # names in a close event; a job of thousands of processes would write thousands in each
+
 __all__ = ["OFF", "Recorder", "RecordingError", "live", "start"]
 
 
@@ -179,6 +181,7 @@ class Recorder:
             "frames": log.records if log else 0,
             "frame_kinds": log.kinds if log else {},
             "events": self._journal.kinds,
+            "beside": _beside(self.path),
             "self_ns": self.self_ns,
             **({"lost": lost} if lost else {}),
         }
@@ -200,6 +203,19 @@ class Recorder:
         except RecordingError:
             if error is None:
                 raise  # otherwise the exception under way says more than the full disk does
+
+
+def _beside(journal: Path) -> list[str]:
+    """The events files that follow this one by name, from the last on to the first.
+
+    A reader misses one of them that is gone.
+    """
+    try:
+        names = sorted(name for name in os.listdir(journal.parent) if name.endswith(".jsonl"))
+    except OSError:  # the folder was removed: there is nothing to miss
+        return []
+    place = names.index(journal.name) if journal.name in names else 0
+    return [*names[place + 1 :], *names[:place]][:MOST_BESIDE]
 
 
 def start(

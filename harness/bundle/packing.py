@@ -67,7 +67,7 @@ def _staged(held: Contents, staging: Path, hash_prompts: bool) -> Manifest:
     notes, runs = [], _Hashes(held) if hash_prompts else None
     for own_name, source in held.files.items():
         run = runs.of(own_name) if runs is not None else None
-        name = redaction.text(own_name, 0).replace(redaction.WITHHELD, "withheld")
+        name = redaction.text(own_name, 0)
         try:
             redacted.copy(
                 name,

@@ -15,6 +15,7 @@ from scenarios.engines import registry
 from scenarios.engines.spec import EngineSpec
 from scenarios.lifted import FOLDER, lifted, steps
 from scenarios.plants import NOTHING, Plants
+from scenarios.records import promised
 from scenarios.settings import Scenario
 
 
@@ -83,6 +84,7 @@ class Side:
             **({"warm": warm} if warm is not None else {}),
             **({"placement": placement} if placement else {}),
             "mapping": self.parameter_map,
+            "records": promised(scenario, part=self.replay is not None or self.lifted is not None),
             "planted": {"name": self.plants.name, "summary": self.plants.summary} if self.plants.name else {},
             "started": dates.now(),
         }

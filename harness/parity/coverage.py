@@ -10,6 +10,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.native_result import NOT_RUN
 from probes.format import names
+from probes.kinds import EVENT_KINDS, MANIFEST_KEYS
 from reports.model import Finding
 
 
@@ -64,7 +65,24 @@ def limits(e: Evidence) -> list[str]:
         found += [f"{side.name}: {one}" for one in lines if not (again and one.startswith("floor:"))]
         if not side.recording.count("data"):
             found.append(f"the {side.name} recorded no digests of its data")
+        found += _unread(side)
     return found
+
+
+def _unread(side: Side) -> list[str]:
+    """What nobody reads in a recording, and where damage may go unseen."""
+    recording = side.recording
+    version = recording.manifest["format_version"]
+    kinds = sorted(recording.kinds - EVENT_KINDS)
+    keys = sorted(recording.manifest.keys() - MANIFEST_KEYS)
+    sentences = []
+    if kinds:
+        sentences.append(f"the {side.name} recorded events of kinds that are not read: {', '.join(kinds)}")
+    if keys:
+        sentences.append(f"the {side.name}'s run.json has keys that are not read: {', '.join(keys)}")
+    if recording.unchecked:
+        sentences.append(f"the {side.name}'s recording has format {version}, without checksums: damage may go unseen")
+    return sentences
 
 
 def _between(e: Evidence) -> list[str]:

@@ -53,6 +53,11 @@ class Recording(Run):
         return found if isinstance(found, dict) else {}
 
     @property
+    def kinds(self) -> set[str]:
+        """The kinds of all events of the recording."""
+        return {kind for journal in self._journals for kind in journal.kinds}
+
+    @property
     def promised_steps(self) -> int:
         """How many steps the scenario has; 0 where run.json names no number of steps."""
         steps = self.scenario.get("steps")

@@ -141,7 +141,7 @@ class _Streams:
         count[0] += len(events)
         self.events += len(events)
         for frame in log.frames:
-            self._file(f"tokens/{stem}.bin").write(recordings._encoded(frame, log))
+            self._file(f"tokens/{stem}.bin").write(recordings.encoded(frame, log))
 
     def _file(self, name: str) -> Any:
         if name not in self._files:

@@ -21,7 +21,7 @@ import numpy as np
 
 from harness.parity import judge
 from probes import weights
-from probes.format import Flat, Ragged, encode_frame, encode_lines, write_manifest
+from probes.format import Flat, Ragged, encode_frame, encode_lines, run_id, write_manifest
 from reports.model import Cause, Check, Verdict
 from scenarios.lifted import FOLDER, lifted, steps
 from scenarios.settings import PPO, Model, Native, Rollout, Sampling, Scenario
@@ -137,6 +137,8 @@ class Recording:
         if self.made:
             _tell_again(self)
         write_manifest(path, self.manifest)
+        run = run_id(path)
+        journals = sorted(f"{log.role}-{log.rank}-{log.pid}.jsonl" for log in self.logs.values())
         if self.stage is not None:
             self.stage.write(path / FOLDER)
         for folder in ("events", "tokens"):
@@ -144,18 +146,24 @@ class Recording:
         for log in self.logs.values():
             stem = f"{log.role}-{log.rank}-{log.pid}"
             with open(path / "events" / f"{stem}.jsonl", "wb") as stream:
-                events = list(log.events)
+                events = [(kind, {**fields, "run": run} if kind == "open" else fields) for kind, fields in log.events]
                 if log.closed:
-                    events.append(("close", {"ok": True, "reason": "", "frames": len(log.frames)}))
+                    counts = {
+                        "frames": len(log.frames),
+                        "frame_kinds": Counter(frame.kind for frame in log.frames),
+                        "events": Counter(kind for kind, _ in log.events),
+                        "beside": [name for name in journals if name != f"{stem}.jsonl"],
+                    }
+                    events.append(("close", {"ok": True, "reason": "", **counts}))
                 stream.write(encode_lines((1000 * seq, kind, fields) for seq, (kind, fields) in enumerate(events)))
             if log.frames:
                 with open(path / "tokens" / f"{stem}.bin", "wb") as stream:
-                    for frame in log.frames:
-                        stream.write(_encoded(frame, log))
+                    for number, frame in enumerate(log.frames):
+                        stream.write(encoded(frame, log, number, run))
         return path
 
 
-def _encoded(frame: FrameRecord, log: Log) -> bytes:
+def encoded(frame: FrameRecord, log: Log, number: int | None = None, run: str = "") -> bytes:
     arrays: dict[str, Flat | Ragged] = {}
     for name, value in frame.arrays.items():
         dtype = TYPES.get(name, "f4")
@@ -163,7 +171,7 @@ def _encoded(frame: FrameRecord, log: Log) -> bytes:
             arrays[name] = Ragged.joined(np.ascontiguousarray(value.values, f"<{dtype}"), value.offsets, dtype)
         else:
             arrays[name] = Flat.of(np.ascontiguousarray(value, f"<{dtype}"), dtype)
-    return encode_frame(frame.kind, frame.step, log.role, log.rank, frame.fields, arrays)
+    return encode_frame(frame.kind, frame.step, log.role, log.rank, frame.fields, arrays, seq=number, run=run)
 
 
 def text(ids: Any) -> str:

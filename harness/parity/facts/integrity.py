@@ -10,7 +10,7 @@ from typing import Any
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.ranks import world_size
 from harness.recordings.store import Recording
-from probes.format import mapping, number
+from probes.format import mapping, names, number
 from scenarios.settings import Sampling
 
 
@@ -46,6 +46,11 @@ def damage(recording: Recording, name: str) -> list[str]:
         *_unreadable(recording, name),
         *(f"the {name}'s recording is torn: {file}: {what}" for file, what in recording.torn),
         *(f"the {name}'s recording was cut short: {file} has no close event" for file in recording.incomplete),
+        *(
+            f"the {name}'s recording has no events of kind {kind!r}, which its run.json promises"
+            for kind in names(recording.manifest.get("records"))
+            if not recording.count(kind)
+        ),
         *(
             f"the {name}'s {event.get('role')} ended badly: {event.get('reason') or 'no reason given'}"
             for event in recording.all("close")

@@ -35,10 +35,12 @@ def note(e: Evidence, side: Side, rollout: Table) -> None:
     wrong = wrong[np.argsort(rollout.sample[wrong])]
     prompts = side.native_prompts if native else side.prompts
     known = tokenizer(e)
-    others = {sent.row(row).tobytes() for row in every.tolist()} if len(every) <= MOST else set()
+    # Prompts are exchanged only among samples that all have another one: the samples of a group share a prompt, so one
+    # that was changed and came back right is like those of its siblings.
+    exchanged = {sent.row(row).tobytes() for row in wrong[:MOST]}
     for row in wrong[:MOST]:
         kind = how(sent.row(row), seen.row(row), known)
-        if kind == "other ids" and seen.row(row).tobytes() in others:
+        if kind == "other ids" and seen.row(row).tobytes() in exchanged:
             kind = PERMUTED
         prompts.kinds.setdefault(kind, []).append((rollout.step, int(rollout.sample[row])))
         prompts.lengths.setdefault(kind, []).append(len(seen.row(row)))
