@@ -92,7 +92,8 @@ def test_a_second_recording_under_the_same_name_has_a_file_of_its_own(tmp_path: 
     start(tmp_path, role="actor").close()
     names = sorted(file.stem for file in (tmp_path / "events").iterdir())
     assert names == [f"actor-0-{os.getpid()}-2", f"actor-0-{os.getpid()}-3"]
-    assert Run(tmp_path).complete
+    run = Run(tmp_path)
+    assert run.incomplete == [] and {file for file, _ in run.torn} == {f"events/actor-0-{os.getpid()}.jsonl"}
 
 
 def test_after_close_nothing_is_recorded(tmp_path: Path) -> None:
