@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import BadInput
+from harness.errors import BadInput, closest
 from harness.frameworks.installed import Installation, ask
 from harness.frameworks.spec import Framework, frameworks, names, refused
 from probes.adapters import DIGESTS, VARIABLE, Adapter
@@ -54,8 +54,13 @@ class Job:
 
 def detect(command: Sequence[str], framework: str = AUTO, environ: Mapping[str, str] = os.environ) -> Job:
     """The job that a command starts. Raises BadInput for a command of no framework, or of several."""
+    return _job(of(command, framework), command, environ)
+
+
+def of(command: Sequence[str], framework: str = AUTO) -> Framework:
+    """The framework of a command. Raises BadInput for a command of no framework, or of several."""
     if framework != AUTO:
-        return _job(known(framework), command, environ)
+        return known(framework)
     candidates = recognised(command)
     if not candidates:
         raise BadInput(
@@ -67,15 +72,14 @@ def detect(command: Sequence[str], framework: str = AUTO, environ: Mapping[str, 
             f"this command could start {names(candidates, ' and ')}: more than one adapter matches it",
             fix=f"--framework {candidates[0].name} -- …",
         )
-    return _job(candidates[0], command, environ)
+    return candidates[0]
 
 
 def known(name: str) -> Framework:
     """The framework of that name. Raises BadInput where there is none."""
     if name not in frameworks():
-        raise BadInput(
-            _with_refused(f"there is no adapter for {name!r} (there are: {names()})", name), fix="harness adapters list"
-        )
+        there = f"there is no adapter for {name!r} (there are: {names()}){closest(name, frameworks())}"
+        raise BadInput(_with_refused(there, name), fix="harness adapters list")
     return frameworks()[name]
 
 
