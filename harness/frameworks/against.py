@@ -159,7 +159,7 @@ def _settings(one: Told, two: Told) -> Iterator[Outcome]:
 
 def _why_unknown(one: Told, two: Told, name: str) -> str | None:
     """Why a setting cannot be compared; empty where it can; None where both are one word of the same shell."""
-    whys = [side.settings.unknown.get(name, "") for side in (one, two)]
+    whys = [side.settings.why_unknown(name) for side in (one, two)]
     if all(whys) and whys[0] == whys[1]:
         return None
     return next(filter(None, whys), "")

@@ -30,7 +30,7 @@ CONCEPTS: Mapping[str, Concept] = {
     "samples a prompt": Concept("error", "groups of another size: other baselines and advantages"),
     "samples an update": Concept("error", "an update averages over another number of samples, and a step has others"),
     "samples a micro-batch": Concept("warning", "gradients are added up in other parts: they round otherwise"),
-    "samples a scoring batch": Concept("warning", "log-probabilities are computed in other batches and round otherwise"),
+    "samples a scoring batch": Concept("warning", "log-probabilities come from other batches and round otherwise"),
     "passes over a step": Concept("error", "another number of updates on the same samples"),
     "steps or epochs": Concept("error", "one of the runs is longer"),
     "prompt length": Concept("error", "prompts are cut, or left out, at another length"),
