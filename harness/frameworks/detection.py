@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import BadInput, closest
+from harness.frameworks.argv import taken_apart
 from harness.frameworks.installed import Installation, ask
 from harness.frameworks.spec import Framework, frameworks, names, refused
 from probes.adapters import DIGESTS, VARIABLE, Adapter
@@ -115,6 +117,22 @@ def _job(framework: Framework, command: Sequence[str], environ: Mapping[str, str
     python = interpreter(command, environ)
     installed = ask(python, framework.adapter, environ, beside=framework.beside) if python else None
     return Job(framework, python, installed, tuple(_warnings(framework.adapter, python, installed, command)))
+
+
+def refuse_absent(job: Job, command: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
+    """Refuse a module that the interpreter of the command has not. Raises BadInput. A script, or a command with a path
+    of its own, may bring it: only the job tells."""
+    start = taken_apart(command, job.framework.starts, environ)
+    package = start.entry.partition(".")[0]
+    own_path = start.variables.get("PYTHONPATH") != environ.get("PYTHONPATH")
+    if job.installed is None or job.installed.version or start.before[-1:] != ("-m",) or own_path:
+        return
+    if package not in job.installed.places:
+        wanted = job.framework.adapter.distribution
+        raise BadInput(
+            f"No module named {package!r}: {job.python}, with which the command starts {start.entry}, has no {wanted}",
+            fix=f"{shlex.quote(job.python)} -m pip install {wanted}   # or name the job's own Python in the command",
+        )
 
 
 def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:

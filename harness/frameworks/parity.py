@@ -21,7 +21,7 @@ from typing import Literal
 from harness import envs
 from harness.errors import BadInput
 from harness.frameworks.configured import of_recording
-from harness.frameworks.detection import AUTO, Job, detect, interpreter
+from harness.frameworks.detection import AUTO, Job, detect, interpreter, refuse_absent
 from harness.frameworks.examine import SETTINGS, look
 from harness.frameworks.installed import ask
 from harness.frameworks.record import record
@@ -71,6 +71,7 @@ def plan(
         raise BadInput("there is no command to run twice", fix="harness parity A B --framework verl -- COMMAND")
     placed = [word.replace(PYTHON, interpreter(command, environ) or PYTHON) for word in command]
     job = detect(placed, framework, environ)
+    refuse_absent(job, placed, environ)
     its = job.framework
     refuse(its, seed=seed, coupled=coupled)
     sides = []
@@ -165,7 +166,8 @@ def run_framework_parity(
         figures[f"{place.name}_s"] = round(time.monotonic() - began, 1)
         _named(place, side)
         if result.exit_code:
-            return f"the job on {side.backend} ended with exit code {result.exit_code}"
+            said = f": {result.last_words}" if result.last_words else ""
+            return f"the job on {side.backend} ended with exit code {result.exit_code}{said}"
         why = _another_engine(place, side) or unsteered(place, its, seed=seed, coupled=coupled)
         return f"on {side.backend} {why}" if why else ""
 
