@@ -71,7 +71,6 @@ def plan(
         raise BadInput("there is no command to run twice", fix="harness parity A B --framework verl -- COMMAND")
     placed = [word.replace(PYTHON, interpreter(command, environ) or PYTHON) for word in command]
     job = detect(placed, framework, environ)
-    refuse_absent(job, placed, environ)
     its = job.framework
     refuse(its, seed=seed, coupled=coupled)
     sides = []
@@ -86,6 +85,8 @@ def plan(
                 f"{python} of {backend} has no {its.adapter.distribution}",
                 fix=f"{python} -m pip install {its.adapter.distribution}",
             )
+        if not python:
+            refuse_absent(job, placed, environ)
         words, variables = steered(its, words, variables, seed=seed, coupled=coupled)
         version = own.version if own else ""
         sides.append(Side(side, backend, wanted.engine, tuple(words), variables, python, version))

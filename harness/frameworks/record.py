@@ -12,7 +12,7 @@ from harness.errors import BadInput
 from harness.frameworks.configured import Configured
 from harness.frameworks.detection import AUTO, Job, detect, refuse_absent
 from harness.frameworks.recording import Hooks, finish, lines
-from harness.frameworks.steering import steered
+from harness.frameworks.steering import refuse, steered
 from harness.triage.watch.command import OnStall, WatchResult, watch, words_of
 from probes.format import FormatError, RecordingError
 
@@ -44,6 +44,7 @@ def record(
     if not command:
         raise BadInput("there is no command to record", fix="harness record -- python train.py")
     job = detect(command, framework, environment)
+    refuse(job.framework, seed=seed, coupled=None)
     refuse_absent(job, command, environment)
     command, environment = steered(job.framework, command, environment, seed=seed)
     for warning in job.warnings:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.triage.collect import stacks
 from harness.triage.watch.hearing import KEPT, PROGRAM, Hearing
+from harness.triage.watch.watchdog import Watchdog
 
 pytestmark = pytest.mark.slow  # each starts two or three processes
 LAST = "RuntimeError: the bucket is empty"
@@ -115,3 +117,13 @@ def test_a_closed_standard_error_is_nothing_to_hear() -> None:
     os.close(reader), os.close(writer)
     with Hearing(writer) as hearing:
         assert hearing.descriptor is None and hearing.words(1) == ""
+
+
+def test_a_missing_py_spy_is_told_when_a_watch_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    Watchdog(tmp_path, (os.getpid(),), 60.0, say=told.append).close()
+    assert not told
+    monkeypatch.setattr(stacks, "program", lambda: None)
+    Watchdog(tmp_path, (os.getpid(),), 60.0, say=told.append).close()
+    (line,) = told
+    assert "py-spy is missing" in line and "pip install" in line and "py-spy>=" in line
