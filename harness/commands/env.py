@@ -118,13 +118,15 @@ def arguments(
     format: TextOrJson = "text",
 ) -> None:
     """List the arguments that the engine of an environment takes: to start it, and to draw samples."""
+    import dataclasses
+
     from harness import envs
     from harness.commands.showing import say
     from harness.envs.accepted import accepted
 
     takes = accepted(envs.get(name), ask=True, say=say)
     if format == "json":
-        show_json({"engine": list(takes.engine), "sampling": list(takes.sampling)})
+        show_json(dataclasses.asdict(takes))
         return
     for title, names in (("to start", takes.engine), ("to sample", takes.sampling)):
         print(f"{title}: {', '.join(names) or 'not known'}")

@@ -144,14 +144,14 @@ def test_a_trap_that_cannot_be_told_refuses_nothing_and_is_said(tmp_path: Path, 
 def test_a_job_that_fails_is_inconclusive_and_its_other_half_is_not_run(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    command = [sys.executable, "-c", "print('its loss'); raise SystemExit('RuntimeError: no room')", "verl.trainer.main_ppo"]
+    command = [sys.executable, "-c", "print('its loss'); raise SystemExit('OSError: full')", "verl.trainer.main_ppo"]
     fits = ["trainer.n_gpus_per_node=2", "data.train_batch_size=256", "actor_rollout_ref.rollout.n=2"]
     said: list[str] = []
     verdict = parity.run_framework_parity(
         "vllm", "sglang", [*command, *fits], parity.JobOptions(framework="verl", out=tmp_path / "pair"), said.append
     )
     assert (verdict.verdict, verdict.exit_code) == ("INCONCLUSIVE", 3)
-    assert "the job on vllm ended with exit code 1: RuntimeError: no room" in verdict.reason
+    assert "the job on vllm ended with exit code 1: OSError: full" in verdict.reason
     assert (tmp_path / "pair" / "verdict.json").exists()
     assert not (tmp_path / "pair" / "candidate").exists()
     assert any("verl gives SGLang no seed" in line for line in said)
