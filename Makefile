@@ -1,7 +1,8 @@
 # Two commands on a fresh machine: `make parity` runs the harness on the real engines, `make test` runs the tests.
 
-PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
+FOUND := $(shell for p in python3 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
+PYTHON ?= $(FOUND)
 VENV := .venv
 READY := $(VENV)/.ready
 HARNESS := $(VENV)/bin/harness
@@ -9,7 +10,7 @@ HARNESS := $(VENV)/bin/harness
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help parity test gpu docs test-frameworks faults unit lint install engines frameworks clean
+.PHONY: help parity test gpu docs test-frameworks faults unit lint install engines frameworks python clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -58,11 +59,17 @@ STACKS_openrlhf := openrlhf openrlhf-before
 frameworks: $(READY) ## the environments of those jobs, with pinned versions
 	@$(VENV)/bin/python tests/frameworks/environments.py $(STACKS_$(ONLY))
 
-$(READY): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed: make PYTHON=/path/to/python3.12 ..." >&2; exit 2; }
+# A Python that was named is looked at always, also where .venv is ready.
+$(READY): pyproject.toml constraints.txt | $(if $(filter command environment,$(origin PYTHON)),python)
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed; fix: make install PYTHON=/path/to/python3.12" >&2; exit 2; }
 	@# -m imports from the current folder, which is this checkout: the code that is to run. Nothing is installed yet.
 	@$(PYTHON) -m harness.envs.bootstrap $(VENV)
 	@touch $(READY)
+
+python: # refuse one that the project cannot run in, in a sentence
+	@version=$$($(PYTHON) -c 'import sys; print("Python %d.%d" % sys.version_info[:2])' 2>/dev/null) || version="no Python that runs"; \
+	case "$$version" in "Python 3.11"|"Python 3.12") ;; \
+	*) echo "PYTHON=$(PYTHON) is $$version, and Python 3.11 or 3.12 is needed; fix: make install PYTHON=$(or $(FOUND),/path/to/python3.12)" >&2; exit 2;; esac
 
 clean: ## remove .venv, caches and recorded runs (engine environments stay: harness env remove NAME)
 	@rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -50,6 +50,16 @@ def install_command(extra: str) -> str:
     return shlex.join([*_installer(), *_source(extra)])
 
 
+def repair_command(package: str) -> str:
+    """The command that installs again what this distribution requires, in the version that it asks for."""
+    try:
+        wanted = importlib.metadata.requires(NAME) or []
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
+        wanted = []
+    named = (one for one in wanted if re.match(rf"{re.escape(package)}\b(?!-)", one) and ";" not in one)
+    return shlex.join([*_installer(), next(named, package)])
+
+
 def upgrade_command() -> str:
     """The command that brings this installation to the newest version."""
     prefix = Path(sys.prefix)

@@ -20,6 +20,7 @@ from reports.doctor_model import Report
 from reports.model import Verdict
 from reports.nightly_model import CellDifference, Course, Night, NightRow
 from reports.run_model import RecordedRun
+from scenarios.engines.accepted import Accepted
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -85,6 +86,7 @@ def schemas() -> tuple[Schema, ...]:
         Schema("kept-engines", list[Listed], ("ps",)),
         Schema("environments", list[Environment], ("env list",)),
         Schema("environment-checks", list[CheckedEnvironment], ("env check",)),
+        Schema("engine-arguments", Accepted, ("env arguments",)),
         Schema("adapters", list[Checked], ("adapters check",), (("ok", "boolean"),)),
         Schema("faults", list[Fault], ("faults list",)),
         Schema("fault-suite", Suite, ("faults run",)),

@@ -60,6 +60,7 @@ class Report:
     seconds: Number
     strict: bool = False
     reproduce: str = ""
+    compared: bool = False  # two commands, with each other
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -69,18 +70,32 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """READY, MAY FAIL or WILL FAIL: the worst that was found."""
+        """READY, MAY FAIL or WILL FAIL, of two commands SAME, MAY DIFFER or DIFFERENT: the worst that was found."""
         worst = next((name for name in SEVERITIES if any(item.severity == name for item in self.hazards)), "info")
+        if self.compared:
+            return {"error": "DIFFERENT", "warning": "MAY DIFFER"}.get(worst, "SAME")
         return {"error": "WILL FAIL", "warning": "MAY FAIL"}.get(worst, "READY")
 
     @property
     def reason(self) -> str:
         """One sentence for the last line."""
+        if self.compared:
+            return self._differences()
         counts = [f"{found} {name}{'s' if found != 1 and name != 'info' else ''}" for name in SEVERITIES
                   if (found := sum(item.severity == name for item in self.hazards))]  # fmt: skip
         told = ", ".join(counts) or "nothing found that will break a run"
         made = {item.check for item in self.hazards} | {item.check for item in self.passed}
         return f"{told}; {len(made)} checks made, {len({item.check for item in self.unchecked})} not checked"
+
+    def _differences(self) -> str:
+        makes, may, nothing = (sum(item.severity == name for item in self.hazards) for name in SEVERITIES)
+        told = [
+            f"{makes} setting{'s make' if makes > 1 else ' makes'} them other runs" if makes else "",
+            f"{may} may" if may else "",
+            f"{nothing} {'change' if nothing > 1 else 'changes'} nothing" if nothing else "",
+            f"{len(self.unchecked)} not compared" if self.unchecked else "",
+        ]
+        return ", ".join(filter(None, told)) or "no setting differs"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, scrubbed of secrets, with the exit code and the reason that follow from them."""

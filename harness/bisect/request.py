@@ -121,13 +121,51 @@ class Request:
             if other:
                 beside = " with --run" if self.run and over == "commits" else ""
                 raise BadInput(f"{name} does not apply to a bisection over {over}{beside}")
+        if self.framework:
+            self._check_job()
         if not self.run:
             alone = over == "settings" and not self.against
-            check_options(self.options, "run" if alone else "parity", own_scenario=over == "settings")
+            given = check_options(self.options, "run" if alone else "parity", own_scenario=over == "settings")
+            if over != "settings":
+                self._check_comparison(given)
+
+    def _check_job(self) -> None:
+        """Refuse commands of no framework, and an engine that it does not generate with. Raises BadInput."""
+        from harness.bisect.jobs import Command
+        from harness.frameworks.detection import of
+        from harness.frameworks.parity import check_pair
+
+        for text in (self.good, self.bad):
+            command = Command.read(text)
+            framework = of([word for part in command.parts.values() for word in part], self.framework)
+            for backend in (self.what, self.against):
+                check_pair(framework, backend)
+
+    def _check_comparison(self, given: dict[str, Any]) -> None:
+        """Refuse what every comparison of releases or commits would refuse. Raises BadInput."""
+        from harness.config import overrides
+        from harness.parity.runs.options import ParityOptions
+        from harness.parity.runs.run import check_parity
+
+        engine = self.what.partition("@")[0]
+        options = ParityOptions(
+            scenario=given["scenario"],
+            mode=given["mode"],
+            seed=given["seed"],
+            steps=given["steps"],
+            rollout_only=given["rollout_only"],
+            overrides=overrides(given["set"], given["model"], given["prompts"]),
+            candidate_overrides=given["candidate_set"],
+            mapping=given["mapping"] or None,
+            baseline_mapping=given["baseline_mapping"] or None,
+            fault=given["fault"] or None,
+        )
+        check_parity(self.against, engine, options)
 
 
-def check_options(options: Sequence[str], command: str, *, own_scenario: bool) -> None:
-    """Refuse options that `harness COMMAND` would refuse, and those that are set for each comparison."""
+def check_options(options: Sequence[str], command: str, *, own_scenario: bool) -> dict[str, Any]:
+    """Refuse options that `harness COMMAND` would refuse, and those that are set for each comparison. Returns the
+    values of all options by their names there."""
     from harness.cli import parsed
 
     try:
@@ -138,6 +176,7 @@ def check_options(options: Sequence[str], command: str, *, own_scenario: bool) -
     ours = {"out", "format", "command", "backend", "framework", "resume", *(["scenario"] if own_scenario else [])}
     if taken := sorted(given & ours - ({"scenario"} if command == "run" else set())):
         raise BadInput(f"behind --: {taken[0]} is set for each comparison, and cannot be given")
+    return dict(context.params)
 
 
 def _check_cause(name: str) -> None:

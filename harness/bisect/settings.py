@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from harness import config, envs
+from harness import config
 from harness.bisect import minimal
 from harness.bisect.judging import Judged
 from harness.bisect.search import Search
 from harness.bundle.opening import resolve
 from harness.errors import BadInput
+from harness.parity.runs.preflight import check_environment, preflight
 from probes.format import SIDES, FormatError, Run
 from probes.redaction import WITHHELD
 from reports.bisect_model import Bisection, Call
@@ -140,8 +141,10 @@ def bisect(search: Search) -> Bisection:
     good, bad = End.read(request.good), End.read(request.bad)
     recorded = not request.what and not request.against and good.recorded and bad.recorded
     backend = good.backend if recorded else request.what or good.backend or "hf"
-    for one in filter(None, (backend, request.against)):
-        envs.parse(one)
+    for end in (good, bad):
+        for one in filter(None, (backend, request.against)):
+            preflight(end.scenario, one)
+            check_environment(one, end.scenario)
     different, search.notes = differences(good, bad, backends=recorded)
     if not different:
         raise BadInput(f"{request.good} and {request.bad} do not differ in anything that can be tried")

@@ -47,13 +47,24 @@ def doctor(
         bool, typer.Option("--imports/--no-imports", help="try to import torch and other compiled packages")
     ] = True,
     engines: Annotated[bool, typer.Option("--engines", help="also try to import the engines, 10 to 40 s each")] = False,
+    against: Annotated[
+        str,
+        typer.Option(
+            help="compare the job with this one, a command in quotes, and look at nothing else: every setting that is "
+            "another one, or means another thing there",
+            show_default=False,
+        ),
+    ] = "",
     strict: Annotated[bool, typer.Option("--strict", help="exit with 1 for a warning too")] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="also print each check that passed, with what was measured")
     ] = False,
     format: Annotated[str, format_option("doctor")] = "text",
 ) -> None:
-    """Find what will break an RLHF run on this machine or cluster. Exits with 1 if anything will, else with 0."""
+    """Find what will break an RLHF run on this machine or cluster. Exits with 1 if anything will, else with 0.
+
+    With --against two jobs are compared before either runs: exits with 1 if a setting makes them other runs.
+    """
     import sys
 
     from harness.envs.progress import console
@@ -65,6 +76,13 @@ def doctor(
     if framework != detection.AUTO and detection.known(framework) and not command:
         raise BadInput("--framework is about a command", fix=f"harness doctor --framework {framework} -- COMMAND")
     stall_s = seconds(stall)
+    if against:
+        from harness.doctor.examine import compared
+
+        if not command:
+            raise BadInput("--against compares with a command", fix="harness doctor --against 'COMMAND B' -- COMMAND A")
+        report = compared(command, against, framework=framework, strict=strict, reproduce=_command(sys.argv))
+        show(report, format, verbose=verbose)
     from harness.doctor.examine import examine
 
     with console("doctor") as view:

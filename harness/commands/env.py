@@ -113,6 +113,26 @@ def path(name: Annotated[str, typer.Argument(help="the name of the environment",
 
 
 @app.command()
+def arguments(
+    name: Annotated[str, typer.Argument(help="the name of the environment", show_default=False)],
+    format: TextOrJson = "text",
+) -> None:
+    """List the arguments that the engine of an environment takes: to start it, and to draw samples."""
+    import dataclasses
+
+    from harness import envs
+    from harness.commands.showing import say
+    from harness.envs.accepted import accepted
+
+    takes = accepted(envs.get(name), ask=True, say=say)
+    if format == "json":
+        show_json(dataclasses.asdict(takes))
+        return
+    for title, names in (("to start", takes.engine), ("to sample", takes.sampling)):
+        print(f"{title}: {', '.join(names) or 'not known'}")
+
+
+@app.command()
 def remove(name: Annotated[str, typer.Argument(help="the name of the environment", show_default=False)]) -> None:
     """Remove an environment that the harness made, or forget a registered one (its interpreter stays untouched)."""
     from harness import envs

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness.planted.differences.files import Fault
     from harness.planted.hangs.outcome import Outcome as HangOutcome
     from reports.progress import ProgressEvent
+    from scenarios.settings import Scenario
 
 app = typer.Typer(no_args_is_help=True, help="Planted faults: list them, run them, see what is found.")
 
@@ -129,7 +130,6 @@ def _parity(
     """The planted faults of parity; leaves with 0 when the score passes."""
     import tempfile
 
-    from harness import config
     from harness.planted.differences import files, tables
     from harness.planted.differences.outcome import Outcome, score
     from harness.planted.differences.run import outcomes
@@ -137,7 +137,7 @@ def _parity(
     faults = files.chosen(files.faults(source), names)
     _refuse_impossible(faults, backends)
     rows: list[Outcome] = []
-    scenario = config.changed(config.load("ppo-tiny", steps=5), [f"model.dtype={dtype}"])
+    scenario = _scenario(dtype)
     planted = {fault.name: fault.at(dtype) for fault in faults}
     hidden = [name for name, fault in planted.items() if fault is None]
     faults = [fault for fault in planted.values() if fault is not None]
@@ -158,17 +158,30 @@ def _parity(
 
 
 def refuse_unknown(
-    suite: Suite, names: Sequence[str], backends: tuple[str, str], engines: bool, conditions: bool
+    suite: Suite, names: Sequence[str], backends: tuple[str, str], engines: bool, conditions: bool, dtype: str = ""
 ) -> None:
-    """Raises BadInput for what `harness faults run` would refuse: a fault that is not there, or not with this pair."""
+    """Raises BadInput for what `harness faults run` would refuse: a fault that is not there, or not with this pair, and
+    an engine that cannot start."""
     if suite == "hang":
         from harness.planted.hangs import files as hang_files
 
         hang_files.chosen(hang_files.hangs(), names, engines=engines, conditions=conditions)
         return
+    from harness.parity.runs.preflight import check_environment, preflight
     from harness.planted.differences import files
 
     _refuse_impossible(files.chosen(files.faults(), names), backends)
+    for backend in backends:
+        preflight(_scenario(dtype), backend)
+        check_environment(backend, _scenario(dtype))
+
+
+def _scenario(dtype: str) -> Scenario:
+    """That of the parity suite."""
+    from harness import config
+
+    changes = [f"model.dtype={dtype}"] if dtype else []
+    return config.changed(config.load("ppo-tiny", steps=5), changes)
 
 
 def _refuse_impossible(faults: Sequence[Fault], backends: tuple[str, str]) -> None:

@@ -45,6 +45,9 @@ def triage(
     ] = False,
 ) -> None:
     """Say who is stuck in a job that stands still, who only waits, and why; or that the evidence is not enough."""
+    import os
+
+    from harness.triage.collect.stacks import missing
     from harness.triage.run import triage as run
 
     if end:
@@ -52,6 +55,9 @@ def triage(
 
         gather.check(end)
         secret = token.read(token_file)
+    live = not any(os.path.exists(word) and not word.isdigit() for word in what or [])
+    if live and (absent := missing()):
+        say(absent)
     verdict = run(what or [], out or None, token_file=token_file)
     if end and verdict.verdict == "HUNG":
         for url, why in gather.end(end, secret).items():

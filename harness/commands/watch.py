@@ -67,6 +67,7 @@ def watch(
     from harness.frameworks.record import finished
     from harness.triage.watch import Limits
     from harness.triage.watch import watch as run
+    from harness.triage.watch.command import words_of
 
     limits = Limits(keep, size(keep_size))
 
@@ -90,6 +91,8 @@ def watch(
         limits=limits, serving=serving, environ={**os.environ, **job.variables()} if job else None,
         beside=(lambda folder: Configured(job.framework, folder, say)) if job else contextlib.nullcontext,
     )  # fmt: skip
+    if ended := words_of(result):
+        say(ended)
     if job and result.directory:
         finished(job, result.directory, result.exit_code, say)
     raise typer.Exit(result.exit_code)

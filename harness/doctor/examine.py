@@ -67,6 +67,18 @@ def examine(
     return report(items, [place.where for place in places], time.monotonic() - began, strict, reproduce)
 
 
+def compared(
+    command: Sequence[str], against: str, *, framework: str = "auto", strict: bool = False, reproduce: str = ""
+) -> Report:
+    """Two commands of jobs, setting by setting; nothing else is looked at. Raises BadInput for what cannot be read."""
+    from harness.frameworks.against import compare, words
+
+    began = time.monotonic()
+    found = compare(command, words(against), framework)
+    made = report(found, ("the commands",), time.monotonic() - began, strict, reproduce)
+    return dataclasses.replace(made, compared=True)
+
+
 def judge(places: Sequence[Facts], asked: Asked) -> list[Item]:
     """Every check of every place, and every comparison, on facts that are there; the others are not checked."""
     items: list[Item] = []

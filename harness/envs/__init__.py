@@ -9,7 +9,7 @@ from harness.envs.checking import Check, check
 from harness.envs.creation import create, order
 from harness.envs.environment import Environment, every, get
 from harness.envs.registration import add, remove
-from harness.envs.resolution import Backend, parse, resolve
+from harness.envs.resolution import Backend, exists, parse, resolve
 
 __all__ = [
     "Backend",
@@ -20,6 +20,7 @@ __all__ = [
     "check",
     "create",
     "every",
+    "exists",
     "get",
     "order",
     "parse",

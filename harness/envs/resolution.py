@@ -13,7 +13,7 @@ from harness.envs.environment import Environment
 from harness.envs.install import nvidia_gpu
 from harness.envs.interpreter import Driver
 from harness.envs.progress import console
-from harness.errors import BadInput, EnvironmentUnusable
+from harness.errors import BadInput, EnvironmentUnusable, closest
 from scenarios.engines import registry
 
 
@@ -39,7 +39,8 @@ def parse(backend: str) -> Backend:
         apart = registry.alternatives(registry.names(embedded=False))
         raise BadInput(
             f"there is no backend {backend!r}: {', '.join(registry.names())}; {apart} also with @ENVIRONMENT or "
-            f"@VERSION (environments: {', '.join(item.name for item in environment.every()) or 'none yet'})",
+            f"@VERSION (environments: {', '.join(item.name for item in environment.every()) or 'none yet'})"
+            f"{closest(engine, registry.names())}",
             fix="harness env list",
         )
     if spec.embedded and at:
@@ -79,6 +80,18 @@ def resolve(backend: str, *, create: bool = True) -> Environment:
             reason.fix = found.fix
         raise reason
     return found
+
+
+def exists(backend: str) -> bool:
+    """Whether `resolve` would make nothing. Raises BadInput for an unknown engine, or for an environment of a name that
+    there is not."""
+    wanted = parse(backend)
+    if registry.get(wanted.engine).embedded:
+        return True
+    there = _existing(wanted)
+    if there is None and wanted.environment:
+        environment.get(wanted.environment)
+    return there is not None and not _outdated(there)
 
 
 def embedded(engine: str) -> Environment:

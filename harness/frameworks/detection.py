@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import BadInput
+from harness.errors import BadInput, closest
+from harness.frameworks.argv import taken_apart
 from harness.frameworks.installed import Installation, ask
 from harness.frameworks.spec import Framework, frameworks, names, refused
 from probes.adapters import DIGESTS, VARIABLE, Adapter
@@ -54,8 +56,13 @@ class Job:
 
 def detect(command: Sequence[str], framework: str = AUTO, environ: Mapping[str, str] = os.environ) -> Job:
     """The job that a command starts. Raises BadInput for a command of no framework, or of several."""
+    return _job(of(command, framework), command, environ)
+
+
+def of(command: Sequence[str], framework: str = AUTO) -> Framework:
+    """The framework of a command. Raises BadInput for a command of no framework, or of several."""
     if framework != AUTO:
-        return _job(known(framework), command, environ)
+        return known(framework)
     candidates = recognised(command)
     if not candidates:
         raise BadInput(
@@ -67,15 +74,14 @@ def detect(command: Sequence[str], framework: str = AUTO, environ: Mapping[str, 
             f"this command could start {names(candidates, ' and ')}: more than one adapter matches it",
             fix=f"--framework {candidates[0].name} -- …",
         )
-    return _job(candidates[0], command, environ)
+    return candidates[0]
 
 
 def known(name: str) -> Framework:
     """The framework of that name. Raises BadInput where there is none."""
     if name not in frameworks():
-        raise BadInput(
-            _with_refused(f"there is no adapter for {name!r} (there are: {names()})", name), fix="harness adapters list"
-        )
+        there = f"there is no adapter for {name!r} (there are: {names()}){closest(name, frameworks())}"
+        raise BadInput(_with_refused(there, name), fix="harness adapters list")
     return frameworks()[name]
 
 
@@ -111,6 +117,22 @@ def _job(framework: Framework, command: Sequence[str], environ: Mapping[str, str
     python = interpreter(command, environ)
     installed = ask(python, framework.adapter, environ, beside=framework.beside) if python else None
     return Job(framework, python, installed, tuple(_warnings(framework.adapter, python, installed, command)))
+
+
+def refuse_absent(job: Job, command: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
+    """Refuse a module that the interpreter of the command has not. Raises BadInput. A script, or a command with a path
+    of its own, may bring it: only the job tells."""
+    start = taken_apart(command, job.framework.starts, environ)
+    package = start.entry.partition(".")[0]
+    own_path = start.variables.get("PYTHONPATH") != environ.get("PYTHONPATH")
+    if job.installed is None or job.installed.version or start.before[-1:] != ("-m",) or own_path:
+        return
+    if package not in job.installed.places:
+        wanted = job.framework.adapter.distribution
+        raise BadInput(
+            f"No module named {package!r}: {job.python}, with which the command starts {start.entry}, has no {wanted}",
+            fix=f"{shlex.quote(job.python)} -m pip install {wanted}   # or name the job's own Python in the command",
+        )
 
 
 def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:

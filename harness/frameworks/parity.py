@@ -21,11 +21,11 @@ from typing import Literal
 from harness import envs
 from harness.errors import BadInput
 from harness.frameworks.configured import of_recording
-from harness.frameworks.detection import AUTO, Job, detect, interpreter
+from harness.frameworks.detection import AUTO, Job, detect, interpreter, refuse_absent
 from harness.frameworks.examine import SETTINGS, look
 from harness.frameworks.installed import ask
 from harness.frameworks.record import record
-from harness.frameworks.spec import Framework
+from harness.frameworks.spec import Framework, frameworks
 from harness.frameworks.steering import refuse, steered, unsteered
 from probes import redaction
 from probes.format import Run, write_manifest
@@ -71,19 +71,11 @@ def plan(
         raise BadInput("there is no command to run twice", fix="harness parity A B --framework verl -- COMMAND")
     placed = [word.replace(PYTHON, interpreter(command, environ) or PYTHON) for word in command]
     job = detect(placed, framework, environ)
-    its, name = job.framework, job.framework.name
+    its = job.framework
     refuse(its, seed=seed, coupled=coupled)
     sides = []
     for side, backend in (("baseline", baseline), ("candidate", candidate)):
-        wanted = envs.parse(backend)
-        if wanted.engine not in its.engines:
-            only = " and ".join(its.engines)
-            raise BadInput(
-                f"{name} does not generate with {wanted.engine} ({only} only)",
-                fix=f"harness parity vllm@ONE vllm@TWO --framework {name} -- …   # two environments"
-                if len(its.engines) == 1
-                else None,
-            )
+        wanted = check_pair(its, backend)
         words = _with_engine(list(command), its.switch, wanted.engine)
         own = envs.resolve(backend, create=False) if wanted.environment or wanted.version else None
         python = own.python if own else ""
@@ -93,10 +85,27 @@ def plan(
                 f"{python} of {backend} has no {its.adapter.distribution}",
                 fix=f"{python} -m pip install {its.adapter.distribution}",
             )
+        if not python:
+            refuse_absent(job, placed, environ)
         words, variables = steered(its, words, variables, seed=seed, coupled=coupled)
         version = own.version if own else ""
         sides.append(Side(side, backend, wanted.engine, tuple(words), variables, python, version))
     return job, sides[0], sides[1]
+
+
+def check_pair(framework: Framework, backend: str) -> envs.Backend:
+    """The backend, of an engine that the framework generates with. Raises BadInput."""
+    wanted = envs.parse(backend)
+    if wanted.engine in framework.engines:
+        return wanted
+    engines = framework.engines
+    two = engines if len(engines) > 1 else (f"{engines[0]}@ONE", f"{engines[0]}@TWO")
+    others = [one.name for one in frameworks().values() if wanted.engine in one.engines]
+    does = f"; {' and '.join(others)} can" if others else "; no framework here does"
+    raise BadInput(
+        f"{framework.name} does not generate with {wanted.engine} ({' and '.join(engines)} only){does}",
+        fix=f"harness parity {two[0]} {two[1]} --framework {framework.name} -- COMMAND",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +167,8 @@ def run_framework_parity(
         figures[f"{place.name}_s"] = round(time.monotonic() - began, 1)
         _named(place, side)
         if result.exit_code:
-            return f"the job on {side.backend} ended with exit code {result.exit_code}"
+            said = f": {result.last_words}" if result.last_words else ""
+            return f"the job on {side.backend} ended with exit code {result.exit_code}{said}"
         why = _another_engine(place, side) or unsteered(place, its, seed=seed, coupled=coupled)
         return f"on {side.backend} {why}" if why else ""
 

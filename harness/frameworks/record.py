@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from harness import dates
 from harness.errors import BadInput
 from harness.frameworks.configured import Configured
-from harness.frameworks.detection import AUTO, Job, detect
+from harness.frameworks.detection import AUTO, Job, detect, refuse_absent
 from harness.frameworks.recording import Hooks, finish, lines
-from harness.frameworks.steering import steered
-from harness.triage.watch.command import OnStall, WatchResult, watch
+from harness.frameworks.steering import refuse, steered
+from harness.triage.watch.command import OnStall, WatchResult, watch, words_of
 from probes.format import FormatError, RecordingError
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def record(
     if not command:
         raise BadInput("there is no command to record", fix="harness record -- python train.py")
     job = detect(command, framework, environment)
+    refuse(job.framework, seed=seed, coupled=None)
+    refuse_absent(job, command, environment)
     command, environment = steered(job.framework, command, environment, seed=seed)
     for warning in job.warnings:
         say(warning)
@@ -57,6 +59,8 @@ def record(
         environ={**environment, **job.variables(digests=digests)},
         beside=lambda folder: Configured(job.framework, folder, say),
     )  # fmt: skip
+    if ended := words_of(result):
+        say(ended)
     finished(job, directory, result.exit_code, say)
     return result
 

@@ -20,6 +20,7 @@ from typing import Any
 from harness.doctor.outcome import Outcome, Unseen
 from harness.frameworks.argv import Start
 from harness.frameworks.installed import Installation
+from harness.frameworks.meanings import Meaning
 from harness.frameworks.settings import Settings
 from probes import plugins
 from probes.adapters.table import Adapter, compare
@@ -68,6 +69,9 @@ class Framework:
     each process; `entry_points`: of ours that the framework looks for itself, by group. `seeds_prompts`: the plugin
     seeds the order of the prompts, which no option does; `own_seeds`: the options that do.
 
+    `meanings`: setting -> what it is in terms that all frameworks have. `aside`: how settings begin that bear on no
+    number. `engine_kwargs`: before an engine's name and its own argument, a setting of that engine; empty: none is.
+
     `examine` reads a plain command; `configured` turns a `configuration` event, and the variables of the process that
     recorded it, into settings; `traps` judge both. `waits`: frames in which its processes wait for others.
     """
@@ -84,6 +88,9 @@ class Framework:
     entry_points: Mapping[str, str] = field(default_factory=dict)
     seeds_prompts: bool = False
     own_seeds: str = ""
+    meanings: Mapping[str, Meaning] = field(default_factory=dict)
+    aside: tuple[str, ...] = ()
+    engine_kwargs: str = ""
     examine: Callable[[Start, Installation | None], Examined] = lambda start, installed: Examined(Settings())
     configured: Callable[[Mapping[str, Any], Mapping[str, str]], Settings] = lambda event, variables: Settings()
     traps: tuple[Trap, ...] = ()

@@ -280,6 +280,7 @@ def _checked(cell: Cell, path: Path) -> Cell:
     """Raises BadInput for a cell that cannot be: what its command would refuse, and keys that contradict each other."""
     from harness.commands.faults import refuse_unknown
     from harness.frameworks import detection
+    from harness.frameworks.parity import check_pair
 
     what = cell.what
     try:
@@ -289,11 +290,13 @@ def _checked(cell: Cell, path: Path) -> Cell:
             _check_comparison(what)
         elif isinstance(what, Suite):
             _refuse_ignored(what)
-            refuse_unknown(what.suite, what.names, what.pair, what.engines, what.conditions)
+            refuse_unknown(what.suite, what.names, what.pair, what.engines, what.conditions, what.dtype)
         elif not re.fullmatch(r"[\w.-]+", what.name):
             raise BadInput(f"name {what.name!r} may hold letters, digits, '.', '_' and '-' only", fix='name = "grpo"')
-        elif what.framework != detection.AUTO:
-            detection.known(what.framework)
+        else:
+            framework = detection.of(what.command, what.framework)
+            for backend in what.pair:
+                check_pair(framework, backend)
     except HarnessError as error:
         raise BadInput(f"{path}: cell {cell.name}: {error.message}", fix=error.fix or f"change it in {path}") from error
     return cell
@@ -301,20 +304,15 @@ def _checked(cell: Cell, path: Path) -> Cell:
 
 def _check_comparison(what: Comparison) -> None:
     """All that `harness parity` would refuse before it starts anything."""
-    from harness import config
     from harness.parity.runs.options import ParityOptions
-    from harness.parity.runs.preflight import check_pair, preflight
+    from harness.parity.runs.run import check_parity
 
     _refuse_contradiction(what)
     options = ParityOptions(
         scenario=what.scenario, overrides=overrides(_settings(what), what.model, ""),
-        mode=what.mode or None, rollout_only=what.rollout_only,
+        candidate_overrides=what.candidate_settings, mode=what.mode or None, rollout_only=what.rollout_only,
     )  # fmt: skip
-    base = options.shared()
-    other = config.changed(base, what.candidate_settings)
-    check_pair(base, other)
-    for scenario, backend in zip((base, other), what.pair, strict=True):
-        preflight(scenario, backend)
+    check_parity(*what.pair, options)
 
 
 def _refuse_contradiction(what: Comparison) -> None:

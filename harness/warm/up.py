@@ -53,7 +53,7 @@ def _up(backends: Sequence[str], scenario: Scenario, native: bool, device: str, 
         raise BadInput(f"engines are up already ({there.names}, since {there.since})", fix="harness down")
     for backend in backends:
         preflight(scenario, backend)
-    environments = [environment_for(backend, scenario) for backend in backends]
+    environments = [environment_for(backend, scenario, say=say) for backend in backends]
     if on_gpu := [one.name for one in environments if one.device == "cuda"]:
         raise BadInput(
             f"{', '.join(on_gpu)}: no engine is kept up on a GPU, of which each comparison gives its engines a share",

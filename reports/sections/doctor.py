@@ -6,10 +6,15 @@ from reports.doctor_model import SEVERITIES, Hazard, Report, Severity, Unchecked
 
 TITLES: dict[Severity, str] = {"error": "Will fail", "warning": "May fail", "info": "Good to know"}
 
+COMPARED: dict[Severity, str] = {
+    "error": "Makes them other runs", "warning": "May make them other runs", "info": "Differs, and changes no result",
+}  # fmt: skip
+
 
 def by_severity(report: Report) -> list[tuple[str, list[Hazard]]]:
     """(title, hazards) of each severity that was found, worst first."""
-    groups = [(TITLES[name], [item for item in report.hazards if item.severity == name]) for name in SEVERITIES]
+    titles = COMPARED if report.compared else TITLES
+    groups = [(titles[name], [item for item in report.hazards if item.severity == name]) for name in SEVERITIES]
     return [(title, hazards) for title, hazards in groups if hazards]
 
 

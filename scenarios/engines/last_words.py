@@ -20,7 +20,8 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(r"^(?:\([^()]{1,60}\) ?)*(?:(?:ERROR|CRITICAL) [\d:. -]{5,30} )?(?:\[[^\]]{1,80}\] ?)*")
 _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Refused|NotImplemented|Interrupt)\b(?::.*)?$")
 _FATAL = re.compile(
-    r"^(?:Fatal Python error: .*|terminate called .*|.*\bSegmentation fault\b.*|.*: symbol lookup error.*)$"
+    r"^(?:Fatal Python error: .*|terminate called .*|.*\bSegmentation fault\b.*|.*: symbol lookup error.*"
+    r"|.*: Error while finding module specification for .*|.*: command not found)$"
 )
 # Exceptions that only point at another one: vLLM (v1/engine/utils, v1/engine/exceptions, v1/executor/
 # multiproc_executor), SGLang (entrypoints/engine).

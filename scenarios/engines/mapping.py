@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import difflib
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +24,7 @@ from scenarios.engines.parameters import canonical_engine
 from scenarios.settings import Mode, Sampling
 
 PARTS = ("engine", "sampling")
+NEAR = 0.6  # difflib's own: names that are alike
 NAMES = tuple(f"{backend}_{part}" for backend in registry.names() for part in PARTS)
 
 
@@ -82,8 +85,10 @@ class ParameterMap:
             where = f"{self.file}: {backend}_{part}"
             try:
                 native = function(copy.deepcopy(dict(asked)), copy.deepcopy(native))
+            except KeyError as error:
+                raise ParameterRefused(f"{where}{self._line(error)} {_absent(error, asked, ours)}") from error
             except Exception as error:  # a user's code may raise anything; its text is what fixes it
-                raise ParameterRefused(f"{where} raised {type(error).__name__}: {error}") from error
+                raise ParameterRefused(f"{where}{self._line(error)} raised {type(error).__name__}: {error}") from error
             if not isinstance(native, dict) or not all(isinstance(key, str) for key in native):
                 raise ParameterRefused(f"{where} returned {type(native).__name__}, not a dict of native arguments")
         for key, value in self.edits.get(part, {}).items():
@@ -118,6 +123,12 @@ class ParameterMap:
             found[name] = sorted(key for key in {*base, *native} if base.get(key) != native.get(key))
         return found
 
+    def _line(self, error: BaseException) -> str:
+        """Where in the user's file, as far as it was read from one."""
+        steps = traceback.extract_tb(error.__traceback__)
+        lines = [step.lineno for step in steps if step.filename == (self.file or "<mapping>")]
+        return f", line {lines[-1]}," if lines else ""
+
     def _function(self, backend: str, part: str) -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] | None:
         return self._namespace.get(f"{backend}_{part}")
 
@@ -133,6 +144,14 @@ class ParameterMap:
                 raise ParameterRefused(f"the mapping {self.file} raised {type(error).__name__}: {error}") from error
             _EXECUTED[self.source] = namespace
         return _EXECUTED[self.source]
+
+
+def _absent(error: KeyError, asked: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """What a mapping asked for that is not there, with what is."""
+    name = str(error.args[0]) if error.args else ""
+    near = difflib.get_close_matches(name, [*asked, *ours], n=2, cutoff=NEAR)
+    meant = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
+    return f"asks for {name!r}, which is not there{meant} (asked: {', '.join(asked)}; ours: {', '.join(ours)})"
 
 
 _EXECUTED: dict[str, dict[str, Any]] = {}  # a file runs once in a process

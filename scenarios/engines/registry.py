@@ -62,6 +62,11 @@ def refused() -> tuple[PluginError, ...]:
     return _loaded()[2]
 
 
+def home(name: str) -> Plugin | None:
+    """The plug-in that brings an engine; None for ours."""
+    return _loaded()[1].get(name)
+
+
 def refusal(name: str) -> str:
     """Why a plug-in of that name brings no engine; empty where there is none, or it does."""
     return "; ".join(str(error) for error in refused() if error.name == name)

@@ -49,6 +49,11 @@ class EngineSpec:
     the engine's, the first that is installed. `entry_points`: of ours that its processes find, by group.
     `coupled_variables`: by which a framework's own engine obeys the draws that its requests bring.
 
+    `accepts`: "module:function", called in the engine's own interpreter, which returns a
+    `scenarios.engines.accepted.Accepted`; empty: what it takes is not known before it starts. `maps`: our own mapping
+    of `engine_asked` and the model's longest context to its arguments, and `machine`: what the harness needs of it
+    beside them. `longer_context`: the variable with which it takes a context that the model was not made for.
+
     `engine_arguments`, `sampling_arguments`: canonical name -> native argument. A sampling parameter that is not named
     has its canonical name and default in this engine too; None: the engine has no such parameter. `always`: native
     sampling arguments that our mapping gives whatever is asked. `without_argument`: canonical engine parameter that no
@@ -72,6 +77,10 @@ class EngineSpec:
     distributions: tuple[str, ...] = ()
     entry_points: Mapping[str, str] = field(default_factory=dict)
     coupled_variables: Mapping[str, str] = field(default_factory=dict)
+    accepts: str = ""
+    maps: Callable[[dict[str, Any], int], dict[str, Any]] | None = None
+    machine: Callable[[dict[str, Any]], dict[str, Any]] = lambda asked: {}
+    longer_context: str = ""
     engine_arguments: Mapping[str, Native] = field(default_factory=dict)
     sampling_arguments: Mapping[str, Native | None] = field(default_factory=dict)
     always: Values = field(default_factory=dict)

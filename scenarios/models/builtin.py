@@ -35,11 +35,8 @@ from transformers import (
 from scenarios.models import grammar
 from scenarios.models import tokenizer as bpe
 from scenarios.models.quiet import quiet
+from scenarios.tiny import CONTEXT, POLICY, REWARD
 
-POLICY: dict[str, Any] = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
-                          "num_key_value_heads": 2, "intermediate_size": 256}  # fmt: skip
-REWARD: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-                          "num_key_value_heads": 1, "intermediate_size": 128}  # fmt: skip
 RESPONSE = 36  # longest response trained on: longer than a rollout's 32, so that being cut off is not a habit
 PROMPT_WEIGHT = 0.2  # of the prompts in the policy's loss
 POLICY_RATE, REWARD_RATE = 3e-3, 5e-3
@@ -105,7 +102,7 @@ def _make_reward(seed: int, path: Path) -> None:
 def _config(tokenizer: PreTrainedTokenizerFast, size: dict[str, Any], **kwargs: Any) -> Qwen2Config:
     return Qwen2Config(
         vocab_size=len(tokenizer),
-        max_position_embeddings=bpe.CONTEXT,
+        max_position_embeddings=CONTEXT,
         tie_word_embeddings=False,
         use_sliding_window=False,
         bos_token_id=tokenizer.bos_token_id,

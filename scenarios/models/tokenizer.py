@@ -17,12 +17,12 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 from scenarios.models import grammar
+from scenarios.tiny import CONTEXT
 
 BOS, EOS, PAD = "<|bos|>", "<|endoftext|>", "<|pad|>"
 SYSTEM, USER, ASSISTANT, END = "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"
 SPECIALS = (PAD, BOS, EOS, SYSTEM, USER, ASSISTANT, END)
 VOCABULARY = 640  # an upper bound: the grammar runs out of merges near 600
-CONTEXT = 256  # of the built-in models
 
 SPLIT = (  # transformers/models/qwen2/tokenization_qwen2.py
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

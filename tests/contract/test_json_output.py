@@ -52,6 +52,20 @@ def test_every_command_that_prints_json_has_a_schema() -> None:
     assert printing == known
 
 
+def test_the_arguments_of_an_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path))
+    made = Environment("mine", "vllm", "1", sys.executable, "3.11", "2", "2", "cpu", owned=False)
+    made.folder.mkdir(parents=True)
+    (made.folder / "env.json").write_text(json.dumps(made.to_json()))
+    takes = {"engine": ["model"], "sampling": ["top_k"], "head_sizes": [64]}
+    (made.folder / "accepted.json").write_text(json.dumps({"version": "1", **takes}))
+    document = printed(capsys, "env", "arguments", "mine")
+    validate("engine-arguments", document)
+    assert document == takes
+
+
 @pytest.mark.parametrize("item", schemas(), ids=lambda item: item.name)
 def test_each_is_a_schema_that_refuses_something(item: Schema) -> None:
     schema = item.json()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from harness import extras
 from harness.doctor.facts import Facts
 from harness.doctor.outcome import GIB, Asked, Fine, Outcome, Problem, Unseen, bytes_, check, duration
 
@@ -33,7 +34,9 @@ def ptrace(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             _ptrace_fix(facts),
         )
     elif tracing.attempt == "absent":
-        yield Unseen(f"py-spy is not installed here; the rules are: {rules}", "pip install py-spy")
+        yield Problem(
+            "error", "py-spy is missing from this environment", rules, _STACKS, extras.repair_command("py-spy")
+        )
     elif tracing.attempt == "denied":
         yield Problem(
             "error",

@@ -11,6 +11,7 @@ from harness.frameworks.argv import Start
 from harness.frameworks.installed import Installation
 from harness.frameworks.openrlhf import traps
 from harness.frameworks.openrlhf.command import examine
+from harness.frameworks.openrlhf.meanings import ASIDE, MEANINGS
 from harness.frameworks.settings import Settings
 from harness.frameworks.spec import Examined, Framework, Trap
 
@@ -44,6 +45,8 @@ FRAMEWORK = Framework(
     engines=("vllm",),
     plugin="scenarios.jobs.openrlhf",
     seeds_prompts=True,
+    meanings=MEANINGS,
+    aside=ASIDE,
     examine=_examine,
     configured=configured,
     traps=(

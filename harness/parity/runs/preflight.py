@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from harness.cluster.experiment import roles_of
 from harness.envs.environment import Environment
 from harness.errors import BadInput
 from harness.parity.runs import user_mapping
+from harness.parity.runs.fits import check_fit
 from reports.text import counted
 from scenarios import memory, prompts
 from scenarios.engines import parameters, processes
@@ -48,15 +49,46 @@ def preflight(scenario: Scenario, backend: str, mapping: dict[str, Any] | None =
         raise BadInput(str(error), fix=error.fix) from error
 
 
-def environment_for(backend: str, scenario: Scenario, address: str | None = None) -> Environment:
-    """The environment that the backend starts in. Refuses more ranks of an engine than this process has cores for them;
-    on a cluster at `address` the engine itself does, for its host has others. Raises BadInput, EnvironmentUnusable."""
-    environment, ranks = envs.resolve(backend), scenario.engine.tensor_parallel
+def environment_for(
+    backend: str,
+    scenario: Scenario,
+    address: str | None = None,
+    *,
+    mapping: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Environment:
+    """The environment that the backend starts in, made where it is missing. Refuses what its engine cannot start with
+    (`fits.check_fit`), and more ranks of an engine than this process has cores for them; on a cluster at `address` the
+    engine itself does, for its host has others. Raises BadInput, EnvironmentUnusable."""
+    return _checked(envs.resolve(backend), scenario, address, mapping or {}, say)
+
+
+def check_environment(
+    backend: str,
+    scenario: Scenario,
+    *,
+    mapping: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> None:
+    """As `environment_for`, and make nothing: an environment that is missing is made, and checked, when it is used."""
+    if envs.exists(backend):
+        _checked(envs.resolve(backend, create=False), scenario, None, mapping or {}, say)
+
+
+def _checked(
+    environment: Environment,
+    scenario: Scenario,
+    address: str | None,
+    mapping: Mapping[str, Any],
+    say: Callable[[str], None],
+) -> Environment:
+    ranks = scenario.engine.tensor_parallel
     if ranks > 1 and environment.device == "cpu" and not address:
         try:
             processes.cores(ranks, os.sched_getaffinity(0))
         except ParameterRefused as error:
             raise BadInput(str(error), fix=f"--set engine.tensor_parallel={len(os.sched_getaffinity(0))}") from error
+    check_fit(environment, scenario, mapping, say)
     return environment
 
 

@@ -67,7 +67,7 @@ def run_replay(
     scenario = dataclasses.replace(known.scenario, steps=window.stop, guided=False, engine=engine)
     preflight(scenario, backend)
     check_machine((scenario,), options.address, options.say)
-    environment = environment_for(backend, scenario, options.address)
+    environment = environment_for(backend, scenario, options.address, say=options.say)
     reproduce = command_line(
         "replay", Path(run), backend=backend, steps=steps, from_step=from_step or None, cap=cap,
         **command_options(options),

@@ -21,7 +21,14 @@ from harness.parity.runs.command_line import command_line, scenario_word
 from harness.parity.runs.engines import cluster_for
 from harness.parity.runs.lifting import Lifting, wanted
 from harness.parity.runs.options import JudgeOptions, ParityOptions, RunOptions, command_options, silent
-from harness.parity.runs.preflight import check_machine, check_pair, check_resume, environment_for, preflight
+from harness.parity.runs.preflight import (
+    check_environment,
+    check_machine,
+    check_pair,
+    check_resume,
+    environment_for,
+    preflight,
+)
 from harness.parity.runs.recording import check_ranks, compacted, guarded, judged, recording_in, written
 from harness.parity.runs.second_draw import second_draw
 from harness.triage.watch.guard import Guard
@@ -45,27 +52,13 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
     options = dataclasses.replace(options or ParityOptions(), **changes)
     named = {"scenario": options.scenario} | command_options(options)
     reproduce = command_line("parity", str(baseline), str(candidate), **named)
-    maps = {
-        name: user_mapping.load(file, envs.parse(backend).engine) if file else {}
-        for name, file, backend in (
-            ("baseline", options.baseline_mapping, baseline),
-            ("candidate", options.mapping, candidate),
-        )
-    }
-    shared = options.shared()
-    base, other, plants = _planted(shared, options.fault) if options.fault else (shared, shared, {})
-    with _option_of(options.candidate_overrides):
-        other = config.changed(other, options.candidate_overrides)
-        check_pair(base, other)
-        preflight(base, baseline, maps["baseline"])
-        preflight(other, candidate, maps["candidate"])
-        check_machine((base, other), options.address, options.say)
+    maps, base, other, plants = _planned(baseline, candidate, options)
     with _option_of(options.candidate_overrides), recording_in(options.out, f"parity-{baseline}-{candidate}") as folder:
         left, right = (
             Side(
                 name,
                 str(envs.parse(backend)),
-                environment_for(backend, settings, options.address),
+                environment_for(backend, settings, options.address, mapping=maps[name], say=options.say),
                 settings,
                 folder / name,
                 plants=plants.get(name, NOTHING),
@@ -85,6 +78,36 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
         compacted(left.run_dir, right.run_dir)
     figures["total_s"] = round(time.monotonic() - started, 1)
     return written(dataclasses.replace(verdict, figures=verdict.figures | figures, reproduce=reproduce), folder)
+
+
+def check_parity(baseline: str, candidate: str, options: ParityOptions) -> None:
+    """Refuse what `run_parity` would refuse before it starts anything, and make nothing. Raises BadInput."""
+    maps, base, other, _ = _planned(baseline, candidate, options)
+    with _option_of(options.candidate_overrides):
+        check_environment(baseline, base, mapping=maps["baseline"], say=options.say)
+        check_environment(candidate, other, mapping=maps["candidate"], say=options.say)
+
+
+def _planned(
+    baseline: str, candidate: str, options: ParityOptions
+) -> tuple[dict[str, dict[str, Any]], Scenario, Scenario, dict[str, Plants]]:
+    """(the users' mappings by side, the scenario of each side, what is planted in which), each of them possible."""
+    maps = {
+        name: user_mapping.load(file, envs.parse(backend).engine) if file else {}
+        for name, file, backend in (
+            ("baseline", options.baseline_mapping, baseline),
+            ("candidate", options.mapping, candidate),
+        )
+    }
+    shared = options.shared()
+    base, other, plants = _planted(shared, options.fault) if options.fault else (shared, shared, {})
+    with _option_of(options.candidate_overrides):
+        other = config.changed(other, options.candidate_overrides)
+        check_pair(base, other)
+        preflight(base, baseline, maps["baseline"])
+        preflight(other, candidate, maps["candidate"])
+        check_machine((base, other), options.address, options.say)
+    return maps, base, other, plants
 
 
 @contextlib.contextmanager
@@ -123,7 +146,7 @@ def run_scenario(
     if resume is not None:
         check_resume(resume, base)
     with recording_in(options.out, f"run-{base.name}-{backend}") as folder:
-        environment = environment_for(backend, base, options.address)
+        environment = environment_for(backend, base, options.address, mapping=map_of_user, say=options.say)
         side = Side("run", str(envs.parse(backend)), environment, base, folder, mapping=map_of_user)
         with guarded(folder, options) as guard, cluster_for([side], options) as (cluster, warm):
             experiment = Experiment(

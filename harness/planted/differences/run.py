@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from harness import config, envs, verdict_file
+from harness import config, verdict_file
 from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
@@ -18,6 +18,7 @@ from harness.parity.facts.engines import suspect
 from harness.parity.runs import recording
 from harness.parity.runs.engines import cluster_for
 from harness.parity.runs.options import LaunchOptions, silent
+from harness.parity.runs.preflight import environment_for, preflight
 from harness.parity.verdict import judged
 from harness.planted.differences.damage import damage
 from harness.planted.differences.files import reproduced_by
@@ -95,9 +96,13 @@ def outcomes(
     plans = planned(faults, pair)
     if not plans:
         return
-    left = Side("baseline", baseline, envs.resolve(baseline), scenario, out / "baseline", READY)
-    right = Side("candidate", candidate, envs.resolve(candidate), scenario, out / "candidate", READY)
     options = LaunchOptions(device=device, cold=cold, progress=progress)
+    for backend in pair:
+        preflight(scenario, backend)
+    left, right = (
+        Side(name, backend, environment_for(backend, scenario, say=options.say), scenario, out / name, READY)
+        for name, backend in (("baseline", baseline), ("candidate", candidate))
+    )
     chosen = [fault for _, groups in plans for _, group in groups for fault in group]
     with cluster_for([left, right], options, refused=inside_engines(chosen)) as (cluster, warm):
         experiment = Experiment(cluster, [left, right], progress=progress, device=device, warm=warm)

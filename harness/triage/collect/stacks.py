@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import extras
 from harness.triage.collect import bounded, proc
 from harness.triage.evidence import Frame, Thread
 
@@ -47,6 +48,14 @@ def program() -> str | None:
     """py-spy of this environment, else of the PATH; None where there is none."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def missing() -> str:
+    """What the user has to know where there is none, before anything hangs; empty where there is one."""
+    if program() is not None:
+        return ""
+    fix = extras.repair_command("py-spy")
+    return f"py-spy is missing from {sys.executable}: no stack of a process can be read; fix: {fix}"
 
 
 def dump(pid: int, *, timeout_s: float = TIMEOUT_S) -> Stacks:

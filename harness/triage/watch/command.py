@@ -27,6 +27,7 @@ from harness.exit_codes import NOT_FOUND, NOT_RUNNABLE, STALLED
 from harness.triage.remote import token
 from harness.triage.watch.claim import Claim
 from harness.triage.watch.ending import KILL_S, end, unended
+from harness.triage.watch.hearing import Hearing
 from harness.triage.watch.retention import Limits
 from harness.triage.watch.signals import Passing, passing_on
 from harness.triage.watch.watchdog import Stall, Watchdog
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 OnStall = Literal["report", "end", "exit"]
 # What a process has to be told where it inherits nothing; probes/site/rlhf_harness_ray.py tells Ray's workers the same.
 TOLD = (WATCH, SOCKETS, ADAPTER, DIGESTS, engines.TOLD)
+STDERR = 2
 SITE = Path(__file__).resolve().parents[3] / "probes" / "site"
 
 
@@ -55,6 +57,7 @@ class WatchResult:
     exit_code: int
     verdict: Verdict | None
     directory: Path | None  # None where nothing was worth keeping
+    last_words: str = ""  # of a command that failed: why, by what it said
 
 
 @dataclass(frozen=True)
@@ -110,11 +113,12 @@ def watch(
     folder = sockets()
     environment = watched(environment, directory, folder)
     dog: Watchdog | None = None
-    with passing_on() as passed:
+    with passing_on() as passed, Hearing() as hearing:
+        aside = hearing.descriptor if stdout == STDERR and hearing.descriptor is not None else stdout
         try:
             child = subprocess.Popen(
                 with_environment(command, environment), executable=program, env=environment, close_fds=False,
-                process_group=None if passed.foreground else 0, stdout=stdout,
+                process_group=None if passed.foreground else 0, stdout=aside, stderr=hearing.descriptor,
             )  # fmt: skip
         except OSError as error:
             _remove(directory if out is None else None, folder)
@@ -123,6 +127,7 @@ def watch(
             fix = f"-- bash {shlex.quote(command[0])} …" if without_shebang else None
             raise CommandNotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUNNABLE, fix) from error
         passed.to(child)
+        hearing.started()
         try:
             with beside(directory):
                 if stall_s is None:
@@ -143,9 +148,15 @@ def watch(
                 dog.close()
             claim.release()
             _tell_full_disk(directory, say)
+        said = hearing.words(child.returncode) if code not in (0, STALLED) else ""
     kept = out is not None or (dog is not None and bool(dog.retention)) or child.poll() is None
     _remove(None if kept else directory, folder if child.poll() is not None else None)
-    return WatchResult(code, dog.verdict if dog is not None else None, directory if kept else None)
+    return WatchResult(code, dog.verdict if dog is not None else None, directory if kept else None, said)
+
+
+def words_of(result: WatchResult) -> str:
+    """What a command that failed said last, with its exit code; empty where it said nothing."""
+    return f"the command ended with exit code {result.exit_code}: {result.last_words}" if result.last_words else ""
 
 
 def _tell_full_disk(directory: Path, say: Callable[[str], None]) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
+from harness.triage.collect.stacks import missing
 from harness.triage.watch.observe import Observer
 from harness.triage.watch.progress import Progress, Snapshot, Suspicion
 from harness.triage.watch.retention import Limits, Retention
@@ -74,6 +75,8 @@ class Watchdog:
         self._patience, self._hung, self._looked_s = 1.0, False, -math.inf
         self._ticks, self._fd = 0, -1
         self._still_s, self._collecting = 0.0, threading.Lock()
+        if absent := missing():
+            self._once(absent)
 
     def tick(self) -> Stall | None:
         """Look once. A stall is returned when it has been judged to be one, and once only.

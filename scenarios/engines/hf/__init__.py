@@ -9,6 +9,7 @@ SPEC = EngineSpec(
     factory="scenarios.engines.hf.engine:HFEngine",
     embedded=True,
     distributions=("transformers",),
+    maps=lambda asked, longest_context: parameters.engine(asked),
     engine_arguments=parameters.ENGINE,
     sampling_arguments=parameters.SAMPLING,
     refusal=parameters.refusal,

@@ -48,7 +48,7 @@ def test_what_makes_it_bad_is_told(cause: list[str], told: list[str], folder: Pa
     ],
 )
 def test_bad_ends_are_told(words: list[str], sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bisect", "hf", "--against", "vllm", "--framework", "auto", *words, "--out", "out"]) == 2
+    assert cli.main(["bisect", "vllm", "--against", "sglang", "--framework", "verl", *words, "--out", "out"]) == 2
     assert sentence in capsys.readouterr().err
 
 

@@ -185,6 +185,6 @@ def test_bad_input_is_refused_before_anything_starts() -> None:
 def test_engines_on_a_gpu_are_not_kept_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """An actor without a share of a GPU sees none."""
     on_gpu = dataclasses.replace(envs.resolve("hf"), name="vllm", device="cuda")
-    monkeypatch.setattr(up, "environment_for", lambda backend, scenario: on_gpu)
+    monkeypatch.setattr(up, "environment_for", lambda backend, scenario, say: on_gpu)
     with pytest.raises(BadInput, match="vllm: no engine is kept up on a GPU"):
         up.up(["hf"], Scenario(), idle_s=60, say=pytest.fail)

@@ -147,7 +147,7 @@ def test_what_is_left_out_is_what_the_engine_fills_in() -> None:
         ({"edits": {"sampling": {"min_tokens": None}}}, "min_tokens"),
         ({"file": "/nowhere/m.py"}, "/nowhere/m.py cannot be read"),
         ({"file": "m.py", "source": "1 / 0"}, "m.py raised ZeroDivisionError"),
-        ({"file": "m.py", "source": "def sglang_sampling(a, o): return a['nope']"}, "raised KeyError"),
+        ({"file": "m.py", "source": "def sglang_sampling(a, o): return a['nope']"}, "line 1, asks for 'nope'"),
         ({"file": "m.py", "source": "def sglang_sampling(a, o): return None"}, "returned NoneType"),
         ({"file": "m.py", "source": "def sglang_sampling(a): return {}"}, "raised TypeError"),
     ],

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadInput
+from harness.frameworks import detection
 from harness.frameworks.detection import detect, interpreter, recognised
+from harness.frameworks.parity import check_pair
 from harness.frameworks.spec import frameworks
 
 
@@ -120,3 +122,52 @@ def test_what_shuts_the_probes_out_is_said_before_the_start(tmp_path: Path) -> N
     assert "shuts" not in said(sys.executable, "-u", "-s", "-OO", train)
     submit = ("ray", "job", "submit", "--runtime-env", "env.yaml", "--", "python", train)
     assert "runtime environment is a file" in said(*submit)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "refused"),
+    [
+        ([sys.executable, "-m", "verl.trainer.main_ppo"], True),
+        (["nice", sys.executable, "-u", "-m", "verl.trainer.main_ppo", "a=b"], True),
+        (["env", "PYTHONPATH=/theirs", sys.executable, "-m", "verl.trainer.main_ppo"], False),  # it may be there
+        (["bash", "-c", "python -m verl.trainer.main_ppo"], False),
+        ([sys.executable, "verl/trainer/main_ppo.py"], False),
+    ],
+)
+def test_a_module_that_the_commands_own_python_lacks_is_refused(command: list[str], refused: bool) -> None:
+    job = detection.detect(command, "verl", {"PATH": "/usr/bin:/bin"})
+    if not refused:
+        detection.refuse_absent(job, command, {"PATH": "/usr/bin:/bin"})
+        return
+    with pytest.raises(BadInput, match="No module named 'verl'") as told:
+        detection.refuse_absent(job, command, {"PATH": "/usr/bin:/bin"})
+    assert sys.executable in str(told.value.fix)
+
+
+@pytest.mark.slow
+def test_a_checkout_without_metadata_is_welcome(tmp_path: Path) -> None:
+    (tmp_path / "verl").mkdir()
+    (tmp_path / "verl" / "__init__.py").touch()
+    environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "verl.trainer.main_ppo"]
+    detection.refuse_absent(detection.detect(command, "verl", environ), command, environ)
+
+
+def test_a_framework_that_is_nearly_named_is_told() -> None:
+    with pytest.raises(BadInput, match="did you mean openrlhf"):
+        detection.known("openrhlf")
+
+
+@pytest.mark.parametrize(
+    ("framework", "backend", "can"),
+    [("verl", "sglang", True), ("trl", "sglang", False), ("openrlhf", "sglang", False), ("verl", "hf", False)],
+)
+def test_a_framework_has_its_engines(framework: str, backend: str, can: bool) -> None:
+    its = detection.known(framework)
+    if can:
+        assert check_pair(its, backend).engine == backend
+        return
+    with pytest.raises(BadInput, match=f"{framework} does not generate with {backend}") as told:
+        check_pair(its, backend)
+    assert str(told.value.fix).startswith("harness parity ")

@@ -15,10 +15,17 @@ from harness.errors import BadInput
 from harness.frameworks import parity
 from harness.frameworks.installed import Installation
 from harness.frameworks.spec import frameworks
+from harness.triage.watch.command import WatchResult
 
 SWITCH = "actor_rollout_ref.rollout.name"
 VERL = [sys.executable, "-m", "verl.trainer.main_ppo"]
 OPENRLHF = [sys.executable, "-m", "openrlhf.cli.train_ppo_ray"]
+
+
+@pytest.fixture(autouse=True)
+def as_if_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No framework is installed beside the tests; what is refused for that has a test of its own."""
+    monkeypatch.setattr(parity, "refuse_absent", lambda *_: None)
 
 
 def plan(baseline: str, candidate: str, command: list[str], framework: str = "auto") -> Any:
@@ -123,7 +130,7 @@ def test_what_would_break_is_refused_before_anything_starts(tmp_path: Path) -> N
 
 
 def test_a_trap_that_cannot_be_told_refuses_nothing_and_is_said(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(parity, "record", lambda *args, **kwargs: SimpleNamespace(exit_code=3))
+    monkeypatch.setattr(parity, "record", lambda *args, **kwargs: WatchResult(3, None, None))
     rollout = "actor_rollout_ref.rollout"
     said: list[str] = []
     parity.run_framework_parity(
@@ -137,14 +144,14 @@ def test_a_trap_that_cannot_be_told_refuses_nothing_and_is_said(tmp_path: Path, 
 def test_a_job_that_fails_is_inconclusive_and_its_other_half_is_not_run(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    command = [sys.executable, "-c", "print('its loss'); raise SystemExit(3)", "verl.trainer.main_ppo"]
+    command = [sys.executable, "-c", "print('its loss'); raise SystemExit('OSError: full')", "verl.trainer.main_ppo"]
     fits = ["trainer.n_gpus_per_node=2", "data.train_batch_size=256", "actor_rollout_ref.rollout.n=2"]
     said: list[str] = []
     verdict = parity.run_framework_parity(
         "vllm", "sglang", [*command, *fits], parity.JobOptions(framework="verl", out=tmp_path / "pair"), said.append
     )
     assert (verdict.verdict, verdict.exit_code) == ("INCONCLUSIVE", 3)
-    assert "the job on vllm ended with exit code 3" in verdict.reason
+    assert "the job on vllm ended with exit code 1: OSError: full" in verdict.reason
     assert (tmp_path / "pair" / "verdict.json").exists()
     assert not (tmp_path / "pair" / "candidate").exists()
     assert any("verl gives SGLang no seed" in line for line in said)
@@ -159,7 +166,7 @@ def test_a_trap_that_the_seed_removes_is_not_told(
     tmp_path: Path, monkeypatch: Any, seed: int | None, told: bool
 ) -> None:
     environments(monkeypatch, a="0.11.2", b="0.11.3")
-    monkeypatch.setattr(parity, "record", lambda *args, **kwargs: SimpleNamespace(exit_code=3))
+    monkeypatch.setattr(parity, "record", lambda *args, **kwargs: WatchResult(3, None, None))
     said: list[str] = []
     verdict = parity.run_framework_parity(
         "vllm@a", "vllm@b", OPENRLHF, parity.JobOptions(out=tmp_path / "pair", seed=seed), said.append
@@ -194,7 +201,7 @@ def recorded_as(
             for info in made.events("engine_info"):
                 info |= dict(zip(("engine", "version"), drawn.split(" "), strict=True))
         made.write(out)
-        return SimpleNamespace(exit_code=3 if out.name == broken else 0)
+        return WatchResult(3 if out.name == broken else 0, None, None)
 
     environments(monkeypatch, a="0.11.2", b="0.11.3")
     monkeypatch.setattr(parity, "record", record)
@@ -265,7 +272,7 @@ def test_a_side_whose_engine_was_not_swapped_proves_nothing(
 
 def test_a_job_that_recorded_nothing_at_all_proves_nothing(tmp_path: Path, monkeypatch: Any) -> None:
     recorded_as(monkeypatch)
-    monkeypatch.setattr(parity, "record", lambda *args, **kwargs: SimpleNamespace(exit_code=0))
+    monkeypatch.setattr(parity, "record", lambda *args, **kwargs: WatchResult(0, None, None))
     verdict = gate(tmp_path)
     assert verdict.verdict == "INCONCLUSIVE" and "on vllm@a which engine drew is not recorded" in verdict.reason
 

@@ -404,6 +404,15 @@ def test_a_name_in_the_matrix_does_not_drive_the_terminal(folder: Path, capsys: 
             'name = "x"\n[[job]]\nname = "j"\npair = ["hf", "hf"]\nframework = "tlr"\ncommand = ["python"]',
             "there is no adapter for 'tlr'",
         ),
+        (
+            'name = "x"\n[[job]]\nname = "j"\npair = ["vllm", "sglang"]\nframework = "trl"\ncommand = ["trl"]',
+            "cell vllm-sglang/j: trl does not generate with sglang",
+        ),
+        (
+            'name = "x"\n[[job]]\nname = "j"\npair = ["vllm", "sglang"]\ncommand = ["python", "nobody.py"]',
+            "neither the words of this command nor its scripts name one of",
+        ),
+        ('name = "x"\n[[faults]]\nsuite = "parity"\npair = ["vllm", "slang"]', "did you mean sglang?"),
         (CELL + 'mode = "native"', "cell hf-hf/ppo-tiny/native: whole runs in native mode part after one update"),
         (CELL + 'model = "/no/where"', "cell hf-hf/ppo-tiny/where: model.path = '/no/where': no such directory\n"),
         (CELL + 'settings = ["model.reward=/no/where"]', "model.reward = '/no/where': no such directory"),

@@ -1,0 +1,94 @@
+"""What settings of a job mean, in terms that every framework has: two commands are compared in them.
+
+Each framework's folder says which of its settings is which of these, in which unit, and what it has without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.frameworks.settings import Settings
+from reports.doctor_model import Severity
+
+ENGINE = "engine"
+
+
+@dataclass(frozen=True)
+class Concept:
+    """What another value of it does to a run: an error where the runs are no longer the same, a warning where they may
+    not be, info where nothing changes that is compared."""
+
+    severity: Severity
+    does: str
+
+
+CONCEPTS: Mapping[str, Concept] = {
+    ENGINE: Concept("info", "the engine that draws: what a comparison of engines changes on purpose"),
+    "prompts a step": Concept("error", "other prompts in each step, and another number of updates"),
+    "samples a prompt": Concept("error", "groups of another size: other baselines and advantages"),
+    "samples an update": Concept("error", "an update averages over another number of samples, and a step has others"),
+    "samples a micro-batch": Concept("warning", "gradients are added up in other parts: they round otherwise"),
+    "samples a scoring batch": Concept("warning", "log-probabilities come from other batches and round otherwise"),
+    "passes over a step": Concept("error", "another number of updates on the same samples"),
+    "steps or epochs": Concept("error", "one of the runs is longer"),
+    "prompt length": Concept("error", "prompts are cut, or left out, at another length"),
+    "response length": Concept("error", "samples are cut at another length: other rewards"),
+    "context": Concept("error", "samples end earlier in the one with less room"),
+    "temperature": Concept("error", "tokens are drawn from another distribution"),
+    "top-p": Concept("error", "tokens are drawn from another distribution"),
+    "top-k": Concept("error", "tokens are drawn from another distribution"),
+    "min-p": Concept("error", "tokens are drawn from another distribution"),
+    "repetition penalty": Concept("error", "tokens are drawn from another distribution"),
+    "learning rate of the actor": Concept("error", "updates of another size"),
+    "learning rate of the critic": Concept("error", "updates of another size"),
+    "KL coefficient": Concept("error", "another penalty for leaving the reference"),
+    "clip": Concept("error", "updates are clipped elsewhere"),
+    "entropy coefficient": Concept("error", "another loss"),
+    "gamma": Concept("error", "other advantages"),
+    "lambda": Concept("error", "other advantages"),
+    "estimator": Concept("error", "other advantages"),
+    "policy": Concept("error", "another model"),
+    "reward model": Concept("error", "other rewards"),
+    "critic": Concept("error", "other values"),
+    "prompts": Concept("error", "other data"),
+    "prompts in all": Concept("error", "other data, and another number of steps"),
+    "precision": Concept("error", "everything rounds otherwise"),
+    "precision of the engine": Concept("error", "the engine rounds otherwise than the trainer"),
+    "seed": Concept("error", "other data order and other samples: the runs differ before the engines do"),
+    "seed of the engine": Concept("error", "other samples"),
+    "tensor parallelism of the engine": Concept("warning", "sums are taken in another order: it rounds otherwise"),
+    "engines": Concept("warning", "samples are drawn in other batches"),
+    "memory of the engine": Concept("warning", "the KV pools differ, also where the fraction is equal"),
+    "eager": Concept("warning", "other kernels: they round otherwise"),
+    "sharding": Concept("warning", "sums are taken in another order: it rounds otherwise"),
+}  # fmt: skip
+
+
+def same(value: Any, settings: Settings) -> Any:
+    """The value is what it means."""
+    return value
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """One setting. `concept`: of `CONCEPTS`. `default`: what the framework has without it; None: not known. `read`: the
+    value in the concept's unit; None where a setting that it needs is not known."""
+
+    concept: str
+    default: Any = None
+    read: Callable[[Any, Settings], Any] = same
+
+
+def times(*names: tuple[str, int]) -> Callable[[Any, Settings], Any]:
+    """A count, times other settings: (name, its default)."""
+
+    def read(value: Any, settings: Settings) -> Any:
+        product = value if isinstance(value, int) else None
+        for name, default in names:
+            number = None if settings.why_unknown(name) else settings.number(name, default)
+            product = None if product is None or number is None else product * number
+        return product
+
+    return read

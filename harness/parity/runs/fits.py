@@ -1,0 +1,184 @@
+"""Does an engine of an environment fit a scenario? Asked before anything starts: a start would say it after minutes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.envs import interpreter, recipe
+from harness.envs.accepted import accepted
+from harness.envs.bundles import bundle
+from harness.envs.environment import Environment
+from harness.errors import BadInput, closest
+from scenarios import tiny
+from scenarios.engines import registry
+from scenarios.engines.accepted import Accepted
+from scenarios.engines.ahead import ANSWER, Ahead
+from scenarios.engines.parameters import engine_asked
+from scenarios.engines.spec import EngineSpec
+from scenarios.settings import BUILTIN, Scenario
+
+PROGRAM = "scenarios.engines.ahead"
+TIMEOUT_S = 60.0  # chosen: a user's mapping may import torch, which takes 20 s on a cold disk
+# How configurations of Hugging Face name the longest sequence of a model; vLLM reads the same (config/model.py).
+_CONTEXTS = (
+    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "max_seq_length",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a model, by its config.json; 0: it does not say."""
+
+    context: int = 0
+    heads: int = 0
+    head_size: int = 0
+
+    @staticmethod
+    def of(config: Mapping[str, Any]) -> Shape:
+        """A model with scaled positions is as long as the factor makes it. Latent attention has no head size."""
+        text = config.get("text_config")
+        config = {**config, **text} if isinstance(text, dict) else config
+        contexts = [value for name in _CONTEXTS if isinstance(value := config.get(name), int)]
+        scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+        factor = scaling.get("factor") if isinstance(scaling, dict) else None
+        heads, width = (_count(config.get(name)) for name in ("num_attention_heads", "hidden_size"))
+        size = _count(config.get("head_dim")) or (width // heads if heads else 0)
+        longest = max(contexts, default=0) * (factor if isinstance(factor, int | float) and factor > 1 else 1)
+        return Shape(int(longest), heads, 0 if "kv_lora_rank" in config else size)
+
+    @staticmethod
+    def read(path: str) -> Shape:
+        """The shape of the model of a scenario: a directory, the built-in one, or one of the local cache."""
+        if path == BUILTIN:
+            return Shape.of({**tiny.POLICY, "max_position_embeddings": tiny.CONTEXT})
+        file = Path(path).expanduser() / "config.json"
+        if not file.is_file() and "/" in path:
+            import huggingface_hub
+
+            cached = huggingface_hub.try_to_load_from_cache(path, "config.json")
+            file = Path(cached) if isinstance(cached, str) else file
+        try:
+            config = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise BadInput(f"{file} cannot be read: {why}", fix="--set model.path=DIR   # of a model") from error
+        return Shape.of(config) if isinstance(config, dict) else Shape()
+
+
+def check_fit(
+    environment: Environment, scenario: Scenario, mapping: Mapping[str, Any], say: Callable[[str], None]
+) -> None:
+    """Refuse a model that the engine cannot compute with, an engine whose plug-in its environment lacks, what a user's
+    mapping asks for and is not there, and arguments that the engine does not take. Raises BadInput."""
+    spec = registry.get(environment.engine)
+    shape = Shape.read(scenario.model.path)
+    longest = shape.context or scenario.engine.max_model_len
+    if mapping or (registry.home(spec.name) is not None and not spec.embedded):
+        given = _ask(environment, spec, scenario, mapping, longest)
+        if not given.brought:
+            raise _not_brought(environment, given.refused)
+        if given.refused:
+            raise BadInput(given.refused, fix=f"change {mapping.get('file', 'the mapping')}")
+    else:
+        given = Ahead(tuple(_ours(spec, environment, scenario, longest)))
+    if spec.embedded:  # no list of it is kept: it is the harness's own
+        return
+    unusual = bool(mapping) or environment.version != _pinned(environment)
+    takes = accepted(environment, ask=unusual, say=say)
+    _check_model(spec, environment, scenario, shape, takes)
+    where = f"the mapping {mapping['file']}" if mapping.get("file") else "the harness's own mapping"
+    _check_names(environment, "argument", given.engine, takes.engine, where)
+    _check_names(environment, "sampling parameter", given.sampling, takes.sampling, where)
+
+
+def _check_model(spec: EngineSpec, environment: Environment, scenario: Scenario, shape: Shape, takes: Accepted) -> None:
+    asked, ranks = scenario.engine.max_model_len, scenario.engine.tensor_parallel
+    longer = os.environ.get(spec.longer_context, "") in ("1", "true", "True") if spec.longer_context else False
+    if 0 < shape.context < asked and not longer:
+        raise BadInput(
+            f"engine.max_model_len = {asked}: the model {scenario.model.path} was made for {shape.context} tokens",
+            fix=f"--set engine.max_model_len={shape.context}",
+        )
+    if shape.heads and shape.heads % ranks:
+        fitting = max(size for size in range(1, ranks) if shape.heads % size == 0)
+        raise BadInput(
+            f"engine.tensor_parallel = {ranks}: the {shape.heads} attention heads of {scenario.model.path} cannot be "
+            "shared evenly",
+            fix=f"--set engine.tensor_parallel={fitting}",
+        )
+    if takes.head_sizes and shape.head_size and shape.head_size not in takes.head_sizes:
+        sizes = ", ".join(map(str, takes.head_sizes))
+        raise BadInput(
+            f"{spec.title} {environment.version} on {environment.device} computes with heads of {sizes}, and those of "
+            f"{scenario.model.path} have {shape.head_size}",
+            fix="--set model.path=DIR   # of a model with such heads, or another engine",
+        )
+
+
+def _check_names(environment: Environment, kind: str, names: Iterable[str], takes: tuple[str, ...], where: str) -> None:
+    unknown = [name for name in names if name not in takes] if takes else []
+    if not unknown:
+        return
+    raise BadInput(
+        f"{registry.get(environment.engine).title} {environment.version} has no {kind} "
+        f"{' or '.join(map(repr, unknown))}, which {where} gives{closest(unknown[0], takes)}",
+        fix=f"harness env arguments {environment.name}   # lists all of them",
+    )
+
+
+def _not_brought(environment: Environment, why: str) -> BadInput:
+    plugin = registry.home(environment.engine)
+    package = plugin.entry.dist.name if plugin is not None and plugin.entry.dist else "the package"
+    reason = why or f"{package}, which brings the engine {environment.engine!r}, is not installed there"
+    return BadInput(
+        f"the environment {environment.name} ({environment.python}) cannot start {environment.engine}: {reason}",
+        fix=f"uv pip install --python {environment.python} {package}",
+    )
+
+
+def _ours(spec: EngineSpec, environment: Environment, scenario: Scenario, longest: int) -> dict[str, Any]:
+    asked = engine_asked(scenario.model.path, scenario.model.dtype, scenario.engine, device=environment.device)
+    return {} if spec.maps is None else {**spec.machine(asked), **spec.maps(asked, longest)}
+
+
+def _ask(
+    environment: Environment, spec: EngineSpec, scenario: Scenario, mapping: Mapping[str, Any], longest: int
+) -> Ahead:
+    """What the engine's own interpreter makes of it. An answer that does not come refuses nothing."""
+    request = {
+        "engine": environment.engine, "scenario": scenario.to_json(), "mapping": dict(mapping),
+        "device": environment.device, "longest_context": longest,
+    }  # fmt: skip
+    path = [str(bundle(plugins=False)), *([os.environ["PYTHONPATH"]] if spec.embedded and "PYTHONPATH" in os.environ
+                                          else [])]  # fmt: skip
+    variables = interpreter.clean(os.environ, **environment.env, PYTHONPATH=os.pathsep.join(path))
+    if not environment.owned:
+        variables["PYTHONDONTWRITEBYTECODE"] = "1"
+    try:
+        answer = subprocess.run(
+            [environment.python or sys.executable, "-m", PROGRAM], input=json.dumps(request), capture_output=True,
+            text=True, errors="replace", timeout=TIMEOUT_S, env=variables,
+        )  # fmt: skip
+        line = next(line for line in reversed(answer.stdout.splitlines()) if line.startswith(ANSWER))
+        return Ahead.of(json.loads(line.removeprefix(ANSWER)))
+    except (OSError, subprocess.TimeoutExpired, StopIteration, ValueError, KeyError, TypeError):
+        return Ahead()
+
+
+def _pinned(environment: Environment) -> str:
+    """The version that the recipe pins, whose arguments the harness's own tests give."""
+    try:
+        return recipe.load(environment.engine, environment.device).version
+    except BadInput:  # the embedded engine has no recipe
+        return environment.version
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and value > 0 else 0

@@ -1,0 +1,118 @@
+"""The last words of a command: its standard error is passed on as it comes, and its end is kept.
+
+Where standard error is a file, its end is read there. Otherwise a small process stands between: it passes everything
+on, ends with the last process that can write, and outlives the harness, so that nobody's words are lost with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import stat
+import subprocess
+import sys
+import tempfile
+import termios
+import tty
+from pathlib import Path
+
+from scenarios.engines import last_words
+
+DRAIN_S = 0.5  # chosen: what is still in the pipe is passed on in milliseconds, unless a daemon holds it open
+# Reads 0, writes 1, keeps the end in a file of at most twice KEPT. Keys and signals are meant for the command.
+PROGRAM = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGTTOU):
+    signal.signal(number, signal.SIG_IGN)
+kept = int(sys.argv[2])
+file = os.open(sys.argv[1], os.O_RDWR)
+size = 0
+while True:
+    try:
+        part = os.read(0, 65536)
+    except OSError:  # a terminal whose last writer has gone
+        break
+    if not part:
+        break
+    rest = part
+    try:
+        while rest:
+            rest = rest[os.write(1, rest):]
+    except OSError:  # nobody reads any more
+        pass
+    os.write(file, part)
+    size += len(part)
+    if size > 2 * kept:
+        end = os.pread(file, kept, size - kept)
+        os.ftruncate(file, 0)
+        os.lseek(file, 0, 0)
+        os.write(file, end)
+        size = len(end)
+"""
+KEPT = 1 << 17  # bytes, chosen: an engine's traceback and what its siblings log after it
+
+
+class Hearing:
+    """Gives the command a standard error, `descriptor` (None: ours), and has its last words afterwards."""
+
+    def __init__(self, into: int = 2) -> None:
+        self.descriptor: int | None = None
+        self._into = into
+        self._file, self._begin = Path(), 0
+        self._passing: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Hearing:
+        try:
+            state = os.fstat(self._into)
+            self._open(state)
+        except OSError:  # standard error is closed: nobody hears anything
+            self.descriptor = None
+        return self
+
+    def started(self) -> None:
+        """The command has its standard error: ours to it is closed, so that its end is seen."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+    def words(self, ended: int | None) -> str:
+        """Why the command ended, by what it said: one sentence, empty where it said nothing. `ended`: its exit code,
+        negative for a signal."""
+        if self._passing is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._passing.wait(DRAIN_S)
+        return last_words.root_cause({self._file: self._begin}, ended) if self._file.is_file() else ""
+
+    def __exit__(self, *error: object) -> None:
+        self.started()
+        if self._passing is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._passing.wait(DRAIN_S)
+            self._file.unlink(missing_ok=True)
+
+    def _open(self, state: os.stat_result) -> None:
+        if stat.S_ISREG(state.st_mode):
+            self._file, self._begin = Path(f"/proc/{os.getpid()}/fd/{self._into}"), state.st_size
+            return
+        descriptor, name = tempfile.mkstemp(prefix="rlhf-harness-words-")
+        os.close(descriptor)
+        self._file = Path(name)
+        reader, self.descriptor = _terminal(self._into) if os.isatty(self._into) else os.pipe()
+        try:
+            self._passing = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", PROGRAM, name, str(KEPT)], stdin=reader, stdout=self._into,
+                stderr=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        finally:
+            os.close(reader)
+
+
+def _terminal(like: int) -> tuple[int, int]:
+    """(where it is read, where it is written) of a terminal of the same size that changes nothing of what is said."""
+    reader, writer = pty.openpty()
+    tty.setraw(writer)
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(writer, termios.TIOCSWINSZ, fcntl.ioctl(like, termios.TIOCGWINSZ, bytes(8)))
+    return reader, writer

@@ -1,0 +1,57 @@
+"""Which arguments an engine takes, asked of the engine itself in its own interpreter and kept in a file.
+
+The list makes it possible to refuse an unknown argument before anything starts. Importing an engine takes 10 to 40 s,
+so it is asked once, when its environment is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scenarios.engines import registry
+
+FILE = "accepted.json"  # in the folder of an environment
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Names of the arguments that start an engine, and of its sampling parameters. `head_sizes`: those that its
+    attention computes with here. Empty: not known."""
+
+    engine: tuple[str, ...] = ()
+    sampling: tuple[str, ...] = ()
+    head_sizes: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> Accepted:
+        """From plain data. Raises TypeError or KeyError for anything else."""
+        return Accepted(*(tuple(data[field.name]) for field in dataclasses.fields(Accepted)))
+
+
+def asked(engine: str) -> Accepted:
+    """What the engine says of itself. Imports it."""
+    module, _, function = registry.get(engine).accepts.partition(":")
+    if not module:
+        return Accepted()
+    accepted: Accepted = getattr(importlib.import_module(module), function)()
+    return accepted
+
+
+def keep(engine: str, version: str, file: str) -> None:
+    """Write what the engine takes into `file`. Never raises: an engine that does not say is checked when it starts."""
+    try:
+        data = {"version": version, **dataclasses.asdict(asked(engine))}
+        Path(file).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    except BaseException as error:  # whatever another version of an engine raises where it is asked
+        print(f"what {engine} takes is not known: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    keep(*sys.argv[1:])

@@ -1,0 +1,73 @@
+"""What an engine would be given, worked out before it starts: `python -m scenarios.engines.ahead`, in its interpreter.
+
+It imports no engine and takes a fraction of a second. A request of JSON comes on standard input; the answer is the last
+line that begins with `ANSWER`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from probes.plugins import PluginError
+from scenarios.engines import given, mapping, registry
+from scenarios.engines.engine import ParameterRefused
+from scenarios.engines.mapping import ParameterMap
+from scenarios.engines.parameters import engine_asked
+from scenarios.settings import Scenario
+
+ANSWER = "rlhf-harness-ahead:"
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Names of native arguments that a start, and a request, would have. `refused`: why there are none; `brought`:
+    whether the interpreter has the engine's plug-in at all."""
+
+    engine: tuple[str, ...] = ()
+    sampling: tuple[str, ...] = ()
+    refused: str = ""
+    brought: bool = True
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> Ahead:
+        return Ahead(tuple(data["engine"]), tuple(data["sampling"]), str(data["refused"]), bool(data["brought"]))
+
+
+def ahead(engine: str, scenario: Scenario, user_mapping: Mapping[str, Any], device: str, longest_context: int) -> Ahead:
+    """What the mapping makes of the scenario, as the engine's own start and its requests call it."""
+    spec = registry.find(engine)
+    if spec is None:
+        return Ahead(refused=registry.refusal(engine), brought=False)
+    try:
+        chosen = ParameterMap.of(user_mapping)
+        asked = engine_asked(scenario.model.path, scenario.model.dtype, scenario.engine, device=device)
+        start: dict[str, Any] = {}
+        if spec.maps is not None:
+            maps = spec.maps
+            start, _ = mapping.start(chosen, engine, asked, lambda wanted: maps(wanted, longest_context), spec.machine)
+        sampling = scenario.sampling
+        ours = given.sampling_arguments(engine, sampling)
+        native = chosen.apply(engine, "sampling", dataclasses.asdict(sampling), ours)
+        mapped = mapping.Mapped(native, sampling, frozenset())
+        mapping.described(chosen, engine, sampling, mapped, scenario.rollout.mode)
+    except (ParameterRefused, PluginError) as error:
+        return Ahead(refused=str(error))
+    return Ahead(tuple(start), tuple(native))
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    found = ahead(
+        request["engine"], Scenario.from_json(request["scenario"]), request["mapping"], request["device"],
+        request["longest_context"],
+    )  # fmt: skip
+    print("\n" + ANSWER + json.dumps(dataclasses.asdict(found)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""What SGLang takes: asked of the installed version, in its own interpreter."""
+
+from __future__ import annotations
+
+import inspect
+
+from scenarios.engines.accepted import Accepted
+
+
+def accepted() -> Accepted:
+    """`sglang.Engine` makes `ServerArgs` of its arguments, and `SamplingParams` of a request's."""
+    from sglang.srt.sampling.sampling_params import SamplingParams
+    from sglang.srt.server_args import ServerArgs
+
+    return Accepted(
+        engine=tuple(sorted({*inspect.signature(ServerArgs).parameters, "server_args"})),
+        sampling=tuple(sorted(inspect.signature(SamplingParams).parameters)),
+    )

@@ -1,0 +1,28 @@
+"""What vLLM takes: asked of the installed version, in its own interpreter."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+
+from scenarios.engines.accepted import Accepted
+
+
+def accepted() -> Accepted:
+    """`vllm.LLM` passes what it does not name itself on to `EngineArgs`."""
+    import vllm
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.platforms import current_platform
+
+    called = inspect.signature(vllm.LLM).parameters.values()
+    named = {argument.name for argument in called if argument.kind is not argument.VAR_KEYWORD}
+    sizes: tuple[int, ...] = ()
+    if current_platform.is_cpu():  # of several backends on a GPU, one takes what another does not
+        from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+        sizes = tuple(CPUAttentionBackend.get_supported_head_sizes())
+    return Accepted(
+        engine=tuple(sorted(named | {field.name for field in dataclasses.fields(EngineArgs)})),
+        sampling=tuple(sorted(inspect.signature(vllm.SamplingParams).parameters)),
+        head_sizes=sizes,
+    )

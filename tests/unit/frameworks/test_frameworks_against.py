@@ -1,0 +1,163 @@
+"""Two commands compared before anything runs: planted differences, and pairs in which nothing differs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from harness.doctor.examine import compared
+from harness.errors import BadInput
+from harness.frameworks import detection
+from harness.frameworks.against import words
+from harness.frameworks.installed import Installation
+from reports.doctor_model import Hazard, Report
+
+# As a user wrote them: one job on each engine, in a shell, with a batch that is another one.
+SGLANG = """ray job submit --address="172.17.0.2:1234" \\
+--runtime-env-json='{"working_dir": "/root", "env_vars": {"WORKERS": "4"}}' \\
+   -- python3 -m openrlhf.cli.train_ppo_ray --backend sglang --pretrain org/model \\
+   --save_path ${DIR}/sglang-$(now) --micro_train_batch_size 8 --train_batch_size 32 --actor_learning_rate 5e-7 \\
+   --bf16 --packing_samples --wandb_run_name sglang-$TIME >> ~/log/sglang-$TIME.log
+"""
+VLLM = SGLANG.replace("backend sglang", "backend vllm").replace("sglang-", "vllm-").replace("5e-7", "0.0000005")
+VERL = "python -m verl.trainer.main_ppo data.train_batch_size=512 actor_rollout_ref.rollout.top_p=0.9"
+KWARGS = "+actor_rollout_ref.rollout.engine_kwargs"
+
+
+@pytest.fixture(autouse=True)
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detection, "ask", lambda python, *_, **__: Installation(python, "", {}))
+
+
+def differences(one: str, two: str, severity: str = "error") -> list[str]:
+    return [item.what for item in report(one, two).hazards if item.severity == severity]
+
+
+def report(one: str, two: str) -> Report:
+    return compared(words(one), two)
+
+
+def named(found: Report, check: str = "same-settings") -> list[str]:
+    return [item.what.removesuffix(" differs") for item in found.hazards if item.check == check]
+
+
+def test_a_batch_that_differs_is_the_answer() -> None:
+    found = report(SGLANG, VLLM.replace("train_batch_size 32", "train_batch_size 64"))
+    (worst,) = [item for item in found.hazards if item.severity == "error"]
+    assert worst.what == "train_batch_size differs" and found.exit_code == 1 and found.verdict == "DIFFERENT"
+    assert "train_batch_size=32" in worst.measured and "train_batch_size=64" in worst.measured
+    assert named(found) == ["train_batch_size", "backend"]  # where results go is no difference
+    assert json.loads(found.to_json())["exit_code"] == 1
+
+
+def test_equal_jobs_on_two_engines_differ_in_the_engine_alone() -> None:
+    found = report(SGLANG, VLLM)
+    assert named(found) == ["backend"] and found.exit_code == 0 and found.verdict == "SAME"
+    assert not found.unchecked
+
+
+def test_a_command_is_the_same_as_itself() -> None:
+    for command in (SGLANG, VERL):
+        found = report(command, command)
+        assert not [item for item in found.hazards if item.severity != "info"] and found.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "severity"),
+    [
+        ("--normalize_reward", "warning"),
+        ("--temperature 0.9", "error"),
+        ("--save_steps 5", "info"),
+        ("--zero_stage 2", "warning"),
+    ],
+)
+def test_a_setting_of_one_command_alone_differs(more: str, severity: str) -> None:
+    name = more.split()[0].removeprefix("--")
+    command = VLLM.replace("--bf16", f"--bf16 {more}")
+    assert differences(VLLM, command, severity)[:1] == [f"{name} differs"]
+    assert differences(command, VLLM, severity)[:1] == [f"{name} differs"]
+
+
+def test_variables_of_a_job_are_settings() -> None:
+    found = report(SGLANG, VLLM.replace('"WORKERS": "4"', '"WORKERS": "8"'))
+    assert "the variable WORKERS" in named(found)
+
+
+def test_a_default_that_is_written_down_is_no_difference() -> None:
+    assert differences(VERL, f"{VERL} actor_rollout_ref.rollout.n=1 algorithm.gamma=1.0") == []
+    assert differences(VERL, f"{VERL} actor_rollout_ref.rollout.n=4") == ["actor_rollout_ref.rollout.n differs"]
+
+
+def test_what_only_the_shell_knows_is_not_equal() -> None:
+    found = report(VERL, f"{VERL} actor_rollout_ref.rollout.n=$GROUP")
+    assert not [item for item in found.hazards if item.severity == "error"] and found.unchecked
+    unread = report(VERL, VERL.replace("top_p=0.9", "top_p=0.9 $MORE").replace("data.train_batch_size=512", ""))
+    assert unread.unchecked and "data.train_batch_size" not in named(unread)
+
+
+def test_what_an_engine_takes_another_way_is_named() -> None:
+    both = f"{VERL} actor_rollout_ref.rollout.top_k=20"
+    found = report(f"{both} actor_rollout_ref.rollout.name=vllm", f"{both} actor_rollout_ref.rollout.name=sglang")
+    assert "top_k with top_p means another thing in SGLang" in named(found, "same-meaning")
+    assert [item.where for item in found.hazards if item.check == "verl-seed"] == [("command B",)]
+    alone = report(f"{VERL} actor_rollout_ref.rollout.name=vllm", f"{VERL} actor_rollout_ref.rollout.name=sglang")
+    assert not [item for item in alone.hazards if "another thing" in item.what]
+
+
+@pytest.mark.parametrize(
+    ("vllm", "sglang", "differs"),
+    [
+        ("enable_prefix_caching=False", "disable_radix_cache=True", False),
+        ("enable_prefix_caching=True", "disable_radix_cache=True", True),
+        ("enforce_eager=True", "disable_cuda_graph=True", False),
+        ("max_model_len=2048", "context_length=2048", True),
+        ("max_model_len=2048", "context_length=2050", False),
+    ],
+)
+def test_arguments_of_the_engines_are_compared_by_what_they_amount_to(vllm: str, sglang: str, differs: bool) -> None:
+    found = report(
+        f"{VERL} actor_rollout_ref.rollout.name=vllm {KWARGS}.vllm.{vllm}",
+        f"{VERL} actor_rollout_ref.rollout.name=sglang {KWARGS}.sglang.{sglang} {KWARGS}.sglang.random_seed=0",
+    )
+    assert bool([name for name in named(found) if name.endswith("of the engine")]) is differs
+
+
+def test_two_frameworks_are_compared_in_the_terms_of_both() -> None:
+    verl = (
+        "python -m verl.trainer.main_ppo data.train_batch_size=128 actor_rollout_ref.actor.ppo_mini_batch_size=32 "
+        "actor_rollout_ref.rollout.n=4 data.max_response_length=1024"
+    )
+    openrlhf = (
+        "python -m openrlhf.cli.train_ppo_ray --rollout.batch_size 128 --train.batch_size 128 "
+        "--rollout.n_samples_per_prompt 4 --rollout.max_new_tokens {}"
+    )
+    assert "response length" in named(report(openrlhf.format(1000), verl))
+    alike = named(report(openrlhf.format(1024), verl))
+    assert not {"response length", "prompts a step", "samples an update", "samples a prompt"} & set(alike)
+    other = verl.replace("mini_batch_size=32", "mini_batch_size=64")
+    assert "samples an update" in named(report(openrlhf.format(1024), other))
+
+
+def test_an_option_without_a_counterpart_is_not_compared() -> None:
+    found = report("python -m openrlhf.cli.train_ppo_ray --ds.packing_samples", VERL)
+    assert any("ds.packing_samples" in item.reason for item in found.unchecked)
+
+
+def test_a_shell_script_is_refused() -> None:
+    with pytest.raises(BadInput, match="run_verl"):
+        compared(words(VERL), "bash run_verl.sh", framework="verl")
+    with pytest.raises(BadInput, match="--against"):
+        words("python 'unfinished")
+
+
+def test_secrets_are_withheld() -> None:
+    secret = "sk-0123456789abcdef0123456789abcdef"
+    found = report(VERL, f"{VERL} +trainer.api_key={secret}")
+    assert secret not in found.to_json() and all(isinstance(item, Hazard) for item in found.hazards)
+
+
+def test_where_the_output_goes_is_no_word_of_the_command() -> None:
+    assert words("a --b 1 >> log 2>&1") == ["a", "--b", "1"]
+    assert words(shlex.join(["a", "x>y"])) == ["a", "x>y"]

@@ -1,0 +1,192 @@
+"""What an engine of an environment cannot start with is refused before anything starts, on both sides; the rest is
+let through."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.envs import accepted as kept
+from harness.envs.environment import Environment
+from harness.errors import BadInput
+from harness.parity.runs import fits, run
+from harness.parity.runs.fits import Shape, check_fit
+from harness.parity.runs.options import ParityOptions
+from probes.plugins import Plugin
+from scenarios import tiny
+from scenarios.engines import registry
+from scenarios.engines.accepted import FILE, Accepted
+from scenarios.engines.given import sampling_arguments
+from scenarios.engines.parameters import engine_asked
+from scenarios.engines.spec import EngineSpec
+from scenarios.settings import Engine, Model, Scenario
+
+SCENARIO = Scenario()
+SIZES = (32, 64, 128)
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
+    """One of SGLang, whose list of arguments is kept. Its interpreter is ours: nothing of SGLang is imported."""
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "home"))
+    made = Environment(
+        name="sglang", engine="sglang", version="0.5.23", python=sys.executable, python_version="3.11", ray="2",
+        torch="2", device="cpu", owned=False,
+    )  # fmt: skip
+    keep(made, Accepted((*ours(made), "tokenizer_path"), tuple(sampling_arguments("sglang", SCENARIO.sampling)), SIZES))
+    return made
+
+
+def ours(environment: Environment) -> dict[str, Any]:
+    spec = registry.get(environment.engine)
+    asked = engine_asked("model", "float32", Engine(), device="cpu")
+    assert spec.maps is not None
+    return {**spec.machine(asked), **spec.maps(asked, 256)}
+
+
+def keep(environment: Environment, accepts: Accepted) -> None:
+    environment.folder.mkdir(parents=True, exist_ok=True)
+    data = {"version": environment.version, **dataclasses.asdict(accepts)}
+    (environment.folder / FILE).write_text(json.dumps(data))
+
+
+def checked(environment: Environment, source: str = "", scenario: Scenario = SCENARIO) -> None:
+    mapping = {"file": "/mine.py", "source": source} if source else {}
+    check_fit(environment, scenario, mapping, lambda line: None)
+
+
+def model(tmp_path: Path, **config: Any) -> Scenario:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return Scenario(model=Model(path=str(tmp_path)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "body", "words"),
+    [
+        (
+            "engine",
+            "return {**ours, 'mem_fraction_static': asked['memory_fracton']}",
+            "line 2.*'memory_fracton'.*mean memory_fraction",
+        ),
+        ("engine", "return {**ours, 'tokenizer_pat': 'x'}", "'tokenizer_pat'.*did you mean tokenizer_path"),
+        ("sampling", "return {**ours, 'max_tokens': 3}", "no sampling parameter .*'max_tokens'"),
+        ("engine", "return 1 / 0", "line 2, raised ZeroDivisionError"),
+        ("engine", "return None", "returned NoneType"),
+    ],
+)  # fmt: skip
+def test_what_a_mapping_cannot_have_is_refused(environment: Environment, part: str, body: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words) as refused:
+        checked(environment, f"def sglang_{part}(asked, ours):\n    {body}\n")
+    assert refused.value.fix and "\n" not in refused.value.message
+
+
+@pytest.mark.slow
+def test_a_sound_mapping_is_let_through(environment: Environment) -> None:
+    checked(environment, "def sglang_engine(asked, ours):\n    return {**ours, 'tokenizer_path': asked['model']}\n")
+
+
+def test_our_own_mapping_asks_nobody(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fits.subprocess, "run", lambda *_, **__: pytest.fail("a process was started"))
+    checked(environment)
+    (environment.folder / FILE).unlink()
+    checked(environment)
+
+
+def test_an_argument_that_another_version_does_not_take_is_refused(environment: Environment) -> None:
+    keep(environment, Accepted(tuple(name for name in ours(environment) if name != "random_seed")))
+    with pytest.raises(BadInput, match=r"SGLang 0\.5\.23 has no argument 'random_seed'"):
+        checked(environment)
+
+
+def test_a_list_of_another_version_does_not_count(environment: Environment) -> None:
+    keep(dataclasses.replace(environment, version="0.4.0"), Accepted(("nothing",)))
+    checked(environment)
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "words"),
+    [
+        ({"max_position_embeddings": 64}, {}, "made for 64 tokens"),
+        ({"n_positions": 64}, {}, "made for 64 tokens"),
+        ({"text_config": {"max_position_embeddings": 64}}, {}, "made for 64 tokens"),
+        ({"max_position_embeddings": 64, "rope_scaling": {"factor": 2.0}}, {}, ""),
+        ({"max_position_embeddings": 128}, {}, ""),
+        ({}, {}, ""),
+        ({"num_attention_heads": 4, "hidden_size": 64}, {}, "computes with heads of 32, 64, 128.*have 16"),
+        ({"num_attention_heads": 4, "hidden_size": 64, "head_dim": 64}, {}, ""),
+        ({"num_attention_heads": 4, "hidden_size": 64, "kv_lora_rank": 8}, {}, ""),
+        ({"num_attention_heads": 6, "hidden_size": 192}, {"tensor_parallel": 4}, "6 attention heads"),
+        ({"num_attention_heads": 6, "hidden_size": 192}, {"tensor_parallel": 3}, ""),
+    ],
+)
+def test_a_model_that_the_engine_cannot_have_is_refused(
+    environment: Environment, tmp_path: Path, config: dict[str, Any], settings: dict[str, Any], words: str
+) -> None:
+    scenario = dataclasses.replace(model(tmp_path, **config), engine=Engine(**settings))
+    if not words:
+        checked(environment, scenario=scenario)
+        return
+    with pytest.raises(BadInput, match=words) as refused:
+        checked(environment, scenario=scenario)
+    assert str(refused.value.fix).startswith("--set ")
+
+
+def test_the_built_in_model_is_known_without_being_made(environment: Environment) -> None:
+    with pytest.raises(BadInput, match=f"made for {tiny.CONTEXT} tokens"):
+        checked(environment, scenario=Scenario(engine=Engine(max_model_len=tiny.CONTEXT + 1)))
+    assert Shape.read("builtin:tiny") == Shape(tiny.CONTEXT, 4, 32)
+
+
+def test_a_variable_lets_a_longer_context_through(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = dataclasses.replace(environment, name="vllm", engine="vllm", version="0.32.0")
+    longer = Scenario(engine=Engine(max_model_len=tiny.CONTEXT + 1))
+    with pytest.raises(BadInput, match="made for"):
+        checked(other, scenario=longer)
+    monkeypatch.setenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
+    checked(other, scenario=longer)
+
+
+@pytest.mark.slow
+def test_an_environment_without_the_package_of_an_engine_is_refused(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = EngineSpec(name="theirs", title="Theirs", factory="nowhere:Nothing")
+    plugin = Plugin(EntryPoint("theirs", "nowhere:SPEC", registry.GROUP))
+    monkeypatch.setattr(registry, "get", lambda name: spec)
+    monkeypatch.setattr(registry, "home", lambda name: plugin)
+    with pytest.raises(BadInput, match=r"cannot start theirs: .*is not installed there") as refused:
+        checked(dataclasses.replace(environment, engine="theirs", name="theirs"))
+    assert environment.python in str(refused.value.fix)
+
+
+@pytest.mark.slow
+def test_both_sides_are_looked_at_before_one_starts(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "_record_pair", lambda *_, **__: pytest.fail("a run was started"))
+    mine = tmp_path / "mine.py"
+    mine.write_text("def hf_engine(asked, ours):\n    return {**ours, 'seed': asked['sed']}\n")
+    for side in ("mapping", "baseline_mapping"):
+        with pytest.raises(BadInput, match=r"asks for 'sed'.*did you mean seed"):
+            run.run_parity("hf", "hf", ParityOptions(**{side: str(mine)}))  # type: ignore[arg-type]
+        with pytest.raises(BadInput, match="asks for 'sed'"):
+            run.check_parity("hf", "hf", ParityOptions(**{side: str(mine)}))  # type: ignore[arg-type]
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_an_engine_is_asked_once(environment: Environment) -> None:
+    (environment.folder / FILE).unlink()
+    told: list[str] = []
+    found = kept.accepted(environment, ask=True, say=told.append)  # SGLang is not installed here: it does not say
+    assert found == Accepted() and len(told) == 1
+    keep(environment, Accepted(("a",)))
+    assert kept.accepted(environment, ask=True, say=told.append) == Accepted(("a",)) and len(told) == 1

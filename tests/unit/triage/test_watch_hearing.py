@@ -1,0 +1,129 @@
+"""The last words of a command, whatever its standard error goes to; and that everything is passed on."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.triage.collect import stacks
+from harness.triage.watch.hearing import KEPT, PROGRAM, Hearing
+from harness.triage.watch.watchdog import Watchdog
+
+pytestmark = pytest.mark.slow  # each starts two or three processes
+LAST = "RuntimeError: the bucket is empty"
+FAILS = [
+    sys.executable,
+    "-S",
+    "-c",
+    "import sys; sys.stderr.write('first\\n'); raise RuntimeError('the bucket is empty')",
+]
+
+
+def ran(command: list[str], into: int) -> str:
+    with Hearing(into) as hearing:
+        child = subprocess.Popen(command, stderr=into if hearing.descriptor is None else hearing.descriptor)
+        hearing.started()
+        return hearing.words(child.wait())
+
+
+def read(descriptor: int) -> bytes:
+    parts = []
+    while True:
+        try:
+            part = os.read(descriptor, 4096)
+        except OSError:
+            part = b""
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+
+
+def test_a_file_is_read_where_it_was_written(tmp_path: Path) -> None:
+    with open(tmp_path / "log", "ab") as log:
+        log.write(b"ValueError: of another command\n")
+        log.flush()
+        assert ran(FAILS, log.fileno()) == LAST
+        assert ran([sys.executable, "-S", "-c", "raise SystemExit(3)"], log.fileno()) == ""
+
+
+def test_a_pipe_gets_all_of_it(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    assert ran(FAILS, writer) == LAST
+    os.close(writer)
+    assert read(reader).startswith(b"first\n")
+    os.close(reader)
+
+
+def test_a_terminal_stays_one() -> None:
+    reader, writer = pty.openpty()
+    asks = (
+        "import sys; sys.stderr.write(f'terminal {sys.stderr.isatty()}\\n'); raise RuntimeError('the bucket is empty')"
+    )
+    assert ran([sys.executable, "-S", "-c", asks], writer) == LAST
+    os.close(writer)
+    assert b"terminal True" in read(reader)
+    os.close(reader)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("python3 -m no_such_module", "No module named no_such_module"),
+        ("no-such-program", "no-such-program: command not found"),
+        ("python3 -m no_such.module", "No module named 'no_such'"),
+        ("kill -9 $$", "killed by signal 9"),
+        ("exit 0", ""),
+    ],
+)
+def test_words_of_what_is_no_python(script: str, words: str) -> None:
+    reader, writer = os.pipe()
+    said = ran(["bash", "-c", script], writer)
+    os.close(writer), os.close(reader)
+    assert words in said and bool(said) is bool(words)
+
+
+def test_a_daemon_that_holds_it_open_delays_nobody_and_goes_on_writing() -> None:
+    reader, writer = os.pipe()
+    gate, opened = os.pipe()
+    daemon = "import os; os.read(0, 1); os.write(2, b'late\\n')"
+    script = f"{sys.executable} -S -c {daemon!r} <&{gate} & echo 'RuntimeError: early' >&2; exit 1"
+    with Hearing(writer) as hearing:
+        child = subprocess.Popen(["bash", "-c", script], stderr=hearing.descriptor, pass_fds=(gate,))
+        hearing.started()
+        assert hearing.words(child.wait()) == "RuntimeError: early"
+    os.close(writer)
+    os.write(opened, b"x")
+    assert read(reader) == b"RuntimeError: early\nlate\n"
+    for descriptor in (reader, gate, opened):
+        os.close(descriptor)
+
+
+def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
+    file = tmp_path / "words"
+    file.touch()
+    filled = b"x" * 99 + b"\n"
+    subprocess.run([sys.executable, "-I", "-S", "-c", PROGRAM, str(file), str(KEPT)], input=filled * 50_000 + b"END",
+                   stdout=subprocess.DEVNULL, check=True)  # fmt: skip
+    assert file.read_bytes().endswith(b"END") and file.stat().st_size <= 2 * KEPT + (1 << 16)
+
+
+def test_a_closed_standard_error_is_nothing_to_hear() -> None:
+    reader, writer = os.pipe()
+    os.close(reader), os.close(writer)
+    with Hearing(writer) as hearing:
+        assert hearing.descriptor is None and hearing.words(1) == ""
+
+
+def test_a_missing_py_spy_is_told_when_a_watch_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    Watchdog(tmp_path, (os.getpid(),), 60.0, say=told.append).close()
+    assert not told
+    monkeypatch.setattr(stacks, "program", lambda: None)
+    Watchdog(tmp_path, (os.getpid(),), 60.0, say=told.append).close()
+    (line,) = told
+    assert "py-spy is missing" in line and "pip install" in line and "py-spy>=" in line
