@@ -34,6 +34,7 @@ from harness.commands import (
     explain,
     faults,
     history,
+    mapping,
     nightly,
     parity,
     record,
@@ -135,6 +136,7 @@ app = typer.Typer(
 app.command()(parity.parity)
 app.command()(run.run)
 app.command()(replay.replay)
+app.command()(mapping.mapping)
 app.command()(diff.diff)
 app.command()(audit.audit)
 app.command()(report.report)

@@ -15,6 +15,7 @@ SPEC = EngineSpec(
     coupled_variables={SWITCH: "1"},
     engine_arguments=parameters.ENGINE,
     sampling_arguments=parameters.SAMPLING,
+    carried_arguments=parameters.CARRIED,
     always=parameters.ALWAYS,
     without_argument=parameters.WITHOUT_ARGUMENT,
     refusal=parameters.refusal,

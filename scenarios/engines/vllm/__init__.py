@@ -12,6 +12,7 @@ SPEC = EngineSpec(
     distributions=PROCESS.packages,
     engine_arguments=parameters.ENGINE,
     sampling_arguments=parameters.SAMPLING,
+    carried_arguments=parameters.CARRIED,
     without_argument=parameters.WITHOUT_ARGUMENT,
     refusal=parameters.refusal,
     unlike=parameters.unlike,
