@@ -53,7 +53,13 @@ def doctor(
     ] = False,
     format: Annotated[str, format_option("doctor")] = "text",
 ) -> None:
-    """Find what will break an RLHF run on this machine or cluster. Exits with 1 if anything will, else with 0."""
+    """Find what will break an RLHF run on this machine or cluster. Exits with 1 if anything will, else with 0.
+
+    \b
+    Example:
+      harness doctor
+      harness doctor -- python -m verl.trainer.main_ppo trainer.nnodes=2
+    """
     import sys
 
     from harness.envs.progress import console

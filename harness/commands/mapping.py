@@ -62,6 +62,10 @@ def mapping(
     from names to names; and the functions of `harness parity --mapping`. A function returns a dictionary, or an object
     with attributes. One function may map the engine's settings and the sampling's, or each has its own. Packages of
     engines and frameworks (vllm, sglang, torch, ray, ...) need not be installed: stand-ins take their places.
+
+    \b
+    Example:
+      harness mapping my_mapping.py --engine sglang
     """
     from harness.mapping.file import Asked, check
 
