@@ -24,7 +24,7 @@ def mapping(
         str,
         typer.Option(
             "--from",
-            help="the engine that the settings are of; default: vllm, and sglang where --engine is vllm",
+            help="the engine that the settings are of; default: vllm, or sglang where they are mapped to vllm",
             show_default=False,
         ),
     ] = "",
@@ -68,12 +68,13 @@ def mapping(
       harness mapping my_mapping.py --engine sglang
     """
     from harness.mapping.file import Asked, check
+    from scenarios.engines import registry
 
     judged = check(
         Asked(
             file=file,
             engine=engine,
-            source=source or ("sglang" if engine == "vllm" else "vllm"),
+            source=source or next(name for name in registry.names(embedded=False) if name != engine),
             functions=tuple(function or ()),
             ignored=tuple(ignore or ()),
             more=tuple(_named(item) for item in more or ()),

@@ -19,10 +19,6 @@ import traceback
 import types
 from typing import Any, Callable, ClassVar, Iterator  # noqa: UP035  # as Python 3.8 subscripts them
 
-STAND_INS = (
-    "torch", "vllm", "sglang", "ray", "transformers", "deepspeed", "openrlhf", "verl", "trl", "accelerate",
-)  # fmt: skip
-
 
 class Settings(dict):  # type: ignore[type-arg]  # dict[str, Any] is no base class in Python 3.8
     """Settings that are read as a dictionary's items or as an object's attributes."""
@@ -66,10 +62,11 @@ class _Kept(metaclass=_KeptType):
 class _Finder:
     """Finds stand-ins."""
 
+    packages: ClassVar[list[str]] = []
     imported: ClassVar[list[str]] = []
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name.partition(".")[0] not in STAND_INS:
+        if name.partition(".")[0] not in _Finder.packages:
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]  # no part of a loader
 
@@ -217,7 +214,7 @@ def where(error: BaseException, file: str) -> int:
 def main(request_file: str, result_file: str) -> None:
     with open(request_file, encoding="utf-8") as stream:
         request = json.load(stream)
-    Settings.defaults = request["defaults"]
+    Settings.defaults, _Finder.packages = request["defaults"], request["stand_ins"]
     result: dict[str, Any] = {"functions": [], "names": [], "stand_ins": [], "error": "", "line": 0, "module": ""}
     try:
         module = loaded(request["file"], request["real"])

@@ -250,6 +250,7 @@ def _request(asked: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str, A
     return {
         "file": asked.file,
         "real": bool(asked.python),
+        "stand_ins": sorted(_packages()),
         "functions": list(asked.functions),
         "settings": sorted({item.source.name for plan in plans.values() for item in plan} | set(more)),
         "defaults": {item.source.name: item.source.default for item in plans["native"]},
@@ -264,6 +265,15 @@ def _request(asked: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str, A
             for part, of_part in canonical.items()
         },
     }
+
+
+def _packages() -> set[str]:
+    """Of engines and of frameworks, and what they stand on: what the file of a framework may import."""
+    from harness.frameworks.spec import frameworks
+
+    engines = {name for spec in registry.specs().values() for name in (spec.name, *spec.distributions)}
+    triggers = {name for framework in frameworks().values() for name in framework.adapter.triggers}
+    return {"torch", "ray", "transformers", "accelerate", "deepspeed", *engines, *triggers}
 
 
 # --- what is said of a file that maps nothing
