@@ -63,7 +63,8 @@ def command_line() -> str:
 
 
 def _fenced(text: str) -> str:
-    """Help whose paragraphs that begin with \\b, which are not wrapped, are blocks of code."""
+    """Help whose paragraphs that begin with \\b, which are not wrapped, are blocks of code: examples, or TOML."""
+    text = re.sub(r"\x08\nExample:\n(.*?)(?=\n\n|\Z)", r"```\n\1\n```", text, flags=re.DOTALL)
     return re.sub(r"\x08\n(.*?)(?=\n\n|\Z)", r"```toml\n\1\n```", text, flags=re.DOTALL)
 
 

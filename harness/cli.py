@@ -33,7 +33,9 @@ from harness.commands import (
     env,
     explain,
     faults,
+    help,
     history,
+    mapping,
     nightly,
     parity,
     record,
@@ -45,6 +47,7 @@ from harness.commands import (
     up,
     watch,
 )
+from harness.commands.doors import DOORS
 from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated
 from probes import redaction
 from reports import places
@@ -96,6 +99,18 @@ class _Commands(TyperGroup):
 
 
 class _Group(_Commands):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for names in DOORS.values() for name in names]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands below what brings a user to them, all names in one column."""
+        width = max(map(len, self.list_commands(ctx)))
+        for title, names in DOORS.items():
+            commands = [self.get_command(ctx, name) for name in names]
+            with formatter.section(title):
+                rows = zip(names, commands, strict=True)
+                formatter.write_dl([(name.ljust(width), command.short_help) for name, command in rows])
+
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         with _scrubbed():
             return super().make_context(*args, **kwargs)
@@ -127,14 +142,15 @@ def _scrubbed() -> Iterator[None]:
 app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # Rich's tables cut what is wider than a column, in a pipe too
     help="Diagnostics and reproducibility harness for RLHF runs: why two rollout backends differ, and who is stuck.",
+    epilog="harness help COMMAND says more. harness --install-completion completes commands in your shell.",
 )
 app.command()(parity.parity)
 app.command()(run.run)
 app.command()(replay.replay)
+app.command()(mapping.mapping)
 app.command()(diff.diff)
 app.command()(audit.audit)
 app.command()(report.report)
@@ -149,6 +165,7 @@ app.command()(bisect.bisect)
 app.command()(up.up)
 app.command()(up.ps)
 app.command()(up.down)
+app.command()(help.help)
 app.add_typer(history.app, name="history", cls=_Commands)
 app.add_typer(faults.app, name="faults", cls=_Commands)
 app.add_typer(env.app, name="env", cls=_Commands)

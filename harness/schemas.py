@@ -14,6 +14,7 @@ from harness.envs.checking import Check
 from harness.envs.environment import Environment
 from harness.frameworks.symbols import Checked
 from harness.glossary import Entry
+from harness.mapping.judge import Mapping
 from harness.warm.up import Listed
 from reports.bisect_model import Bisection
 from reports.doctor_model import Report
@@ -88,6 +89,7 @@ def schemas() -> tuple[Schema, ...]:
         Schema("environment-checks", list[CheckedEnvironment], ("env check",)),
         Schema("engine-arguments", Accepted, ("env arguments",)),
         Schema("adapters", list[Checked], ("adapters check",), (("ok", "boolean"),)),
+        Schema("mapping", Mapping, ("mapping",), (("exit_code", "integer"), ("reason", "string"))),
         Schema("faults", list[Fault], ("faults list",)),
         Schema("fault-suite", Suite, ("faults run",)),
     )

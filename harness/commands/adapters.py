@@ -15,7 +15,12 @@ app = typer.Typer(no_args_is_help=True, help="Adapters of RLHF frameworks: list 
 
 @app.command("list")
 def list_() -> None:
-    """List the frameworks, their tested versions, and how many hooks each has."""
+    """List the frameworks, their tested versions, and how many hooks each has.
+
+    \b
+    Example:
+      harness adapters list
+    """
     from harness.frameworks.spec import frameworks, refused
 
     for name, framework in frameworks().items():
@@ -36,7 +41,12 @@ def check(
     ] = "",
     format: TextOrJson = "text",
 ) -> None:
-    """Check that the installed framework has every symbol that the hooks need, without importing it."""
+    """Check that the installed framework has every symbol that the hooks need, without importing it.
+
+    \b
+    Example:
+      harness adapters check --framework verl
+    """
     from harness.errors import BadInput
     from harness.frameworks.detection import known
     from harness.frameworks.spec import frameworks, names

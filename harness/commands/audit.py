@@ -22,7 +22,12 @@ def audit(
     format: Annotated[str, format_option("audit")] = "text",
     verbose: Verbose = False,
 ) -> None:
-    """Say whether one recorded run is sound in itself: its recording, engine, weights, tokens and ranks."""
+    """Say whether one recorded run is sound in itself: its recording, engine, weights, tokens and ranks.
+
+    \b
+    Example:
+      harness audit runs/mine
+    """
     from harness.parity.runs.run import audit as judge
 
     with progress() as view:

@@ -86,6 +86,10 @@ def bisect(
     """Find the release, the commit or the smallest set of settings that made a comparison bad.
 
     Exits with 0 if it is found, with 3 if the comparisons do not tell.
+
+    \b
+    Example:
+      harness bisect vllm@0.29..0.32 --against sglang -- --scenario rollout-tiny
     """
     import reports
     from harness.bisect import commits, jobs, releases, settings

@@ -30,7 +30,12 @@ def bundle(
     ] = "1G",
     format: TextOrJson = "text",
 ) -> None:
-    """Pack a run, a pair of runs or the evidence of a hang into one file without secrets, which opens as a web page."""
+    """Pack a run, a pair of runs or the evidence of a hang into one file without secrets, which opens as a web page.
+
+    \b
+    Example:
+      harness bundle runs/mine
+    """
     from pathlib import Path
 
     from harness.bundle.manifest import Packed

@@ -32,7 +32,12 @@ def diff(
     format: Format = "text",
     verbose: Verbose = False,
 ) -> None:
-    """Judge two recorded runs, ours or another framework's."""
+    """Judge two recorded runs, ours or another framework's.
+
+    \b
+    Example:
+      harness diff runs/before runs/after
+    """
     from harness.parity.runs.run import diff as judge
 
     with progress() as view:

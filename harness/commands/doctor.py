@@ -64,6 +64,11 @@ def doctor(
     """Find what will break an RLHF run on this machine or cluster. Exits with 1 if anything will, else with 0.
 
     With --against two jobs are compared before either runs: exits with 1 if a setting makes them other runs.
+
+    \b
+    Example:
+      harness doctor
+      harness doctor -- python -m verl.trainer.main_ppo trainer.nnodes=2
     """
     import sys
 

@@ -33,7 +33,12 @@ def create(
     python: Annotated[str, typer.Option(help="the Python interpreter to base it on; default: the harness's own")] = "",
     recreate: Annotated[bool, typer.Option("--recreate", help="replace the environment if it exists")] = False,
 ) -> None:
-    """Make an environment for an engine, with its pinned packages. One that exists is left as it is."""
+    """Make an environment for an engine, with its pinned packages. One that exists is left as it is.
+
+    \b
+    Example:
+      harness env create vllm
+    """
     from harness import envs
     from harness.envs.progress import console
 
@@ -53,7 +58,12 @@ def add(
         typer.Option(help="its Python interpreter, or the directory of the virtual environment", show_default=False),
     ],
 ) -> None:
-    """Register an interpreter that you already have. Nothing is written into its environment."""
+    """Register an interpreter that you already have. Nothing is written into its environment.
+
+    \b
+    Example:
+      harness env add mine --engine vllm --python ~/venv/bin/python
+    """
     from harness import envs
 
     made = envs.add(name, engine, python)
@@ -71,7 +81,12 @@ def check(
     ] = True,
     format: TextOrJson = "text",
 ) -> None:
-    """Check an environment: versions against the driver, shims, imports, generation. Exits with 1 if a check fails."""
+    """Check an environment: versions against the driver, shims, imports, generation. Exits with 1 if a check fails.
+
+    \b
+    Example:
+      harness env check vllm
+    """
     from harness import envs
     from harness.commands import env_tables
     from harness.envs.progress import console
@@ -94,7 +109,12 @@ def check(
 
 @app.command("list")
 def list_(format: TextOrJson = "text") -> None:
-    """List the environments."""
+    """List the environments.
+
+    \b
+    Example:
+      harness env list
+    """
     from harness import envs
     from harness.commands import env_tables
 
@@ -106,7 +126,12 @@ def list_(format: TextOrJson = "text") -> None:
 
 @app.command()
 def path(name: Annotated[str, typer.Argument(help="the name of the environment", show_default=False)]) -> None:
-    """Print the interpreter of an environment."""
+    """Print the interpreter of an environment.
+
+    \b
+    Example:
+      harness env path sglang
+    """
     from harness import envs
 
     print(envs.get(name).python)
@@ -134,7 +159,12 @@ def arguments(
 
 @app.command()
 def remove(name: Annotated[str, typer.Argument(help="the name of the environment", show_default=False)]) -> None:
-    """Remove an environment that the harness made, or forget a registered one (its interpreter stays untouched)."""
+    """Remove an environment that the harness made, or forget a registered one (its interpreter stays untouched).
+
+    \b
+    Example:
+      harness env remove sglang
+    """
     from harness import envs
 
     print(f"removed {envs.remove(name)}")

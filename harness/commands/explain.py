@@ -25,7 +25,12 @@ def explain(
     ] = None,
     format: TextOrJson = "text",
 ) -> None:
-    """Say what a verdict, a cause, a check or a hang in a report, or an exit code, means, and what to do about it."""
+    """Say what a verdict, a cause, a check or a hang in a report, or an exit code, means, and what to do about it.
+
+    \b
+    Example:
+      harness explain 'STALE_WEIGHTS(lm_head.weight)' K10
+    """
     from harness import glossary
 
     found = [entry for name in names for entry in glossary.find(name)] if names else glossary.entries()

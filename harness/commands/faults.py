@@ -43,7 +43,12 @@ def list_(
     source: From = "",
     format: Format = "text",
 ) -> None:
-    """List the planted faults and the controls, with what is true of each."""
+    """List the planted faults and the controls, with what is true of each.
+
+    \b
+    Example:
+      harness faults list --suite parity
+    """
     from harness.planted import listing
 
     rows = []
@@ -97,7 +102,12 @@ def run(
     ] = False,
     format: Format = "text",
 ) -> None:
-    """Run planted faults and say what was found of each. Exits with 0 if all is as expected, else with 1."""
+    """Run planted faults and say what was found of each. Exits with 0 if all is as expected, else with 1.
+
+    \b
+    Example:
+      harness faults run min-tokens-dropped
+    """
     if suite == "parity":
         _parity(names or [], source, backends, dtype, out, cold, format)
     from harness.extras import need

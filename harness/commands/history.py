@@ -23,7 +23,12 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, help="how many nights to list, the newest first")] = 30,
     format: TextOrJson = "text",
 ) -> None:
-    """List the last nights, each with how many cells had each status."""
+    """List the last nights, each with how many cells had each status.
+
+    \b
+    Example:
+      harness history list
+    """
 
     from harness.nightly.history import History
     from reports.layout import Page
@@ -55,7 +60,12 @@ def show(
     format: NightFormat = "text",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="also show the cells that did not change")] = False,
 ) -> None:
-    """Show a night again, in any format; exits with the code that it had."""
+    """Show a night again, in any format; exits with the code that it had.
+
+    \b
+    Example:
+      harness history show 12
+    """
     from harness.nightly.history import History
 
     with History.at(history, create=False) as past:
@@ -70,7 +80,12 @@ def compare(
     history: HistoryAt = HISTORY,
     format: TextOrJson = "text",
 ) -> None:
-    """Compare two nights: the cells whose verdict or problems differ."""
+    """Compare two nights: the cells whose verdict or problems differ.
+
+    \b
+    Example:
+      harness history compare 11 12
+    """
 
     from harness.nightly.history import History
     from reports.layout import Page
@@ -98,7 +113,12 @@ def metric(
     nights: Annotated[int, typer.Option(min=1, help="how many nights to show, up to the last")] = 60,
     format: TextOrJson = "text",
 ) -> None:
-    """Plot a metric of a cell over its nights."""
+    """Plot a metric of a cell over its nights.
+
+    \b
+    Example:
+      harness history metric tiny k1
+    """
     from harness.errors import BadInput
     from harness.nightly.history import History
     from reports.nightly_model import Course, Measured
@@ -132,7 +152,12 @@ def html(
     history: HistoryAt = HISTORY,
     nights: Annotated[int, typer.Option(min=2, help="how many nights to show, up to the last")] = 60,
 ) -> None:
-    """Write a dashboard that opens offline: every cell over the nights, and a page for each cell."""
+    """Write a dashboard that opens offline: every cell over the nights, and a page for each cell.
+
+    \b
+    Example:
+      harness history html site
+    """
     from harness.errors import BadInput
     from harness.nightly.history import History
     from reports.dashboard import MARKER, write

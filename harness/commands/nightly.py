@@ -89,6 +89,10 @@ def nightly(
     reason = "a known bug of the engine"
     owner = "me"
     expires = 2030-01-31
+
+    \b
+    Example:
+      harness nightly MATRIX.toml
     """
     from harness.errors import BadInput
     from harness.nightly import matrix as matrices

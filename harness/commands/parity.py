@@ -123,6 +123,11 @@ def parity(
 
     With a command after `--`, only these options are accepted: --framework, --repeat, --out, --cap, --stall, --format,
     --verbose, --seed and --mode coupled.
+
+    \b
+    Example:
+      harness parity vllm sglang
+      harness parity vllm@0.31 vllm@0.32 --rollout-only
     """
     _count(context, bool(command) or framework != "auto", mode)
     if command or framework != "auto":

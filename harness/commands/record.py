@@ -43,7 +43,12 @@ def record(
         typer.Option("--on-stall", help="what to do after a stall, as for harness watch"),
     ] = "report",
 ) -> None:
-    """Record a job of OpenRLHF, verl or TRL without editing it; its output and exit code pass through."""
+    """Record a job of OpenRLHF, verl or TRL without editing it; its output and exit code pass through.
+
+    \b
+    Example:
+      harness record --out runs/mine -- python -m verl.trainer.main_ppo
+    """
     from harness.frameworks.record import record as run
 
     def show(stalled: Stall) -> None:

@@ -35,7 +35,12 @@ def replay(
     format: Format = "text",
     verbose: Verbose = False,
 ) -> None:
-    """Train again on a recorded run's rollouts, and say whether its training or its rollouts are at fault."""
+    """Train again on a recorded run's rollouts, and say whether its training or its rollouts are at fault.
+
+    \b
+    Example:
+      harness replay runs/mine/candidate --backend sglang
+    """
     from harness.parity.runs.options import LaunchOptions
     from harness.parity.runs.replay import run_replay
 

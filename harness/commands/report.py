@@ -39,7 +39,12 @@ def report(
     ] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Show a verdict or a recorded run again, in any format; or export a run's metrics to a tracker."""
+    """Show a verdict or a recorded run again, in any format; or export a run's metrics to a tracker.
+
+    \b
+    Example:
+      harness report runs/mine --verbose
+    """
     from harness import verdict_file
     from harness.bundle.opening import resolve
     from harness.errors import BadInput

@@ -58,7 +58,12 @@ def run(
         str, format_option("run", "the format of what is printed; text: the directory alone, for scripts")
     ] = "text",
 ) -> None:
-    """Record one run of a scenario on one backend."""
+    """Record one run of a scenario on one backend.
+
+    \b
+    Example:
+      harness run ppo-tiny --backend vllm
+    """
     from harness.config import overrides
     from harness.parity.runs.options import RunOptions
     from harness.parity.runs.run import run_scenario

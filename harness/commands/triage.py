@@ -44,7 +44,12 @@ def triage(
         bool, typer.Option("--verbose", "-v", help="also print coverage, figures and every finding")
     ] = False,
 ) -> None:
-    """Say who is stuck in a job that stands still, who only waits, and why; or that the evidence is not enough."""
+    """Say who is stuck in a job that stands still, who only waits, and why; or that the evidence is not enough.
+
+    \b
+    Example:
+      harness triage 7461
+    """
     import os
 
     from harness.triage.collect.stacks import missing

@@ -30,7 +30,12 @@ def up(
         str, typer.Option(help="end the engines when nobody has used them for this long: 90s, 5m, 1h")
     ] = "30m",
 ) -> None:
-    """Start engines and keep them up; harness parity and harness run then use those that fit."""
+    """Start engines and keep them up; harness parity and harness run then use those that fit.
+
+    \b
+    Example:
+      harness up vllm sglang
+    """
     from harness.config import overrides
     from harness.parity.runs.options import RunOptions
     from harness.warm.up import up as start
@@ -42,7 +47,12 @@ def up(
 
 
 def ps(format: TextOrJson = "text") -> None:
-    """List the engines that are kept up."""
+    """List the engines that are kept up.
+
+    \b
+    Example:
+      harness ps
+    """
     from harness.warm.up import listed
 
     rows = listed(say)
@@ -66,7 +76,12 @@ def ps(format: TextOrJson = "text") -> None:
 
 
 def down() -> None:
-    """End the engines that are kept up."""
+    """End the engines that are kept up.
+
+    \b
+    Example:
+      harness down
+    """
     from harness.warm.up import down as end
 
     kept = end(say)

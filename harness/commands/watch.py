@@ -61,7 +61,12 @@ def watch(
     ] = "5m",
     token_file: TokenFile = "",
 ) -> None:
-    """Run any command under the watchdog; judge a stall and report it. Its output and exit code pass through."""
+    """Run any command under the watchdog; judge a stall and report it. Its output and exit code pass through.
+
+    \b
+    Example:
+      harness watch --stall 5m -- torchrun --nproc-per-node 8 train.py
+    """
     from harness.frameworks.configured import Configured
     from harness.frameworks.detection import detect, recognised
     from harness.frameworks.record import finished

@@ -34,6 +34,10 @@ def command(
     On each node it runs harness doctor before the start; it runs the command under harness watch and ends it when it
     hangs (exit code 86); before max_duration it takes evidence. $DSTACK_..., $NODE_RANK, $MASTER_ADDR and $MASTER_PORT
     in the command are those of the job. The task was held against dstack's own schema, not run.
+
+    \b
+    Example:
+      harness render dstack --base gpus.yml --nodes 2 --time 12h -- python train.py
     """
     from harness.launchers import write
 

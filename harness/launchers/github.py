@@ -48,6 +48,10 @@ def command(
 
     Each cell of the matrix is a job with a history of its own; the repository's secret HARNESS_HISTORY may name a
     PostgreSQL database for all of them. For a training job of your own there is harness render github-job.
+
+    \b
+    Example:
+      harness render github MATRIX.toml
     """
     from harness.errors import BadInput
     from harness.launchers import _manifest, write

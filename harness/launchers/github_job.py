@@ -41,6 +41,10 @@ def command(
 
     It runs harness doctor before the start; it runs the command under harness watch and ends it when it hangs (exit
     code 86); before the time limit it takes evidence. What the harness leaves is an artefact of the run.
+
+    \b
+    Example:
+      harness render github-job --time 60m -- torchrun --nproc-per-node 2 train.py
     """
     from harness.launchers import write
 

@@ -44,6 +44,10 @@ def command(
     It runs harness doctor on every node before the start; it runs the command under harness watch and ends it when it
     hangs (exit code 86); before activeDeadlineSeconds it takes evidence. The manifest was held against KubeRay's own
     schema, not run.
+
+    \b
+    Example:
+      harness render kuberay --image registry/ray-harness:1 --claim runs --time 12h -- python train.py
     """
     from harness.errors import BadInput
     from harness.launchers import write

@@ -38,6 +38,10 @@ def command(
     In the cluster it runs harness doctor on every node before the start; it runs the command under harness watch and
     ends it when it hangs (exit code 86); before the time limit, and on SIGUSR1, it takes evidence. Its folder is the
     job's working directory.
+
+    \b
+    Example:
+      harness render ray-job --address http://head:8265 -- python train.py
     """
     from harness.errors import BadInput
     from harness.launchers import write

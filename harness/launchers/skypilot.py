@@ -37,6 +37,10 @@ def command(
     On each node it runs harness doctor before the start; it runs the command under harness watch and ends it when it
     hangs (exit code 86); before the time limit it takes evidence. $SKYPILOT_..., $NODE_RANK, $MASTER_ADDR and
     $MASTER_PORT in the command are those of the job. The task was held against SkyPilot's own schema, not run.
+
+    \b
+    Example:
+      harness render skypilot --base gpus.yaml --nodes 2 --autostop 10 -- python train.py
     """
     from harness.launchers import write
 

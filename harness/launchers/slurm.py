@@ -44,6 +44,10 @@ def command(
     and before the time limit it takes evidence on every node and judges it. With --ray it starts Ray on every node
     and the command on the first, in that cluster. With --local it needs no folder that all nodes can write.
     $SLURM_... and $MASTER_... in the command are those of the job.
+
+    \b
+    Example:
+      harness render slurm --nodes 8 --time 12:00:00 -- torchrun --nnodes 8 train.py
     """
     from harness.errors import BadInput
     from harness.launchers import write

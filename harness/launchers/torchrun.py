@@ -34,6 +34,10 @@ def command(
     86); before the time limit, and on SIGUSR1, it takes evidence. With several nodes, NODE_RANK, MASTER_ADDR and
     RUN_ID are asked of the environment; nodes that share no folder are looked at together where it has NODE_ADDRS, the
     addresses of all, and RLHF_HARNESS_TOKEN.
+
+    \b
+    Example:
+      harness render torchrun --nproc-per-node 8 -- python train.py
     """
     import shlex
 

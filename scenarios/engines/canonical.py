@@ -7,6 +7,8 @@ fits, the checks and docs/reference/parameters.md are made from the table. Stand
 
 from __future__ import annotations
 
+import dataclasses
+
 from scenarios.engines.parameter import Axis, Parameter, entries
 from scenarios.settings import CoupledSampling, Sampling
 
@@ -43,7 +45,7 @@ ENGINE: tuple[Parameter, ...] = (
     Parameter(
         "memory_fraction", "engine", "memory",
         "copied 1:1, the KV pools differ, and with them what is preempted",
-        low=0.01, high=1, other=lambda value: value / 2,
+        low=0.01, high=1, other=lambda value: value / 2, comparable=False,
     ),
     Parameter(
         "kv_cache_tokens", "engine", "KV pool", "too small, an engine cuts samples short or preempts them",
@@ -63,6 +65,64 @@ PENALTIES: tuple[Parameter, ...] = (
     Parameter("presence_penalty", "sampling", "presence penalty", "", off=0.0, asked=False, axis=_SUBTRACTED),
     Parameter("frequency_penalty", "sampling", "frequency penalty", "", off=0.0, asked=False, axis=_SUBTRACTED),
 )
+
+
+def _half_more(value: float) -> float:
+    return value + 0.5
+
+
+# What no scenario asks for, and a mapping from one engine to another has to carry or refuse (`harness mapping`).
+CARRIED: tuple[Parameter, ...] = (
+    Parameter(
+        "model", "engine", "model", "another model, or none", carried=True, default="org/model",
+        other=lambda value: f"{value}-sft",
+    ),
+    Parameter(
+        "tokenizer", "engine", "tokenizer", "left out, the model's own is read: other ids, other ends", carried=True,
+        default="org/tokenizer", other=lambda value: f"{value}-extended",
+    ),
+    Parameter(
+        "skip_tokenizer", "engine", "no tokenizer",
+        "keep the tokenizer and send ids", carried=True,
+        default=False,
+    ),
+    Parameter(
+        "trust_remote_code", "engine", "code of the model's folder", "without it such a model does not load",
+        carried=True, default=False, results=False,
+    ),
+    *(dataclasses.replace(one, carried=True, default="auto", other=lambda value: "fp8_e4m3")
+      for one in ENGINE if one.name == "kv_cache_dtype"),
+    Parameter(
+        "request_seed", "sampling", "request seed",
+        "ignored, or the samples of a request are clones",
+        carried=True, default=0,
+    ),
+    Parameter(
+        "samples", "sampling", "samples of a request", "dropped: one sample of each prompt", carried=True, default=1,
+    ),
+    Parameter(
+        "stop", "sampling", "stop strings", "samples run on to the end", carried=True, default=(),
+        other=lambda value: (*value, "</s>"),
+    ),
+    Parameter(
+        "keep_stop", "sampling", "stop text in the output", "each engine's name for it is another", carried=True,
+        default=False,
+    ),
+    Parameter(
+        "skip_special_tokens", "sampling", "special tokens in the text", "other text, the same ids", carried=True,
+        default=True,
+    ),
+    *(dataclasses.replace(one, carried=True, trap="other tokens are drawn", default=0.0, other=_half_more)
+      for one in PENALTIES if not one.asked),
+    Parameter(
+        "bad_words", "sampling", "forbidden words", "where an engine has none: refuse, never drop", carried=True,
+        default=(), other=lambda value: (*value, "no"),
+    ),
+    Parameter(
+        "logit_bias", "sampling", "bias of tokens", "other tokens are drawn", carried=True, default={},
+        other=lambda value: {**value, "7": 1.0},
+    ),
+)  # fmt: skip
 BY_NAME = {one.name: one for one in (*ENGINE, *SAMPLING)}
 FILTERS = tuple(sorted((one for one in SAMPLING if one.place), key=lambda one: one.place))
 COUPLED = tuple(one.name for one in entries(CoupledSampling))

@@ -21,13 +21,14 @@ def _same(value: Any, native: Values) -> Any:
 class Native:
     """One native argument: its name, what the engine does without it (None: it decides by itself, or says nothing),
     what a value means in canonical terms, a note on it for docs/reference/parameters.md, and how our own mapping writes
-    a canonical value."""
+    a canonical value. `rejects`: why the engine does not start or sample with a value; empty where it takes it."""
 
     name: str
     default: Any = None
     read: Callable[[Any, Values], Any] = _same
     note: str = ""
     write: Callable[[Any], Any] = lambda value: value
+    rejects: Callable[[Any], str] = lambda value: ""
 
     def given(self, native: Values) -> Any:
         value = native.get(self.name)
@@ -51,8 +52,23 @@ def negated(value: Any, native: Values) -> bool:
     return not value
 
 
+def opposite(value: Any) -> bool:
+    """How a canonical switch is written as its negation, which `negated` reads."""
+    return not value
+
+
 def ids(value: Any, native: Values) -> tuple[int, ...]:
     return tuple(value)
+
+
+def texts(value: Any, native: Values) -> tuple[str, ...]:
+    """One text, or several."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def biases(value: Any, native: Values) -> dict[str, float]:
+    """Token ids are numbers in Python and text in JSON."""
+    return {str(token): bias for token, bias in value.items()}
 
 
 def top_k(value: Any, native: Values) -> int:

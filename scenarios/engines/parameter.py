@@ -39,7 +39,9 @@ class Parameter:
     draw applies it, so that the engine is not given it. `trap`: how engines differ in it. `axis`: where a fit seeks it.
 
     `more`: being given more than was asked takes nothing away. `results`: another value may change results, not only
-    speed. `asked`: False where no setting asks for it, and engines are left to their defaults.
+    speed. `asked`: False where no setting asks for it, and engines are left to their defaults. `comparable`: False
+    where the same value amounts to something else in each engine. `carried`: no scenario has it, and a mapping from
+    one engine to another has to carry it.
     """
 
     name: str
@@ -57,6 +59,8 @@ class Parameter:
     more: bool = False
     results: bool = True
     asked: bool = True
+    comparable: bool = True
+    carried: bool = False
     default: Any = None
     axis: Axis | None = None
 
@@ -65,6 +69,8 @@ class Parameter:
         spec = registry.find(engine)
         if spec is None:
             return None
+        if self.carried:
+            return spec.carried_arguments.get(self.name)
         named = spec.engine_arguments if self.part == "engine" else spec.sampling_arguments
         if self.part == "engine" or self.name in named:
             return named.get(self.name)
@@ -81,6 +87,12 @@ class Parameter:
         if argument is not None:
             return argument.note
         return "" if spec is None else spec.without_argument.get(self.name, "")
+
+    def fits(self, asked: Any, got: Any) -> bool:
+        """Is what an engine was given, or resolved, what was asked? More counts where it takes nothing away."""
+        if asked == got:
+            return True
+        return self.more and isinstance(asked, int | float) and isinstance(got, int | float) and got >= asked
 
     def restricts(self, value: float) -> bool:
         """Does a filter of this value take tokens away? Engines write a top-k that is off as -1 or 0."""

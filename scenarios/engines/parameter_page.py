@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.engines import registry
-from scenarios.engines.canonical import ENGINE, SAMPLING, Parameter
+from scenarios.engines.canonical import CARRIED, ENGINE, SAMPLING, Parameter
 from scenarios.settings import Engine, Sampling
 
 PAGE = Path("docs/reference/parameters.md")
@@ -20,14 +20,13 @@ COMMAND = "python -m scenarios.engines.parameter_page"
 
 def table(parameters: tuple[Parameter, ...]) -> str:
     engines = [spec for spec in map(registry.get, registry.BUILT_IN) if not spec.embedded]
-    head = ["concept", "canonical", "default", "values", *(spec.title for spec in engines), "the trap"]
+    settings = () if parameters is CARRIED else ("canonical", "default", "values")  # of a scenario, which has no others
+    head = ["concept", *settings, *(spec.title for spec in engines), "the trap"]
     rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for one in parameters:
         cells = [
             one.concept,
-            f"`{one.name}`",
-            _default(one),
-            _values(one),
+            *((f"`{one.name}`", _default(one), _values(one)) if settings else ()),
             *(_cell(one, spec.name) for spec in engines),
         ]
         rows.append(f"| {' | '.join([*cells, one.trap])} |")
@@ -36,7 +35,7 @@ def table(parameters: tuple[Parameter, ...]) -> str:
 
 def rewritten(page: str) -> str:
     """The page with its tables made anew."""
-    for part, parameters in (("engine", ENGINE), ("sampling", SAMPLING)):
+    for part, parameters in (("engine", ENGINE), ("sampling", SAMPLING), ("carried", CARRIED)):
         block = f"<!-- made by {COMMAND}: {part} -->\n{table(parameters)}\n<!-- end -->"
         old = re.search(rf"<!-- made by [^\n]*: {part} -->.*?<!-- end -->", page, flags=re.S)
         assert old is not None, f"{PAGE} has no table of the {part}"

@@ -54,13 +54,14 @@ class EngineSpec:
     of `engine_asked` and the model's longest context to its arguments, and `machine`: what the harness needs of it
     beside them. `longer_context`: the variable with which it takes a context that the model was not made for.
 
-    `engine_arguments`, `sampling_arguments`: canonical name -> native argument. A sampling parameter that is not named
-    has its canonical name and default in this engine too; None: the engine has no such parameter. `always`: native
-    sampling arguments that our mapping gives whatever is asked. `without_argument`: canonical engine parameter that no
-    argument sets -> what the engine does. `refusal`: why it cannot sample this faithfully in that mode; empty
-    where it can. Its last argument: whether the mapping is our own; what a user's mapping makes unfaithful is found by
-    the comparison instead. `unlike`: canonical parameters that mean something else in its own sampler. `most_scored`:
-    tokens of the longest sequence that it scores, by what it resolved; 0 where it does not say.
+    `engine_arguments`, `sampling_arguments`, `carried_arguments`: canonical name -> native argument. A sampling
+    parameter that is not named has its canonical name and default in this engine too; None: the engine has no such
+    parameter. `always`: native sampling arguments that our mapping gives whatever is asked. `without_argument`:
+    canonical engine parameter that no argument sets -> what the engine does. `refusal`: why it cannot sample this
+    faithfully in that mode; empty where it can. Its last argument: whether the mapping is our own; what a user's
+    mapping makes unfaithful is found by the comparison instead. `unlike`: canonical parameters that mean something
+    else in its own sampler. `most_scored`: tokens of the longest sequence that it scores, by what it resolved; 0
+    where it does not say.
 
     `learners_code`: it computes with the learner's own code. `logprobs`: of which distribution its own sampler reports
     log-probabilities unless told otherwise. `reloads_modules`: a weight sync must hold all tensors of a module.
@@ -83,6 +84,7 @@ class EngineSpec:
     longer_context: str = ""
     engine_arguments: Mapping[str, Native] = field(default_factory=dict)
     sampling_arguments: Mapping[str, Native | None] = field(default_factory=dict)
+    carried_arguments: Mapping[str, Native] = field(default_factory=dict)
     always: Values = field(default_factory=dict)
     without_argument: Mapping[str, str] = field(default_factory=dict)
     refusal: Callable[[Sampling, Mode, bool], str] = lambda sampling, mode, ours: ""

@@ -99,6 +99,14 @@ def test_a_hang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert document["kind"] == "triage"
 
 
+@pytest.mark.slow
+def test_a_mapping(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "users.py").write_text("def f(args):\n    return {'random_seed': args['seed']}\n")
+    document = printed(capsys, "mapping", str(tmp_path / "users.py"), "--engine", "sglang")
+    validate("mapping", document)
+    assert document["exit_code"] == 1 and "seed" in document["arrived"]
+
+
 def test_explanations(capsys: pytest.CaptureFixture[str]) -> None:
     validate("explanations", printed(capsys, "explain"))
 

@@ -134,10 +134,7 @@ def _expected(info: dict[str, Any], key: str) -> bool:
 
 def _ok(key: str, asked: Any, got: Any) -> bool:
     meaning = BY_NAME.get(key)
-    if asked == got:
-        return True
-    more = meaning is not None and meaning.more
-    return more and isinstance(asked, int | float) and isinstance(got, int | float) and got >= asked
+    return bool(asked == got) if meaning is None else meaning.fits(asked, got)
 
 
 def _mapped(side: Side, info: dict[str, Any], asked: dict[str, Any]) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ SPEC = EngineSpec(
     machine=parameters.machine,
     engine_arguments=parameters.ENGINE,
     sampling_arguments=parameters.SAMPLING,
+    carried_arguments=parameters.CARRIED,
     always=parameters.ALWAYS,
     without_argument=parameters.WITHOUT_ARGUMENT,
     refusal=parameters.refusal,

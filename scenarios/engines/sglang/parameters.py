@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scenarios.engines.native import Native, Values, negated, together, top_k
+from scenarios.engines.native import Native, Values, biases, negated, opposite, texts, together, top_k
 
 if TYPE_CHECKING:
     from scenarios.settings import Mode, Sampling
@@ -19,6 +19,7 @@ REFUSES = 6
 # It answers at most context - prompt - 2 tokens and rejects prompts longer than context - 6: with this much more
 # context than asked, its limit is never the one that binds.
 CONTEXT_SLACK = KEEPS + REFUSES
+CHUNK = 8192  # tokens of a prefill chunk, where our mapping switches chunks on
 
 
 def _temperature(value: Any, native: Values) -> float:
@@ -38,14 +39,25 @@ ENGINE = {
         read=lambda context, _: context - KEEPS,
         note="answers min(asked, context - prompt - 2, room in the KV pool); a prompt of context - 6 or more is "
         "rejected",
+        write=lambda context: context + CONTEXT_SLACK,
     ),
     "enforce_eager": Native("disable_cuda_graph", False, note="no CUDA graphs"),
     "graph_padding": Native(
-        "disable_cuda_graph_padding", True, negated, note="batches are padded to the size of a captured graph"
+        "disable_cuda_graph_padding",
+        True,
+        negated,
+        note="batches are padded to the size of a captured graph",
+        write=opposite,
     ),
-    "prefix_caching": Native("disable_radix_cache", True, negated, note="on unless disable_radix_cache"),
+    "prefix_caching": Native(
+        "disable_radix_cache", True, negated, note="on unless disable_radix_cache", write=opposite
+    ),
     "chunked_prefill": Native(
-        "chunked_prefill_size", True, lambda size, _: size > 0, note="a number of tokens; -1 is off"
+        "chunked_prefill_size",
+        True,
+        lambda size, _: size > 0,
+        note="a number of tokens; -1 is off",
+        write=lambda on: CHUNK if on else -1,
     ),
     "max_num_seqs": Native("max_running_requests", note="requests that run at once"),
     "tensor_parallel": Native("tp_size", 1, note="workers"),
@@ -56,6 +68,7 @@ ENGINE = {
         True,
         lambda source, _: source == "model",
         note="fills it in at the OpenAI endpoint only",
+        write=lambda read: "model" if read else "openai",
     ),
 }
 # What it does where it has no argument for a parameter, or none that a mapping sets.
@@ -63,7 +76,13 @@ WITHOUT_ARGUMENT = {"kv_cache_dtype": "auto, fp8_e4m3, fp8_e5m2"}
 
 SAMPLING = {
     "temperature": Native("temperature", 1.0, _temperature, note="below 1e-6 greedy"),
-    "top_k": Native("top_k", -1, top_k, note="off: -1; with top-p both are taken from the unfiltered mass"),
+    "top_k": Native(
+        "top_k",
+        -1,
+        top_k,
+        note="off: -1; with top-p both are taken from the unfiltered mass",
+        rejects=lambda value: "top_k must be -1 (off) or at least 1" if value == 0 else "",
+    ),
     "top_p": Native("top_p", 1.0, note="over the unfiltered mass"),
     "min_p": Native("min_p", 0.0, note="after them"),
     "repetition_penalty": Native("repetition_penalty", 1.0, note="output only"),
@@ -71,6 +90,27 @@ SAMPLING = {
     "min_tokens": Native("min_new_tokens", 0, note="masks end tokens; needs a tokenizer"),
     "stop_token_ids": Native("stop_token_ids", (), _stop_ids, note="the same, unless ignore_eos", write=list),
     "ignore_eos": Native("ignore_eos", False, note="disables stop_token_ids too"),
+}
+# What a mapping from or to another engine has to carry beside them.
+CARRIED = {
+    "model": Native("model_path"),
+    "tokenizer": Native("tokenizer_path"),
+    "skip_tokenizer": Native("skip_tokenizer_init", False, note="ids only, no stop strings and no least length"),
+    "trust_remote_code": Native("trust_remote_code", False),
+    "kv_cache_dtype": Native(
+        "kv_cache_dtype",
+        "auto",
+        note="fp8_e4m3 or fp8_e5m2",
+        rejects=lambda value: "kv_cache_dtype is fp8_e4m3 or fp8_e5m2, not fp8" if value == "fp8" else "",
+    ),
+    "request_seed": Native("sampling_seed", note="ignored unless deterministic, then shared by a request's samples"),
+    "samples": Native("n", 1),
+    "stop": Native("stop", (), texts, note="needs a tokenizer", write=list),
+    "keep_stop": Native("no_stop_trim", False),
+    "skip_special_tokens": Native("skip_special_tokens", True),
+    "presence_penalty": Native("presence_penalty", 0.0),
+    "frequency_penalty": Native("frequency_penalty", 0.0),
+    "logit_bias": Native("logit_bias", {}, biases),
 }
 # What our own mapping always gives beside the canonical parameters.
 ALWAYS = {"skip_special_tokens": False}
@@ -85,7 +125,7 @@ def engine(asked: dict[str, Any], *, longest_context: int) -> dict[str, Any]:
         "disable_cuda_graph": asked["enforce_eager"],
         "disable_radix_cache": not asked["prefix_caching"],
         "max_running_requests": asked["max_num_seqs"],
-        "chunked_prefill_size": 8192 if asked["chunked_prefill"] else -1,
+        "chunked_prefill_size": CHUNK if asked["chunked_prefill"] else -1,
         "context_length": min(asked["max_model_len"] + CONTEXT_SLACK, longest_context),
         "tp_size": asked["tensor_parallel"],
         "sampling_defaults": "openai",  # never sampling defaults from the model's generation_config.json

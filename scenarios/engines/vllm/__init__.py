@@ -16,6 +16,7 @@ SPEC = EngineSpec(
     longer_context="VLLM_ALLOW_LONG_MAX_MODEL_LEN",
     engine_arguments=parameters.ENGINE,
     sampling_arguments=parameters.SAMPLING,
+    carried_arguments=parameters.CARRIED,
     without_argument=parameters.WITHOUT_ARGUMENT,
     refusal=parameters.refusal,
     unlike=parameters.unlike,

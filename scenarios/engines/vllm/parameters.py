@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scenarios.engines.native import Native, Values, ids, together, top_k
+from scenarios.engines.native import Native, Values, biases, ids, texts, together, top_k
 
 if TYPE_CHECKING:
     from scenarios.settings import Mode, Sampling
@@ -34,12 +34,14 @@ ENGINE = {
         "num_gpu_blocks_override",
         read=lambda blocks, native: blocks * (native.get("block_size") or CPU_BLOCK),
         note="blocks times their size",
+        write=lambda tokens: -(-tokens // CPU_BLOCK),
     ),
     "generation_config": Native(
         "generation_config",
         True,
         lambda source, _: source != "vllm",
         note='fills in what a request leaves out, unless "vllm"',
+        write=lambda read: "auto" if read else "vllm",
     ),
 }
 # What it does where it has no argument for a parameter, or none that a mapping sets.
@@ -61,6 +63,30 @@ SAMPLING = {
     "min_tokens": Native("min_tokens", 0, note="masks end tokens and holds stop strings back"),
     "stop_token_ids": Native("stop_token_ids", (), ids, note="beside the model's own ends", write=list),
     "ignore_eos": Native("ignore_eos", False, note="explicit stop_token_ids still stop"),
+}
+
+# What a mapping from or to another engine has to carry beside them.
+CARRIED = {
+    "model": Native("model"),
+    "tokenizer": Native("tokenizer"),
+    "skip_tokenizer": Native("skip_tokenizer_init", False, note="ids only"),
+    "trust_remote_code": Native("trust_remote_code", False),
+    "kv_cache_dtype": Native(
+        "kv_cache_dtype",
+        "auto",
+        lambda value, _: "fp8_e4m3" if value == "fp8" else value,
+        note="fp8 is fp8_e4m3",
+        write=lambda value: "fp8" if value == "fp8_e4m3" else value,
+    ),
+    "request_seed": Native("seed", note="sample i of a request gets seed + i"),
+    "samples": Native("n", 1),
+    "stop": Native("stop", (), texts, write=list),
+    "keep_stop": Native("include_stop_str_in_output", False),
+    "skip_special_tokens": Native("skip_special_tokens", True),
+    "presence_penalty": Native("presence_penalty", 0.0),
+    "frequency_penalty": Native("frequency_penalty", 0.0),
+    "bad_words": Native("bad_words", (), texts, write=list),
+    "logit_bias": Native("logit_bias", {}, biases),
 }
 
 

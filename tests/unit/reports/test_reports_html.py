@@ -8,6 +8,9 @@ import hashlib
 import html.parser
 import math
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 import reports_examples as examples
@@ -231,3 +234,19 @@ def test_a_step_that_was_not_compared_is_no_step_that_is_not_finite():
     series = {"max_delta_logprob": [1e-6, math.nan, math.inf], "mean_delta_logprob": [1e-7, math.nan, math.nan]}
     drawn = charts(Parity(None, {}, [], [], {}, series), StyleSheet())
     assert [chart.note for chart in drawn] == ["not compared at step 1; not finite at step 2"]
+
+
+@pytest.mark.slow
+def test_a_printed_page_breaks_lines_between_words(tmp_path: Path) -> None:
+    """Beside narrow columns of names the values keep their words."""
+    browser, reader = shutil.which("chromium"), shutil.which("pdftotext")
+    if browser is None or reader is None:
+        pytest.skip("needs chromium and pdftotext (poppler-utils)")
+    replaced = "baseline: sampler, candidate: weight loader, candidate: output log-probabilities"
+    verdict = examples.equivalent()
+    verdict = dataclasses.replace(verdict, coverage={**verdict.coverage, "replaced": replaced})
+    (tmp_path / "report.html").write_text(render(verdict, "html"), encoding="utf-8")
+    printing = [browser, "--headless", "--no-sandbox", "--print-to-pdf=report.pdf", "report.html"]
+    subprocess.run(printing, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    page = subprocess.run([reader, "report.pdf", "-"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert set(re.findall(r"[\w-]+", replaced)) <= set(re.findall(r"[\w-]+", page))

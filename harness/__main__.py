@@ -1,0 +1,6 @@
+"""`python -m harness`: the installed command, of this interpreter."""
+
+from harness.entry import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""Calls the functions of a user's file: a program of its own, `python calls.py REQUEST RESULT`, standard library only.
+
+It runs in a process that the harness can end, in any Python from 3.8 on. REQUEST and RESULT are JSON files: see
+`harness.mapping.file`. Packages of engines and frameworks, whose import takes half a minute, are imported as stand-ins
+unless REQUEST wants the real ones; their classes keep what they are called with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib.machinery
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import traceback
+import types
+from typing import Any, Callable, ClassVar, Iterator  # noqa: UP035  # as Python 3.8 subscripts them
+
+
+class Settings(dict):  # type: ignore[type-arg]  # dict[str, Any] is no base class in Python 3.8
+    """Settings that are read as a dictionary's items or as an object's attributes."""
+
+    defaults: ClassVar[dict[str, Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self[name] if name in self else Settings.defaults.get(name)
+
+
+class _StandIn(types.ModuleType):
+    """A module of a package that is not imported."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = type(name, (_Kept,), {"__module__": self.__name__})
+        setattr(self, name, value)
+        return value
+
+
+class _KeptType(type):
+    def __str__(cls) -> str:
+        return f"{cls.__module__}.{cls.__name__}"
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (_Kept,), {"__module__": str(cls)})
+
+
+class _Kept(metaclass=_KeptType):
+    """Keeps its keyword arguments as attributes."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        self.__dict__.update(settings)
+
+
+class _Finder:
+    """Finds stand-ins."""
+
+    packages: ClassVar[list[str]] = []
+    imported: ClassVar[list[str]] = []
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name.partition(".")[0] not in _Finder.packages:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]  # no part of a loader
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        if "." not in spec.name:
+            _Finder.imported.append(spec.name)
+        return _StandIn(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+def plain(value: Any) -> Any:
+    """Native arguments as JSON has them. A type of torch is its name."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = [plain(item) for item in value]
+        return sorted(items, key=str) if isinstance(value, (set, frozenset)) else items
+    return str(value).replace("torch.", "", 1) if str(value).startswith("torch.") else str(value)
+
+
+def arguments(result: Any) -> dict[str, Any]:
+    """The native arguments that a function returned: a dictionary, an object's attributes, or several of them."""
+    if isinstance(result, (list, tuple)) and not hasattr(result, "_asdict"):
+        merged: dict[str, Any] = {}
+        for part in result:
+            merged.update(arguments(part))
+        return merged
+    if hasattr(result, "_asdict"):
+        result = result._asdict()
+    elif not isinstance(result, dict) and not dataclasses.is_dataclass(result) and hasattr(result, "__dict__"):
+        result = vars(result)
+    native = plain(result)
+    if not isinstance(native, dict):
+        raise TypeError(f"it returned {type(result).__name__}, not a dictionary of arguments")
+    for nested in ("sampling_params", "sampling", "engine", "engine_args"):
+        if isinstance(native.get(nested), dict):
+            native.update(native.pop(nested))
+    return {name: value for name, value in native.items() if value is not None}
+
+
+def shape(name: str, function: Callable[..., Any], request: dict[str, Any]) -> tuple[str, list[str] | None]:
+    """How a function is called, and the settings that it takes; None: all. Raises TypeError where it cannot be."""
+    every = inspect.signature(function).parameters.values()
+    positional = [item for item in every if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
+    keywords = [item.name for item in every if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
+    anything = any(item.kind == item.VAR_KEYWORD for item in every)
+    if name in request["canonical_names"] and len(positional) == 2:
+        return "canonical", None
+    known = [item for item in keywords if item in request["settings"]]
+    if len(positional) == 1 and not known and not anything:
+        return "dictionary", None
+    if known or anything:
+        return "keywords", None if anything else known
+    raise TypeError("it takes neither settings by name nor a dictionary of them")
+
+
+def call(
+    function: Callable[..., Any], kind: str, takes: list[str] | None, settings: dict[str, Any], model: str
+) -> dict[str, Any]:
+    """The native arguments for these settings."""
+    if kind == "dictionary":
+        return arguments(function(Settings(settings)))
+    accepted = {name: value for name, value in settings.items() if takes is None or name in takes}
+    every = inspect.signature(function).parameters.values()
+    unnamed = [
+        item for item in every
+        if item.kind == item.VAR_POSITIONAL
+        or (item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)
+            and item.default is item.empty and item.name not in accepted)
+    ]  # fmt: skip
+    if unnamed and model in accepted:  # (pretrain, **settings) and (*args, **settings): the model comes first
+        return arguments(function(accepted.pop(model), **accepted))
+    return arguments(function(**accepted))
+
+
+def described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def answered(
+    function: Callable[..., Any], kind: str, takes: list[str] | None, request: dict[str, Any]
+) -> dict[str, list[dict[str, Any]]]:
+    """Part -> for each request of it the native arguments, or the error."""
+    answers: dict[str, list[dict[str, Any]]] = {}
+    for part, asked in request["canonical" if kind == "canonical" else "native"].items():
+        answers[part] = []
+        for item in asked:
+            try:
+                if kind == "canonical":
+                    native = arguments(function(dict(item["asked"]), dict(item["ours"])))
+                else:
+                    native = call(function, kind, takes, item, request["model"])
+                answers[part].append({"native": native})
+            except Exception as error:
+                answers[part].append({"error": described(error)})
+    return answers
+
+
+def table(names: dict[str, str | None]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """A dictionary of names as a function."""
+    return lambda settings: {new: value for name, value in settings.items() if (new := names.get(name))}
+
+
+def candidates(module: types.ModuleType, request: dict[str, Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Name -> function of the file, or of a table of names in it."""
+    wanted = request["functions"]
+    for name, value in list(vars(module).items()):
+        if (wanted and name not in wanted) or (not wanted and name.startswith("_")):
+            continue
+        if inspect.isfunction(value) and value.__module__ == module.__name__:
+            yield name, value
+        elif (
+            isinstance(value, dict)
+            and len(set(value) & set(request["settings"])) > 1
+            and all(target is None or isinstance(target, str) for target in value.values())
+        ):
+            yield name, table(value)
+
+
+def loaded(file: str, real: bool) -> types.ModuleType:
+    sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
+    sys.meta_path.insert(len(sys.meta_path) if real else 0, _Finder())
+    spec = importlib.util.spec_from_file_location("users_mapping", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def where(error: BaseException, file: str) -> int:
+    """The line of the file in which it was raised; 0 where it was not."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return int((lines[-1] if lines else getattr(error, "lineno", 0)) or 0)
+
+
+def main(request_file: str, result_file: str) -> None:
+    with open(request_file, encoding="utf-8") as stream:
+        request = json.load(stream)
+    Settings.defaults, _Finder.packages = request["defaults"], request["stand_ins"]
+    result: dict[str, Any] = {"functions": [], "names": [], "stand_ins": [], "error": "", "line": 0, "module": ""}
+    try:
+        module = loaded(request["file"], request["real"])
+    except (Exception, SystemExit) as error:
+        result["error"], result["line"] = described(error), where(error, request["file"])
+        result["module"] = getattr(error, "name", "") if isinstance(error, ModuleNotFoundError) else ""
+    else:
+        result["names"] = [name for name, _ in candidates(module, {**request, "functions": []})]
+        for name, function in candidates(module, request):
+            entry: dict[str, Any] = {"name": name, "shape": "", "answers": {}, "error": "", "takes": None}
+            try:
+                kind, takes = shape(name, function, request)
+                entry.update(shape=kind, takes=takes, answers=answered(function, kind, takes, request))
+            except (TypeError, ValueError) as error:
+                entry["error"] = str(error)
+            result["functions"].append(entry)
+    result["stand_ins"] = _Finder.imported
+    with open(result_file, "w", encoding="utf-8") as stream:
+        json.dump(result, stream)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,302 @@
+"""From a user's file to a judged mapping: its functions are called in a process of their own, with a time limit."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import BadInput, closest
+from harness.mapping import calls
+from harness.mapping.judge import Arrival, Judge, Mapping, Trial
+from harness.mapping.settings import CANONICAL, Setting, asked_for, harness_gives, settings
+from harness.triage.collect import bounded
+from scenarios.engines import registry
+from scenarios.engines.spec import EngineSpec
+
+PARTS = ("engine", "sampling")
+_WITH_THE_REST = " with the rest"  # requests of a part, with the other part's settings beside it
+_ADVICE = (
+    "def to_engine(args): ...   # takes a dictionary of settings, or the settings by name, and returns the engine's "
+    "arguments: harness mapping --help"
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user asked for. `functions`: of the file; none: all. `ignored`: settings that are never set. `more`:
+    other settings that the functions read. `python`: the interpreter that runs the file, with its packages; empty: this
+    one, with stand-ins for the packages of engines and frameworks."""
+
+    file: str
+    engine: str
+    source: str
+    functions: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    more: tuple[tuple[str, Any], ...] = ()
+    python: str = ""
+    timeout_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One function of the file. `calls`: part -> the answer to each request. `takes`: settings by name; None: all.
+    `error`: why it cannot be called."""
+
+    name: str
+    shape: str
+    calls: dict[str, list[dict[str, Any]]]
+    takes: list[str] | None
+    error: str
+
+    def of(self, part: str) -> list[dict[str, Any]]:
+        """The answers to the requests of a part: with its settings only, or with those of both where it reads both."""
+        alone, both = self.calls.get(part, []), self.calls.get(f"{part}{_WITH_THE_REST}", [])
+        return alone if not both or (alone and "native" in alone[0]) else both
+
+    def trouble(self) -> str:
+        """Why it maps nothing, as far as it says."""
+        errors = [calls[0].get("error", "") for calls in map(self.of, PARTS) if calls]
+        return self.error or next(filter(None, errors), "nothing that it returns follows a setting")
+
+
+def check(asked: Asked) -> Mapping:
+    """Judge the mapping in a file. Raises BadInput where there is none that can be called."""
+    target, source = registry.get(asked.engine), registry.get(asked.source)
+    plans = {"native": _without(settings(source, target), asked), CANONICAL: settings(None, target)}
+    functions, stand_ins = _called(asked, plans)
+    judges = Judges(Judge(source, target), Judge(None, target))
+    parts = [_judged(part, functions, plans, judges, asked) for part in PARTS]
+    judged = [part for part in parts if part is not None]
+    if not judged:
+        raise _nothing_maps(functions, asked, source, target, stand_ins)
+    notes = [_stand_ins(stand_ins)] if stand_ins else []
+    absent = [part for part in PARTS if part not in [item.part for item in judged]]
+    notes += [f"no function of the file maps settings of the {part}: not checked" for part in absent]
+    findings = [finding for item in judged for finding in item.findings]
+    return Mapping(
+        file=asked.file,
+        source=CANONICAL if all(item.function.shape == CANONICAL for item in judged) else asked.source,
+        engine=asked.engine,
+        functions={item.part: item.function.name for item in judged},
+        arrived=tuple(name for item in judged for name in item.arrived),
+        findings=tuple(sorted(findings, key=lambda finding: finding.kind == "dropped")),
+        left_out=tuple(text for item in judged for text in item.left_out),
+        differs=tuple(text for item in judged for text in item.differs),
+        notes=tuple(notes),
+    )
+
+
+@dataclass(frozen=True)
+class Judges:
+    """The judges of a mapping from the source engine's settings, and from canonical parameters."""
+
+    native: Judge
+    canonical: Judge
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What was judged of a part of the settings. `arrived`: the names of the settings that arrive."""
+
+    part: str
+    function: Answers
+    arrived: tuple[str, ...]
+    findings: tuple[Arrival, ...]
+    left_out: tuple[str, ...]
+    differs: tuple[str, ...]
+
+
+def _judged(
+    part: str, functions: list[Answers], plans: dict[str, tuple[Setting, ...]], judges: Judges, asked: Asked
+) -> _Part | None:
+    """The judgement of the function that maps this part; None where none does. Raises BadInput where several do."""
+    function = _mapping_of(part, functions, plans, asked)
+    if function is None:
+        return None
+    judge = judges.canonical if function.shape == CANONICAL else judges.native
+    of_part = _of_part(part, _plan(function, plans))
+    trials = _trials(part, function, of_part)
+    answers = function.of(part)
+    without = zip(of_part, answers[1 + len(of_part) :], strict=True)
+    findings = {(item.setting, item.kind, item.text): item for trial in trials for item in judge.arrivals(trial)}
+    left_out = (judge.left_out(item, call["native"]) for item, call in without if "native" in call)
+    wrong = {item.parameter for item in findings.values()}
+    return _Part(
+        part=part,
+        function=function,
+        arrived=tuple(item.source.name for item in of_part if item.parameter.name not in wrong),
+        findings=tuple(findings.values()),
+        left_out=tuple(
+            text for item, text in zip(of_part, left_out, strict=False) if text and item.parameter.name not in wrong
+        ),
+        differs=judge.differs(of_part) if part == "sampling" else (),
+    )
+
+
+def _trials(part: str, function: Answers, of_part: tuple[Setting, ...]) -> list[Trial]:
+    base, *varied = function.of(part)
+    return [
+        Trial(
+            setting=item,
+            base=base["native"],
+            varied=call.get("native", base["native"]),
+            error=call.get("error", ""),
+            accepted=function.takes is None or item.source.name in function.takes or item.parameter.name == "model",
+        )
+        for item, call in zip(of_part, varied, strict=False)
+    ]
+
+
+def _mapping_of(
+    part: str, functions: list[Answers], plans: dict[str, tuple[Setting, ...]], asked: Asked
+) -> Answers | None:
+    """The function that carries most settings of this part. Of several that which names the engine."""
+    scores = {function.name: _carried(part, function, _plan(function, plans)) for function in functions}
+    best = max(scores.values(), default=(0, 0))
+    if not best[1]:
+        return None
+    rivals = [function for function in functions if scores[function.name] == best]
+    named = [function for function in rivals if asked.engine in function.name.lower()]
+    if len(rivals) > 1 and len(named) != 1:
+        names = ", ".join(function.name for function in rivals)
+        fix = f"harness mapping {shlex.quote(asked.file)} --engine {asked.engine} --function {rivals[0].name}"
+        raise BadInput(f"{asked.file}: several functions map the {part} alike: {names}", fix=fix)
+    return named[0] if len(rivals) > 1 else rivals[0]
+
+
+def _carried(part: str, function: Answers, plan: tuple[Setting, ...]) -> tuple[int, int]:
+    """(settings whose own argument follows them, settings that anything follows)."""
+    answers = function.of(part)
+    if not answers or "native" not in answers[0]:
+        return 0, 0
+    trials = [trial for trial in _trials(part, function, _of_part(part, plan)) if trial.followers]
+    targets = [(trial.setting.target, trial.followers) for trial in trials]
+    return len([1 for target, followers in targets if target is not None and target.name in followers]), len(trials)
+
+
+def _plan(function: Answers, plans: dict[str, tuple[Setting, ...]]) -> tuple[Setting, ...]:
+    return plans[CANONICAL if function.shape == CANONICAL else "native"]
+
+
+def _of_part(part: str, every: tuple[Setting, ...]) -> tuple[Setting, ...]:
+    return tuple(item for item in every if item.part == part)
+
+
+def _without(every: tuple[Setting, ...], asked: Asked) -> tuple[Setting, ...]:
+    """The settings but for those that are never set. Raises BadInput for a name that is none."""
+    names = [item.source.name for item in every]
+    for name in asked.ignored:
+        if name not in names:
+            raise BadInput(
+                f"--ignore {name}: {asked.source} has no such setting here{closest(name, names)}",
+                fix=f"--ignore {'|'.join(names)}",
+            )
+    return tuple(item for item in every if item.source.name not in asked.ignored)
+
+
+# --- the calls
+
+
+def _called(asked: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list[Answers], list[str]]:
+    """The answers of every function of the file, and the packages that stand-ins were taken for."""
+    file = Path(asked.file)
+    if not file.is_file():
+        raise BadInput(f"{file}: there is no such file", fix=f"ls {shlex.quote(str(file.parent))}")
+    with tempfile.TemporaryDirectory(prefix="harness-mapping-") as folder:
+        request, result = Path(folder) / "request.json", Path(folder) / "result.json"
+        request.write_text(json.dumps(_request(asked, plans)), encoding="utf-8")
+        try:
+            done = bounded.run(
+                [asked.python or sys.executable, calls.__file__, str(request), str(result)], asked.timeout_s
+            )
+        except OSError as error:
+            raise BadInput(f"--python {asked.python}: {error.strerror}", fix="--python PATH") from error
+        if done.code is None:
+            raise BadInput(
+                f"{file} did not answer within {asked.timeout_s:g} s",
+                fix="move the function into a file that imports less and waits for nothing, or raise --timeout",
+            )
+        if not result.exists():
+            last = (done.err.strip().splitlines() or ["nothing"])[-1]
+            raise BadInput(f"{file}: its process ended with {done.code}: {last}", fix=_line(asked, file))
+        answer = json.loads(result.read_text(encoding="utf-8"))
+    if answer["error"]:
+        place = f"{file}:{answer['line']}" if answer["line"] else str(file)
+        raise BadInput(f"{place} cannot be imported: {answer['error']}", fix=_import_fix(asked, answer["module"]))
+    missing = [name for name in asked.functions if name not in [entry["name"] for entry in answer["functions"]]]
+    if missing:
+        names = answer["names"]
+        message = f"{file} has no function {missing[0]}{closest(missing[0], names)}"
+        raise BadInput(message, fix=f"--function {'|'.join(names)}" if names else _ADVICE)
+    functions = [
+        Answers(entry["name"], entry["shape"], entry["answers"], entry["takes"], entry["error"])
+        for entry in answer["functions"]
+    ]
+    return functions, answer["stand_ins"]
+
+
+def _request(asked: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str, Any]:
+    native, canonical = ({part: _of_part(part, plan) for part in PARTS} for plan in plans.values())
+    requests = {part: asked_for(of_part) for part, of_part in native.items()}
+    more = dict(asked.more)
+    for part, other in (PARTS, PARTS[::-1]):
+        requests[f"{part}{_WITH_THE_REST}"] = [requests[other][0] | each for each in requests[part]]
+    model = next((item.source.name for item in native["engine"] if item.parameter.name == "model"), "")
+    return {
+        "file": asked.file,
+        "real": bool(asked.python),
+        "stand_ins": sorted(_packages()),
+        "functions": list(asked.functions),
+        "settings": sorted({item.source.name for plan in plans.values() for item in plan} | set(more)),
+        "defaults": {item.source.name: item.source.default for item in plans["native"]},
+        "canonical_names": [f"{asked.engine}_{part}" for part in PARTS],
+        "model": model,
+        "native": {part: [more | each for each in every] for part, every in requests.items()},
+        "canonical": {
+            part: [
+                {"asked": {"device": "cuda"} | each, "ours": harness_gives(of_part, each)}
+                for each in asked_for(of_part)
+            ]
+            for part, of_part in canonical.items()
+        },
+    }
+
+
+def _packages() -> set[str]:
+    """Of engines and of frameworks, and what they stand on: what the file of a framework may import."""
+    from harness.frameworks.spec import frameworks
+
+    engines = {name for spec in registry.specs().values() for name in (spec.name, *spec.distributions)}
+    triggers = {name for framework in frameworks().values() for name in framework.adapter.triggers}
+    return {"torch", "ray", "transformers", "accelerate", "deepspeed", *engines, *triggers}
+
+
+# --- what is said of a file that maps nothing
+
+
+def _import_fix(asked: Asked, module: str) -> str:
+    if module:
+        return f"harness mapping {shlex.quote(asked.file)} --engine {asked.engine} --python PATH   # that has {module}"
+    return f"{_line(asked, Path(asked.file))}   # shows where; it must be importable"
+
+
+def _line(asked: Asked, file: Path) -> str:
+    return f"{shlex.quote(asked.python or sys.executable)} {shlex.quote(str(file))}"
+
+
+def _stand_ins(names: list[str]) -> str:
+    return f"{', '.join(names)}: not imported, stand-ins took their places; --python PATH imports them"
+
+
+def _nothing_maps(
+    functions: list[Answers], asked: Asked, source: EngineSpec, target: EngineSpec, stand_ins: list[str]
+) -> BadInput:
+    why = "; ".join(f"{function.name}: {function.trouble()}" for function in functions)
+    way = f"settings of {source.title} to arguments of {target.title}"
+    text = f"{asked.file}: no function maps {way}" + (f" ({why})" if why else "")
+    return BadInput("; ".join([text, *([_stand_ins(stand_ins)] if stand_ins else [])]), fix=_ADVICE)

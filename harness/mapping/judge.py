@@ -1,0 +1,258 @@
+"""What of each setting arrives: judged by what the mapping gave when that setting alone was changed.
+
+1. What follows the setting? Nothing: it is dropped. Another setting's argument: the two are tied.
+2. What does its own argument mean in canonical terms, at both values? The opposite: inverted; a constant distance:
+   shifted; else: altered. A value that the engine does not take: rejected.
+3. What does the mapping give where the setting is left out, and what would the source engine have done?
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from harness.mapping.settings import Setting, owners
+from scenarios.engines.canonical import BY_NAME
+from scenarios.engines.native import Native
+from scenarios.engines.parameter import Parameter
+from scenarios.engines.spec import EngineSpec
+from scenarios.settings import Sampling
+
+Kind = Literal["inverted", "shifted", "altered", "tied", "renamed", "rejected", "refused", "dropped"]
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One setting that does not arrive. `setting`: the source engine's name; `parameter`: the canonical one. `asked`:
+    what was asked for, `gets`: what the target engine would be given for it, `meaning`: what that is there."""
+
+    setting: str
+    parameter: str
+    part: Literal["engine", "sampling"]
+    kind: Kind
+    asked: Any
+    gets: dict[str, Any]
+    text: str
+    meaning: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """A judged mapping. `functions`: part -> the function of the file that maps it. `arrived`: settings that arrive.
+    `left_out`: what happens where a setting is not given. `differs`: what no mapping can make equal."""
+
+    file: str
+    source: str
+    engine: str
+    functions: dict[str, str]
+    arrived: tuple[str, ...]
+    findings: tuple[Arrival, ...]
+    left_out: tuple[str, ...] = ()
+    differs: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return int(bool(self.findings))
+
+    @property
+    def reason(self) -> str:
+        """One sentence for the first line."""
+        total = len(self.arrived) + len({item.setting for item in self.findings})
+        if not self.findings:
+            return f"all {total} settings arrive"
+        dropped = len([item for item in self.findings if item.kind == "dropped"])
+        wrong = len(self.findings) - dropped
+        counts = [f"{wrong} wrong" if wrong else "", f"{dropped} dropped" if dropped else ""]
+        return f"{', '.join(filter(None, counts))}; {len(self.arrived)} of {total} settings arrive"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The calls of one setting: `base` and `varied` are native arguments at its first and its second value, `error` is
+    what the mapping raised at the second. `accepted`: can the function be given the setting at all?"""
+
+    setting: Setting
+    base: dict[str, Any]
+    varied: dict[str, Any]
+    error: str
+    accepted: bool
+
+    @property
+    def followers(self) -> list[str]:
+        names = {*self.base, *self.varied}
+        return sorted(name for name in names if self.base.get(name) != self.varied.get(name))
+
+
+class Judge:
+    """Judges trials of a mapping from `source` (None: canonical parameters) to `target`."""
+
+    def __init__(self, source: EngineSpec | None, target: EngineSpec) -> None:
+        self.source, self.target = source, target
+        self.owners = owners(target)
+        self.source_title = "the scenario" if source is None else source.title
+
+    def arrivals(self, trial: Trial) -> Iterator[Arrival]:
+        """What is wrong with one setting, and with those that are tied to it."""
+        setting, target = trial.setting, trial.setting.target
+        if trial.error:
+            if target is not None:
+                yield self._arrival(trial, "refused", f"the mapping raised {trial.error}", {})
+            return
+        if target is None:
+            yield self._without_image(trial)
+        elif target.name in trial.followers:
+            yield from self._read_back(trial, target)
+        else:
+            yield self._dropped(trial, target)
+        yield from self._ties(trial, setting.parameter)
+
+    def left_out(self, setting: Setting, native: dict[str, Any]) -> str:
+        """What differs where the setting is not given at all; empty where nothing does, or it is not known."""
+        if setting.target is None or setting.parameter.carried or self.source is None:
+            return ""
+        here, there = setting.source.given({}), setting.target.given(native)
+        if here == there or here is None:
+            return ""
+        name, argument = setting.source.name, setting.target.name
+        written = f"{argument}={native[argument]!r}" if argument in native else f"no {argument}"
+        becomes = "decides itself" if there is None else f"then has {there!r}"
+        return f"{name}: {self.source_title} has {here!r}; the mapping gives {written}, {self.target.title} {becomes}"
+
+    def differs(self, of_sampling: Sequence[Setting]) -> tuple[str, ...]:
+        """What the engines' own samplers do otherwise with equal parameters."""
+        values = {item.parameter.name: item.second for item in of_sampling if not item.parameter.carried}
+        full = {**dataclasses.asdict(Sampling()), **values}
+        mine = {} if self.source is None else self.source.unlike(full)
+        theirs = self.target.unlike(full)
+        told = [f"{name} in {self.target.title}: {what}" for name, what in theirs.items() if name not in mine]
+        file = BY_NAME["generation_config"]
+        if self.source is not None and self.source.defaults_at_endpoint_only != self.target.defaults_at_endpoint_only:
+            notes = [f"{spec.title}: {file.note(spec.name)}" for spec in (self.source, self.target)]
+            told.append(f"{file.concept}: {'; '.join(notes)}")
+        told += [f"{name} in {self.source_title}: {what}" for name, what in mine.items() if name not in theirs]
+        return tuple(told)
+
+    # --- one finding each -------------------------------------------------------------------------
+
+    def _read_back(self, trial: Trial, target: Native) -> Iterator[Arrival]:
+        setting = trial.setting
+        rejected = [why for native in (trial.base, trial.varied) if (why := _rejected(target, native))]
+        if rejected:
+            at_first = bool(_rejected(target, trial.base))
+            value = setting.first if at_first else setting.second
+            native = trial.base if at_first else trial.varied
+            yield self._arrival(trial, "rejected", f"{self.target.title} refuses it: {rejected[0]}", native, value)
+            return
+        if not setting.parameter.comparable and self.source is not self.target:
+            return
+        asked = [setting.asked(value) for value in (setting.first, setting.second)]
+        read = [target.given(native) for native in (trial.base, trial.varied)]
+        pairs = list(zip(asked, read, strict=True))
+        wrong = [not setting.parameter.fits(want, got) for want, got in pairs]
+        if not any(wrong):
+            return
+        at = wrong.index(True)
+        kind = _kind(pairs)
+        value, native = (setting.first, setting.second)[at], (trial.base, trial.varied)[at]
+        text = f"which is {setting.parameter.name} {read[at]!r}"
+        if kind == "shifted":
+            distance = abs(read[at] - asked[at])
+            text += f": {distance} {'less' if read[at] < asked[at] else 'more'}"
+        yield self._arrival(trial, kind, text, native, value)
+
+    def _dropped(self, trial: Trial, target: Native) -> Arrival:
+        own = {name for name in trial.followers if (trial.setting.part, name) not in self.owners}
+        if own:
+            named = ", ".join(sorted(own))
+            text = f"{named}, which is not its name in {self.target.title}"
+            return self._arrival(trial, "renamed", text, trial.varied, trial.setting.second, show=own)
+        if not trial.accepted:
+            text = f"no {target.name}: the function takes no {trial.setting.source.name}"
+        elif target.name in trial.varied:
+            text = f"{target.name}={trial.varied[target.name]!r} whatever is asked"
+        else:
+            text = f"no {target.name}"
+        read = target.given(trial.varied)
+        then = " decides by itself" if read is None else f" then has {read!r}"
+        return self._arrival(trial, "dropped", f"{text}; {self.target.title}{then}", trial.varied)
+
+    def _without_image(self, trial: Trial) -> Arrival:
+        kind: Kind = "renamed" if trial.followers else "dropped"
+        text = f"{self.target.title} has no such setting"
+        return self._arrival(trial, kind, text, trial.varied, show=set(trial.followers))
+
+    def _ties(self, trial: Trial, parameter: Parameter) -> Iterator[Arrival]:
+        for name in trial.followers:
+            owner = self.owners.get((parameter.part, name))
+            if owner is None or owner.name == parameter.name:
+                continue
+            source = trial.setting.source
+            native, value = (trial.base, trial.setting.first)
+            if name not in native:
+                native, value = trial.varied, trial.setting.second
+            text = f"{name}={native.get(name)!r} where {source.name}={source.write(value)!r}"
+            yield Arrival(
+                setting=owner.native(self.source.name) if self.source and owner.native(self.source.name) else name,
+                parameter=owner.name,
+                part=owner.part,
+                kind="tied",
+                asked=None,
+                gets={name: native.get(name)},
+                text=f"{text}: it follows {source.name}",
+                meaning=self._meaning(owner),
+                fix=f"make {name} follow its own setting only, or leave it out",
+            )
+
+    def _arrival(
+        self,
+        trial: Trial,
+        kind: Kind,
+        text: str,
+        native: dict[str, Any],
+        value: Any = None,
+        *,
+        show: set[str] | None = None,
+    ) -> Arrival:
+        setting, target = trial.setting, trial.setting.target
+        value = setting.second if value is None else value
+        names = show if show is not None else {target.name} if target is not None else set()
+        return Arrival(
+            setting=setting.source.name,
+            parameter=setting.parameter.name,
+            part=setting.parameter.part,
+            kind=kind,
+            asked=setting.source.write(value),
+            gets={name: native[name] for name in sorted(names) if name in native},
+            text=text,
+            meaning=self._meaning(setting.parameter),
+            fix=self._fix(setting, value),
+        )
+
+    def _fix(self, setting: Setting, value: Any) -> str:
+        asked = f"{setting.source.name}={setting.source.write(value)!r}"
+        if setting.target is None:
+            return f"raise an error where {setting.source.name} is set: {self.target.title} has none"
+        if not setting.parameter.comparable:
+            return f"give {setting.target.name}, with a share that leaves the same KV pool"
+        return f"where {asked} give {setting.target.name}={setting.target.write(value)!r}"
+
+    def _meaning(self, parameter: Parameter) -> str:
+        return "; ".join(filter(None, (parameter.note(self.target.name), parameter.trap)))
+
+
+def _kind(pairs: list[tuple[Any, Any]]) -> Kind:
+    asked, read = zip(*pairs, strict=True)
+    if all(isinstance(value, bool) for value in (*asked, *read)) and all(want is not got for want, got in pairs):
+        return "inverted"
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (*asked, *read))
+    if numbers and len({got - want for want, got in pairs}) == 1:
+        return "shifted"
+    return "altered"
+
+
+def _rejected(target: Native, native: dict[str, Any]) -> str:
+    return target.rejects(native[target.name]) if target.name in native else ""

@@ -1,0 +1,96 @@
+"""The settings of one engine that a mapping to another has to carry, and the values with which it is tried.
+
+Every fact is of `scenarios.engines`: the canonical table, and each engine's own names and meanings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from scenarios.engines.canonical import CARRIED, ENGINE, SAMPLING
+from scenarios.engines.native import Native
+from scenarios.engines.parameter import Parameter
+from scenarios.engines.spec import EngineSpec
+from scenarios.settings import Engine, Sampling
+
+CANONICAL = "canonical"  # the source of a mapping as `harness parity --mapping` takes it
+# Values of a real run, so that a mapping's own limits do not act.
+_TYPICAL = {"dtype": "bfloat16", "max_model_len": 4096, "max_tokens": 1024, "seed": 1, "memory_fraction": 0.8,
+            "generation_config": False, "graph_padding": True}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting. `source`, `target`: its native argument in each engine; without a target that engine has none.
+    `first`, `second`: canonical values with which the mapping is tried."""
+
+    parameter: Parameter
+    source: Native
+    target: Native | None
+    first: Any
+    second: Any
+
+    @property
+    def part(self) -> str:
+        return self.parameter.part
+
+    def asked(self, value: Any) -> Any:
+        """What the source engine makes of a canonical value."""
+        return self.source.read(self.source.write(value), {})
+
+
+def settings(source: EngineSpec | None, target: EngineSpec) -> tuple[Setting, ...]:
+    """What a mapping from `source` (None: from canonical parameters) to `target` has to carry.
+
+    Without what only a CPU needs, without what changes no result and `target` has not, and without the model's
+    generation_config.json where `target` reads it at its OpenAI endpoint only, whatever a mapping gives.
+    """
+    made = []
+    for parameter in (*ENGINE, *SAMPLING, *CARRIED):
+        argument, image = _argument(parameter, source), parameter.argument(target.name)
+        endpoint = parameter.name == "generation_config" and target.defaults_at_endpoint_only
+        needless = image is None and not parameter.results
+        if argument is None or endpoint or needless or parameter.name == "kv_cache_tokens":
+            continue
+        first = _first(parameter)
+        made.append(Setting(parameter, argument, image, first, parameter.other(first)))
+    return tuple(made)
+
+
+def owners(target: EngineSpec) -> dict[tuple[str, str], Parameter]:
+    """(part, the target's native argument) -> the parameter that it is of."""
+    every = ((parameter, parameter.argument(target.name)) for parameter in (*ENGINE, *SAMPLING, *CARRIED))
+    return {(parameter.part, argument.name): parameter for parameter, argument in every if argument is not None}
+
+
+def asked_for(of_part: tuple[Setting, ...]) -> list[dict[str, Any]]:
+    """Native arguments of the source engine: those of every setting's first value, then with one setting after another
+    at its second value, then with one after another left out."""
+    base = {item.source.name: item.source.write(item.first) for item in of_part}
+    varied = [{**base, item.source.name: item.source.write(item.second)} for item in of_part]
+    without = [{name: value for name, value in base.items() if name != item.source.name} for item in of_part]
+    return [base, *varied, *without]
+
+
+def harness_gives(of_part: tuple[Setting, ...], asked: dict[str, Any]) -> dict[str, Any]:
+    """What the harness's own mapping would give for canonical parameters."""
+    return {item.target.name: item.target.write(asked[item.source.name])
+            for item in of_part if item.target is not None and item.source.name in asked}  # fmt: skip
+
+
+def _argument(parameter: Parameter, source: EngineSpec | None) -> Native | None:
+    if source is not None:
+        return parameter.argument(source.name)
+    asked = parameter.name == "model" or (parameter.asked and not parameter.carried)
+    return Native(parameter.name, parameter.default) if asked else None
+
+
+def _first(parameter: Parameter) -> Any:
+    if parameter.name in _TYPICAL:
+        return _TYPICAL[parameter.name]
+    if parameter.carried:
+        return parameter.default
+    defaults: Any = Engine() if parameter.part == "engine" else Sampling()
+    return dataclasses.asdict(defaults).get(parameter.name, parameter.default)

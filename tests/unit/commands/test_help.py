@@ -1,0 +1,94 @@
+"""The list of commands, an example in each one's help, `harness help`, `python -m harness`, completion in a shell."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from harness import cli
+from harness.commands.doors import DOORS
+
+ROOT = Path(__file__).parents[3]
+_spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+assert _spec is not None and _spec.loader is not None
+generate = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(generate)
+COMMANDS = dict(generate.commands())
+
+
+def test_every_command_stands_behind_one_door() -> None:
+    listed = [name for names in DOORS.values() for name in names]
+    group: Any = typer.main.get_command(cli.app)
+    assert sorted(listed) == sorted(group.commands)
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_help_has_an_example_that_parses(words: str) -> None:
+    examples = re.findall(r"^ *(harness .*)$", COMMANDS[words].help.partition("Example:\n")[2], re.M)
+    assert examples
+    for line in examples:
+        typed = shlex.split(line)[1:]
+        assert " ".join(typed).startswith(words)
+        COMMANDS[words].make_context(words, typed[len(words.split()) :])
+
+
+def test_the_list_names_the_doors_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    page = capsys.readouterr().out
+    places = [page.index(f"{title}:") for title in DOORS]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("words", [[], ["triage"], ["env"], ["env", "create"]])
+def test_help_prints_what_the_option_prints(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*words, "--help"]) == 0
+    expected = capsys.readouterr().out
+    assert cli.main(["help", *words]) == 0
+    assert capsys.readouterr().out == expected and "Usage: harness" in expected
+
+
+def test_help_of_an_unknown_command_names_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["help", "triag"]) == 2
+    assert "triage" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "harness", "help", "triage"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "Usage: harness triage" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [("harness pari", {"parity"}), ("harness env ", {"create", "add", "check", "list", "path", "remove"}),
+     ("harness parity --candidate-", {"--candidate-set"})],
+)  # fmt: skip
+def test_bash_completes_commands_and_options(typed: str, words: set[str], tmp_path: Path) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("there is no bash")
+    harness = tmp_path / "harness"
+    harness.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {sys.executable} -m harness "$@"\n')
+    harness.chmod(0o755)
+    script = (
+        'eval "$(harness --show-completion bash)"; IFS=" " read -ra COMP_WORDS <<< "$TYPED"; '
+        '[[ $TYPED == *" " ]] && COMP_WORDS+=(""); COMP_CWORD=$(( ${#COMP_WORDS[@]} - 1 )); '
+        "_harness_completion harness; printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    done = subprocess.run(
+        [bash, "-c", script], env={**os.environ, "PATH": path, "TYPED": typed}, capture_output=True, text=True
+    )
+    assert set(done.stdout.split()) == words, done.stderr

@@ -1,0 +1,260 @@
+"""A user's mapping is called, and what it drops, inverts, shifts, ties or renames is found; a right one is quiet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness import cli
+from harness.errors import BadInput
+from harness.mapping.file import Asked, check
+from harness.mapping.judge import Mapping
+from harness.mapping.settings import Setting, settings
+from scenarios.engines import registry
+
+# After the user's log: what OpenRLHF's engine actor gave SGLang for vLLM's arguments, and its generate for
+# vLLM's sampling parameters.
+LOG = """
+import sglang
+import torch
+
+
+def engine_params(*args, **kwargs):
+    return {
+        "model_path": args[0],
+        "trust_remote_code": kwargs.get("trust_remote_code", True),
+        "dtype": kwargs.get("dtype", "auto"),
+        "tp_size": kwargs.get("tensor_parallel_size", 1),
+        "device": "cuda",
+        "disable_radix_cache": not kwargs.get("enable_prefix_caching", False),
+        "random_seed": kwargs.get("seed", 42),
+        "disable_cuda_graph": not kwargs.get("enforce_eager", False),
+        "disable_cuda_graph_padding": not kwargs.get("enable_prefix_caching", False),
+        "context_length": kwargs.get("max_model_len", None),
+        "log_level": "info",
+    }
+
+
+def sampling_params(sampling_params):
+    return dict(
+        max_new_tokens=sampling_params.max_tokens,
+        top_p=sampling_params.top_p,
+        top_k=sampling_params.top_k,
+        temperature=sampling_params.temperature,
+        repetition_penalty=sampling_params.repetition_penalty,
+        skip_special_tokens=sampling_params.skip_special_tokens,
+    )
+"""
+TO_SGLANG = """
+def engine_arguments(args):
+    return {
+        "model_path": args["model"], "tokenizer_path": args.get("tokenizer"), "dtype": args["dtype"],
+        "skip_tokenizer_init": args.get("skip_tokenizer_init", False),
+        "trust_remote_code": args.get("trust_remote_code", False),
+        "kv_cache_dtype": args.get("kv_cache_dtype", "auto").replace("fp8", "fp8_e4m3"),
+        "random_seed": args.get("seed", 0), "context_length": args["max_model_len"] + 8,
+        "disable_cuda_graph": args.get("enforce_eager", False),
+        "disable_radix_cache": not args.get("enable_prefix_caching", True),
+        "chunked_prefill_size": 8192 if args.get("enable_chunked_prefill", True) else -1,
+        "max_running_requests": args["max_num_seqs"], "tp_size": args.get("tensor_parallel_size", 1),
+        "mem_fraction_static": args["gpu_memory_utilization"] - 0.05,
+    }
+
+def sampling_arguments(params):
+    if params.get("bad_words"):
+        raise ValueError("SGLang has no bad_words")
+    names = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed",
+             "include_stop_str_in_output": "no_stop_trim"}
+    given = {names.get(name, name): value for name, value in params.items() if name != "bad_words"}
+    return {**given, "top_k": given.get("top_k") or -1}
+"""
+TO_VLLM = """
+def to_vllm(model_path, *, context_length, disable_radix_cache=False, disable_cuda_graph=False, tp_size=1,
+            chunked_prefill_size=8192, max_running_requests=64, mem_fraction_static=0.8, random_seed=None,
+            dtype="auto", tokenizer_path=None, skip_tokenizer_init=False, trust_remote_code=False,
+            kv_cache_dtype="auto", disable_cuda_graph_padding=False, sampling_defaults="model"):
+    if disable_cuda_graph_padding:
+        raise ValueError("vLLM has no such switch")
+    return {"model": model_path, "tokenizer": tokenizer_path, "skip_tokenizer_init": skip_tokenizer_init,
+            "trust_remote_code": trust_remote_code, "kv_cache_dtype": kv_cache_dtype, "dtype": dtype,
+            "seed": random_seed or 0, "max_model_len": context_length - 2, "enforce_eager": disable_cuda_graph,
+            "enable_prefix_caching": not disable_radix_cache, "max_num_seqs": max_running_requests,
+            "enable_chunked_prefill": chunked_prefill_size > 0, "tensor_parallel_size": tp_size,
+            "gpu_memory_utilization": mem_fraction_static + 0.05,
+            "generation_config": "auto" if sampling_defaults == "model" else "vllm"}
+
+def sampling_to_vllm(params):
+    given = dict(params)
+    for name, target in (("max_new_tokens", "max_tokens"), ("min_new_tokens", "min_tokens"),
+                         ("sampling_seed", "seed"), ("no_stop_trim", "include_stop_str_in_output")):
+        given[target] = given.pop(name, None)
+    return given
+"""
+IDENTITY = "def same(settings):\n    return dict(settings)\n"
+
+
+@pytest.fixture
+def checked(tmp_path: Path):
+    def run(source: str, engine: str = "sglang", of: str = "vllm", **more: object) -> Mapping:
+        file = tmp_path / "users.py"
+        file.write_text(source)
+        return check(Asked(file=str(file), engine=engine, source=of, **more))
+
+    return run
+
+
+def kinds(found: Mapping) -> dict[str, str]:
+    return {item.parameter: item.kind for item in found.findings}
+
+
+@pytest.mark.slow
+def test_every_fault_of_the_mapping_in_the_log_is_found(checked) -> None:
+    found = checked(LOG)
+    wrong = {name: kind for name, kind in kinds(found).items() if kind != "dropped"}
+    assert wrong == {"enforce_eager": "inverted", "graph_padding": "tied", "max_model_len": "shifted",
+                     "top_k": "rejected"}  # fmt: skip
+    dropped = {name for name, kind in kinds(found).items() if kind == "dropped"}
+    assert dropped >= {"min_tokens", "stop_token_ids", "ignore_eos", "stop", "keep_stop", "tokenizer", "skip_tokenizer",
+                       "memory_fraction", "max_num_seqs", "min_p", "request_seed"}  # fmt: skip
+    assert found.functions == {"engine": "engine_params", "sampling": "sampling_params"}
+    assert {"seed", "dtype", "model", "tensor_parallel_size", "enable_prefix_caching", "top_p"} <= set(found.arrived)
+    assert any("random_seed=42" in text for text in found.left_out)
+    shift = next(item for item in found.findings if item.kind == "shifted")
+    assert (shift.asked, shift.gets) == (4096, {"context_length": 4096}) and "context_length=4104" in shift.fix
+    assert found.exit_code == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "engine", "of"),
+    [(TO_SGLANG, "sglang", "vllm"), (TO_VLLM, "vllm", "sglang"), (IDENTITY, "vllm", "vllm"),
+     (IDENTITY, "sglang", "sglang")],
+    ids=["to SGLang", "to vLLM", "vLLM to itself", "SGLang to itself"],
+)  # fmt: skip
+def test_a_right_mapping_is_quiet(checked, source: str, engine: str, of: str) -> None:
+    found = checked(source, engine, of)
+    assert (kinds(found), found.exit_code, set(found.functions)) == ({}, 0, {"engine", "sampling"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("right", "wrong", "fault"),
+    [
+        ('args["dtype"]', '"bfloat16"', {"dtype": "dropped"}),
+        ('args.get("seed", 0)', "None", {"seed": "dropped"}),
+        ('args.get("seed", 0)', 'args.get("seed", 0) + 1', {"seed": "shifted"}),
+        ('args.get("enforce_eager", False)', 'not args.get("enforce_eager")', {"enforce_eager": "inverted"}),
+        ('not args.get("enable_prefix_caching", True)', 'args.get("enforce_eager")', {"prefix_caching": "tied"}),
+        ("+ 8", "", {"max_model_len": "shifted"}),
+        ("+ 8", "// 2", {"max_model_len": "altered"}),
+        ('.replace("fp8", "fp8_e4m3")', "", {"kv_cache_dtype": "rejected"}),
+        ('"max_running_requests": args', '"max_num_seqs": args', {"max_num_seqs": "renamed"}),
+        ('"min_tokens": "min_new_tokens", ', "", {"min_tokens": "renamed"}),
+        ('given.get("top_k") or -1', 'given.get("top_k")', {"top_k": "rejected"}),
+        ('raise ValueError("SGLang has no bad_words")', "pass", {"bad_words": "dropped"}),
+        ('args["max_num_seqs"], "tp_size"', 'args["max_num_seqs"] + args["seed"], "tp_size"',
+         {"max_num_seqs": "tied"}),
+    ],
+)  # fmt: skip
+def test_one_fault_in_a_right_mapping_is_the_one_that_is_found(checked, right: str, wrong: str, fault: dict) -> None:
+    assert TO_SGLANG.count(right) == 1
+    findings = [(item.parameter, item.kind) for item in checked(TO_SGLANG.replace(right, wrong)).findings]
+    assert set(fault.items()) <= set(findings) and len(findings) <= 2, findings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(args):\n    return {'dtype': args['dtype'], 'random_seed': args['seed']}",
+        "def f(args):\n    return {'dtype': args.dtype, 'random_seed': args.seed}",
+        "def f(args):\n    return type('A', (), {})() if not args else "
+        "__import__('types').SimpleNamespace(dtype=args.dtype, random_seed=args.seed)",
+        "def f(seed, dtype='auto'):\n    return {'dtype': dtype, 'random_seed': seed}",
+        "def f(**kw):\n    return {'dtype': kw['dtype'], 'random_seed': kw['seed']}",
+        "def f(pretrain, seed, **kw):\n    return {'model_path': pretrain, 'dtype': kw['dtype'], 'random_seed': seed}",
+        "def f(*args, **kw):\n    return {'model_path': args[0], 'dtype': kw['dtype'], 'random_seed': kw['seed']}",
+        "NAMES = {'dtype': 'dtype', 'seed': 'random_seed', 'max_num_seqs': None}",
+        "from vllm import SamplingParams\nimport torch\nimport sglang as sgl\n"
+        "def f(a):\n    return sgl.ServerArgs(dtype=torch.bfloat16 if a.dtype == 'bfloat16' else torch.float32, "
+        "random_seed=a.seed)",
+        "def f(args):\n    return {'dtype': args['dtype'], 'random_seed': args['seed'], 'x': args['backend']}",
+        "def f(a):\n    return ({'dtype': a['dtype'], 'random_seed': a['seed']}, {'max_new_tokens': a['max_tokens']})",
+        "def sglang_engine(asked, ours):\n    return {'dtype': asked['dtype'], 'random_seed': asked['seed']}",
+    ],
+    ids=["items", "attributes", "object", "names", "settings", "model first", "args", "table", "stand-ins",
+         "more settings", "both at once", "canonical"],
+)  # fmt: skip
+def test_shapes_of_a_mapping(checked, source: str) -> None:
+    found = checked(source, more=(("backend", "sglang"),))
+    assert {"dtype", "seed"} <= set(found.arrived), found.findings
+    assert kinds(found)["enforce_eager"] == "dropped"
+
+
+@pytest.mark.slow
+def test_settings_that_are_never_set_are_left_out(checked) -> None:
+    without = checked(TO_SGLANG.replace("raise ValueError", "ValueError"), ignored=("bad_words",))
+    assert without.exit_code == 0
+    with pytest.raises(BadInput, match=r"bad_word.*bad_words"):
+        checked(TO_SGLANG, ignored=("bad_word",))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import no_such_package\n", r"users.py:1 cannot be imported: .*no_such_package"),
+        ("def f(:\n", r"users.py:1 cannot be imported: SyntaxError"),
+        ("raise SystemExit(3)\n", r"cannot be imported: SystemExit"),
+        ("x = 1\n", r"no function maps settings of vLLM to arguments of SGLang"),
+        ("def f(args):\n    return {'x': 1}\n", r"nothing that it returns follows a setting"),
+        ("def f(args):\n    return args['backend']\n", r"KeyError: 'backend'"),
+        ("def f(args):\n    return args['dtype']\n", r"str, not a dictionary"),
+        ("def f(args):\n    return dict(args)\ndef g(args):\n    return dict(args)\n", r"several functions"),
+        ("import os\nos._exit(4)\n", r"ended with 4"),
+    ],
+)
+def test_a_file_that_cannot_be_called_is_an_error(checked, source: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as refused:
+        checked(source)
+    assert refused.value.fix
+
+
+@pytest.mark.slow
+def test_a_function_that_is_not_there(checked) -> None:
+    with pytest.raises(BadInput, match="engine_argument; did you mean engine_arguments"):
+        checked(TO_SGLANG, functions=("engine_argument",))
+
+
+@pytest.mark.slow
+def test_a_file_that_never_ends_is_given_up_on(checked) -> None:
+    with pytest.raises(BadInput, match="did not answer"):
+        checked("while True:\n    pass\n", timeout_s=0.5)
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "users.py"
+    file.write_text(LOG)
+    assert cli.main(["mapping", str(file), "--engine", "sglang"]) == 1
+    assert "enforce_eager  inverted" in capsys.readouterr().out
+    assert cli.main(["mapping", str(file), "--engine", "sglang", "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 1
+    assert cli.main(["mapping", str(tmp_path / "none.py"), "--engine", "sglang"]) == 2
+    assert cli.main(["mapping", str(file), "--engine", "sglan"]) == 2
+
+
+TRIED = [
+    (engine, item) for engine in ("vllm", "sglang") for item in settings(registry.get(engine), registry.get(engine))
+]
+
+
+@pytest.mark.parametrize(
+    ("engine", "item"), TRIED, ids=lambda value: value if isinstance(value, str) else value.source.name
+)
+def test_what_is_written_for_an_engine_is_read_back(engine: str, item: Setting) -> None:
+    """Of both values with which a mapping is tried; a context is written with room to spare."""
+    for value in (item.first, item.second):
+        assert item.parameter.fits(value, item.asked(value)), value
