@@ -24,14 +24,14 @@ def make_folder(folder: str | os.PathLike[str]) -> None:
     path.mkdir(mode=path.parent.stat().st_mode & 0o755 | 0o700, exist_ok=True)
 
 
-def write_whole(file: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file whole or not at all, as private as its folder. Raises OSError."""
+def write_whole(file: str | os.PathLike[str], data: bytes, mode: int | None = None) -> None:
+    """Write a file whole or not at all, as private as its folder, or with `mode`. Raises OSError."""
     target = Path(file)
     handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
-        os.chmod(temporary, mode_in(target.parent) & ~umask())
+        os.chmod(temporary, mode_in(target.parent) & ~umask() if mode is None else mode)
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -212,7 +212,7 @@ class Run:
 
     def _damage(self, name: str, reason: str) -> None:
         if self.strict:
-            raise FormatError(f"{self.path / name}: {reason}")
+            raise FormatError(f"{self.path / name}: {reason}", fix=AGAIN)
         self.torn.append((name, f"{reason}; what follows in this file was dropped"))
 
     def _compare_with_close(self) -> None:
@@ -236,7 +236,7 @@ class Run:
 def checked_open(event: dict[str, Any]) -> dict[str, Any]:
     for key, kind in (("role", str), ("rank", int), ("pid", int)):
         if not isinstance(event.get(key), kind):
-            raise FormatError(f"byte 0: the open event has no {key!r} of type {kind.__name__}")
+            raise FormatError(f"byte 0: the open event has no {key!r} of type {kind.__name__}", fix=AGAIN)
     return event
 
 
@@ -247,7 +247,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
         manifest = decode_json(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
         known = path.is_dir()
-        raise FormatError(f"{path}: {f'no {MANIFEST} in it' if known else 'no such directory'}: not a run") from error
+        raise FormatError(
+            f"{path}: {f'no {MANIFEST} in it' if known else 'no such directory'}: not a run",
+            "harness record -- COMMAND   # records a run",
+        ) from error
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{file}: not JSON: {error}", AGAIN) from error
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
@@ -255,7 +258,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise FormatError(f"{file}: no format_version in it: not the {MANIFEST} of a recording", AGAIN)
     if version > FORMAT_VERSION:
         newest = f"the newest that this installation reads is {FORMAT_VERSION}"
-        raise FormatError(f"{file}: format_version is {version}, {newest}", "pip install --upgrade rlhf-harness")
+        raise FormatError(
+            f"{file}: format_version is {version}, {newest}",
+            "read it with the rlhf-harness that wrote it, or a newer one",
+        )
     checked: dict[str, Any] = manifest
     return checked
 

@@ -80,7 +80,7 @@ def plan(
             only = " and ".join(its.engines)
             raise BadInput(
                 f"{name} does not generate with {wanted.engine} ({only} only)",
-                fix=f"harness parity vllm@ONE vllm@TWO --framework {name} -- …   # two environments"
+                fix=f"harness parity vllm@ONE vllm@TWO --framework {name} -- COMMAND   # two environments"
                 if len(its.engines) == 1
                 else None,
             )

@@ -303,7 +303,10 @@ def _directory(out: Path | None, command: Sequence[str]) -> Path:
 
     directory = out or Path("runs") / f"watch-{dates.stamp()}-{os.getpid()}"
     if any((directory / name).is_dir() and any((directory / name).iterdir()) for name in (BEATS, "events")):
-        raise BadInput(f"{directory} holds another recording", fix=f"harness watch --out {directory}-2 -- …")
+        raise BadInput(
+            f"{directory} holds another recording",
+            fix=f"harness watch --out {directory}-2 -- {shlex.join(redact.command(command))}",
+        )
     try:
         manifest = {"command": redact.command(command), "started": dates.now()}
         write_manifest(directory, {**manifest, "watch": True})
@@ -311,7 +314,7 @@ def _directory(out: Path | None, command: Sequence[str]) -> Path:
     except OSError as error:
         cause: Any = error.__cause__ or error
         raise BadInput(
-            f"{directory} cannot be written: {cause.strerror or cause}", fix="another folder: --out DIR"
+            f"{directory} cannot be written: {cause.strerror or cause}", fix="--out DIR   # another folder"
         ) from error
     return directory.resolve()
 
