@@ -218,43 +218,43 @@ def _tell(error: BaseException) -> int:
     redaction.learn(os.environ)
     if os.environ.get("HARNESS_DEBUG", "") not in ("", "0"):
         print(redaction.text("".join(traceback.format_exception(error)), 0), end="", file=sys.stderr)
-    told = _addressed(error)
-    message, fix = (clean_lines(places.shown(text)) for text in (told.message, told.fix))
+    printed = _addressed(error)
+    message, fix = (clean_lines(places.shown(text)) for text in (printed.message, printed.fix))
     print(f"harness: {message}", file=sys.stderr)
     if fix:
         print(f"  fix: {fix}", file=sys.stderr)
     if file := os.environ.get(ERROR_FILE):
         with contextlib.suppress(OSError), open(file, "w", encoding="utf-8") as stream:
             json.dump({"message": message, "fix": fix}, stream)
-    return told.code
+    return printed.code
 
 
-class _Told(NamedTuple):
-    """An error as the user is told of it, and the exit code."""
+class _Message(NamedTuple):
+    """An error as the user reads it, and the exit code."""
 
     message: str
     fix: str
     code: int = 2
 
 
-def _addressed(error: BaseException) -> _Told:
+def _addressed(error: BaseException) -> _Message:
     from harness import extras
 
     if isinstance(error, HarnessError):
-        return _Told(error.message, error.fix or "", error.exit_code)
+        return _Message(error.message, error.fix or "", error.exit_code)
     if any(f"{kind.__module__}.{kind.__qualname__}" in _ADDRESSED for kind in type(error).__mro__):
         # Ray wraps what an actor raised in an error of the same type, whose text is a traceback
-        return _Told(str(getattr(error, "cause", None) or error), getattr(error, "fix", None) or "")
+        return _Message(str(getattr(error, "cause", None) or error), getattr(error, "fix", None) or "")
     if isinstance(error, ModuleNotFoundError) and (extra := extras.bringing(_module(error))):
-        return _Told(f"this needs {_module(error)}, which is not installed here", extras.install_command(extra))
+        return _Message(f"this needs {_module(error)}, which is not installed here", extras.install_command(extra))
     where = f"HARNESS_DEBUG=1 {_command_line()}   # shows where"
     if isinstance(error, OSError) and error.strerror and error.filename:  # of a path that was given
-        return _Told(f"{error.filename}: {error.strerror}", _fix_of(error) or where)
+        return _Message(f"{error.filename}: {error.strerror}", _fix_of(error) or where)
     if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):  # of what is printed to
-        return _Told(
+        return _Message(
             f"the output: {error.strerror}", f"{_command_line()} > FILE   # FILE on a disk with free space (df -h)"
         )
-    return _Told(f"a defect of the harness: {type(error).__name__}: {error}", f"{where}, for a bug report")
+    return _Message(f"a defect of the harness: {type(error).__name__}: {error}", f"{where}, for a bug report")
 
 
 def _fix_of(error: OSError) -> str:

@@ -32,9 +32,9 @@ class GithubRenderer(Renderer):
 
 def _verdict(verdict: Verdict) -> list[str]:
     """Whatever is not a pass is an error: a gate ends with its exit code."""
-    told = answer.of(verdict)
+    summary = answer.of(verdict)
     level = "error" if verdict.exit_code else "notice"
-    return [_annotation(level, told.title, [told.reason, *(f"{label}: {text}" for label, text in told.parts)])]
+    return [_annotation(level, summary.title, [summary.reason, *(f"{label}: {text}" for label, text in summary.parts)])]
 
 
 def _night(night: Night) -> list[str]:

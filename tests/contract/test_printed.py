@@ -29,7 +29,7 @@ def fixes() -> list[Fix]:
 
 def test_every_fix_of_the_source_works(fixes: list[Fix]) -> None:
     faults = {fix: wrong(fix.text, fix.where) for fix in dict.fromkeys(fixes) if fix.text not in AWAITED}
-    assert not [f"{fix.where}: {fix.text}: {fault}" for fix, found in faults.items() for fault in found]
+    assert not [f"{fix.where}: {fix.text}: {fault}" for fix, wrongs in faults.items() for fault in wrongs]
 
 
 # Repaired elsewhere at this time.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections import defaultdict
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,10 +174,10 @@ class Source:
         return self._imported(name, module, depth)
 
     def _imported(self, dotted: str, module: Module, depth: int) -> list[str] | None:
-        found = self._definition(dotted, module)
-        if found is None:
+        definition = self._definition(dotted, module)
+        if definition is None:
             return None
-        where, name = found
+        where, name = definition
         return self.texts(where.constants[name], where, None, depth) if name in where.constants else None
 
     def _definition(self, dotted: str, module: Module) -> tuple[Module, str] | None:
@@ -197,10 +196,10 @@ class Source:
             return _joined([part if not number else [f" {text}" for text in part] for number, part in enumerate(parts)])
         if name in {"str", "shlex.quote"} and len(node.args) == 1:
             return self.texts(node.args[0], module, function, depth)
-        found = (module, name) if name in module.functions else self._definition(name, module)
-        if found is None or found[1] not in found[0].functions:
+        where, called = (module, name) if name in module.functions else self._definition(name, module) or (module, "")
+        definition = where.functions.get(called)
+        if definition is None:
             return None
-        where, definition = found[0], found[0].functions[found[1]]
         returned = [item.value for item in ast.walk(definition) if isinstance(item, ast.Return) and item.value]
         return [text for value in returned for text in self.texts(value, where, definition, depth)]
 
@@ -231,11 +230,3 @@ def _joined(parts: list[list[str]]) -> list[str]:
 
 def _last(node: ast.expr) -> str:
     return ast.unparse(node).rpartition(".")[2]
-
-
-if __name__ == "__main__":
-    by_text = defaultdict(list)
-    for fix in Source().fixes():
-        by_text[fix.text].append(fix.where)
-    for text, where in by_text.items():
-        print(f"{where[0]:55} {'+' + str(len(where) - 1) if len(where) > 1 else '  '} {text}")

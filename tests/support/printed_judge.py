@@ -80,6 +80,9 @@ PLACEHOLDERS = {
     "SHARED": "shared",
     "SOURCE": ".",
     "TRACKER": "wandb",
+    "TIME": "90",
+    "NUMBER": "2",
+    "SECONDS": "60",
     "TWO": "0.32.0",
     "URL": "https://example.org/it",
     "VALUE": "1",
@@ -234,27 +237,27 @@ def of_harness(line: str, mention: bool = False) -> list[str]:
     except Exception as error:
         if not hasattr(error, "format_message") and not hasattr(error, "fix"):
             raise
-        said = str(error.format_message() if hasattr(error, "format_message") else error)
-        lacking = re.search(r"Missing argument|requires (?:an|\d+) argument", said)
-        return [] if mention and lacking else [f"`harness {line}`: {said}"]
+        refusal = str(error.format_message() if hasattr(error, "format_message") else error)
+        lacking = re.search(r"Missing argument|requires (?:an|\d+) argument", refusal)
+        return [] if mention and lacking else [f"`harness {line}`: {refusal}"]
     unknown = [word for word in words if re.fullmatch(r"[A-Z][A-Z_]{2,}", word) and path[0] != "explain"]
     faults = [*_meant(" ".join(path), context.params), *(f"nobody knows what {word} stands for" for word in unknown)]
     return [f"`harness {line}`: {fault}" for fault in faults]
 
 
-def _meant(path: str, given: dict[str, Any]) -> Iterator[str]:
+def _meant(path: str, parameters: dict[str, Any]) -> Iterator[str]:
     """What is left to the command when its words are parsed."""
     if path in {"watch", "record"}:
-        first = str((given.get("command") or given.get("words") or [""])[0])
+        first = str((parameters.get("command") or parameters.get("words") or [""])[0])
         if first.isdigit() or Path(first).is_dir():
             yield f"{first} is no command to start"
-    for setting in (*(given.get("set") or ()), *(given.get("candidate_set") or ())):
+    for setting in (*(parameters.get("set") or ()), *(parameters.get("candidate_set") or ())):
         yield from _of_a_setting(setting)
     for key in ("baseline", "candidate", "backend"):
-        if path in {"parity", "run", "up"} and (engine := str(given.get(key) or "")):
+        if path in {"parity", "run", "up"} and (engine := str(parameters.get(key) or "")):
             yield from _of_an_engine(engine)
     if path == "explain":
-        for name in {*(given.get("names") or ())} - {PLACEHOLDERS["NAME"]}:
+        for name in {*(parameters.get("names") or ())} - {PLACEHOLDERS["NAME"]}:
             yield from _refused(_explain, name)
 
 
@@ -333,9 +336,9 @@ def _unknown_options(text: str, where: str) -> list[str]:
     if where.startswith("harness/frameworks/") or any(word in text.split() for word in SHELL):
         return []
     mentioned = {*re.findall(r"(?<![\w'=-])--[a-z][a-z-]+", re.sub(r"\s-- .*", " ", text))}
-    known = {name for _, command in _leaves(_tree(), "") for item in command.params
+    options = {name for _, command in _leaves(_tree(), "") for item in command.params
              for name in (*item.opts, *item.secondary_opts)} | {"--help", "--version"}  # fmt: skip
-    return [f"no command has the option {name}" for name in sorted(mentioned - known)]
+    return [f"no command has the option {name}" for name in sorted(mentioned - options)]
 
 
 @functools.cache
@@ -374,15 +377,15 @@ def _of_the_shell(line: str, program: str) -> list[str]:
 
 def _installs(text: str) -> list[list[str]]:
     """The words behind every `pip install`, `uv tool install`, `pipx install`."""
-    found = []
+    installs = []
     for match in re.finditer(
         r"\b(?:pip|tool|pipx) install ([^\n`;]*?)(?=$|\n|`|;|   | \|\||,? (?:and|or|in|beside) |\s#\s|\s&&\s)", text
     ):
         try:
-            found.append(shlex.split(match[1]))
+            installs.append(shlex.split(match[1]))
         except ValueError:
-            found.append(match[1].split())
-    return found
+            installs.append(match[1].split())
+    return installs
 
 
 def _not_installable(words: Sequence[str]) -> list[str]:

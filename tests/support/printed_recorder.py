@@ -57,7 +57,7 @@ class Recorder:
             with contextlib.suppress(OSError):
                 self.made.setdefault(fix, Made(fix, where, os.getcwd()))
 
-    def told(self, error: BaseException, fix: str) -> None:
+    def print(self, error: BaseException, fix: str) -> None:
         """The command line prints an error of the words that run."""
         words = self.commands[-1] if self.commands else ()
         command = shlex.join(["harness", *words])
@@ -119,9 +119,9 @@ def start(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
 
     @functools.wraps(addressed)
     def addressing(error: BaseException) -> Any:
-        told = addressed(error)
-        recorder.told(error, told.fix)
-        return told
+        message = addressed(error)
+        recorder.print(error, message.fix)
+        return message
 
     patch.setattr(cli, "_addressed", addressing)
 
