@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
@@ -232,36 +232,46 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _tell(error: BaseException) -> int:
     """Print the error for the user; returns the exit code."""
-    from harness import extras
-
     redaction.learn(os.environ)
     if os.environ.get("HARNESS_DEBUG", "") not in ("", "0"):
         print(redaction.text("".join(traceback.format_exception(error)), 0), end="", file=sys.stderr)
-    if isinstance(error, HarnessError):
-        message, fix, code = error.message, error.fix, error.exit_code
-    elif any(f"{kind.__module__}.{kind.__qualname__}" in _ADDRESSED for kind in type(error).__mro__):
-        # Ray wraps what an actor raised in an error of the same type, whose text is a traceback
-        message, fix, code = str(getattr(error, "cause", None) or error), getattr(error, "fix", None), 2
-    elif isinstance(error, ModuleNotFoundError) and (extra := extras.bringing(_module(error))):
-        message, code = f"this needs {_module(error)}, which is not installed here", 2
-        fix = extras.install_command(extra)
-    elif isinstance(error, OSError) and error.strerror and error.filename:  # of a path that was given
-        message = f"{error.filename}: {error.strerror}"
-        fix, code = _fix_of(error) or f"HARNESS_DEBUG=1 {_command_line()}   # shows where", 2
-    elif isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):  # of what is printed to
-        message = f"the output: {error.strerror}"
-        fix, code = f"{_command_line()} > FILE   # FILE on a disk with free space (df -h)", 2
-    else:
-        message = f"a defect of the harness: {type(error).__name__}: {error}"
-        fix, code = f"HARNESS_DEBUG=1 {_command_line()}   # shows where, for a bug report", 2
-    message, fix = (clean_lines(places.shown(text or "")) for text in (message, fix))
+    printed = _addressed(error)
+    message, fix = (clean_lines(places.shown(text)) for text in (printed.message, printed.fix))
     print(f"harness: {message}", file=sys.stderr)
     if fix:
         print(f"  fix: {fix}", file=sys.stderr)
     if file := os.environ.get(ERROR_FILE):
         with contextlib.suppress(OSError), open(file, "w", encoding="utf-8") as stream:
             json.dump({"message": message, "fix": fix}, stream)
-    return code
+    return printed.code
+
+
+class _Message(NamedTuple):
+    """An error as the user reads it, and the exit code."""
+
+    message: str
+    fix: str
+    code: int = 2
+
+
+def _addressed(error: BaseException) -> _Message:
+    from harness import extras
+
+    if isinstance(error, HarnessError):
+        return _Message(error.message, error.fix or "", error.exit_code)
+    if any(f"{kind.__module__}.{kind.__qualname__}" in _ADDRESSED for kind in type(error).__mro__):
+        # Ray wraps what an actor raised in an error of the same type, whose text is a traceback
+        return _Message(str(getattr(error, "cause", None) or error), getattr(error, "fix", None) or "")
+    if isinstance(error, ModuleNotFoundError) and (extra := extras.bringing(_module(error))):
+        return _Message(f"this needs {_module(error)}, which is not installed here", extras.install_command(extra))
+    where = f"HARNESS_DEBUG=1 {_command_line()}   # shows where"
+    if isinstance(error, OSError) and error.strerror and error.filename:  # of a path that was given
+        return _Message(f"{error.filename}: {error.strerror}", _fix_of(error) or where)
+    if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):  # of what is printed to
+        return _Message(
+            f"the output: {error.strerror}", f"{_command_line()} > FILE   # FILE on a disk with free space (df -h)"
+        )
+    return _Message(f"a defect of the harness: {type(error).__name__}: {error}", f"{where}, for a bug report")
 
 
 def _fix_of(error: OSError) -> str:

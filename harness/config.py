@@ -62,7 +62,7 @@ def validate(data: dict[str, Any], *, where: str) -> Scenario:
     try:
         scenario = pydantic.TypeAdapter(Scenario).validate_python(data)
     except pydantic.ValidationError as error:
-        raise BadInput(invalid.sentence(error, where)) from error
+        raise BadInput(invalid.sentence(error, where), fix=_restored(invalid.key(error))) from error
     _check_numbers(data, Scenario, where, "")
     _check_ranges(scenario, where)
     return scenario
@@ -76,7 +76,8 @@ def _read(scenario: str) -> dict[str, Any]:
             near = difflib.get_close_matches(scenario, catalog(), n=1)
             hint = f"; did you mean {near[0]}?" if near else ";"
             raise BadInput(
-                f"there is no scenario {scenario!r}{hint} known: {', '.join(catalog())}, or the path of a .toml file"
+                f"there is no scenario {scenario!r}{hint} known: {', '.join(catalog())}, or the path of a .toml file",
+                fix=f"one of the catalog: {', '.join(catalog())}",
             )
     fix = f"one of the catalog: {', '.join(catalog())}"
     try:
@@ -87,13 +88,13 @@ def _read(scenario: str) -> dict[str, Any]:
         why = getattr(error, "strerror", None) or error
         raise BadInput(f"the scenario file {path} cannot be read: {why}", fix=fix) from error
     except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{path} is not TOML: {error}") from error
+        raise BadInput(f"{path} is not TOML: {error}", fix="correct it there: KEY = VALUE, below [SECTION]") from error
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
-        raise BadInput(f"{override!r} is not section.key=value, for example sampling.temperature=0.9")
+        raise BadInput(f"{override!r} is not section.key=value, for example sampling.temperature=0.9", fix=EXAMPLE)
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -103,7 +104,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
     for section in sections:
         target = target.setdefault(section, {})
         if not isinstance(target, dict):
-            raise BadInput(f"{override!r}: {section!r} is no section")
+            raise BadInput(f"{override!r}: {section!r} is no section", fix=EXAMPLE)
     target[last] = value
 
 
@@ -113,10 +114,15 @@ def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str) -> Non
         if key not in hints:
             near = difflib.get_close_matches(key, list(hints), n=1)
             hint = f"did you mean {prefix}{near[0]}?" if near else f"known keys: {', '.join(hints)}"
-            raise BadInput(f"{where}: unknown key {prefix}{key}; {hint}")
+            raise BadInput(
+                f"{where}: unknown key {prefix}{key}; {hint}", fix=f"--set {prefix}{near[0]}=VALUE" if near else EXAMPLE
+            )
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
-                raise BadInput(f"{where}: {prefix}{key} is a section, not a value")
+                raise BadInput(
+                    f"{where}: {prefix}{key} is a section, not a value",
+                    fix=f"a key of it: --set {prefix}{key}.KEY=VALUE",
+                )
             _check_keys(value, hints[key], where, f"{prefix}{key}.")
 
 
@@ -157,6 +163,17 @@ _POSITIVE = (
 _NAME = re.compile(r"[A-Za-z0-9._-]+")  # of a scenario: it becomes part of a directory's name
 
 
+EXAMPLE = "--set sampling.temperature=0.9"
+
+
+def _restored(key: str) -> str:
+    """The fix that gives a setting its default."""
+    value: Any = Scenario()
+    for part in key.split("."):
+        value = getattr(value, part, None)
+    return f"--set {key}={json.dumps(value)}" if isinstance(value, str | int | float | tuple) else EXAMPLE
+
+
 def _check_numbers(data: dict[str, Any], kind: Any, where: str, prefix: str) -> None:
     """Refuse true and false for numbers: pydantic reads them as 1 and 0."""
     hints = typing.get_type_hints(kind)
@@ -164,7 +181,9 @@ def _check_numbers(data: dict[str, Any], kind: Any, where: str, prefix: str) -> 
         if isinstance(value, dict):
             _check_numbers(value, hints[key], where, f"{prefix}{key}.")
         elif isinstance(value, bool) and hints[key] in (int, float):
-            raise BadInput(f"{where}: {prefix}{key} = {str(value).lower()} is not a number")
+            raise BadInput(
+                f"{where}: {prefix}{key} = {str(value).lower()} is not a number", fix=_restored(f"{prefix}{key}")
+            )
 
 
 def _check_ranges(scenario: Scenario, where: str) -> None:
@@ -172,7 +191,10 @@ def _check_ranges(scenario: Scenario, where: str) -> None:
         settings = getattr(scenario, section.name)
         for key, number in vars(settings).items() if dataclasses.is_dataclass(settings) else ():
             if isinstance(number, float) and not math.isfinite(number):
-                raise BadInput(f"{where}: {section.name}.{key} = {number} must be a finite number")
+                raise BadInput(
+                    f"{where}: {section.name}.{key} = {number} must be a finite number",
+                    fix=_restored(f"{section.name}.{key}"),
+                )
     for key, (low, high) in _RANGES.items():
         value = _value(scenario, key)
         if (low is not None and value < low) or (high is not None and value > high):
@@ -181,16 +203,26 @@ def _check_ranges(scenario: Scenario, where: str) -> None:
             raise BadInput(f"{where}: {key} = {value} must be {bounds}", fix=f"--set {key}={nearest}")
     for key in _POSITIVE:
         if _value(scenario, key) <= 0:
-            raise BadInput(f"{where}: {key} = {_value(scenario, key)} must be above 0")
+            raise BadInput(f"{where}: {key} = {_value(scenario, key)} must be above 0", fix=_restored(key))
     if not _NAME.fullmatch(scenario.name):
-        raise BadInput(f"{where}: name = {scenario.name!r} may hold letters, digits, '.', '_' and '-' only")
+        raise BadInput(
+            f"{where}: name = {scenario.name!r} may hold letters, digits, '.', '_' and '-' only", fix='name = "mine"'
+        )
     s = scenario.sampling
     if any(token < 0 for token in s.stop_token_ids):
-        raise BadInput(f"{where}: sampling.stop_token_ids = {list(s.stop_token_ids)}: a token id is at least 0")
+        raise BadInput(
+            f"{where}: sampling.stop_token_ids = {list(s.stop_token_ids)}: a token id is at least 0",
+            fix=_restored("sampling.stop_token_ids"),
+        )
     if s.top_k != -1 and s.top_k < 1:
-        raise BadInput(f"{where}: sampling.top_k = {s.top_k}: -1 switches it off, else at least 1")
+        raise BadInput(
+            f"{where}: sampling.top_k = {s.top_k}: -1 switches it off, else at least 1", fix=_restored("sampling.top_k")
+        )
     if s.min_tokens > s.max_tokens:
-        raise BadInput(f"{where}: sampling.min_tokens = {s.min_tokens} exceeds sampling.max_tokens = {s.max_tokens}")
+        raise BadInput(
+            f"{where}: sampling.min_tokens = {s.min_tokens} exceeds sampling.max_tokens = {s.max_tokens}",
+            fix=f"--set sampling.min_tokens={s.max_tokens}",
+        )
     if scenario.train:
         _check_batches(scenario, where)
 
@@ -202,7 +234,7 @@ def _check_batches(scenario: Scenario, where: str) -> None:
     fitting = [size for size in range(together, batch + 1, together) if batch % size == 0]
     nearest = min(fitting, key=lambda size: abs(size - ppo.train_batch_size), default=None)
     ranks = [n for n in range(1, ppo.world_size) if divides(scenario, n)]
-    fewer = f"--set ppo.world_size={ranks[-1]}" if ranks else None
+    fewer = f"--set ppo.world_size={ranks[-1]}" if ranks else "--set ppo.micro_batch_size=1 --set ppo.world_size=1"
     fix = f"--set ppo.train_batch_size={nearest}" if nearest else fewer
     if batch % ppo.train_batch_size:
         raise BadInput(

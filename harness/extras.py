@@ -11,11 +11,12 @@ import shlex
 import shutil
 import sys
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from probes.distribution import NAME
+from probes.distribution import NAME, named
 
 
 def bringing(module: str) -> str:
@@ -36,18 +37,20 @@ def need(module: str) -> None:
 
 def install_command(extra: str) -> str:
     """The command that adds an extra to this installation and keeps what it has: another source than an index, other
-    extras, plug-ins."""
-    prefix = Path(sys.prefix)
+    extras, plug-ins. Where the source is gone, it installs what the extra brings."""
+    prefix, origin = Path(sys.prefix), _origin()
+    if origin.gone:
+        return shlex.join([*_installer(), *_brought(extra)])
     if receipt := _read(prefix / "uv-receipt.toml"):
         mine, others = _requirements(receipt)
         kept = [word for one in others for word in _with(one)]
-        return shlex.join(["uv", "tool", "install", *_source(*mine.get("extras", ()), extra), *kept])
+        return shlex.join(["uv", "tool", "install", *origin.words(*mine.get("extras", ()), extra), *kept])
     if receipt := _read(prefix / "pipx_metadata.json"):
         asked = re.search(rf"{NAME}\[([^]]*)\]", str(receipt.get("main_package", {}).get("package_or_url")))
-        return shlex.join(["pipx", "install", "--force", *_source(*(asked[1].split(",") if asked else ()), extra)])
+        return shlex.join(["pipx", "install", "--force", *origin.words(*(asked[1].split(",") if asked else ()), extra)])
     if _of_uvx(prefix):
-        return shlex.join(["uvx", "--from", _source(extra)[-1], "harness"]) + " …"
-    return shlex.join([*_installer(), *_source(extra)])
+        return shlex.join(["uvx", "--from", origin.words(extra)[-1], "harness", "--help"])
+    return shlex.join([*_installer(), *origin.words(extra)])
 
 
 def repair_command(package: str) -> str:
@@ -61,15 +64,90 @@ def repair_command(package: str) -> str:
 
 
 def upgrade_command() -> str:
-    """The command that brings this installation to the newest version."""
-    prefix = Path(sys.prefix)
+    """The command that brings this installation to the newest version of its source."""
+    prefix, origin = Path(sys.prefix), _origin()
     if (prefix / "uv-receipt.toml").exists():
         return f"uv tool upgrade {NAME}"
     if (prefix / "pipx_metadata.json").exists():
         return f"pipx upgrade {NAME}"
     if _of_uvx(prefix):
-        return f"uvx {NAME}@latest"
-    return shlex.join([*_installer(), "--upgrade", NAME])
+        return shlex.join(["uvx", "--refresh", "--from", origin.words()[-1], "harness", "--version"])
+    pull = f"git -C {shlex.quote(str(origin.path))} pull"
+    if origin.editable:
+        return pull
+    install = shlex.join([*_installer(), "--upgrade", *origin.words()])
+    if origin.path is None:
+        return install
+    return f"{pull} && {install}" if origin.path.is_dir() else f"{shlex.join(_installer())} WHEEL   # a newer one"
+
+
+def requirement(source: str, *extras: str) -> str:
+    """This distribution with extras as pip takes it from a source: a checkout or a wheel by its path, an address, or a
+    version of an index (==1.2)."""
+    if source.startswith("=="):
+        return f"{NAME}{named(*extras)}{source}"
+    return f"{NAME}{named(*extras)} @ {source}" if "://" in source else f"{source}{named(*extras)}"
+
+
+def source_for_others() -> str:
+    """Where another machine can install this version from, for `requirement`. In the checkout itself that is the
+    repository of whoever asks. Raises BadInput for what only this machine has."""
+    from harness.errors import BadInput
+
+    origin = _origin()
+    if origin.path is not None and origin.path == Path.cwd():
+        return "."
+    if origin.path is None and not origin.gone:
+        return origin.url or f"=={importlib.metadata.version(NAME)}"
+    wheel = Path("wheels") / f"{NAME.replace('-', '_')}-{importlib.metadata.version(NAME)}-py3-none-any.whl"
+    made = f"pip wheel --no-deps --wheel-dir wheels {shlex.quote(str(origin.path or 'CHECKOUT'))}"
+    raise BadInput(
+        f"a runner cannot install the harness from {origin.path or 'a wheel that is gone'}, which is on this machine",
+        fix=f"--source {wheel}   # committed; made by: {made}",
+    )
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where this distribution was installed from (PEP 610). All empty: from an index."""
+
+    url: str = ""  # with the version control's own name before it, and the revision behind
+    path: Path | None = None  # of a checkout or a wheel on this machine
+    editable: bool = False
+    gone: bool = False  # a wheel that was built for the installation alone
+
+    def words(self, *extras: str) -> list[str]:
+        """The distribution with extras as an installer takes it."""
+        if self.editable:
+            return ["--editable", f"{self.path}{named(*extras)}"]
+        return [f"{NAME}{named(*extras)} @ {self.url}" if self.url else f"{NAME}{named(*extras)}"]
+
+
+def _origin() -> _Origin:
+    try:
+        origin = json.loads(importlib.metadata.distribution(NAME).read_text("direct_url.json") or "{}")
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        origin = {}
+    url = str(origin.get("url", ""))
+    if url.startswith("file:"):
+        path = Path(unquote(urlsplit(url).path))
+        if not path.exists():
+            return _Origin(gone=True)
+        return _Origin(url, path, editable=bool(origin.get("dir_info", {}).get("editable")))
+    if version_control := origin.get("vcs_info"):
+        revision = version_control.get("requested_revision")
+        url = f"{version_control.get('vcs', 'git')}+{url}" + (f"@{revision}" if revision else "")
+    return _Origin(url)
+
+
+def _brought(extra: str) -> list[str]:
+    """What an extra installs, those that it takes in too."""
+    wanted: list[str] = []
+    for line in importlib.metadata.requires(NAME) or []:
+        if match := re.match(rf"(.*?)\s*;.*extra == [\"']{re.escape(extra)}[\"']", line):
+            inner = re.match(rf"{NAME}\[([^]]*)\]", match[1])
+            wanted += [item for name in inner[1].split(",") for item in _brought(name)] if inner else [match[1]]
+    return list(dict.fromkeys(wanted))
 
 
 def _of_uvx(prefix: Path) -> bool:
@@ -83,28 +161,6 @@ def _installer() -> list[str]:
     # uv makes environments without pip; it may be a package of this one
     uv = ["uv"] if shutil.which("uv") or not importlib.util.find_spec("uv") else [sys.executable, "-m", "uv"]
     return [*uv, "pip", "install", "--python", sys.executable]
-
-
-def _source(*extras: str) -> list[str]:
-    """This distribution with extras as an installer takes it, from where it was installed (PEP 610)."""
-    named = f"{NAME}[{','.join(sorted({*extras}))}]"
-    try:
-        origin = json.loads(importlib.metadata.distribution(NAME).read_text("direct_url.json") or "{}")
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        origin = {}
-    url = str(origin.get("url", ""))
-    if not url:
-        return [named]
-    if url.startswith("file:"):
-        path = Path(unquote(urlsplit(url).path))
-        if not path.exists():  # a wheel that was built for the installation alone
-            return [named]
-        if origin.get("dir_info", {}).get("editable"):
-            return ["--editable", f"{path}{named.removeprefix(NAME)}"]
-    if version_control := origin.get("vcs_info"):
-        revision = version_control.get("requested_revision")
-        url = f"{version_control.get('vcs', 'git')}+{url}" + (f"@{revision}" if revision else "")
-    return [f"{named} @ {url}"]
 
 
 def _requirements(receipt: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:

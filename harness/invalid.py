@@ -17,15 +17,20 @@ _EXPECTED = {
 }  # fmt: skip
 
 
+def key(error: pydantic.ValidationError) -> str:
+    """The key that the first error is of, with its section."""
+    return ".".join(str(part) for part in error.errors()[0]["loc"])
+
+
 def sentence(error: pydantic.ValidationError, where: str, known: Iterable[str] = ()) -> str:
     """Of the first error. `where`: what is read; `known`: all keys there are, of which the nearest are named."""
     first = error.errors()[0]
-    key, kind = ".".join(str(part) for part in first["loc"]), first["type"]
+    name, kind = key(error), first["type"]
     if kind == "missing":
-        return f"{where}: {key} is missing"
+        return f"{where}: {name} is missing"
     if kind == "extra_forbidden":
-        name = str(first["loc"][-1])  # may be known in another section
-        return f"{where}: unknown key {key}{closest(name, sorted({*known} - {name}))}"
+        last = str(first["loc"][-1])  # may be known in another section
+        return f"{where}: unknown key {name}{closest(last, sorted({*known} - {last}))}"
     expected = _EXPECTED.get(kind.partition("_")[0])
     told = f"{expected} was expected" if expected else first["msg"].replace("Input should be", "it should be")
-    return f"{where}: {key} = {first['input']!r}: {told}"
+    return f"{where}: {name} = {first['input']!r}: {told}"

@@ -20,13 +20,14 @@ def make_folder(folder: str | os.PathLike[str]) -> None:
     path.mkdir(mode=FOLDER_MODE, exist_ok=True)
 
 
-def write_whole(file: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file whole or not at all, for its owner alone. Raises OSError."""
+def write_whole(file: str | os.PathLike[str], data: bytes, mode: int = FILE_MODE) -> None:
+    """Write a file whole or not at all, for its owner alone, or with `mode`. Raises OSError."""
     target = Path(file)
     handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
+        os.chmod(temporary, mode)
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -269,7 +269,7 @@ class Run:
 
     def _damage(self, name: str, reason: str) -> None:
         if self.strict:
-            raise FormatError(f"{self.path / name}: {reason}")
+            raise FormatError(f"{self.path / name}: {reason}", fix=AGAIN)
         self.torn.append((name, f"{reason}; what follows in this file was dropped"))
 
     def _compare_with_close(self) -> None:
@@ -317,7 +317,7 @@ class Run:
 def checked_open(event: dict[str, Any]) -> dict[str, Any]:
     for key, kind in (("role", str), ("rank", int), ("pid", int)):
         if not isinstance(event.get(key), kind):
-            raise FormatError(f"byte 0: the open event has no {key!r} of type {kind.__name__}")
+            raise FormatError(f"byte 0: the open event has no {key!r} of type {kind.__name__}", fix=AGAIN)
     for key in ("rank", "world_size"):
         if isinstance(value := event.get(key), int):
             limits.bounded(value, limits.RANKS, f"{key} of the open event")
@@ -336,9 +336,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
         manifest = decode_json(data)
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"no {MANIFEST} in it" if path.is_dir() else "no such directory"
-        raise FormatError(f"{path}: {what}: not a run") from error
+        raise FormatError(f"{path}: {what}: not a run", "harness record -- COMMAND   # records a run") from error
     except OSError as error:
-        raise FormatError(f"{file} cannot be read: {error.strerror}") from error
+        raise FormatError(f"{file} cannot be read: {error.strerror}", f"ls -l {file}") from error
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{file}: not JSON: {error}", AGAIN) from error
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
@@ -346,7 +346,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise FormatError(f"{file}: no format_version in it: not the {MANIFEST} of a recording", AGAIN)
     if version > FORMAT_VERSION:
         newest = f"the newest that this installation reads is {FORMAT_VERSION}"
-        raise FormatError(f"{file}: format_version is {version}, {newest}", "pip install --upgrade rlhf-harness")
+        raise FormatError(
+            f"{file}: format_version is {version}, {newest}",
+            "read it with the rlhf-harness that wrote it, or a newer one",
+        )
     _check_manifest(file, data, required=version >= CHECKED_FROM)
     try:
         limits.check_manifest(manifest)

@@ -15,14 +15,15 @@ from typing import Any
 from scenarios.settings import BUILTIN, Prompts, Scenario
 
 FILE = "--prompts FILE.jsonl   # or FILE.parquet"
+CORRECT = "--prompts FILE.jsonl   # another file, or correct this one at that place"
 BUILTIN_COUNT = 256  # chosen: more than the 64 of eight steps, so that the native stage has others
 
 
 class PromptError(ValueError):
     """Prompts that cannot be used; the message names the file and line, what is wrong, and what would be possible.
-    `fix`: an option of the command line, where another file is needed."""
+    `fix`: an option of the command line, or what to correct."""
 
-    def __init__(self, message: str, *, fix: str | None = None) -> None:
+    def __init__(self, message: str, *, fix: str = "") -> None:
         super().__init__(message)
         self.fix = fix
 
@@ -69,7 +70,10 @@ def load(scenario: Scenario, tokenizer: Any) -> PromptSet:
     source = _builtin(scenario.seed) if settings.path == BUILTIN else read(settings)
     chat = settings.chat or settings.path == BUILTIN
     if chat and not getattr(tokenizer, "chat_template", None):
-        raise PromptError("prompts.chat = true: the model's tokenizer has no chat template; use a text column")
+        raise PromptError(
+            "prompts.chat = true: the model's tokenizer has no chat template; use a text column",
+            fix="--set prompts.chat=false --set prompts.column=text",
+        )
     ids = [_encode(place, value, tokenizer, settings, chat=chat) for place, value in source]
     if not ids:
         raise PromptError(f"{settings.path}: holds no prompt", fix=FILE)
@@ -92,16 +96,17 @@ def _encode(place: str, value: Any, tokenizer: Any, settings: Prompts, *, chat: 
             # The template writes BOS where the model wants one: encoding its text with special tokens would double it.
             text = tokenizer.apply_chat_template(value, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # the template is foreign code, and Jinja raises whatever it calls
-            raise PromptError(f"{place}: the chat template refuses it: {error}") from error
+            raise PromptError(f"{place}: the chat template refuses it: {error}", fix=CORRECT) from error
         ids = tokenizer.encode(text, add_special_tokens=False)
     else:
         ids = tokenizer.encode(value)
     if not ids:
-        raise PromptError(f"{place}: the prompt is empty")
+        raise PromptError(f"{place}: the prompt is empty", fix=CORRECT)
     if len(ids) > settings.max_tokens:
         raise PromptError(
             f"{place}: the prompt has {len(ids)} tokens, prompts.max_tokens is {settings.max_tokens}; "
-            "prompts are never cut: shorten it or raise prompts.max_tokens"
+            "prompts are never cut: shorten it or raise prompts.max_tokens",
+            fix=f"--set prompts.max_tokens={len(ids)}",
         )
     return tuple(ids)
 
@@ -111,16 +116,24 @@ def _check(place: str, value: Any, settings: Prompts, *, chat: bool) -> None:
         _check_chat(place, value, settings.column)
     elif not isinstance(value, str):
         hint = "; set prompts.chat = true for chat messages" if isinstance(value, list) else ""
-        raise PromptError(f"{place}: column {settings.column!r} holds {_kind(value)}, text was expected{hint}")
+        raise PromptError(
+            f"{place}: column {settings.column!r} holds {_kind(value)}, text was expected{hint}",
+            fix="--set prompts.chat=true" if isinstance(value, list) else CORRECT,
+        )
 
 
 def _check_chat(place: str, value: Any, column: str) -> None:
     if not isinstance(value, list) or not value:
         hint = "; set prompts.chat = false for text" if isinstance(value, str) else ""
-        raise PromptError(f"{place}: column {column!r} holds {_kind(value)}, chat messages were expected{hint}")
+        raise PromptError(
+            f"{place}: column {column!r} holds {_kind(value)}, chat messages were expected{hint}",
+            fix="--set prompts.chat=false" if isinstance(value, str) else CORRECT,
+        )
     for number, message in enumerate(value):
         if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
-            raise PromptError(f"{place}: message {number} of column {column!r} needs the texts 'role' and 'content'")
+            raise PromptError(
+                f"{place}: message {number} of column {column!r} needs the texts 'role' and 'content'", fix=CORRECT
+            )
 
 
 def _builtin(seed: int) -> Iterator[tuple[str, Any]]:
@@ -157,13 +170,20 @@ def _jsonl(path: Path, column: str) -> Iterator[tuple[str, Any]]:
             try:
                 row = json.loads(line.rstrip(b"\r\n"))
             except UnicodeDecodeError as error:
-                raise PromptError(f"{place}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
+                raise PromptError(
+                    f"{place}: is not UTF-8 text: {error.reason} at byte {error.start}", fix=CORRECT
+                ) from error
             except json.JSONDecodeError as error:
-                raise PromptError(f"{place}: is not valid JSON: {error.msg} at column {error.colno}") from error
+                raise PromptError(
+                    f"{place}: is not valid JSON: {error.msg} at column {error.colno}", fix=CORRECT
+                ) from error
             if not isinstance(row, dict):
-                raise PromptError(f"{place}: holds {_kind(row)}, a JSON object was expected")
+                raise PromptError(f"{place}: holds {_kind(row)}, a JSON object was expected", fix=CORRECT)
             if column not in row:
-                raise PromptError(f"{place}: has no column {column!r}; it has {_names(row)}: set prompts.column")
+                raise PromptError(
+                    f"{place}: has no column {column!r}; it has {_names(row)}: set prompts.column",
+                    fix=f"--set prompts.column={next(iter(row), 'text')}",
+                )
             yield place, row[column]
 
 
@@ -177,7 +197,10 @@ def _parquet(path: Path, column: str) -> Iterator[tuple[str, Any]]:
         raise PromptError(f"{path}: is not a readable Parquet file: {str(error).splitlines()[0]}", fix=FILE) from error
     names = file.schema_arrow.names
     if column not in names:
-        raise PromptError(f"{path}: has no column {column!r}; it has {_names(names)}: set prompts.column")
+        raise PromptError(
+            f"{path}: has no column {column!r}; it has {_names(names)}: set prompts.column",
+            fix=f"--set prompts.column={next(iter(names), 'text')}",
+        )
     number = 0
     for batch in file.iter_batches(columns=[column]):
         for value in batch.column(0).to_pylist():

@@ -81,14 +81,14 @@ TRACEBACK = "traceback.txt"  # in a run's directory: where the error was raised 
 
 class ActorFailed(Exception):
     """An error of an actor as plain data: `kind` is the exception's class name. Its own class may not be importable at
-    the caller."""
+    the caller. `fix`: what it says to do."""
 
-    def __init__(self, kind: str, message: str, trace: str = "") -> None:
+    def __init__(self, kind: str, message: str, trace: str = "", fix: str = "") -> None:
         super().__init__(f"{kind}: {message}")
-        self.kind, self.message, self.trace = kind, message, trace
+        self.kind, self.message, self.trace, self.fix = kind, message, trace, fix
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ActorFailed, (self.kind, self.message, self.trace)
+        return ActorFailed, (self.kind, self.message, self.trace, self.fix)
 
 
 class Host:
@@ -147,7 +147,8 @@ def _as_data() -> Iterator[None]:
     except ActorFailed:
         raise
     except Exception as error:  # whatever it is, the caller must be able to read it without its class
-        raise ActorFailed(type(error).__name__, str(error), traceback.format_exc()) from None
+        fix = str(getattr(error, "fix", None) or "")
+        raise ActorFailed(type(error).__name__, str(error), traceback.format_exc(), fix) from None
 
 
 class Remote:

@@ -451,7 +451,8 @@ class EngineSession:
         section, _, key = name.partition(".")
         if section not in ("sampling", "engine") or not hasattr(getattr(self._scenario, section), key):
             raise parameters.ParameterRefused(
-                f"{name!r} is no parameter of a live session; sampling.* and engine.* are"
+                f"{name!r} is no parameter of a live session; sampling.* and engine.* are",
+                fix="name a parameter of sampling or engine",
             )
         changed = dataclasses.replace(getattr(self._scenario, section), **{key: value})
         self._scenario = dataclasses.replace(self._scenario, **{section: changed})

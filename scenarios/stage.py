@@ -63,7 +63,8 @@ class Stage:
         if settings.engine.max_model_len > limit:
             raise parameters.ParameterRefused(
                 f"engine.max_model_len = {settings.engine.max_model_len} exceeds the {limit} positions that "
-                f"{settings.model.path} was made for"
+                f"{settings.model.path} was made for",
+                fix=f"--set engine.max_model_len={limit}",
             )
         return {
             "policy": str(policy),

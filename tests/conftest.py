@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -48,6 +49,22 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for recordings that several tests of a session judge; HARNESS_TEST_RECORDINGS keeps them."""
     kept = os.environ.get("HARNESS_TEST_RECORDINGS")
     return Path(kept) if kept else tmp_path_factory.mktemp("recordings")
+
+
+@pytest.fixture(scope="session")
+def _fixes() -> Iterator[Any]:
+    import printed_recorder
+
+    with printed_recorder.recording() as recorder:
+        yield recorder
+
+
+@pytest.fixture(autouse=True)
+def _fixes_work_when_typed(_fixes: Any) -> Iterator[None]:
+    """Every fix that a test makes for the first time is read as tests/support/printed_judge.py reads it."""
+    yield
+    if faults := _fixes.faults():
+        pytest.fail("\n".join(faults), pytrace=False)
 
 
 @pytest.fixture(autouse=True)

@@ -105,7 +105,7 @@ def bisect(search: Search) -> Bisection:
         settings.Difference("variable", name, good.variables.get(name), bad.variables.get(name)) for name in names
     ]
     if not different:
-        raise BadInput("the two commands do not differ")
+        raise BadInput("the two commands do not differ", fix=ENDS)
     trials = Trials(search, good, bad, parts, names)
     return settings.search_for(search, different, trials.attempt)
 

@@ -67,11 +67,19 @@ def between(versions: list[str], good: str, bad: str, package: str) -> list[str]
         fits = [index for index, version in enumerate(versions) if recipe.matches(version, asked)]
         if not fits:
             newest = ", ".join(versions[-5:]) or "none"
-            raise BadInput(f"the package index has no release {asked} of {package} for this machine (newest: {newest})")
+            raise BadInput(
+                f"the package index has no release {asked} of {package} for this machine (newest: {newest})",
+                fix=f"name one that the index has, such as {versions[-1]}"
+                if versions
+                else f"pip index versions {package}",
+            )
         places.append(fits[-1])
     first, last = places
     if first >= last:
-        raise BadInput(f"{versions[first]} is not older than {versions[last]}: give the good release first")
+        raise BadInput(
+            f"{versions[first]} is not older than {versions[last]}: give the good release first",
+            fix=f"harness bisect {package}@{bad}..{good} --against BACKEND",
+        )
     return versions[first : last + 1]
 
 

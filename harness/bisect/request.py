@@ -77,10 +77,13 @@ class Request:
         engine, at, good = good.partition("@")
         if not at:
             raise BadInput(
-                f"{self.what} names no engine", fix=f"harness bisect vllm@{self.what} --repo DIR --against ..."
+                f"{self.what} names no engine", fix=f"harness bisect vllm@{self.what} --repo DIR --against BACKEND"
             )
         if registry.find(engine) is None:
-            raise BadInput(f"there is no engine {engine!r} (there are: {', '.join(registry.names())})")
+            raise BadInput(
+                f"there is no engine {engine!r} (there are: {', '.join(registry.names())})",
+                fix=f"name one that there is: {', '.join(registry.names())}",
+            )
         return engine, (good, bad)
 
     def check(self) -> None:
@@ -91,10 +94,16 @@ class Request:
         if self.above is not None and not math.isfinite(self.above):
             raise BadInput(f"--above {self.above} is no bound", fix="--above 1e-4")
         if self.metric and self.cause:
-            raise BadInput("--metric and --cause both decide what is good: give only one of them")
+            raise BadInput(
+                "--metric and --cause both decide what is good: give only one of them",
+                fix="leave out --metric, or --cause",
+            )
         known, native = (*METRICS, *COUNTS), [metric("native", name) for name in NATIVE]
         if self.metric and self.metric not in native and group_and_name(self.metric)[1] not in known:
-            raise BadInput(f"there is no metric {self.metric!r} (there are: {', '.join([*known, *native])})")
+            raise BadInput(
+                f"there is no metric {self.metric!r} (there are: {', '.join([*known, *native])})",
+                fix="--metric max_delta_logprob --above 1e-4",
+            )
         if self.cause:
             _check_cause(self.cause)
 
@@ -120,7 +129,7 @@ class Request:
         for name, other in strange.items():
             if other:
                 beside = " with --run" if self.run and over == "commits" else ""
-                raise BadInput(f"{name} does not apply to a bisection over {over}{beside}")
+                raise BadInput(f"{name} does not apply to a bisection over {over}{beside}", fix=f"leave out {name}")
         if self.framework:
             self._check_job()
         if not self.run:
@@ -175,7 +184,9 @@ def check_options(options: Sequence[str], command: str, *, own_scenario: bool) -
     given = {name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"}
     ours = {"out", "format", "command", "backend", "framework", "resume", *(["scenario"] if own_scenario else [])}
     if taken := sorted(given & ours - ({"scenario"} if command == "run" else set())):
-        raise BadInput(f"behind --: {taken[0]} is set for each comparison, and cannot be given")
+        raise BadInput(
+            f"behind --: {taken[0]} is set for each comparison, and cannot be given", fix=f"leave {taken[0]} out"
+        )
     return dict(context.params)
 
 

@@ -147,7 +147,7 @@ def bisect(search: Search) -> Bisection:
             check_environment(one, end.scenario)
     different, search.notes = differences(good, bad, backends=recorded)
     if not different:
-        raise BadInput(f"{request.good} and {request.bad} do not differ in anything that can be tried")
+        raise BadInput(f"{request.good} and {request.bad} do not differ in anything that can be tried", fix=ENDS)
     reference = good.path.resolve() if good.recorded else search.journal.folder / "reference" / "recording"
     trials = Trials(search, good, different, backend, request.against, reference)
     if not (request.against or good.recorded):

@@ -42,7 +42,7 @@ class RunCut(HarnessError):
     exit_code = 3
 
     def __init__(self, message: str, fix: str | None = None, triage: Verdict | None = None) -> None:
-        super().__init__(message, fix=fix)
+        super().__init__(message, fix=fix or "harness doctor   # of memory, /dev/shm and disks, which end processes")
         self.triage = triage  # the watchdog's verdict, when the run hung
 
 
@@ -105,7 +105,7 @@ class Waiting:
         except failures.RayTaskError as error:
             if isinstance(error.cause, ActorFailed):
                 raise self._failure(error.cause, place, side) from error
-            raise RunCut(f"{place}: {last_line(error)}{_kept(str(error), side)}") from error
+            raise _traced(f"{place}: {last_line(error)}", str(error), side) from error
         except failures.OutOfDiskError as error:
             raise _full(place, f"the disk is full: {last_line(error)}", side) from error
         except (failures.RayActorError, failures.NodeDiedError, failures.LocalRayletDiedError) as error:
@@ -116,7 +116,7 @@ class Waiting:
     def _failure(self, cause: ActorFailed, place: str, side: Side) -> HarnessError:
         """What an actor raised, for the user: bad input where he can fix it, else a run that was cut short."""
         if cause.kind in ("ParameterRefused", "PromptError", "ModelError", "CheckpointError"):
-            return BadInput(cause.message)
+            return BadInput(cause.message, fix=cause.fix)
         if cause.kind == "RecordingError":
             return RunCut(f"{place}: {cause.message}", fix=free_space(side.run_dir))
         if any(words in cause.message for words in FULL_DISK):
@@ -125,7 +125,8 @@ class Waiting:
             return _full(place, "a checkpoint could not be written, most likely because the disk is full", side)
         if cause.kind in ("ActorDiedError", "RayActorError", "ActorUnavailableError"):
             return RunCut(f"{place}: {self._death(side, cause)}")
-        return RunCut(f"{place}: {cause.kind}: {last_line(Exception(cause.message))}{_kept(cause.trace, side)}")
+        message = f"{place}: {cause.kind}: {last_line(Exception(cause.message))}"
+        return _traced(message, cause.trace, side, cause.fix)
 
     def _look(self, place: str, side: Side, deadline: float, error: Exception) -> None:
         """RunCut when the guard found a hang, or when the call took longer than any sound one."""
@@ -205,14 +206,15 @@ def _last_words(error: BaseException) -> str:
     return ""
 
 
-def _kept(trace: str, side: Side) -> str:
-    """Keep an actor's traceback beside the recording; returns where, for the end of a sentence."""
+def _traced(message: str, trace: str, side: Side, fix: str = "") -> RunCut:
+    """What an actor raised; its traceback is kept beside the recording."""
     path = side.run_dir / TRACEBACK
     try:
         path.write_text(redaction.text(trace, 0), encoding="utf-8")
     except OSError:  # the sentence itself must not be lost
-        return ""
-    return f"; its traceback is in {path}"
+        return RunCut(message, fix=fix)
+    fix = fix or f"tail {shlex.quote(str(path))}   # and harness doctor"
+    return RunCut(f"{message}; its traceback is in {path}", fix=fix)
 
 
 def _full(place: str, what: str, side: Side) -> RunCut:

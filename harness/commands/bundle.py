@@ -43,7 +43,10 @@ def bundle(
     from harness.errors import BadInput
 
     if len(what) > 2:
-        raise BadInput(f"{len(what)} paths: a bundle holds one run, a pair of runs or one evidence directory")
+        raise BadInput(
+            f"{len(what)} paths: a bundle holds one run, a pair of runs or one evidence directory",
+            fix="harness bundle RUN RUN",
+        )
     given = [Path(one) for one in what]
     target = Path(out or f"{given[0].resolve().name or 'run'}.bundle.zip")
     manifest = pack(given, target, hash_prompts=hash_prompts, max_bytes=size(max_size, "--max-size"))

@@ -203,7 +203,7 @@ def _refuse_impossible(faults: Sequence[Fault], backends: tuple[str, str]) -> No
     pairs = sorted({" ".join(one.pair) for one in faults if one.pair})
     raise BadInput(
         f"none of these faults can be had with {' and '.join(backends)}: they need {' or '.join(pairs)}",
-        fix=f"harness faults run --suite parity … --backends {pairs[0]}",
+        fix=f"harness faults run --suite parity --backends {pairs[0]}",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -130,7 +131,10 @@ def metric(
         raise BadInput(f"no night ran a cell {cell!r}", fix="harness history show --verbose")
     known = sorted({key for row in rows for key in row.observation.metrics} | {"seconds"})
     if name not in known:
-        raise BadInput(f"the cell has no metric {name!r}: {', '.join(known)}")
+        raise BadInput(
+            f"the cell has no metric {name!r}: {', '.join(known)}",
+            fix=f"harness history metric {shlex.quote(cell)} {known[0]}" if known else "harness history show --verbose",
+        )
     seen = [row.observation for row in rows]
     values = [one.seconds if name == "seconds" else one.metrics.get(name, float("nan")) for one in seen]
     if format == "json":

@@ -187,12 +187,20 @@ def _count(context: typer.Context, command: bool, mode: str | None) -> None:
     ]
     if not command:
         if "repeat" in given:
-            raise BadInput("--repeat runs a job a second time: there is none", fix="harness parity A B … -- COMMAND")
+            raise BadInput(
+                "--repeat runs a job a second time: there is none",
+                fix="harness parity A B --repeat baseline -- COMMAND",
+            )
         return
     idle = [name for name in given if name not in (*WITH_A_COMMAND, "baseline", "candidate", "command")]
     if idle:
         named = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
         counting = ", ".join(f"--{name}" for name in WITH_A_COMMAND)
-        raise BadInput(f"{named}: of no use with a job's command, with which only {counting} count")
+        raise BadInput(
+            f"{named}: of no use with a job's command, with which only {counting} count", fix=f"leave out {named}"
+        )
     if mode not in (None, "coupled"):
-        raise BadInput(f"--mode {mode}: a job draws with its own sampler, or coupled (--mode coupled)")
+        raise BadInput(
+            f"--mode {mode}: a job draws with its own sampler, or coupled (--mode coupled)",
+            fix="--mode coupled   # or leave it out",
+        )

@@ -58,7 +58,8 @@ def report(
         if not (path / "run.json").is_file():
             held = f"{run}/baseline" if (path / "baseline" / "run.json").is_file() else "RUN"
             raise BadInput(
-                f"{run} is not a recorded run: it has no run.json", fix=f"harness report {held} --export ..."
+                f"{run} is not a recorded run: it has no run.json",
+                fix=f"harness report {held} --export TRACKER --out DIR",
             )
         _export(RecordedRun.of(path), run, export, out)
         return
@@ -82,7 +83,10 @@ def _export(recorded: RecordedRun, run: str, tracker: str, out: Path | None) -> 
     try:
         write = exporters.find(tracker)
     except KeyError as error:
-        raise BadInput(f"there is no tracker {tracker!r}: it is one of {', '.join(exporters.names())}") from error
+        raise BadInput(
+            f"there is no tracker {tracker!r}: it is one of {', '.join(exporters.names())}",
+            fix=f"--export {exporters.names()[0]} --out DIR",
+        ) from error
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out} is not empty; an export never mixes with another", fix="choose another --out")
     out.mkdir(parents=True, exist_ok=True)

@@ -12,13 +12,14 @@ from reports.doctor_model import Severity
 
 @dataclass(frozen=True)
 class Problem:
-    """A hazard, before the check's name and the place are known. `what` holds no measured value."""
+    """A hazard, before the check's name and the place are known. `what` holds no measured value; every hazard has a
+    fix."""
 
     severity: Severity
     what: str
     measured: str
     why: str
-    fix: str = ""
+    fix: str
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import sys
 import threading
@@ -57,14 +58,17 @@ def choose_device(device: str) -> Device:
         return "cpu"
     if device == "cuda":
         return "cuda"
-    raise BadInput(f"there is no device {device!r} (there are: auto, cpu, cuda)")
+    raise BadInput(f"there is no device {device!r} (there are: auto, cpu, cuda)", fix="--device auto")
 
 
 def order(engine: str, *, version: str = "", name: str = "", device: str = "auto", python: str = "") -> Order:
     """Check a request before anything is made. Raises BadInput, or EnvironmentUnusable for an unfit interpreter."""
     engines = registry.names(embedded=False)
     if engine not in engines:
-        raise BadInput(f"there is no engine {engine!r} to make an environment for (there are: {', '.join(engines)})")
+        raise BadInput(
+            f"there is no engine {engine!r} to make an environment for (there are: {', '.join(engines)})",
+            fix=f"harness env create {engines[0]}",
+        )
     if sys.platform != "linux":
         raise EnvironmentUnusable(
             f"the engines install on Linux only, this is {sys.platform}",
@@ -105,7 +109,7 @@ def create(wanted: Order, *, recreate: bool = False, progress: Progress | None =
         if existing is not None and not existing.owned:
             raise BadInput(
                 f"environment {wanted.name!r} is a registered interpreter ({existing.python})",
-                fix=f"harness env remove {wanted.name}, or create with another --name",
+                fix=f"harness env remove {wanted.name}   # or create with another --name",
             )
         if existing and existing.engine != wanted.recipe.engine:
             raise BadInput(
@@ -177,7 +181,8 @@ def _build(wanted: Order, partial: Path, log: Path, progress: Progress, lock: in
             statement = f"{plan.imports}\n{keep}"
             if failure := interpreter.import_failure(str(python), statement, {**variables, **more}, (lock,)):
                 raise EnvironmentUnusable(
-                    f"{plan.engine} cannot be imported: {failure}", fix=f"{wanted.command} --recreate"
+                    f"{plan.engine} cannot be imported: {failure}",
+                    fix=f"harness env create {plan.engine} --version VERSION   # another one",
                 )
     return Environment(
         name=wanted.name,
@@ -211,11 +216,21 @@ def _explained(error: BaseException, wanted: Order, log: Path) -> HarnessError |
     if not isinstance(error, CommandFailed | EnvironmentUnusable | OSError):
         return None
     reason = error.reason() if isinstance(error, CommandFailed) else str(error)
-    fix = wanted.command
-    if isinstance(error, CommandFailed) and error.status == UNSATISFIABLE and wanted.version:
-        fix = f"harness env create {wanted.recipe.engine}   # the version of the recipe, {wanted.recipe.version}"
     message = f"{what} could not be made, and nothing was left behind: {reason.rstrip('.')} (whole output: {log})"
-    return EnvironmentUnusable(message, fix=fix)
+    return EnvironmentUnusable(message, fix=_fix_of(error, wanted, log))
+
+
+def _fix_of(error: CommandFailed | EnvironmentUnusable | OSError, wanted: Order, log: Path) -> str:
+    """What changes something: the same command again would fail again."""
+    if isinstance(error, EnvironmentUnusable) and error.fix:
+        return error.fix
+    if isinstance(error, OSError) or (isinstance(error, CommandFailed) and error.is_of_a_full_disk()):
+        return f"df -h {shlex.quote(str(log.parent))}   # free some space, or HARNESS_HOME=DIR on another disk"
+    if isinstance(error, CommandFailed) and error.status == UNSATISFIABLE and wanted.version:
+        return f"harness env create {wanted.recipe.engine}   # the version of the recipe, {wanted.recipe.version}"
+    if isinstance(error, CommandFailed) and error.unreached():
+        return f"UV_DEFAULT_INDEX=URL {wanted.command}   # URL: an index that this machine reaches"
+    return f"tail {shlex.quote(str(log))}   # why"
 
 
 @contextlib.contextmanager

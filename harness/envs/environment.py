@@ -63,9 +63,14 @@ class Environment:
 def check_name(name: str, engine: str = "") -> str:
     """The name itself. Raises BadInput when it cannot be one, or not one of an environment of that engine."""
     if engine and name != engine and name in registry.names():
-        raise BadInput(f"an environment of {engine} cannot be called {name!r}: that is another engine")
+        raise BadInput(
+            f"an environment of {engine} cannot be called {name!r}: that is another engine", fix=f"--name {engine}-mine"
+        )
     if not _NAME.fullmatch(name):
-        raise BadInput(f"{name!r} cannot name an environment: a letter first, then letters, digits, '.', '_' or '-'")
+        raise BadInput(
+            f"{name!r} cannot name an environment: a letter first, then letters, digits, '.', '_' or '-'",
+            fix="--name mine",
+        )
     return name
 
 

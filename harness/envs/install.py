@@ -39,6 +39,14 @@ class CommandFailed(Exception):
             return lines[-1] if lines else str(self)
         return "; ".join(dict.fromkeys([*causes[:2], causes[-1]]))
 
+    def is_of_a_full_disk(self) -> bool:
+        return any(words in line for line in self.tail for words in ("No space left on device", "quota exceeded"))
+
+    def unreached(self) -> str:
+        """The address from which uv could fetch nothing; empty where the network is not what failed."""
+        lines = (line.partition("Failed to fetch:")[2].strip(" `") for line in self.tail)
+        return next(filter(None, lines), "")
+
 
 @dataclass(frozen=True)
 class Uv:

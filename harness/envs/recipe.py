@@ -58,7 +58,10 @@ def load(engine: str, device: Device, folder: Path = FOLDER) -> Recipe:
     path = (Path(spec.recipes) if spec is not None and spec.recipes else folder) / f"{engine}-{device}.toml"
     if not path.is_file():
         known = sorted({file.stem.rsplit("-", 1)[0] for file in folder.glob("*.toml")})
-        raise BadInput(f"there is no recipe for engine {engine!r} (there are: {', '.join(known)})")
+        raise BadInput(
+            f"there is no recipe for engine {engine!r} (there are: {', '.join(known)})",
+            fix=f"harness env create {known[0]}",
+        )
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
     return Recipe(**values)
@@ -76,7 +79,7 @@ def matches(version: str, asked: str) -> bool:
 def pin(version: str) -> str:
     """The requirement's specifier. Raises BadInput for what is no version."""
     if not is_version(version):
-        raise BadInput(f"{version!r} is not a version of an engine, such as 0.32.0 or 0.32")
+        raise BadInput(f"{version!r} is not a version of an engine, such as 0.32.0 or 0.32", fix="--version 0.32.0")
     return f"=={version}" if version.count(".") >= 2 or not version.replace(".", "").isdigit() else f"=={version}.*"
 
 

@@ -21,7 +21,10 @@ def add(name: str, engine: str, python: str) -> Environment:
     """
     engines = registry.names(embedded=False)
     if engine not in engines:
-        raise BadInput(f"there is no engine {engine!r} (there are: {', '.join(engines)})")
+        raise BadInput(
+            f"there is no engine {engine!r} (there are: {', '.join(engines)})",
+            fix=f"harness env add NAME --engine {engines[0]} --python PATH",
+        )
     check_name(name, engine)
     driver = Driver.here()
     found = interpreter.inspect(python)

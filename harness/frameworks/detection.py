@@ -39,14 +39,22 @@ _SWITCHES = {
 
 
 @dataclass(frozen=True)
+class Caution:
+    """What the user should know before the job starts, in a sentence, and what to do about it."""
+
+    what: str
+    fix: str
+
+
+@dataclass(frozen=True)
 class Job:
     """A command of a known framework. `python`, `installed`: its interpreter and what that has, where it can be told
-    from the command. `warnings`: what the user should know before it starts, a sentence each."""
+    from the command."""
 
     framework: Framework
     python: str
     installed: Installation | None
-    warnings: tuple[str, ...]
+    cautions: tuple[Caution, ...]
 
     def variables(self, *, digests: bool = False) -> dict[str, str]:
         """What switches the hooks on in every process that inherits it."""
@@ -67,12 +75,12 @@ def of(command: Sequence[str], framework: str = AUTO) -> Framework:
     if not candidates:
         raise BadInput(
             _with_refused(f"neither the words of this command nor its scripts name one of: {names()}"),
-            fix="--framework NAME says which it is; harness watch -- … watches any command, without hooks",
+            fix="--framework NAME   # says which it is; harness watch watches any command, without hooks",
         )
     if len(candidates) > 1:
         raise BadInput(
             f"this command could start {names(candidates, ' and ')}: more than one adapter matches it",
-            fix=f"--framework {candidates[0].name} -- …",
+            fix=f"--framework {candidates[0].name}   # or another of them",
         )
     return candidates[0]
 
@@ -116,7 +124,7 @@ def scripts(command: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _job(framework: Framework, command: Sequence[str], environ: Mapping[str, str]) -> Job:
     python = interpreter(command, environ)
     installed = ask(python, framework.adapter, environ, beside=framework.beside) if python else None
-    return Job(framework, python, installed, tuple(_warnings(framework.adapter, python, installed, command)))
+    return Job(framework, python, installed, tuple(_cautions(framework.adapter, python, installed, command)))
 
 
 def refuse_absent(job: Job, command: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
@@ -170,41 +178,52 @@ def _shebang(path: str) -> str:
     return found[1] if found else ""
 
 
-def _warnings(adapter: Adapter, python: str, installed: Installation | None, command: Sequence[str]) -> Iterator[str]:
+def _cautions(
+    adapter: Adapter, python: str, installed: Installation | None, command: Sequence[str]
+) -> Iterator[Caution]:
     name, (first, end) = adapter.framework, adapter.versions
+    look = f"harness adapters check --framework {name} --python"
     if installed is None:
-        yield f"the command does not say which Python runs it: the version of {name} is not checked before it starts"
+        what = f"the command does not say which Python runs it: the version of {name} is not checked before it starts"
+        yield Caution(what, f"{look} PATH   # the Python that runs the job")
     elif not installed.version:
-        yield f"{python} has no {adapter.distribution}: if the job runs in another Python, its version is not checked"
+        what = f"{python} has no {adapter.distribution}: if the job runs in another Python, its version is not checked"
+        yield Caution(what, f"{look} PATH   # the Python that runs the job")
     elif not adapter.tested(installed.version):
-        yield (
+        what = (
             f"{name} {installed.version} is outside the tested range ({first} to before {end}): its hooks are put "
-            f"where their symbols still are (harness adapters check --framework {name} --python {python})"
+            "where their symbols still are"
         )
+        yield Caution(what, f"{look} {shlex.quote(python)}")
     yield from _kept_out(command)
 
 
-def _kept_out(command: Sequence[str]) -> Iterator[str]:
+def _kept_out(command: Sequence[str]) -> Iterator[Caution]:
     """What takes the probes' way into the processes away: PYTHONPATH, and Python's own switches."""
-    fix = "keep what is there: PYTHONPATH=…:$PYTHONPATH"
-    for word in command:
-        if _OVERRIDES.match(word):
-            yield f"the command sets PYTHONPATH itself, so the probes are lost below it; {fix}"
-    for path, text in scripts(command):
-        if not path.endswith(".py") and _OVERRIDES.search(text):
-            yield f"{path} sets PYTHONPATH itself, so the probes are lost below it; {fix}"
+    keep = "PYTHONPATH=DIR:$PYTHONPATH   # in its place: it keeps what is there"
+    for where in _overriding(command):
+        yield Caution(f"{where} sets PYTHONPATH itself, so the probes are lost below it", keep)
     for where, text in (("the command", " ".join(command)), *scripts(command)):
         if not where.endswith(".py") and _DROPS.search(text):
-            yield f"{where} takes PYTHONPATH away, so the probes are lost below it; leave PYTHONPATH as it is"
+            yield Caution(
+                f"{where} takes PYTHONPATH away, so the probes are lost below it", "leave PYTHONPATH as it is"
+            )
     for word in command:
         if re.fullmatch(r"-[bBdOqsuvxP]*[IES][bBdIEOqsSuvxP]*", word):
             why = next(why for switch, why in _SWITCHES.items() if switch in word)
-            yield f"Python's {word} shuts the probes out: {why}; leave it out"
+            yield Caution(f"Python's {word} shuts the probes out: {why}", f"leave {word} out")
         if word == "--":
             break
     words = [word.split("=")[0] for word in command]
     if list(command[:3]) == ["ray", "job", "submit"] and "--runtime-env" in words and "--runtime-env-json" not in words:
-        yield (
+        what = (
             "the job's runtime environment is a file, which is not rewritten: the probes reach its processes only if "
-            "its env_vars carry RLHF_HARNESS_WATCH, RLHF_HARNESS_ADAPTER and PYTHONPATH (or give --runtime-env-json)"
+            "its env_vars carry RLHF_HARNESS_WATCH, RLHF_HARNESS_ADAPTER and PYTHONPATH"
         )
+        yield Caution(what, "write it as --runtime-env-json, which is")
+
+
+def _overriding(command: Sequence[str]) -> Iterator[str]:
+    """What sets PYTHONPATH without what it held."""
+    yield from ("the command" for word in command if _OVERRIDES.match(word))
+    yield from (path for path, text in scripts(command) if not path.endswith(".py") and _OVERRIDES.search(text))

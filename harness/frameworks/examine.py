@@ -68,14 +68,15 @@ def _at_the_start(start: Start, command: Sequence[str], framework: Framework) ->
         f"the settings inside {start.script}" if start.script else f"the command does not start {framework.name} itself"
     )
     reason = f"{what}{' are examined' if start.script else '; its settings are examined'} when the job starts"
-    return Unseen(reason, f"harness record -- {shlex.join(redaction.arguments(command))}   # or: harness watch -- …")
+    return Unseen(reason, f"harness record -- {shlex.join(redaction.arguments(command))}   # or under harness watch")
 
 
 def _version(job: Job) -> Iterator[Outcome]:
     """What `harness record` would say of the command before it starts it."""
-    for warning in job.warnings:
-        yield Problem("warning", warning, "", "the recording, and what is checked here, may be about another version")
-    if not job.warnings and job.installed is not None:
+    effect = "the recording, and what is checked here, may be about another version"
+    for caution in job.cautions:
+        yield Problem("warning", caution.what, "", effect, caution.fix)
+    if not job.cautions and job.installed is not None:
         yield Fine(f"{job.framework.name} {job.installed.version} in {job.installed.python}")
 
 

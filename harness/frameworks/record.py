@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from harness.frameworks.detection import AUTO, Job, detect, refuse_absent
 from harness.frameworks.recording import Hooks, finish, lines
 from harness.frameworks.steering import refuse, steered
 from harness.triage.watch.command import OnStall, WatchResult, watch, words_of
+from probes import redaction
 from probes.format import FormatError, RecordingError
 
 if TYPE_CHECKING:
@@ -47,13 +49,18 @@ def record(
     refuse(job.framework, seed=seed, coupled=None)
     refuse_absent(job, command, environment)
     command, environment = steered(job.framework, command, environment, seed=seed)
-    for warning in job.warnings:
-        say(warning)
+    for caution in job.cautions:
+        say(f"{caution.what}; fix: {caution.fix}")
     directory = out or Path("runs") / f"{job.framework.name}-{dates.stamp()}-{os.getpid()}"
     if directory.exists() and not directory.is_dir():
-        raise BadInput(f"{directory} is a file, and a recording is a directory", fix="harness record --out DIR -- …")
+        raise BadInput(
+            f"{directory} is a file, and a recording is a directory", fix="harness record --out DIR -- COMMAND"
+        )
     if (directory / "run.json").exists():
-        raise BadInput(f"{directory} holds another recording", fix=f"harness record --out {directory}-2 -- …")
+        raise BadInput(
+            f"{directory} holds another recording",
+            fix=f"harness record --out {directory}-2 -- {shlex.join(redaction.arguments(command))}",
+        )
     result = watch(
         command, stall_s=stall_s, out=directory, on_stall=on_stall, say=say, show=show, stdout=stdout,
         environ={**environment, **job.variables(digests=digests)},

@@ -7,15 +7,17 @@ A file whose name begins with an underscore is no launcher: several share what i
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInput
+from probes import files as files_of
 from probes import redaction
+from probes.errors import FULL
 
 WRITTEN_BY = "# Written by this command; edit the command, not the file:"
 # What is put in where the file is used: `TOKEN="$(cat FILE)"`, `${TOKEN:-}`, `${{ secrets.TOKEN }}`.
@@ -30,9 +32,9 @@ def launchers() -> dict[str, Callable[..., None]]:
 
 
 def write(files: Mapping[str, str], out: Path, command: str) -> None:
-    """Write files below `out`, headed by the command that makes them again, and name them on stdout. One that holds
-    a secret of the user's words or manifest is readable by the user alone, and said on stderr. Raises BadInput rather
-    than replace a file that no such command wrote."""
+    """Write files below `out`, each whole or not at all, headed by the command that makes them again, and name them on
+    stdout. One that holds a secret of the user's words or manifest is readable by the user alone, and said on stderr.
+    Raises BadInput rather than replace a file that no such command wrote."""
     from harness.commands.showing import say
 
     for path in (out / name for name in files):
@@ -45,11 +47,9 @@ def write(files: Mapping[str, str], out: Path, command: str) -> None:
             shebang, body = (SHEBANG, text.removeprefix(SHEBANG)) if text.startswith(SHEBANG) else ("", text)
             text = f"{shebang}{WRITTEN_BY}\n# {' '.join(command.splitlines())}\n{body}"
             secret = _holds_secret([command, *_values(name, body)])
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            with open(os.open(out / name, flags, 0o600 if secret else 0o666), "w", encoding="utf-8") as stream:
-                if secret:
-                    os.fchmod(stream.fileno(), 0o600)
-                stream.write(text)
+            file = out / name
+            mode = file.stat().st_mode & 0o777 if file.exists() else 0o666 & ~files_of.umask()
+            files_of.write_whole(file, text.encode(), 0o600 if secret else mode)
             print(out / name)
             if secret:
                 say(
@@ -57,7 +57,9 @@ def write(files: Mapping[str, str], out: Path, command: str) -> None:
                     "job runs, --setup 'export NAME=$(cat FILE)', or from the scheduler's own secrets"
                 )
     except OSError as error:
-        raise BadInput(f"{error.filename} cannot be written: {error.strerror}", fix="--out DIR") from error
+        why = error.strerror
+        fix = f"df -h {shlex.quote(str(out))}   # free some space, or --out DIR" if error.errno in FULL else "--out DIR"
+        raise BadInput(f"{error.filename or out} cannot be written: {why}", fix=fix) from error
 
 
 def _values(name: str, text: str) -> list[Any]:

@@ -164,8 +164,8 @@ look_first() {{
     [ "$code" = 0 ] || echo "harness: $NODE: the last command of --setup ended with $code" >&2
     harness doctor --nodes "$HARNESS_OUT" {doctor} > "$HARNESS_OUT/doctor-$NODE.txt" 2>&1 && return
     code=$?
-    [ "$code" = 127 ] && echo "no harness is in PATH: its environment is not active here; fix: harness render" \
-        "... --setup 'source ENVIRONMENT/bin/activate'" >> "$HARNESS_OUT/doctor-$NODE.txt"
+    [ "$code" = 127 ] && echo "no harness is in PATH: its environment is not active here; fix: give harness" \
+        "render --setup 'source ENVIRONMENT/bin/activate'" >> "$HARNESS_OUT/doctor-$NODE.txt"
     sed "s/^/$NODE: /" "$HARNESS_OUT/doctor-$NODE.txt" >&2
     exit "$code"
 }}

@@ -10,19 +10,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness import extras
 from harness.nightly import HISTORY
-from probes.distribution import pip_install
 
 if TYPE_CHECKING:
     from harness.nightly.matrix import Cell
 
-SETUP = pip_install("nightly", "parity")
 OUT = Path(".github") / "workflows"
 MOST_JOBS = 256  # of a matrix: docs.github.com/actions/reference/limits
 MINUTES = 350  # a job on GitHub's own runners ends after 360: the artefacts are uploaded before
 # The newest majors that run on Node 24, November 2026.
 CHECKOUT, PYTHON, UPLOAD = "actions/checkout@v6", "actions/setup-python@v6", "actions/upload-artifact@v6"
 CACHE, RESTORE, SAVE = "actions/cache@v5", "actions/cache/restore@v5", "actions/cache/save@v5"
+Source = Annotated[
+    str,
+    typer.Option(
+        envvar="HARNESS_SOURCE",
+        help="where a runner installs the harness from: a path in the repository, of a checkout (.) or a wheel, or an "
+        "address that pip takes; default: where this installation came from, if others can reach it",
+        show_default=False,
+    ),
+]
 
 
 def command(
@@ -38,7 +46,13 @@ def command(
     nightly: Annotated[
         str, typer.Option(help="a command to run every night too, in a job of its own", show_default=False)
     ] = "",
-    setup: Annotated[str, typer.Option(help="the command that installs the harness on a runner")] = SETUP,
+    source: Source = "",
+    setup: Annotated[
+        str,
+        typer.Option(
+            help="the command that installs the harness on a runner; default: pip, from --source", show_default=False
+        ),
+    ] = "",
     at: Annotated[str, typer.Option(help="when the night begins, in the syntax of cron and in UTC")] = "17 2 * * *",
     runner: Annotated[str, typer.Option(help="the label of the runners")] = "ubuntu-latest",
     python: Annotated[str, typer.Option(help="the version of Python")] = "3.12",
@@ -60,9 +74,9 @@ def command(
     _, cells = matrices.load(matrix)
     if len(cells) > MOST_JOBS:
         raise BadInput(f"{matrix} has {len(cells)} cells, a GitHub matrix at most {MOST_JOBS} jobs", fix="exclude some")
-    begin = start(setup, python, str(matrix))
+    begin = start(setup or install(source, "nightly", "parity"), python, str(matrix))
     gate = on_push or _gate(cells, matrix)
-    given = {"--on-push": on_push, "--nightly": nightly, "--setup": "" if setup == SETUP else setup,
+    given = {"--on-push": on_push, "--nightly": nightly, "--source": source, "--setup": setup,
              "--at": "" if at == "17 2 * * *" else at, "--runner": "" if runner == "ubuntu-latest" else runner,
              "--python": "" if python == "3.12" else python}  # fmt: skip
     words = [word for option, value in given.items() if value for word in (option, value)]
@@ -87,6 +101,11 @@ def command(
     }
     texts = {name: _manifest.text(value) for name, value in files.items()}
     write(texts, out, shlex.join(["harness", "render", "github", str(matrix), *words]))
+
+
+def install(source: str, *names: str) -> str:
+    """The command with which a runner installs the harness with extras. Raises BadInput where no runner could."""
+    return f"pip install {shlex.quote(extras.requirement(source or extras.source_for_others(), *names))}"
 
 
 def workflow(name: str, on: dict[str, Any], jobs: dict[str, Any], *, cancels: bool = False) -> dict[str, Any]:

@@ -9,9 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.launchers import _job, _manifest, _node, github
-from probes.distribution import pip_install
 
-INSTALL = pip_install()
 LIMIT = f"{github.MINUTES}m"
 
 
@@ -27,7 +25,13 @@ def command(
     ] = "",
     time: _node.Time = LIMIT,
     stall: _job.Stall = _job.STALL,
-    install: Annotated[str, typer.Option(help="the command that installs the harness on a runner")] = INSTALL,
+    source: github.Source = "",
+    install: Annotated[
+        str,
+        typer.Option(
+            help="the command that installs the harness on a runner; default: pip, from --source", show_default=False
+        ),
+    ] = "",
     setup: _job.Setup = "",
     doctor: _job.Doctor = "",
     early: _job.Early = _job.EARLY_S,
@@ -53,7 +57,7 @@ def command(
     title, script = asked.title, f"{asked.title}.github-job.sh"
     minutes = math.ceil(limit / 60)
     steps = [
-        *github.start(install, python),
+        *github.start(install or github.install(source), python),
         {"name": "Job", "timeout-minutes": minutes, "run": f"bash {shlex.quote(str(out / script))}"},
         github.summary("harness-*/*/verdict.json", f"{_job.prepared(setup)}\n{_SUMMARY}"),
         github.upload(title, "harness-*/"),

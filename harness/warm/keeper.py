@@ -174,7 +174,10 @@ def _raylet() -> int:
         with contextlib.suppress(OSError):
             if Path(f"/proc/{one.pid}/comm").read_text().strip() == "raylet":
                 return one.pid
-    raise HarnessError("the Ray cluster ended while its engines were started", fix="harness up …   # again")
+    raise HarnessError(
+        "the Ray cluster ended while its engines were started",
+        fix="harness doctor   # of memory, /dev/shm and the disk, for want of which Ray ends",
+    )
 
 
 def _tell(up: TextIO, word: Word) -> None:

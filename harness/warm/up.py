@@ -41,7 +41,7 @@ def up(
     if scenario.engine.engines > 1:
         raise BadInput(
             f"engine.engines = {scenario.engine.engines}: only one engine a side is kept up",
-            fix="harness parity   # with engine.engines it starts its own",
+            fix="harness parity A B   # with engine.engines it starts its own",
         )
     with state.starting():
         return _up(backends, scenario, native, device, idle_s, say)
@@ -57,7 +57,7 @@ def _up(backends: Sequence[str], scenario: Scenario, native: bool, device: str, 
     if on_gpu := [one.name for one in environments if one.device == "cuda"]:
         raise BadInput(
             f"{', '.join(on_gpu)}: no engine is kept up on a GPU, of which each comparison gives its engines a share",
-            fix="harness parity   # it starts its own",
+            fix="harness parity A B   # it starts its own",
         )
     order = Order(
         [str(envs.parse(backend)) for backend in backends], [one.to_json() for one in environments],

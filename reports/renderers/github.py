@@ -1,4 +1,5 @@
-"""A night as GitHub's workflow commands: an annotation at the workflow's run for every cell that changed.
+"""GitHub's workflow commands: an annotation at the workflow's run for a verdict, and for every cell of a night that
+changed.
 
 An annotation's text ends with the line, and `%`, `,` and `:` mean something in it: they become percent codes.
 """
@@ -7,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from reports.model import Verdict
 from reports.renderers import Renderer
+from reports.sections import answer
 from reports.sections import nightly as arrange
 from reports.text import clean
 
@@ -19,16 +22,31 @@ if TYPE_CHECKING:
 class GithubRenderer(Renderer):
     name = "github"
     suffix = ".annotations"
-    takes = frozenset({"nightly"})
+    takes = frozenset({"nightly", "parity", "audit", "triage"})
 
     def render(self, subject: Subject) -> str:
-        night = cast("Night", subject)
-        lines = []
-        for one in arrange.noteworthy(night):
-            level = "error" if one in night.alarms else "warning" if one.status == "FLAKY" else "notice"
-            title = _escape(f"{one.status}: {one.cell}", ",:")
-            lines.append(f"::{level} title={title}::{_escape('; '.join(arrange.lines(one)) or one.reason)}")
-        return "".join(f"{line}\n" for line in [*lines, _escape(f"{night.reason} (exit code {night.exit_code})")])
+        judged = cast("Verdict | Night", subject)
+        lines = _verdict(judged) if isinstance(judged, Verdict) else _night(judged)
+        return "".join(f"{line}\n" for line in [*lines, _escape(f"{judged.reason} (exit code {judged.exit_code})")])
+
+
+def _verdict(verdict: Verdict) -> list[str]:
+    """Whatever is not a pass is an error: a gate ends with its exit code."""
+    summary = answer.of(verdict)
+    level = "error" if verdict.exit_code else "notice"
+    return [_annotation(level, summary.title, [summary.reason, *(f"{label}: {text}" for label, text in summary.parts)])]
+
+
+def _night(night: Night) -> list[str]:
+    lines = []
+    for one in arrange.noteworthy(night):
+        level = "error" if one in night.alarms else "warning" if one.status == "FLAKY" else "notice"
+        lines.append(_annotation(level, f"{one.status}: {one.cell}", arrange.lines(one) or [one.reason]))
+    return lines
+
+
+def _annotation(level: str, title: str, texts: list[str]) -> str:
+    return f"::{level} title={_escape(title, ',:')}::{_escape('; '.join(texts))}"
 
 
 def _escape(text: str, more: str = "") -> str:

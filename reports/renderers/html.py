@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from importlib import resources
 from typing import TYPE_CHECKING, Any, cast
 
-from probes.distribution import pip_install
 from reports.renderers import Renderer
 from reports.sections import answer, recorded, samples
 from reports.sections import graph as triage_graph
@@ -119,7 +118,7 @@ def _page(verdict: Verdict) -> str:
             changed=sum(row.changed for row in rows),
             charts=charts,
             drawn=drawn,
-            charts_extra=pip_install("parity"),
+            charts_extra="pip install matplotlib",
             metrics=arrange.metrics(parity) if parity else [],
             suspicions=arrange.suspicions(parity) if parity else [],
             other_checks=arrange.other_checks(parity) if parity else [],

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probes.distribution import pip_install
 from probes.format import PREFIX, FormatError, Frame, decode_header, frame_of, number, read_extents
 from reports import places
 from reports.text import clean, counted
@@ -61,7 +60,7 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
     if missing := [folder for folder in folders if not os.path.isdir(folder)]:  # false for what can be no path, too
         return f"no sample browser: {clean(places.shown(str(missing[0])))} is not there"
     if importlib.util.find_spec("numpy") is None:
-        return f"no sample browser: it needs NumPy; {pip_install('diff')} and make the page again"
+        return "no sample browser: it needs NumPy; pip install numpy, and make the page again"
     try:
         size = sum(file.stat().st_size for folder in folders for file in folder.glob("*.bin"))
         if size > MOST_RECORDED:

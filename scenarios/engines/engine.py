@@ -28,7 +28,11 @@ class EngineError(RuntimeError):
 
 class ParameterRefused(ValueError):
     """A canonical parameter has no faithful image in this engine; the message names both and says what would be
-    possible."""
+    possible. `fix`: an option of the command line where there is one, else a short instruction."""
+
+    def __init__(self, message: str, *, fix: str = "") -> None:
+        super().__init__(message)
+        self.fix = fix
 
 
 @dataclass(frozen=True)

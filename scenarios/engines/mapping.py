@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import shlex
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -58,13 +59,19 @@ class ParameterMap:
         spec = spec or {}
         unknown = set(spec) - {"edits", "file", "source"} or set(spec.get("edits", {})) - set(PARTS)
         if unknown:
-            raise ParameterRefused(f"a mapping is edits of engine and sampling, or a file, not {', '.join(unknown)}")
+            raise ParameterRefused(
+                f"a mapping is edits of engine and sampling, or a file, not {', '.join(unknown)}",
+                fix="--mapping FILE.py",
+            )
         file, source = str(spec.get("file", "")), str(spec.get("source", ""))
         if file and not source:
             try:
                 source = Path(file).read_text(encoding="utf-8")
             except OSError as error:
-                raise ParameterRefused(f"the mapping {file} cannot be read: {error.strerror}") from error
+                raise ParameterRefused(
+                    f"the mapping {file} cannot be read: {error.strerror}",
+                    fix="--mapping FILE.py   # one that can be read",
+                ) from error
         return ParameterMap(spec.get("edits", {}), file, source)
 
     def ours(self, backend: str, part: str) -> bool:
@@ -86,14 +93,26 @@ class ParameterMap:
             try:
                 native = function(copy.deepcopy(dict(asked)), copy.deepcopy(native))
             except KeyError as error:
-                raise ParameterRefused(f"{where}{self._line(error)} {_absent(error, asked, ours)}") from error
+                raise ParameterRefused(
+                    f"{where}{self._line(error)} {_absent(error, asked, ours)}",
+                    fix=f"correct {backend}_{part} in {self.file}",
+                ) from error
             except Exception as error:  # a user's code may raise anything; its text is what fixes it
-                raise ParameterRefused(f"{where}{self._line(error)} raised {type(error).__name__}: {error}") from error
+                raise ParameterRefused(
+                    f"{where}{self._line(error)} raised {type(error).__name__}: {error}",
+                    fix=f"correct {backend}_{part} in {self.file}",
+                ) from error
             if not isinstance(native, dict) or not all(isinstance(key, str) for key in native):
-                raise ParameterRefused(f"{where} returned {type(native).__name__}, not a dict of native arguments")
+                raise ParameterRefused(
+                    f"{where} returned {type(native).__name__}, not a dict of native arguments",
+                    fix=f"return dict(ours) from {backend}_{part}, changed where yours differs",
+                )
         for key, value in self.edits.get(part, {}).items():
             if value is None and key not in native:
-                raise ParameterRefused(f"an edit leaves out {key!r}, which {backend} is not given: {', '.join(native)}")
+                raise ParameterRefused(
+                    f"an edit leaves out {key!r}, which {backend} is not given: {', '.join(native)}",
+                    fix=f"leave the edit of {key} out",
+                )
             native[key] = value
         for name in self.restored if part == "engine" else ():
             key = given.table("engine", backend)[name].name
@@ -141,7 +160,10 @@ class ParameterMap:
             try:
                 exec(compile(self.source, self.file or "<mapping>", "exec"), namespace)  # the user's own file
             except Exception as error:  # whatever it raises on being read, its text is what fixes it
-                raise ParameterRefused(f"the mapping {self.file} raised {type(error).__name__}: {error}") from error
+                raise ParameterRefused(
+                    f"the mapping {self.file} raised {type(error).__name__}: {error}",
+                    fix=f"python {shlex.quote(self.file)}   # shows its traceback",
+                ) from error
             _EXECUTED[self.source] = namespace
         return _EXECUTED[self.source]
 

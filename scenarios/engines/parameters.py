@@ -7,6 +7,7 @@ prompt + response. Each engine's own names, and what it refuses, stand in its fo
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +15,9 @@ from scenarios.engines import canonical, registry
 from scenarios.engines.canonical import DRAWN, FILTERS
 from scenarios.engines.engine import ParameterRefused
 from scenarios.settings import Engine, Mode, Sampling, Scenario
+
+# Of a refusal by an engine's own module, whose sentence says which values there are.
+ITS_SETTINGS = "change it with --set, as the sentence says"
 
 
 def check_room(longest_prompt: int | None, sampling: Sampling, engine: Engine) -> None:
@@ -26,7 +30,9 @@ def check_room(longest_prompt: int | None, sampling: Sampling, engine: Engine) -
         prompt = "even a prompt of one token" if longest_prompt is None else f"the longest prompt, of {longest_prompt},"
         raise ParameterRefused(
             f"engine.max_model_len = {engine.max_model_len} is too short: {prompt} and sampling.max_tokens = "
-            f"{sampling.max_tokens} are {need} tokens together; raise engine.max_model_len or lower sampling.max_tokens"
+            f"{sampling.max_tokens} are {need} tokens together; raise engine.max_model_len or lower "
+            "sampling.max_tokens",
+            fix=f"--set engine.max_model_len={need}",
         )
 
 
@@ -37,22 +43,30 @@ def check_engines(engine: str, scenario: Scenario) -> None:
     if ranks > 1 and "tensor_parallel" not in spec.engine_arguments:
         raise ParameterRefused(
             f"engine.tensor_parallel = {ranks}: {spec.title or spec.name} computes in one process; use 1, or several "
-            f"engines: engine.engines = {ranks}"
+            f"engines: engine.engines = {ranks}",
+            fix="--set engine.tensor_parallel=1",
         )
     engines, prompts = scenario.engine.engines, scenario.rollout.prompts_per_step
     if engines > prompts:
         raise ParameterRefused(
             f"engine.engines = {engines}: all samples of a prompt go to one engine, and a step has "
-            f"{prompts} prompts; lower engine.engines or raise rollout.prompts_per_step"
+            f"{prompts} prompts; lower engine.engines or raise rollout.prompts_per_step",
+            fix=f"--set engine.engines={prompts}",
         )
     router = scenario.engine.router
     if router and not spec.routed:
-        raise ParameterRefused(f"engine.router = {router}: {spec.title or spec.name} has none here; sglang has")
+        raise ParameterRefused(
+            f"engine.router = {router}: {spec.title or spec.name} has none here; sglang has", fix="--set engine.router="
+        )
     if router and engines < 2:
-        raise ParameterRefused(f"engine.router = {router}: a router stands before several engines; set engine.engines")
+        raise ParameterRefused(
+            f"engine.router = {router}: a router stands before several engines; set engine.engines",
+            fix="--set engine.engines=2",
+        )
     if router and scenario.placement.engine:
         raise ParameterRefused(
-            f"engine.router = {router}: the router and its engines listen on one host only; leave placement.engine out"
+            f"engine.router = {router}: the router and its engines listen on one host only; leave placement.engine out",
+            fix="--set engine.router=",
         )
 
 
@@ -60,7 +74,8 @@ def check_sleep(scenario: Scenario) -> None:
     """Refuse an engine that would wake without weights; raises ParameterRefused."""
     if scenario.engine.sleep_level == 2 and not scenario.train:
         raise ParameterRefused(
-            "engine.sleep_level = 2 gives the weights up, and a run that does not train sends no others; use 1"
+            "engine.sleep_level = 2 gives the weights up, and a run that does not train sends no others; use 1",
+            fix="--set engine.sleep_level=1",
         )
 
 
@@ -74,19 +89,25 @@ def check_sampling(engine: str, sampling: Sampling, mode: Mode, *, ours: bool = 
         if s.repetition_penalty != 1.0:
             raise ParameterRefused(
                 f"sampling.repetition_penalty = {s.repetition_penalty} is refused in {mode} mode: engines apply it at "
-                "different points (vLLM's V1 runner after the harness's noise, SGLang before); use --mode native"
+                "different points (vLLM's V1 runner after the harness's noise, SGLang before); use --mode native",
+                fix="--set sampling.repetition_penalty=1.0",
             )
         if mode == "coupled" and s.temperature == 0.0:
-            raise ParameterRefused("sampling.temperature = 0 is refused in coupled mode: use --mode greedy")
+            raise ParameterRefused(
+                "sampling.temperature = 0 is refused in coupled mode: use --mode greedy", fix="--mode greedy"
+            )
     spec = registry.find(engine)
     if spec is None:
         return
     for one in canonical.SAMPLING if mode == "native" else ():
         value = getattr(s, one.name)
         if value != one.default and one.argument(engine) is None:
-            raise ParameterRefused(f"sampling.{one.name} = {value} is refused: {spec.title} has no {one.concept}")
+            raise ParameterRefused(
+                f"sampling.{one.name} = {value} is refused: {spec.title} has no {one.concept}",
+                fix=f"--set sampling.{one.name}={json.dumps(one.default)}",
+            )
     if why := spec.refusal(s, mode, ours):
-        raise ParameterRefused(why)
+        raise ParameterRefused(why, fix=ITS_SETTINGS)
 
 
 def engine_asked(model: str, dtype: str, engine: Engine, *, device: str) -> dict[str, Any]:

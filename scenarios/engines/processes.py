@@ -66,7 +66,8 @@ def cores(ranks: int, allowed: Iterable[int]) -> str:
     share = len(there) // ranks
     if not share:
         raise ParameterRefused(
-            f"engine.tensor_parallel={ranks}: each rank needs a core of its own, and this process may use {len(there)}"
+            f"engine.tensor_parallel={ranks}: each rank needs a core of its own, and this process may use {len(there)}",
+            fix=f"--set engine.tensor_parallel={len(there)}",
         )
     return "|".join(",".join(map(str, there[rank * share : (rank + 1) * share])) for rank in range(ranks))
 

@@ -53,7 +53,8 @@ class Recorded:
             if prompts[request.sample] != request.prompt_ids:
                 raise PromptError(
                     f"the prompt of sample {request.sample} in step {step} is not the one that {self.path} recorded: "
-                    "the prompts, or the tokenizer, have changed since"
+                    "the prompts, or the tokenizer, have changed since",
+                    fix="--prompts FILE.jsonl   # those of the recorded run",
                 )
             ids, reason = drawn[request.sample]
             ids = followed.get(request.sample, ids)
@@ -72,7 +73,8 @@ class Recorded:
         if wrong:
             raise CheckpointError(
                 f"the checkpoint after {version} steps does not belong to the run {self.path}: {len(wrong)} tensors "
-                f"are not those that the run recorded then, the first is {wrong[0]}"
+                f"are not those that the run recorded then, the first is {wrong[0]}",
+                fix="record the run again, with its checkpoints",
             )
 
     def parted(self, step: int, learner: dict[str, Any]) -> list[str]:

@@ -103,7 +103,10 @@ def get(name: str) -> EngineSpec:
     """The engine of that name. Raises UnknownEngine with those that there are."""
     spec = find(name)
     if spec is None:
-        raise UnknownEngine(refusal(name) or f"unknown engine {name!r}: {alternatives(names())}")
+        raise UnknownEngine(
+            refusal(name) or f"unknown engine {name!r}: {alternatives(names())}",
+            fix=f"name one that there is: {alternatives(names())}",
+        )
     return spec
 
 

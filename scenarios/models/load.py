@@ -31,7 +31,20 @@ _LOADING = threading.Lock()
 
 
 class ModelError(ValueError):
-    """A model that cannot be used; the message says which path, why, and what would be possible."""
+    """A model that cannot be used; the message says which path, why, and what would be possible. `fix`: an option of
+    the command line, or the command that fetches the model."""
+
+    def __init__(self, message: str, *, fix: str = "") -> None:
+        super().__init__(message)
+        self.fix = fix
+
+
+MODEL = "--set model.path=DIR   # of a Hugging Face model"
+REWARD = "--set model.reward=DIR   # of a Hugging Face model with one label"
+
+
+def _option(key: str) -> str:
+    return REWARD if key == "model.reward" else MODEL
 
 
 def policy_path(path: str, *, seed: int, home: Path) -> Path:
@@ -53,7 +66,7 @@ def load_reward(path: Path | str, *, dtype: str = "float32", device: str = "cpu"
     """A sequence-classification model with one label in `dtype` on `device`. Raises ModelError."""
     model = _pretrained(AutoModelForSequenceClassification, path, dtype, device, "a sequence-classification model")
     if model.config.num_labels != 1:
-        raise ModelError(f"{path}: a reward model has one label, this one has {model.config.num_labels}")
+        raise ModelError(f"{path}: a reward model has one label, this one has {model.config.num_labels}", fix=REWARD)
     return model
 
 
@@ -94,23 +107,29 @@ def load_tokenizer(path: Path | str) -> PreTrainedTokenizerBase:
         with quiet():
             return AutoTokenizer.from_pretrained(_directory(str(path), "model"))
     except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: no tokenizer can be read from it: {_first_line(error)}") from error
+        raise ModelError(f"{path}: no tokenizer can be read from it: {_first_line(error)}", fix=MODEL) from error
 
 
 def _directory(path: str, key: str) -> Path:
     directory = Path(path).expanduser()
     if directory.is_dir():
         if not (directory / "config.json").is_file():
-            raise ModelError(f"{key} = {path!r}: this directory holds no config.json, so it is no Hugging Face model")
+            raise ModelError(
+                f"{key} = {path!r}: this directory holds no config.json, so it is no Hugging Face model",
+                fix=_option(key),
+            )
         return directory
     if directory.exists():
-        raise ModelError(f"{key} = {path!r}: this is a file; a Hugging Face model is a directory")
+        raise ModelError(f"{key} = {path!r}: this is a file; a Hugging Face model is a directory", fix=_option(key))
     if path.startswith("builtin:"):
-        raise ModelError(f"{key} = {path!r}: no such built-in model; there is {BUILTIN!r}")
+        raise ModelError(f"{key} = {path!r}: no such built-in model; there is {BUILTIN!r}", fix=_option(key))
     cached = _downloaded(path)
     if cached is None:
         hint = f", nor a downloaded model (`hf download {path}` fetches it)" if _is_hub_name(path) else ""
-        raise ModelError(f"{key} = {path!r}: no such directory{hint}")
+        raise ModelError(
+            f"{key} = {path!r}: no such directory{hint}",
+            fix=f"hf download {path}" if _is_hub_name(path) else _option(key),
+        )
     return cached
 
 
@@ -137,10 +156,10 @@ def _pretrained(kind: Any, path: Path | str, dtype: str, device: str, what: str)
         with _LOADING, quiet():
             model, info = kind.from_pretrained(directory, dtype=getattr(torch, dtype), output_loading_info=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise ModelError(f"{path}: cannot be loaded as {what}: {_first_line(error)}") from error
+        raise ModelError(f"{path}: cannot be loaded as {what}: {_first_line(error)}", fix=MODEL) from error
     missing = sorted(info["missing_keys"])
     if missing:  # Transformers would draw them at random, and say so in a warning only
-        raise ModelError(f"{path}: is not {what}: its files hold no {', '.join(missing[:3])}")
+        raise ModelError(f"{path}: is not {what}: its files hold no {', '.join(missing[:3])}", fix=MODEL)
     widen(model, getattr(torch, dtype))
     return model.to(device).eval()
 

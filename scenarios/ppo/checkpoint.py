@@ -26,7 +26,15 @@ POLICY, LEARNER, MANIFEST = "policy", "learner.pt", "manifest.json"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be resumed; the message names the file and what is wrong with it."""
+    """A checkpoint that cannot be resumed; the message names the file and what is wrong with it. `fix`: an option of
+    the command line."""
+
+    def __init__(self, message: str, *, fix: str = "") -> None:
+        super().__init__(message)
+        self.fix = fix
+
+
+ANOTHER = "--resume CHECKPOINT   # another one, or leave it out"
 
 
 @dataclass(frozen=True)
@@ -70,25 +78,30 @@ def load(path: Path, scenario: dict[str, Any]) -> Checkpoint:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path / MANIFEST}: cannot be read: {error}") from error
+        raise CheckpointError(f"{path / MANIFEST}: cannot be read: {error}", fix=ANOTHER) from error
     if manifest.get("format") != FORMAT:
-        raise CheckpointError(f"{path / MANIFEST}: format {manifest.get('format')!r}, this version reads {FORMAT}")
+        raise CheckpointError(
+            f"{path / MANIFEST}: format {manifest.get('format')!r}, this version reads {FORMAT}", fix=ANOTHER
+        )
     for name, expected in manifest["files"].items():
         file = path / name
         if not file.is_file():
-            raise CheckpointError(f"{file}: is missing; the checkpoint is incomplete")
+            raise CheckpointError(f"{file}: is missing; the checkpoint is incomplete", fix=ANOTHER)
         if _hash(file) != expected:
-            raise CheckpointError(f"{file}: has changed since the checkpoint was written (its blake2b hash differs)")
+            raise CheckpointError(
+                f"{file}: has changed since the checkpoint was written (its blake2b hash differs)", fix=ANOTHER
+            )
     changed = sorted(_changes(manifest["scenario"], json.loads(json.dumps(scenario))))
     if changed:
         raise CheckpointError(
             f"{path}: was made by another scenario: {', '.join(changed)} differ; to start a new run from its weights, "
-            f"set model.path = {str(path / POLICY)!r}"
+            f"set model.path = {str(path / POLICY)!r}",
+            fix=f"--model {path / POLICY}   # a new run from its weights",
         )
     try:
         state = torch.load(path / LEARNER, weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise CheckpointError(f"{path / LEARNER}: cannot be read: {error}") from error
+        raise CheckpointError(f"{path / LEARNER}: cannot be read: {error}", fix=ANOTHER) from error
     return Checkpoint(path / POLICY, state, manifest["step"], manifest["version"])
 
 

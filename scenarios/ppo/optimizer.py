@@ -21,7 +21,12 @@ FLOAT16_SCALE = 1024.0  # keeps float16 gradients above 6e-8, the smallest subno
 
 
 class DivergedError(RuntimeError):
-    """A gradient or a loss is no longer a number; the message says of what and at which step."""
+    """A gradient or a loss is no longer a number; the message says of what and at which step. `fix`: options of the
+    command line."""
+
+    def __init__(self, message: str, *, fix: str = "") -> None:
+        super().__init__(message)
+        self.fix = fix
 
 
 class Optimizer:
@@ -62,7 +67,10 @@ class Optimizer:
             master.grad = grad
         norm = float(nn.utils.clip_grad_norm_(self._masters, self._max_grad_norm))
         if norm != norm or norm == float("inf"):
-            raise DivergedError(f"the gradient norm is {norm}: lower the learning rate, or train in float32")
+            raise DivergedError(
+                f"the gradient norm is {norm}: lower the learning rate, or train in float32",
+                fix="--set ppo.actor_lr=1e-4 --set ppo.critic_lr=1e-4   # or --set model.dtype=float32",
+            )
         self._adam.step()
         with torch.no_grad():
             for parameter, master in zip(self._parameters, self._masters, strict=True):

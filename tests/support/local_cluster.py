@@ -23,7 +23,7 @@ class _Waits:
         try:
             return self._future.result()
         except Exception as error:  # whatever an actor raises reaches the controller as data
-            cause = ActorFailed(type(error).__name__, str(error))
+            cause = ActorFailed(type(error).__name__, str(error), fix=str(getattr(error, "fix", None) or ""))
             raise RayTaskError("call", "trace", cause) from error
 
     def done(self) -> bool:

@@ -153,7 +153,7 @@ def timeouts(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     ProcessGroupNCCL.hpp): torch would end the process before it is looked at."""
     text = _given(facts).get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(_HEARTBEAT_S))
     measured = f"stall threshold {asked.stall_s:g} s, NCCL heartbeat {text} s"
-    fix = f"harness watch --stall {min(60, int(text) // 2) if text.isdigit() else 60}s …"
+    fix = f"harness watch --stall {min(60, int(text) // 2) if text.isdigit() else 60}s -- COMMAND"
     if not text.isdigit():
         yield Problem(
             "error",

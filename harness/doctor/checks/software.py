@@ -76,8 +76,8 @@ def imports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             else "whatever needs it fails at its first import"
         )
         fix = (
-            "ldd -r <the file that the message names> | grep -E 'undefined|not found'   # then pip install it again "
-            "beside this torch, or fix LD_LIBRARY_PATH"
+            "ldd -r <the file that the message names> | grep -E 'undefined|not found'   # then install it "
+            "again beside this torch, or correct LD_LIBRARY_PATH"
             if linking
             else f"python -c 'import {item.name}'"
         )

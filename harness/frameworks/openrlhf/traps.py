@@ -34,7 +34,8 @@ def data(settings: Settings) -> Iterator[Outcome]:
             "warning", "OpenRLHF shuffles its prompts without its seed",
             "DeepspeedStrategy.setup_dataloader in PPOTrainer",
             "each run meets the prompts in another order: two runs train on other data from their first step",
-            "harness parity --seed N, or harness record --seed N: --train.seed does not reach that generator",
+            "harness record --seed N -- COMMAND   # or harness parity with --seed N; OpenRLHF's seed does not "
+            "reach that generator",
         )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def preflight(scenario: Scenario, backend: str, mapping: dict[str, Any] | None =
         if scenario.prompts.path != BUILTIN and not prompts.check(scenario.prompts):
             raise BadInput(f"prompts.path = {scenario.prompts.path!r} holds no prompt", fix=prompts.FILE)
     except ParameterRefused as error:
-        raise BadInput(str(error)) from error
+        raise BadInput(str(error), fix=error.fix) from error
     except prompts.PromptError as error:
         raise BadInput(str(error), fix=error.fix) from error
 
@@ -137,7 +137,10 @@ def check_pair(base: Scenario, other: Scenario) -> None:
             fix="harness parity A B   # or harness run SCENARIO --mode native, for one run",
         )
     if base.steps != other.steps or base.rollout.mode != other.rollout.mode:
-        raise BadInput("steps and rollout.mode belong to both sides: set them for the run, not for the candidate")
+        raise BadInput(
+            "steps and rollout.mode belong to both sides: set them for the run, not for the candidate",
+            fix="--steps 8   # or --mode coupled: neither for --candidate-set",
+        )
 
 
 def check_resume(resume: str, scenario: Scenario) -> None:

@@ -21,7 +21,9 @@ def judge_dumps(hang: Hang, folder: Path) -> Outcome:
         fault = synthesis.Fault(wanted.fault, wanted.rank, wanted.at, wanted.ahead)  # type: ignore[arg-type]
         job = synthesis.simulate(hang.world, wanted.entries, fault)
     except (ValueError, IndexError, StopIteration) as error:
-        raise BadInput(f"{hang.name}: no dumps of fault {wanted.fault!r} can be made: {error}") from error
+        raise BadInput(
+            f"{hang.name}: no dumps of fault {wanted.fault!r} can be made: {error}", fix="harness faults list"
+        ) from error
     place = folder / "dumps"
     place.mkdir()
     for _ in synthesis.write(job, place):

@@ -345,14 +345,17 @@ def _begin(directory: Path, command: Sequence[str]) -> None:
     from probes.format import write_manifest
 
     if any((directory / name).is_dir() and any((directory / name).iterdir()) for name in (BEATS, "events")):
-        raise BadInput(f"{directory} holds another recording", fix=f"harness watch --out {directory}-2 -- …")
+        raise BadInput(
+            f"{directory} holds another recording",
+            fix=f"harness watch --out {directory}-2 -- {shlex.join(redact.command(command))}",
+        )
     write_manifest(directory, {"command": redact.command(command), "started": dates.now(), "watch": True})
     make_folder(directory / BEATS)
 
 
 def _not_writable(directory: Path, error: OSError) -> BadInput:
     cause: Any = error.__cause__ or error
-    return BadInput(f"{directory} cannot be written: {cause.strerror or cause}", fix="another folder: --out DIR")
+    return BadInput(f"{directory} cannot be written: {cause.strerror or cause}", fix="--out DIR   # another folder")
 
 
 def _remove(directory: Path | None, sockets: str | None) -> None:

@@ -87,7 +87,10 @@ class HFEngine:
     def mapped(self, sampling: Sampling) -> Mapped:
         mapped = sample(self._mapping, "hf", sampling, defaults=self._defaults, model_ends=self._model_ends)
         if mapped.given.repetition_penalty != 1.0:
-            raise parameters.ParameterRefused("the embedded Transformers engine has no repetition penalty")
+            raise parameters.ParameterRefused(
+                "the embedded Transformers engine has no repetition penalty",
+                fix="--set sampling.repetition_penalty=1.0",
+            )
         return mapped
 
     def remap(self, mapping: ParameterMap) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness import extras
+from harness.errors import BadInput
 from probes.distribution import pip_install
 
 PIP = [sys.executable, "-m", "pip", "install"]
@@ -27,7 +28,10 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def installed_from(prefix: Path, origin: dict[str, object]) -> None:
     folder = prefix / "site" / "rlhf_harness-9.dist-info"
     folder.mkdir(parents=True, exist_ok=True)
-    requires = 'Requires-Dist: numpy>=1.26; extra == "diff"\n'
+    requires = (
+        'Requires-Dist: numpy>=1.26; extra == "diff"\nRequires-Dist: scipy>=1.12; extra == "diff"\n'
+        'Requires-Dist: rlhf-harness[diff]; extra == "parity"\nRequires-Dist: torch; extra == "parity"\n'
+    )
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: rlhf-harness\nVersion: 9\n{requires}")
     (folder / "direct_url.json").write_text(json.dumps(origin))
 
@@ -41,7 +45,7 @@ def test_the_extra_of_a_module() -> None:
     [
         ({}, ["rlhf-harness[diff]"]),
         ({"url": "{prefix}"}, ["rlhf-harness[diff] @ {prefix}"]),
-        ({"url": "{prefix}/gone-1-py3-none-any.whl"}, ["rlhf-harness[diff]"]),
+        ({"url": "{prefix}/gone-1-py3-none-any.whl"}, ["numpy>=1.26", "scipy>=1.12"]),
         ({"url": "{prefix}", "dir_info": {"editable": True}}, ["--editable", "{path}[diff]"]),
         ({"url": "https://host/it", "vcs_info": {"vcs": "git", "requested_revision": "main", "commit_id": "1"}},
          ["rlhf-harness[diff] @ git+https://host/it@main"]),
@@ -93,8 +97,8 @@ def test_an_environment_of_uvx_is_not_changed_but_made_again(
     cached.mkdir(parents=True)
     (cached / "pyvenv.cfg").write_text("home = /usr/bin\nuv = 0.13.9\n")
     monkeypatch.setattr(sys, "prefix", str(cached))
-    assert shlex.split(extras.install_command("diff")) == ["uvx", "--from", "rlhf-harness[diff]", "harness", "…"]
-    assert extras.upgrade_command() == "uvx rlhf-harness@latest"
+    assert shlex.split(extras.install_command("diff")) == ["uvx", "--from", "rlhf-harness[diff]", "harness", "--help"]
+    assert extras.upgrade_command() == "uvx --refresh --from rlhf-harness harness --version"
 
 
 @pytest.mark.parametrize("receipt", ["", "\0", '[tool]\nrequirements = ["rlhf-harness"]'])
@@ -107,5 +111,42 @@ def test_an_environment_with_pip_is_upgraded_by_its_own(prefix: Path) -> None:
     assert shlex.split(extras.upgrade_command()) == [*PIP, "--upgrade", "rlhf-harness"]
 
 
-def test_other_machines_are_told_of_pip() -> None:
-    assert pip_install("nightly", "parity") == "pip install 'rlhf-harness[nightly,parity]'"
+def test_an_extra_that_takes_in_another_brings_that_one_s_too(prefix: Path) -> None:
+    installed_from(prefix, {"url": f"{prefix.as_uri()}/gone-1-py3-none-any.whl"})
+    assert shlex.split(extras.install_command("parity")) == [*PIP, "numpy>=1.26", "scipy>=1.12", "torch"]
+
+
+def test_a_checkout_is_pulled_and_an_address_is_installed_again(prefix: Path) -> None:
+    installed_from(prefix, {"url": prefix.as_uri(), "dir_info": {"editable": True}})
+    assert shlex.split(extras.upgrade_command()) == ["git", "-C", str(prefix), "pull"]
+    installed_from(prefix, {"url": "https://host/it", "vcs_info": {"vcs": "git"}})
+    assert shlex.split(extras.upgrade_command()) == [*PIP, "--upgrade", "rlhf-harness @ git+https://host/it"]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (".", ".[nightly,parity]"),
+        ("wheels/it-1-py3-none-any.whl", "wheels/it-1-py3-none-any.whl[nightly,parity]"),
+        ("git+https://host/it@main", "rlhf-harness[nightly,parity] @ git+https://host/it@main"),
+        ("==9", "rlhf-harness[nightly,parity]==9"),
+    ],
+)
+def test_a_source_is_a_path_an_address_or_a_version_of_an_index(source: str, words: str) -> None:
+    assert extras.requirement(source, "parity", "nightly") == words
+
+
+def test_what_only_this_machine_has_is_no_source_for_others(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert extras.source_for_others() == "==9"
+    installed_from(prefix, {"url": "https://host/it", "vcs_info": {"vcs": "git", "requested_revision": "main"}})
+    assert extras.source_for_others() == "git+https://host/it@main"
+    installed_from(prefix, {"url": prefix.as_uri(), "dir_info": {"editable": True}})
+    with pytest.raises(BadInput) as refused:
+        extras.source_for_others()
+    assert str(refused.value.fix).startswith("--source wheels/rlhf_harness-9-py3-none-any.whl ")
+    monkeypatch.chdir(prefix)
+    assert extras.source_for_others() == "."
+
+
+def test_readers_elsewhere_are_told_of_a_checkout() -> None:
+    assert pip_install("nightly", "parity") == "pip install '.[nightly,parity]'   # in a checkout of rlhf-harness"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
 import shlex
 import signal
 import subprocess
@@ -67,6 +68,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HARNESS_SOURCE", ".")
     return tmp_path
 
 
@@ -701,6 +703,18 @@ def test_a_time_limit_that_is_too_short_has_a_fix_that_works(
 def test_a_time_limit_of_zero_is_none_for_slurm(folder: Path) -> None:
     """sbatch(1): "A time limit of zero requests that no time limit be imposed.\""""
     assert cli.main(["render", "slurm", "--time", "0", "--", "x"]) == 0
+
+
+def test_a_script_that_does_not_fit_on_the_disk_leaves_no_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, before[1]))  # a full disk's way out, for this process alone
+    try:
+        assert cli.main(["render", "slurm", "--", "x"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [*folder.iterdir()] == [] and "  fix: df -h " in capsys.readouterr().err
 
 
 def test_a_batch_script_of_slurm_is_bash_and_replaces_only_variables_of_the_job(folder: Path) -> None:

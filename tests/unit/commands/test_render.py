@@ -16,12 +16,14 @@ from harness.launchers import WRITTEN_BY, launchers
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
+SOURCE = "wheels/it-1-py3-none-any.whl"
 MATRIX = 'name = "x"\n[matrix]\npairs = [["hf", "vllm"], ["hf", "sglang"]]\nmodes = ["coupled", "greedy"]\n'
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HARNESS_SOURCE", SOURCE)
     (tmp_path / "night's.toml").write_text(MATRIX)
     return tmp_path
 

@@ -87,6 +87,13 @@ def test_the_reason_is_the_error_with_its_first_and_its_root_cause() -> None:
     assert CommandFailed(["/bin/uv"], 3, []).reason() == "uv ended with 3"
 
 
+def test_the_address_that_could_not_be_reached_is_told_from_other_failures() -> None:
+    # As uv 0.9 says it without a network, and for a package that the index does not have.
+    tail = ["error: Request failed after 3 retries", "  cause: Failed to fetch: https://pypi.org/simple/vllm/"]
+    assert CommandFailed(["uv"], 2, tail).unreached() == "https://pypi.org/simple/vllm/"
+    assert CommandFailed(["uv"], 1, ["error: No solution found", "  cause: there is no vllm"]).unreached() == ""
+
+
 def test_a_failed_command_carries_its_last_lines() -> None:
     with pytest.raises(CommandFailed) as caught:
         run([sys.executable, "-S", "-c", "print('one'); print('two'); raise SystemExit(7)"], os.environ, nothing)

@@ -85,15 +85,16 @@ def package(folder: Path, version: str, python: str = sys.executable) -> dict[st
 def test_a_version_outside_the_tested_range_is_said_and_no_import_happens(tmp_path: Path) -> None:
     train = script(tmp_path, "import trl\n")
     good = detect([sys.executable, train], environ=package(tmp_path / "good", "1.16.3"))
-    assert good.installed is not None and good.installed.version == "1.16.3" and not good.warnings
+    assert good.installed is not None and good.installed.version == "1.16.3" and not good.cautions
     assert good.variables(digests=True) == {
         "RLHF_HARNESS_ADAPTER": "probes.adapters.trl:trl",
         "RLHF_HARNESS_DIGESTS": "1",
     }
-    [warning] = detect([sys.executable, train], environ=package(tmp_path / "old", "1.12.0")).warnings
-    assert "trl 1.12.0 is outside the tested range (1.16 to before 1.17)" in warning
-    [absent] = detect([sys.executable, train], environ={"PATH": "/usr/bin:/bin"}).warnings
-    assert "has no trl" in absent
+    [warning] = detect([sys.executable, train], environ=package(tmp_path / "old", "1.12.0")).cautions
+    assert "trl 1.12.0 is outside the tested range (1.16 to before 1.17)" in warning.what
+    assert warning.fix.startswith("harness adapters check --framework trl --python ")
+    [absent] = detect([sys.executable, train], environ={"PATH": "/usr/bin:/bin"}).cautions
+    assert "has no trl" in absent.what
 
 
 @pytest.mark.slow
@@ -102,7 +103,7 @@ def test_what_shuts_the_probes_out_is_said_before_the_start(tmp_path: Path) -> N
     train = script(tmp_path, "import trl\n")
 
     def said(*command: str) -> str:
-        return " ".join(detect(command, "trl", environ).warnings)
+        return " ".join(caution.what for caution in detect(command, "trl", environ).cautions)
 
     assert "sets PYTHONPATH itself" in said("env", "PYTHONPATH=/mine", sys.executable, train)
     assert "sets PYTHONPATH" not in said("env", "PYTHONPATH=/mine:$PYTHONPATH", sys.executable, train)
