@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from reports.model import AUDIT_EXIT_CODES, EXIT_CODES, TRIAGE_EXIT_CODES
+from reports.model import AUDIT_EXIT_CODES, EXIT_CODES, PASSES, STRICT, TRIAGE_EXIT_CODES
 
 
 class Exit(NamedTuple):
@@ -26,6 +26,11 @@ EXITS = (
     *(Exit(str(code), "harness parity, diff, replay and report", name) for name, code in EXIT_CODES.items()),
     *(Exit(str(code), "harness audit", name) for name, code in AUDIT_EXIT_CODES.items()),
     *(Exit(str(code), "harness triage", name) for name, code in TRIAGE_EXIT_CODES.items()),
+    Exit(
+        str(STRICT),
+        "harness parity, diff, replay and audit with --strict",
+        f"{' or '.join(PASSES)} with reservations: {PASSES[0]}, but ...",
+    ),
     Exit("0", _NIGHTS, "nothing is new"),
     Exit("1", _NIGHTS, "a cell regressed, or a new cell has a problem"),
     Exit("2", _NIGHTS, "no cell regressed, and a cell could not run"),

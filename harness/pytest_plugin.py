@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from reports.model import Verdict
 
-OPTION, MARKER = "--harness-parity", "harness_parity"
+OPTION, STRICT, MARKER = "--harness-parity", "--harness-strict", "harness_parity"
 _VERDICTS = pytest.StashKey[dict[str, Any]]()  # a comparison takes minutes: tests with equal arguments share one
 
 
@@ -25,6 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="BASELINE,CANDIDATE",
         default="",
         help=f"compare these engines in tests marked {MARKER}, instead of those that they name",
+    )
+    group.addoption(
+        STRICT, action="store_true", help="fail a comparison that is EQUIVALENT with reservations, as strict=True does"
     )
 
 
@@ -45,6 +48,7 @@ def harness_parity(request: pytest.FixtureRequest, record_property: Callable[[st
         written = f"{OPTION} vllm,sglang" if named else f"@pytest.mark.{MARKER}('vllm', 'sglang')"
         pytest.fail(f"two engines are compared: {written}", pytrace=False)
     options = dict(marker.kwargs) if marker is not None else {}
+    options |= {"strict": True} if request.config.getoption(STRICT) else {}
     known = request.config.stash.setdefault(_VERDICTS, {})
     key = repr((engines, sorted(options.items())))
     if key not in known:
@@ -55,13 +59,16 @@ def harness_parity(request: pytest.FixtureRequest, record_property: Callable[[st
 
 
 @pytest.fixture
-def harness_diff(record_property: Callable[[str, object], None]) -> Callable[..., Verdict]:
+def harness_diff(
+    request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> Callable[..., Verdict]:
     """A function that takes two recorded runs (or the directory or bundle of a pair) and fails unless they are
     EQUIVALENT."""
 
     def judge(*runs: Any, **options: Any) -> Verdict:
         import harness
 
+        options |= {"strict": True} if request.config.getoption(STRICT) else {}
         return _gate(_attempt(lambda: harness.diff(*runs, **options)), record_property)
 
     return judge
@@ -89,6 +96,7 @@ def _gate(outcome: Verdict | str, record_property: Callable[[str, object], None]
     if outcome.exit_code:
         told = answer.of(redaction.scrub(outcome))
         lines = [f"{told.title} (exit code {told.exit_code}): {told.reason}"]
+        lines += [f"  {sentence}" for sentence in told.evidence]
         lines += [f"  {label}: {text}" for label, text in told.parts]
         lines += [f"  {name}: {path}" for name, path in outcome.paths.items()]
         pytest.fail("\n".join(lines), pytrace=False)

@@ -74,7 +74,12 @@ class Schema:
 @cache
 def schemas() -> tuple[Schema, ...]:
     return (
-        Schema("verdict", Verdict, ("parity", "replay", "diff", "audit", "report", "triage", "watch")),
+        Schema(
+            "verdict",
+            Verdict,
+            ("parity", "replay", "diff", "audit", "report", "triage", "watch"),
+            (("headline", "string"), ("reservations", "array")),
+        ),
         Schema("recorded-run", RecordedRun, ("run", "report")),
         Schema("doctor-report", Report, ("doctor",), (("exit_code", "integer"), ("reason", "string"))),
         Schema("night", Night, ("nightly", "history show"), (("exit_code", "integer"), ("reason", "string"))),

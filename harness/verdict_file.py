@@ -35,7 +35,8 @@ def read(path: Path) -> Verdict:
         raise BadInput(f"{file} cannot be read: {error.strerror}", fix=takes) from error
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{file} is no verdict of this version: {error}", fix=AGAIN) from error
-    if verdict.kind == "parity" and verdict.exit_code != EXIT_CODES.get(verdict.verdict):
+    codes = {EXIT_CODES.get(verdict.verdict), verdict.strict.exit_code if verdict.reservations else None}
+    if verdict.kind == "parity" and verdict.exit_code not in codes:
         raise BadInput(
             f"{file} says {verdict.verdict!r} with exit code {verdict.exit_code!r}: it was edited", fix=AGAIN
         )

@@ -6,7 +6,7 @@ Renderers read it and nothing else decides. NaN and infinity are written as stri
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from probes import redaction
@@ -107,6 +107,8 @@ TRIAGE_VERDICTS = {
     ),
 }
 EXIT_CODES = {name: one.exit_code for name, one in VERDICTS.items()}
+PASSES = ("EQUIVALENT", "SOUND")
+STRICT = 3  # exit code of a pass with reservations, with --strict
 AUDIT_EXIT_CODES = {name: one.exit_code for name, one in AUDIT_VERDICTS.items()}
 TRIAGE_EXIT_CODES = {name: one.exit_code for name, one in TRIAGE_VERDICTS.items()}
 
@@ -128,6 +130,10 @@ class CauseKey:
 
 UNEXPLAINED = CauseKey("UNEXPLAINED")
 
+# What a finding is about. setting: the user asked for it, and it did not reach the engine as asked; scenario: a fault
+# that the scenario could not have shown.
+Subject = Literal["", "setting", "scenario"]
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -136,10 +142,11 @@ class Finding:
     name: str
     summary: str
     effect: str = ""  # measured effect, in words with its number; "none measured" is an effect
-    severity: Literal["info", "warning"] = "info"  # warning: it drops or alters what the user asked for
+    severity: Literal["info", "warning"] = "info"  # warning: it limits what a pass means
     where: str = ""  # baseline, candidate, both, learner
     details: dict[str, Any] = field(default_factory=dict)
     cause: CauseKey | None = None  # of a parameter: the cause that it would be
+    about: Subject = ""
 
 
 RESIDUE = 0.02  # what a proof, or a reading, may leave of a difference: beside a flip stand other tokens
@@ -403,12 +410,40 @@ class Triage:
         return HANGS[self.hang].name if self.hang in HANGS else ""
 
 
+Reserved = Literal["setting", "scenario", "warning", "check"]
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A limit of a verdict that passes: of which kind, and each item by its name."""
+
+    kind: Reserved
+    items: list[str]
+
+    @property
+    def words(self) -> str:
+        """`3 settings did not reach the engine as asked`."""
+        count = len(self.items)
+        return f"{count} {_RESERVED[self.kind][count != 1]}"
+
+
+_RESERVED: dict[Reserved, tuple[str, str]] = {  # kind -> of one, of several
+    "setting": ("setting did not reach the engine as asked", "settings did not reach the engine as asked"),
+    "scenario": ("kind of fault could not have shown", "kinds of fault could not have shown"),
+    "warning": ("warning", "warnings"),
+    "check": ("check was not tested", "checks were not tested"),
+}
+
+
 @dataclass(frozen=True)
 class Verdict:
+    """`reason`: the first line with the verdict, at most `reports.headline.MOST` words. `evidence`: what it rests on, a
+    sentence each. `exit_code`: of the verdict, or 3 for a pass with reservations that was to be strict."""
+
     kind: Literal["parity", "audit", "triage"]
     verdict: str
     exit_code: int
-    reason: str  # one sentence
+    reason: str
     findings: list[Finding] = field(default_factory=list)
     causes: list[Cause] = field(default_factory=list)
     confounders: list[Finding] = field(default_factory=list)
@@ -420,12 +455,54 @@ class Verdict:
     reproduce: str = ""  # the command that makes this verdict again
     paths: dict[str, str] = field(default_factory=dict)
     fix: str = ""  # what to do where nothing could be compared, or a run was cut short
+    evidence: list[str] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
 
+    @property
+    def account(self) -> str:
+        """The reason and what it rests on, as one text."""
+        return "; ".join([self.reason, *self.evidence])
+
+    @property
+    def reservations(self) -> list[Reservation]:
+        """What a verdict that passes leaves open, the gravest kind first; [] of any other."""
+        if self.verdict not in PASSES:
+            return []
+        warnings = [item for item in self.findings if item.severity == "warning"]
+        settings = [f"{item.cause or item.name} ({item.where})" for item in warnings if item.about == "setting"]
+        kinds: dict[Reserved, list[str]] = {
+            "setting": list(dict.fromkeys(settings)),  # one that two checks find is one
+            "scenario": [item.name for item in warnings if item.about == "scenario"],
+            "warning": [item.name for item in warnings if not item.about],
+            "check": [check.name for check in self.parity.checks if check.state == "not tested"] if self.parity else [],
+        }
+        return [Reservation(kind, items) for kind, items in kinds.items() if items]
+
+    @property
+    def reserved(self) -> str:
+        """The gravest reservation and a count of the others; empty without one."""
+        if not self.reservations:
+            return ""
+        first, *others = self.reservations
+        more = sum(len(other.items) for other in others)
+        rest = f" (and {more} more {'reservation' if more == 1 else 'reservations'})" if more else ""
+        return first.words + rest
+
+    @property
+    def headline(self) -> str:
+        """The verdict with its reservations: `EQUIVALENT, but 2 warnings`."""
+        return f"{self.verdict}, but {self.reserved}" if self.reserved else self.verdict
+
+    @property
+    def strict(self) -> Verdict:
+        """The same verdict; its exit code is 3 where it passes with reservations."""
+        return replace(self, exit_code=STRICT) if self.reservations and not self.exit_code else self
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, scrubbed of secrets."""
-        values: dict[str, Any] = codec.builtins(redaction.scrub(self))
-        return values
+        """Plain values, scrubbed of secrets, with the headline and the reservations that follow from them."""
+        shown = redaction.scrub(self)
+        values: dict[str, Any] = codec.builtins(shown)
+        return values | {"headline": shown.headline, "reservations": codec.builtins(shown.reservations)}
 
     def to_json(self) -> str:
         return codec.dumps(self.to_dict())
@@ -433,4 +510,6 @@ class Verdict:
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Verdict:
         """Rebuild a verdict; ValueError, one sentence, on another schema version or anything that does not fit."""
-        return codec.convert(data, Verdict, version=SCHEMA_VERSION)
+        derived = ("headline", "reservations")
+        plain = {key: value for key, value in data.items() if key not in derived} if isinstance(data, dict) else data
+        return codec.convert(plain, Verdict, version=SCHEMA_VERSION)

@@ -65,6 +65,9 @@ class CellResult:
     metrics: dict[str, Any] = field(default_factory=dict)
 
 
+NAMED = 4  # statuses in a first line: with more of them it would exceed `reports.headline.MOST` words
+
+
 @dataclass(frozen=True)
 class Night:
     """All cells of a night. `left_out`: cells that did not run, with the reason."""
@@ -100,8 +103,11 @@ class Night:
 
     @property
     def reason(self) -> str:
-        """One sentence."""
-        counts = ", ".join(f"{count} {status}" for status, count in self.counts.items()) or "no cell ran"
+        """One sentence: the gravest statuses by name, and a count of the other cells."""
+        statuses = list(self.counts.items())
+        named, rest = statuses[:NAMED], sum(count for _, count in statuses[NAMED:])
+        counts = ", ".join(f"{count} {status}" for status, count in named) or "no cell ran"
+        counts += f", {rest} others" if rest else ""
         cut = "" if self.finished else "; the night was cut"
         return counts + (f"; {len(self.left_out)} not run" if self.left_out else "") + cut
 

@@ -78,6 +78,16 @@ def _secrets_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     redaction._harmless.clear()
 
 
+@pytest.fixture(autouse=True)
+def _headlines_are_short() -> Iterator[None]:
+    """Every answer that the harness makes in any test begins with a line of few words."""
+    import headlines
+
+    with headlines.answers() as made:
+        yield
+    assert not headlines.too_long(made), f"first lines of more than {headlines.headline.MOST} words"
+
+
 @pytest.fixture
 def sigterm() -> Iterator[None]:
     """The handler of SIGTERM that was in place before the command line put its own there."""

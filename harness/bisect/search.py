@@ -61,7 +61,7 @@ class Search:
         elif len(suspects) > 1:
             status, why = "ONE OF THESE", f"the first bad one is one of {len(suspects)}: the others could not be judged"
         else:
-            status, why = "FOUND", f"{suspects[0]} is the first bad one; {last_good} is good"
+            status, why = "FOUND", f"{suspects[0]} is the first bad one"
         return self.report(status, why, (suspects,), last_good)
 
     def wrong_end(self, subject: str, expected: Call) -> Bisection:
@@ -69,12 +69,19 @@ class Search:
         step = self.journal.known(subject, False)
         assert step is not None
         call = "could not be judged" if step.call == "skip" else f"is {step.call}"
-        return self.report("WRONG END", f"the {expected} end {call}: {step.why}")
+        return self.report("WRONG END", f"the {expected} end {call}", notes=(f"{subject}: {step.why}",))
 
-    def report(self, status: str, why: str, results: Iterable[tuple[str, ...]] = (), last_good: str = "") -> Bisection:
+    def report(
+        self,
+        status: str,
+        why: str,
+        results: Iterable[tuple[str, ...]] = (),
+        last_good: str = "",
+        notes: tuple[str, ...] = (),
+    ) -> Bisection:
         journal = self.journal
-        reason = f"{why} ({counted(len(journal.steps), 'comparison')})"
+        notes = (*notes, f"{counted(len(journal.steps), 'comparison')} made", *self.notes)
         return Bisection(
-            journal.request.over, self.judge.question, cast("Status", status), reason, tuple(results), last_good,
-            tuple(journal.steps), self.notes, str(journal.folder), journal.request.command,
+            journal.request.over, self.judge.question, cast("Status", status), why, tuple(results), last_good,
+            tuple(journal.steps), notes, str(journal.folder), journal.request.command,
         )  # fmt: skip

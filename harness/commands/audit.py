@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.options import Cap, Verbose
+from harness.commands.options import Cap, Strict, Verbose
 from harness.commands.showing import format_option, progress, show
 
 
@@ -19,6 +19,7 @@ def audit(
         ),
     ],
     cap: Cap = None,
+    strict: Strict = False,
     format: Annotated[str, format_option("audit")] = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -31,5 +32,5 @@ def audit(
     from harness.parity.runs.run import audit as judge
 
     with progress() as view:
-        verdict = judge(run, cap=cap, progress=view.update)
+        verdict = judge(run, cap=cap, strict=strict, progress=view.update)
     show(verdict, format, verbose=verbose)

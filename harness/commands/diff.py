@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.options import Cap, Format, Verbose
+from harness.commands.options import Cap, Format, Strict, Verbose
 from harness.commands.showing import progress, show
 
 
@@ -29,6 +29,7 @@ def diff(
         ),
     ] = "",
     cap: Cap = None,
+    strict: Strict = False,
     format: Format = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -41,5 +42,5 @@ def diff(
     from harness.parity.runs.run import diff as judge
 
     with progress() as view:
-        verdict = judge(baseline, candidate or None, again=again or None, cap=cap, progress=view.update)
+        verdict = judge(baseline, candidate or None, again=again or None, cap=cap, strict=strict, progress=view.update)
     show(verdict, format, verbose=verbose)

@@ -94,6 +94,10 @@ TokenFile = Annotated[
         show_default=False,
     ),
 ]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="end with exit code 3 where the verdict is EQUIVALENT, but ..., or SOUND, but ..."),
+]
 Cap = Annotated[
     float | None,
     typer.Option(

@@ -23,12 +23,13 @@ from harness.commands.options import (
     Set,
     Stall,
     Steps,
+    Strict,
     Verbose,
 )
 from harness.commands.showing import progress, say, show
 from harness.quantities import stall_seconds
 
-WITH_A_COMMAND = ("framework", "repeat", "out", "cap", "stall", "format", "verbose", "seed", "mode")
+WITH_A_COMMAND = ("framework", "repeat", "out", "cap", "strict", "stall", "format", "verbose", "seed", "mode")
 
 
 def parity(
@@ -111,6 +112,7 @@ def parity(
     ] = "",
     baseline_mapping: Annotated[str, typer.Option(help=f"for the baseline, {MAPPING}", show_default=False)] = "",
     cap: Cap = None,
+    strict: Strict = False,
     out: Out = "",
     address: Address = None,
     device: Device = "auto",
@@ -121,8 +123,8 @@ def parity(
 ) -> None:
     """Run one scenario, or a framework's own job, on two backends, and say whether, where and why they differ.
 
-    With a command after `--`, only these options are accepted: --framework, --repeat, --out, --cap, --stall, --format,
-    --verbose, --seed and --mode coupled.
+    With a command after `--`, only these options are accepted: --framework, --repeat, --out, --cap, --strict, --stall,
+    --format, --verbose, --seed and --mode coupled.
 
     \b
     Example:
@@ -138,6 +140,7 @@ def parity(
             framework=framework,
             out=out or None,
             cap=cap,
+            strict=strict,
             stall_s=stall_seconds(stall) or None,
             seed=None if coupled else seed,
             coupled=(seed or 0) if coupled else None,
@@ -165,6 +168,7 @@ def parity(
             mapping=mapping or None,
             baseline_mapping=baseline_mapping or None,
             cap=cap,
+            strict=strict,
             out=out or None,
             address=address,
             device=device,

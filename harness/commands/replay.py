@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.options import Address, Cap, Cold, Device, Format, Out, Stall, Verbose
+from harness.commands.options import Address, Cap, Cold, Device, Format, Out, Stall, Strict, Verbose
 from harness.commands.showing import progress, show
 from harness.quantities import stall_seconds
 
@@ -27,6 +27,7 @@ def replay(
         int, typer.Option("--from-step", help="begin at the last checkpoint that the run saved before this step", min=0)
     ] = 0,
     cap: Cap = None,
+    strict: Strict = False,
     out: Out = "",
     address: Address = None,
     device: Device = "auto",
@@ -53,5 +54,5 @@ def replay(
             stall_s=stall_seconds(stall),
             progress=view.update,
         )
-        verdict = run_replay(run, options, backend=backend, steps=steps, from_step=from_step, cap=cap)
+        verdict = run_replay(run, options, backend=backend, steps=steps, from_step=from_step, cap=cap, strict=strict)
     show(verdict, format, verbose=verbose)

@@ -117,7 +117,7 @@ class JobOptions:
     the order of the prompts, for a framework that seeds it nowhere. `coupled`: a seed, with which both engines draw the
     same samples as far as they agree; without it each draws as it does. `repeat`: which sides are run a second time at
     the end, without which no floor is measured and nothing is EQUIVALENT; None: the baseline's with coupled sampling,
-    where alone two runs can agree.
+    where alone two runs can agree. `strict`: the exit code of a pass with reservations is 3.
     """
 
     framework: str = AUTO
@@ -128,6 +128,7 @@ class JobOptions:
     seed: int | None = None
     coupled: int | None = None
     repeat: Repeat | None = None
+    strict: bool = False
 
 
 def run_framework_parity(
@@ -186,30 +187,33 @@ def run_framework_parity(
             verdict = dataclasses.replace(verdict, missing=[*verdict.missing, *lost])
     figures["total_s"] = round(time.monotonic() - started, 1)
     drawn = {"seed": seed} if coupled is None else {"mode": "coupled", "seed": coupled}
-    same = command_line("parity", baseline, candidate, framework=name, cap=cap, repeat=options.repeat, **drawn)
-    return written(
-        dataclasses.replace(
-            verdict,
-            figures=verdict.figures | figures,
-            reproduce=f"{same} -- {_quoted(command)}",
-            findings=[*verdict.findings, *_traps(right, its, hazards[right.name], folder / right.name)],
-        ),
-        folder,
+    same = command_line(
+        "parity", baseline, candidate, framework=name, cap=cap, repeat=options.repeat, strict=options.strict, **drawn
     )
+    verdict = dataclasses.replace(
+        verdict,
+        figures=verdict.figures | figures,
+        reproduce=f"{same} -- {_quoted(command)}",
+        findings=[*verdict.findings, *_traps(right, its, hazards[right.name], folder / right.name)],
+    )
+    return written(verdict.strict if options.strict else verdict, folder)
 
 
 def _verdict(folder: Path, failed: str, cap: float | None, again: Mapping[str, Path] | None = None) -> Verdict:
+    from harness.parity.answers import cut_short
     from harness.parity.verdict import judge
     from reports.model import EXIT_CODES
 
+    answer = cut_short(failed)
     if failed and not (folder / "candidate" / "run.json").exists():
-        return Verdict("parity", "INCONCLUSIVE", EXIT_CODES["INCONCLUSIVE"], f"cut short: {failed}")
+        return Verdict("parity", "INCONCLUSIVE", EXIT_CODES["INCONCLUSIVE"], answer.reason, evidence=answer.evidence)
     verdict = judge(folder / "baseline", folder / "candidate", native=False, cap=cap, again=again)
     if not failed:
         return verdict
     return dataclasses.replace(
-        verdict, verdict="INCONCLUSIVE", exit_code=EXIT_CODES["INCONCLUSIVE"], reason=f"cut short: {failed}"
-    )
+        verdict, verdict="INCONCLUSIVE", exit_code=EXIT_CODES["INCONCLUSIVE"], reason=answer.reason,
+        evidence=answer.evidence,
+    )  # fmt: skip
 
 
 def _refuse_what_breaks(side: Side, hazards: list[Hazard], say: Callable[[str], None]) -> None:

@@ -53,11 +53,13 @@ class Needs(Strict):
 
 
 class Limits(Strict):
-    """What every cell has: the longest it may take, how often one that gave no verdict is tried again, its needs."""
+    """What every cell has: the longest it may take, how often one that gave no verdict is tried again, its needs, and
+    whether a comparison that passes with reservations fails (`harness parity --strict`)."""
 
     limit: str = "30m"
     retries: int = pydantic.Field(default=0, ge=0, le=5)
     needs: Needs = Needs()
+    strict: bool = False
 
 
 class Comparison(Limits):
@@ -153,6 +155,7 @@ class Cell:
                 return [*words, "--backends", *(pair or what.pair), *(["--dtype", dtype] if dtype else [])]
             return [*words, *(["--engines"] if what.engines else []), *(["--conditions"] if what.conditions else [])]
         words = ["parity", *(pair or what.pair), *words, *(["--mode", what.mode] if what.mode else [])]
+        words += ["--strict"] if what.strict else []
         if isinstance(what, Job):
             return [*words, "--framework", what.framework, "--", *what.command]
         words += ["--cold", "--scenario", what.scenario, *(["--model", what.model] if what.model else [])]

@@ -84,7 +84,7 @@ def observed(verdict: Verdict, folder: Path, *, seconds: float = 0.0) -> Observa
     return Observation(
         verdict.verdict,
         verdict.exit_code,
-        verdict.reason,
+        "; ".join(filter(None, (verdict.reserved, verdict.reason))),
         causes=tuple(sorted(cause.name for cause in verdict.causes)),
         metrics=counts | (_metrics(body) if body else {}),
         phases=_phases(body) if body else {},

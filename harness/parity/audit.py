@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.parity import explain
+from harness.parity import answers, explain
+from harness.parity.answers import Answer, Doubts
 from harness.parity.checks import parameter_maps
 from harness.parity.checks.registry import Outcome, Registered, not_brought
 from harness.parity.checks.summary import mode_name, summary
@@ -36,13 +37,13 @@ from harness.parity.facts.patience import Told, nobody
 from harness.parity.facts.replayed import replayed
 from harness.parity.facts.unknowns import unknowns
 from harness.parity.gather import gather
-from harness.parity.verdict import asked, is_torn_manifest, kinds_of, not_tested, reason_of
+from harness.parity.verdict import asked, is_torn_manifest, kinds_of, not_tested
 from harness.recordings.store import Recording
 from probes.format import FormatError
 from reports.model import AUDIT_EXIT_CODES, Cause, Parity, Verdict
 from reports.text import counted
 
-_SAID_SILENT = 3  # checks that a sentence names
+_NAMED = 3  # checks that a sentence names
 
 
 def audit(path: Path, *, cap: float | None = None, minimum: Minimum = LEAST, tell: Told = nobody) -> Verdict:
@@ -70,24 +71,35 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
     kinds, side = kinds_of(outcomes), e.baseline
     stop = [*damage(side.recording, side.name), *e.modes_unclear, *absent_processes(e), *strange_engines(e)]
     stop += too_little(e, minimum)
-    unknown = [*failed_jobs(e), *refused_calls(e), *unknowns(e)]
-    unknown += [*contradictions(e), *copies_of_numbers(e), *odd_margins(e)]
+    doubts = Doubts(
+        [*failed_jobs(e), *refused_calls(e)],
+        unknowns(e),
+        odd=[*contradictions(e), *copies_of_numbers(e), *odd_margins(e)],
+    )
     wrong = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
     explained, untested = explain.explain(e, kinds), not_tested(e, outcomes)
     outcomes = [*outcomes, *((one, one.run(e)) for one in map(not_brought, explained.failed))]
     causes, open_ = [one.cause for one in explained.explanations], explain.remaining(explained, kinds)
     fix = ""
     if stop:
-        verdict, reason = "INCONCLUSIVE", stop[0]
+        verdict, answer = "INCONCLUSIVE", answers.unjudgeable("INCONCLUSIVE", stop[0])
     elif wrong:
-        verdict, reason = "UNSOUND", _unsound(e, kinds, causes, wrong)
+        verdict, answer = "UNSOUND", _unsound(e, kinds, causes, wrong)
         fix = "" if causes else _second_run(e)
-    elif unknown or untested:
-        verdict = "INCONCLUSIVE"
-        reason = (unknown or [f"{untested[0].name} was not tested: {untested[0].evidence}"])[0]
+    elif doubt := doubts.answer():
+        verdict, answer = "INCONCLUSIVE", doubt
+    elif untested:
+        verdict, answer = "INCONCLUSIVE", answers.untested(untested[0])
     else:
-        verdict, reason = "SOUND", _sound(e, outcomes)
-    missing = [*stop, *unknown, *_not_explained(e, open_), *e.missing, *limits(e), *e.unmatched]
+        verdict, answer = "SOUND", _sound(e, outcomes)
+    missing = [
+        *stop,
+        *doubts.sentences,
+        *_not_explained(e, open_),
+        *e.missing,
+        *limits(e),
+        *e.unmatched,
+    ]
     missing += [item for _, found in outcomes for item in found.missing]
     findings = [finding for _, found in outcomes for finding in found.findings] + failed_calls(e)
     place = e.earliest(*kinds)
@@ -102,21 +114,23 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
         "audit",
         verdict,
         AUDIT_EXIT_CODES[verdict],
-        reason,
+        answer.reason,
         parameter_maps.measured(findings, causes),
         causes if verdict == "UNSOUND" else [],
         missing=list(dict.fromkeys(missing)),
         coverage=_coverage(e, outcomes),
         parity=body,
         fix=fix,
+        evidence=answer.evidence,
     )
 
 
-def _unsound(e: Evidence, kinds: list[DivergenceKey], causes: list[Cause], wrong: list[Outcome]) -> str:
+def _unsound(e: Evidence, kinds: list[DivergenceKey], causes: list[Cause], wrong: list[Outcome]) -> Answer:
     if causes:
-        return reason_of(e, kinds, causes)
-    names = ", ".join(found.check.name for found in wrong)
-    return f"{names}: {wrong[0].check.evidence}; which cause it has one run does not show"
+        return answers.divergent(e, kinds, causes, wrong, "UNSOUND")
+    checks = ", ".join(outcome.check.name for outcome in wrong)
+    evidence = [wrong[0].check.evidence, "which cause it has one run does not show"]
+    return Answer.of("UNSOUND", f"something is wrong in {checks}", "something is wrong in several checks", evidence)
 
 
 def _not_explained(e: Evidence, open_: dict[DivergenceKey, Any]) -> list[str]:
@@ -134,15 +148,16 @@ def _second_run(e: Evidence) -> str:
     return f"harness replay {run}   # draws nothing, trains again on what was drawn: is it the engine or the learner?"
 
 
-def _sound(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> str:
-    states = [found.check.state for _, found in outcomes]
-    text = f"{counted(states.count('ruled out'), 'check')} of one run hold over {counted(len(e.steps), 'step')}, "
-    text += f"{counted(e.baseline.samples, 'sample')} and {counted(e.baseline.tokens, 'token')}"
-    silent = [found.check.name for _, found in outcomes if found.check.state == "not tested"]
+def _sound(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> Answer:
+    states = [outcome.check.state for _, outcome in outcomes]
+    text = f"{counted(len(e.steps), 'step')}, {counted(e.baseline.samples, 'sample')} and "
+    text += f"{counted(e.baseline.tokens, 'token')} of one run were examined"
+    evidence = [text]
+    silent = [outcome.check.name for _, outcome in outcomes if outcome.check.state == "not tested"]
     if silent:
-        more = f" and {len(silent) - _SAID_SILENT} more" if len(silent) > _SAID_SILENT else ""
-        text += f"; not tested: {', '.join(silent[:_SAID_SILENT])}{more}"
-    return text
+        more = f" and {len(silent) - _NAMED} more" if len(silent) > _NAMED else ""
+        evidence.append(f"not tested: {', '.join(silent[:_NAMED])}{more}")
+    return Answer(f"{counted(states.count('ruled out'), 'check')} hold", evidence)
 
 
 def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
@@ -162,4 +177,7 @@ def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[s
 
 def _early(verdict: str, missing: list[str]) -> Verdict:
     """A verdict on a run that cannot be read."""
-    return Verdict("audit", verdict, AUDIT_EXIT_CODES[verdict], missing[0], missing=missing)
+    answer = answers.unjudgeable(verdict, missing[0])
+    return Verdict(
+        "audit", verdict, AUDIT_EXIT_CODES[verdict], answer.reason, evidence=answer.evidence, missing=missing
+    )

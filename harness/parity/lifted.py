@@ -184,12 +184,12 @@ def _place(result: LiftedResult, verdict: Verdict, own: Evidence) -> Place:
     return dataclasses.replace(first, step=step, phase="lifted", context=context)
 
 
-def lifted_said(e: Evidence) -> str:
-    """What the stage showed, for the reason of a verdict that found no difference; empty where none applies."""
+def lifted_said(e: Evidence) -> list[str]:
+    """What the stage showed, as evidence of a verdict that found no difference; [] where none applies."""
     result = e.lifted
     if result is None:
-        return ""
-    return f"; {result.said()}" if result.equal else f"; in float32: not tested ({result.skipped})"
+        return []
+    return [result.said() if result.equal else f"in float32: not tested ({result.skipped})"]
 
 
 def remark(e: Evidence) -> str:

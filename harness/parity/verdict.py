@@ -12,11 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from harness.parity import explain
+from harness.parity import answers, explain
+from harness.parity.answers import Answer, Doubts
 from harness.parity.causes import registry as families
-from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.checks import parameter_maps
 from harness.parity.checks.completeness import require_completeness
 from harness.parity.checks.excused import excused
@@ -46,14 +44,13 @@ from harness.parity.facts.resumed import not_shared, shared
 from harness.parity.facts.shares import too_small
 from harness.parity.facts.unknowns import unknowns
 from harness.parity.gather import gather
-from harness.parity.lifted import lifted_said, lifted_stage, stage_steps
-from harness.parity.native.stage import in_doubt, samplers_said
+from harness.parity.lifted import lifted_stage, stage_steps
+from harness.parity.native.stage import in_doubt
 from harness.parity.rules.suspected import confirm_suspicions
 from harness.recordings.store import Recording
 from probes.format import SIDES, FormatError, Run
-from reports.model import BETWEEN, EXIT_CODES, Cause, Check, Parity, Verdict
-from reports.sections.parity import exceeded
-from reports.text import counted, figure
+from reports.model import BETWEEN, EXIT_CODES, Check, Parity, Verdict
+from reports.text import counted
 
 
 @dataclass(frozen=True)
@@ -207,41 +204,35 @@ def _decide(
         stop_free = f"only {counted(compared, 'token')} could be compared, at least {minimum.tokens} are needed"
     if not stop_free and coupled(e):
         stop_free = too_small(e, minimum.share)
-    parted, unknown = second_run.irreproducible(e), [*failed_jobs(e), *refused_calls(e)]
-    unknown += [*unknowns(e), *in_doubt(e)]
-    odd = [*contradictions(e), *copies_of_numbers(e), *odd_margins(e)]
-    if stop:
-        verdict, reason = "INCONCLUSIVE", stop[0]
-    elif confirmed:
-        verdict, reason = "DIVERGENT", _divergent(e, confirmed, named)
-    elif e.confounders:
-        more = f" (and {len(e.confounders) - 1} more)" if len(e.confounders) > 1 else ""
-        verdict, reason = "CONFOUNDED", e.confounders[0].finding.summary + more
-    elif unknown or parted or odd or untested or stop_free:
-        verdict = "INCONCLUSIVE"
-        lacking = f"{untested[0].name} was not tested: {untested[0].evidence}" if untested else stop_free
-        reason = next(iter(unknown), "") or parted or next(iter(odd), "") or lacking
-    else:
-        verdict = "EQUIVALENT"
-        covered = f"{counted(len(e.steps), 'step')}, {counted(e.counts.samples, 'sample')}"
-        reason = f"every check within {_bound(e)} over {covered} and {compared:,} compared tokens"
-        if e.cap is not None:
-            reason += f" with a cap of {figure(e.cap)} nats that the user set"
-        reason += "".join(f"; {one}" for one in not_shared(e)) + lifted_said(e) + f"; {samplers_said(e)}"
+    parted = second_run.irreproducible(e)
+    doubts = Doubts(
+        [*failed_jobs(e), *refused_calls(e)],
+        [*unknowns(e), *in_doubt(e)],
+        [parted] if parted else [],
+        [*contradictions(e), *copies_of_numbers(e), *odd_margins(e)],
+    )
     metrics = _metrics(e)
-    outside = exceeded(metrics)
-    if outside and verdict == "EQUIVALENT":
-        more = f", and {len(outside) - 1} more" if len(outside) > 1 else ""
-        reason += f"; beyond published limits all the same: {outside[0]}{more}"
+    if stop:
+        verdict, answer = "INCONCLUSIVE", answers.unjudgeable("INCONCLUSIVE", stop[0])
+    elif confirmed:
+        verdict, answer = "DIVERGENT", answers.divergent(e, kinds, named, confirmed)
+    elif e.confounders:
+        verdict, answer = "CONFOUNDED", answers.confounded(e)
+    elif doubt := doubts.answer():
+        verdict, answer = "INCONCLUSIVE", doubt
+    elif untested:
+        verdict, answer = "INCONCLUSIVE", answers.untested(untested[0])
+    elif stop_free:
+        verdict, answer = "INCONCLUSIVE", Answer.of("INCONCLUSIVE", stop_free, "too little was compared")
+    else:
+        verdict, answer = "EQUIVALENT", answers.equal(e, metrics)
     place = with_text(e, e.earliest(*kinds)) if kinds else None
     missing = list(
         dict.fromkeys(
             [
                 *stop,
-                *unknown,
-                *odd,
+                *doubts.sentences,
                 *([stop_free] if stop_free else []),
-                *([parted] if parted else []),
                 *not_shared(e),
                 *e.missing,
                 *limits(e),
@@ -265,7 +256,7 @@ def _decide(
         "parity",
         verdict,
         EXIT_CODES[verdict],
-        reason,
+        answer.reason,
         findings,
         named,
         [one.finding for one in e.confounders],
@@ -275,42 +266,9 @@ def _decide(
         parity=body,
         reproduce=reproduce,
         paths={side.name: str(side.recording.path) for side in e.sides},
+        evidence=answer.evidence,
     )
     return confirm_suspicions(found)
-
-
-def _bound(e: Evidence) -> str:
-    """What decided: a floor that was measured, or a cap, which is never called one."""
-    if not e.tolerance.capped:
-        return "the floor"
-    why = "no floor was measured" if np.isnan(e.tolerance.floor) else "ten times the floor is more"
-    cap = f"the cap of {figure(e.tolerance.cap)} nats (cap, not floor: {why})"
-    return cap if e.of_engines.capped else f"the floor between the engines and, against the learner, {cap}"
-
-
-def _divergent(e: Evidence, confirmed: list[Outcome], named: list[Cause]) -> str:
-    kinds = [kind for found in confirmed for kind in found.kinds]
-    names = ", ".join(found.check.name for found in confirmed)
-    nothing = f"a difference that nothing recorded explains, in {names}; {confirmed[0].check.evidence}"
-    return reason_of(e, kinds, named) or f"{_where(e, kinds)}: {nothing}"
-
-
-def reason_of(e: Evidence, kinds: list[DivergenceKey], causes: list[Cause]) -> str:
-    """One sentence: where the difference begins and its first named cause; "" where no cause is named."""
-    explained = [cause for cause in causes if not UNEXPLAINED.has(cause.key)]
-    if not explained:
-        return ""
-    first, others = explained[0], len(explained) - 1
-    side = f" (the {first.party})" if first.party in SIDES and first.party not in first.summary else ""
-    more = [f"{others} more {'cause' if others == 1 else 'causes'}"] if others else []
-    more += ["a difference that nothing explains"] if len(explained) < len(causes) else []
-    return f"{_where(e, kinds)}: {first.summary}{side}" + (f"; and {' and '.join(more)}" if more else "")
-
-
-def _where(e: Evidence, kinds: list[DivergenceKey]) -> str:
-    place = e.earliest(*kinds)
-    stage = place.phase if place is not None else "native"
-    return f"in the {stage} stage" if place is None or stage in ("native", "lifted") else f"from step {place.step} on"
 
 
 def _metrics(e: Evidence) -> dict[str, Any]:
@@ -323,11 +281,13 @@ def _metrics(e: Evidence) -> dict[str, Any]:
 
 def _early(verdict: str, reason: str, paths: list[Path], reproduce: str, missing: list[str] | None = None) -> Verdict:
     """A verdict before anything could be compared."""
+    answer = answers.unjudgeable(verdict, reason)
     return Verdict(
         "parity",
         verdict,
         EXIT_CODES[verdict],
-        reason,
+        answer.reason,
+        evidence=answer.evidence,
         missing=missing or [reason],
         reproduce=reproduce,
         paths={name: str(path) for name, path in zip(SIDES, paths, strict=True)},

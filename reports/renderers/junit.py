@@ -102,7 +102,7 @@ def _verdict_case(suite: ElementTree.Element, classname: str, verdict: Verdict) 
         kind = "failure" if verdict.exit_code == 1 else "error"
         message = f"{triage_arrange.title(verdict)} (exit code {verdict.exit_code}): {clean(verdict.reason)}"
         problem = ElementTree.SubElement(case, kind, type=clean(verdict.verdict), message=message)
-        lines = []
+        lines = [clean(sentence) for sentence in verdict.evidence]
         for cause in verdict.causes:
             lines.append(f"{clean(cause.name)} ({clean(cause.party)}): {clean(cause.summary)}. {clean(cause.evidence)}")
             lines += [f"  {proof}" for proof in arrange.proofs(cause)]
@@ -113,11 +113,11 @@ def _verdict_case(suite: ElementTree.Element, classname: str, verdict: Verdict) 
         if verdict.triage:
             lines += _triage_lines(verdict.triage)
         problem.text = "\n".join([*lines, f"reproduce: {clean(verdict.reproduce)}"])
-    kind = f"{triage_arrange.title(verdict)}: " if verdict.triage else ""
     ElementTree.SubElement(case, "system-out").text = "\n".join(
         [
             *(f"beyond published limits: {clean(one)}" for one in arrange.beyond_limits(verdict)),
-            kind + clean(verdict.reason),
+            f"{triage_arrange.title(verdict)}: {clean(verdict.reason)}",
+            *(clean(sentence) for sentence in verdict.evidence),
             *(f"{clean(item.name)}: {clean(item.summary)}" for item in verdict.findings),
         ]
     )

@@ -47,12 +47,14 @@ def _verdict(verdict: Verdict) -> list[str]:
         "",
         escape(verdict.reason),
         "",
+        *(f"- {escape(sentence)}" for sentence in verdict.evidence),
         *(f"- {label}: {escape(text)}" for label, text in answer.of(verdict).parts),
         "",
         escape(parity.heading(verdict)),
         "",
     ]
-    lines += findings("Not as you asked", parity.alterations(verdict))
+    for heading, items in parity.warnings(verdict):
+        lines += findings(heading, items)
     if verdict.parity:
         lines += first_divergence(verdict.parity)
     if verdict.triage:

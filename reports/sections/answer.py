@@ -27,11 +27,13 @@ TONES = {
 
 @dataclass(frozen=True)
 class Answer:
-    """Cleaned texts; `parts` are (label, text) of what there is: cause, first, missing, fix, in this order."""
+    """Cleaned texts. `evidence`: sentences below the reason. `parts`: (label, text) of what there is: cause, first,
+    missing, fix, in this order."""
 
     title: str
     exit_code: int
     reason: str
+    evidence: tuple[str, ...]
     parts: tuple[tuple[str, str], ...]
     tone: str  # green, yellow or red
 
@@ -40,9 +42,11 @@ def of(subject: Verdict | Report) -> Answer:
     """The answer of a verdict or of a doctor's report."""
     parts = _doctor(subject) if not isinstance(subject, Verdict) else _parity(subject) + _triage(subject)
     title = triage.title(subject) if isinstance(subject, Verdict) else subject.verdict
-    tone = TONES.get(subject.verdict, "red" if subject.exit_code else "green")
+    reserved = isinstance(subject, Verdict) and bool(subject.reservations)
+    tone = "yellow" if reserved else TONES.get(subject.verdict, "red" if subject.exit_code else "green")
     given = tuple((label, text) for label, text in parts if text)
-    return Answer(title, subject.exit_code, clean(subject.reason), given, tone)
+    evidence = tuple(map(clean, subject.evidence)) if isinstance(subject, Verdict) else ()
+    return Answer(title, subject.exit_code, clean(subject.reason), evidence, given, tone)
 
 
 def _parity(verdict: Verdict) -> list[tuple[str, str]]:

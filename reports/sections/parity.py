@@ -152,9 +152,15 @@ def tally(checks: list[Check]) -> str:
     return ", ".join(f"{count} {clean(state)}" for count, state in counts if count)
 
 
-def alterations(verdict: Verdict) -> list[Finding]:
-    """Findings that drop or alter something the user asked for (severity `warning`): shown above the verdict."""
-    return [finding for finding in verdict.findings if finding.severity == "warning"]
+NOT_AS_ASKED, NOT_SHOWN, WARNINGS = "Not as you asked", "Faults that could not have shown", "Warnings"
+
+
+def warnings(verdict: Verdict) -> list[tuple[str, list[Finding]]]:
+    """Findings of severity `warning` under their titles, the gravest first: shown above the verdict."""
+    every = [finding for finding in verdict.findings if finding.severity == "warning"]
+    titles = {"setting": NOT_AS_ASKED, "scenario": NOT_SHOWN, "": WARNINGS}
+    groups = [(title, [finding for finding in every if finding.about == about]) for about, title in titles.items()]
+    return [(title, findings) for title, findings in groups if findings]
 
 
 def notes(verdict: Verdict) -> list[Finding]:

@@ -52,10 +52,10 @@ class Step:
 
 
 def title(verdict: Verdict) -> str:
-    """The verdict with its kind: "HUNG K1 trip count"."""
+    """The verdict with its kind, or with its reservations: "HUNG K1 trip count", "EQUIVALENT, but 2 warnings"."""
     hang = verdict.triage.hang if verdict.triage else ""
     name = verdict.triage.name if verdict.triage else ""
-    return " ".join(filter(None, (clean(verdict.verdict), clean(hang), name)))
+    return " ".join(filter(None, (clean(verdict.headline), clean(hang), name)))
 
 
 def culprits(triage: Triage) -> list[Culprit]:

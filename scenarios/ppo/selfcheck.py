@@ -20,13 +20,20 @@ TOLERANCE = 1e-4  # the judge's cap for float32
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """One named requirement. `applies` is False where the run has no such thing: no updates, or no prefix cache."""
+    """One named requirement. `hides`: the fault that could not show without it. `applies` is False where the run has
+    no such thing: no updates, or no prefix cache."""
 
     name: str
     ok: bool
     value: float
-    threshold: float
+    least: str  # what is needed: "at least 0.3", "more than 0"
+    hides: str
     applies: bool = True
+
+    @property
+    def summary(self) -> str:
+        """What was measured, and what it takes for the fault to show."""
+        return f"{self.name}: {self.value:.3g}; it takes {self.least} for {self.hides} to show"
 
 
 def report(run: Any, *, floor: float = FLOOR, tolerance: float = TOLERANCE) -> list[SelfCheck]:
@@ -51,14 +58,21 @@ def report(run: Any, *, floor: float = FLOOR, tolerance: float = TOLERANCE) -> l
     # In half precision `weights-in-use` says by its own figures whether updates of this size would have shown.
     shown = trains and dtype not in HALF
     spread = statistics.pstdev(lengths) / statistics.fmean(lengths) if lengths else 0.0
+    cached_at_all = not engines or bool(engines - bare)
     return [
-        _at_least("samples that end by themselves", _fraction(finish, "stop"), 0.3),
-        _at_least("coefficient of variation of length", spread, 0.3),
-        _above("samples cut at the limit", _fraction(finish, "length"), 0.0),
-        _above("tokens served from the prefix cache", float(cached), 0.0, applies=not engines or bool(engines - bare)),
-        _at_least("smallest log-probability move of an update", min(shifts, default=0.0), 100 * floor, applies=shown),
-        _above("smallest proof of weights that did not arrive", min(stale, default=0.0), tolerance, applies=trains),
-    ]
+        _at_least("samples that end by themselves", _fraction(finish, "stop"), 0.3, "a lost or another end token"),
+        _at_least("coefficient of variation of length", spread, 0.3, "a fault of padding or lengths"),
+        _above("samples cut at the limit", _fraction(finish, "length"), 0.0, "a fault at the limit"),
+        _above("tokens served from the prefix cache", float(cached), 0.0, "a stale cache", applies=cached_at_all),
+        _at_least(
+            "smallest log-probability move of an update", min(shifts, default=0.0), 100 * floor, "stale weights",
+            applies=shown,
+        ),
+        _above(
+            "smallest proof of weights that did not arrive", min(stale, default=0.0), tolerance,
+            "weights that did not arrive", applies=trains,
+        ),
+    ]  # fmt: skip
 
 
 def _fraction(finish: Iterable[str], reason: str) -> float:
@@ -66,9 +80,9 @@ def _fraction(finish: Iterable[str], reason: str) -> float:
     return every.count(reason) / len(every) if every else 0.0
 
 
-def _at_least(name: str, value: float, threshold: float, *, applies: bool = True) -> SelfCheck:
-    return SelfCheck(name, value >= threshold, value, threshold, applies)
+def _at_least(name: str, value: float, least: float, hides: str, *, applies: bool = True) -> SelfCheck:
+    return SelfCheck(name, value >= least, value, f"at least {least:.3g}", hides, applies)
 
 
-def _above(name: str, value: float, threshold: float, *, applies: bool = True) -> SelfCheck:
-    return SelfCheck(name, value > threshold, value, threshold, applies)
+def _above(name: str, value: float, bound: float, hides: str, *, applies: bool = True) -> SelfCheck:
+    return SelfCheck(name, value > bound, value, f"more than {bound:.3g}", hides, applies)

@@ -77,7 +77,7 @@ def test_two_versions_of_vllm_meet_the_same_prompts_with_the_same_draws(recordin
     assert orders[0] == orders[1] == [list(range(PROMPTS))] * STEPS
     verdict = diff(recordings / "openrlhf-before-coupled", recordings / "openrlhf-coupled")
     assert verdict.confounders == [] and verdict.causes == []
-    assert verdict.verdict == "INCONCLUSIVE" and "the floor was not measured" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "the floor was not measured" in verdict.account
     states = {check.name: check.state for check in verdict.parity.checks} if verdict.parity else {}
     for name in ("tokens", "lengths", "finish-reasons", "logprobs", "experience", "rewards", "learner", "weight-sync"):
         assert states[name] == "ruled out", (name, verdict.reason)

@@ -101,7 +101,7 @@ def test_nothing_of_another_driver_is_recorded(recordings: Path, recording: Run)
 
 def test_it_is_no_second_run_of_itself(recording: Run) -> None:
     verdict = judge(recording, recording)
-    assert verdict.verdict == "INCONCLUSIVE" and "the same recording twice" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "the same recording twice" in verdict.account
 
 
 def test_a_hang_on_two_nodes_names_the_engine_and_both_nodes_workers_wait(recordings: Path) -> None:

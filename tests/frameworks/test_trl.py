@@ -84,7 +84,7 @@ def test_the_same_seed_is_the_same_run(recordings: Path, recording: Run) -> None
 
 def test_another_seed_is_confounded(recordings: Path, recording: Run) -> None:
     verdict = judge(recording, trl(recordings, "trl-seed", "--save", "--seed", "1"))
-    assert verdict.verdict == "CONFOUNDED" and "seed is 0 in the baseline and 1 in the candidate" in verdict.reason
+    assert verdict.verdict == "CONFOUNDED" and "seed is 0 in the baseline and 1 in the candidate" in verdict.account
 
 
 def test_a_colocated_engine_is_held_against_its_learner(colocated: Run) -> None:

@@ -62,12 +62,12 @@ def test_the_same_seeds_are_the_same_run_on_both_ranks(recordings: Path, ranks: 
         assert found[name] == "ruled out", (name, verdict.reason)
     assert verdict.coverage["samples"] == STEPS * WORLD * OWN
     assert verdict.coverage["compared_tokens"] == verdict.coverage["tokens"] > 0
-    assert verdict.verdict == "INCONCLUSIVE" and "the floor was not measured" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "the floor was not measured" in verdict.account
 
 
 def test_another_seed_confounds_two_ranks_as_well(recordings: Path, ranks: Run) -> None:
     verdict = judge(ranks, trl(recordings, "trl-ranks-seed", *SAVED, "--seed", "1", ranks=WORLD))
-    assert verdict.verdict == "CONFOUNDED" and "seed is 0 in the baseline and 1 in the candidate" in verdict.reason
+    assert verdict.verdict == "CONFOUNDED" and "seed is 0 in the baseline and 1 in the candidate" in verdict.account
     assert {"seed", "data"} <= {one.name for one in verdict.confounders}
 
 
@@ -90,9 +90,9 @@ def test_a_resumed_job_is_compared_from_where_it_goes_on(recordings: Path, strai
         assert verdict.coverage["steps"] == STEPS - FIRST
         for name in ("tokens", "experience", "rewards", "learner"):  # resumed equals uninterrupted
             assert states(verdict)[name] == "ruled out", (name, verdict.reason)
-        assert verdict.verdict == "INCONCLUSIVE" and "the floor was not measured" in verdict.reason
+        assert verdict.verdict == "INCONCLUSIVE" and "the floor was not measured" in verdict.account
 
 
 def test_a_resumed_job_with_other_settings_is_confounded(recordings: Path, straight: Run) -> None:
     verdict = judge(straight, resumed(recordings, "trl-resumed-rate", "--rate", "5e-4"))
-    assert verdict.verdict == "CONFOUNDED" and "learning_rate" in verdict.reason
+    assert verdict.verdict == "CONFOUNDED" and "learning_rate" in verdict.account

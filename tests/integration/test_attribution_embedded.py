@@ -652,7 +652,7 @@ def test_unexplained_is_replaced_by_what_live_interventions_name() -> None:
     named = Named(key("STALE_DERIVED"), "candidate", "candidate", "kept", PROOF)
     found = Attribution({"candidate": WRONG}, {"candidate": Symptoms()}, [named])
     verdict = merged(judged(of("UNEXPLAINED", "candidate", "tokens differ")), found)
-    assert [one.name for one in verdict.causes] == ["STALE_DERIVED"] and "kept" in verdict.reason
+    assert [one.name for one in verdict.causes] == ["STALE_DERIVED"] and "kept" in verdict.account
     half = dataclasses.replace(WRONG, counts={"tokens": 6})
     verdict = merged(
         judged(of("UNEXPLAINED", "candidate", "tokens differ")),

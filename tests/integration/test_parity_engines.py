@@ -112,4 +112,4 @@ def test_a_recording_torn_in_the_middle_is_inconclusive(
     tokens.write_bytes(tokens.read_bytes()[: tokens.stat().st_size // 2])
     verdict = judge(recordings / "faults" / "baseline-vllm@vllm-sglang@sglang", torn)
     assert verdict.verdict == "INCONCLUSIVE" and verdict.exit_code == 3
-    assert tokens.name in verdict.reason or any(tokens.name in item for item in verdict.missing)
+    assert tokens.name in verdict.account or any(tokens.name in item for item in verdict.missing)

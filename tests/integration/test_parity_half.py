@@ -25,7 +25,7 @@ def check(verdict: Verdict, name: str) -> Check:
 
 def is_the_same(verdict: Verdict) -> None:
     assert verdict.verdict == "EQUIVALENT", verdict.reason
-    assert "cap, not floor" in verdict.reason and "within the floor" not in verdict.reason
+    assert "cap, not floor" in verdict.account and "within the floor" not in verdict.account
     told = check(verdict, "systematic")
     assert told.state == "ruled out" and told.details["smallest"]["logprob"]["bias of the run"] < 0.005
     assert check(verdict, "weights-in-use").state == "ruled out"

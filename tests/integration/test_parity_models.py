@@ -63,4 +63,4 @@ def test_an_engine_that_cannot_start_is_told_in_its_own_last_words(built_in: dic
         "hf", "sglang", overrides=[f"model.path={model}"], rollout_only=True, native=False, out=tmp_path / "run"
     )
     assert verdict.verdict == "INCONCLUSIVE"
-    assert "'Gemma2Config' object has no attribute 'hidden_act'" in verdict.reason
+    assert "'Gemma2Config' object has no attribute 'hidden_act'" in verdict.account

@@ -197,7 +197,7 @@ def test_too_little_data_is_said_with_how_much_would_be_enough_and_tests_nothing
     assert 2000 <= native.details["enough"] <= 3200
     assert check(verdict, "sampling-parameter-map").state == "not tested"
     assert verdict.verdict == "EQUIVALENT", verdict.reason
-    assert "too little data" in verdict.reason and verdict.coverage["native"]["length"] == "too little data"
+    assert "too little data" in verdict.account and verdict.coverage["native"]["length"] == "too little data"
 
 
 def test_samples_of_a_foreign_learner_say_what_is_missing(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def test_a_run_that_was_cut_short_replays_as_far_as_it_reaches_and_is_no_pass(re
     whole = source(short).steps
     assert 0 < whole < STEPS
     verdict = replayed(short)
-    assert (verdict.verdict, verdict.exit_code) == ("INCONCLUSIVE", 3) and "torn" in verdict.reason
+    assert (verdict.verdict, verdict.exit_code) == ("INCONCLUSIVE", 3) and "torn" in verdict.account
     assert learners(Path("replay")) == {k: v for k, v in learners(recorded).items() if k < whole}
     assert finding(verdict, "replay: training half").effect == "agrees"
 

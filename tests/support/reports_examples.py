@@ -268,6 +268,7 @@ def stale_tensor() -> Verdict:
                 "warning",
                 "candidate",
                 {"asked": True, "resolved": False},
+                about="setting",
             ),
         ],
         causes=[

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from harness.parity.answers import Answer, divergent
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.causes.family import OnBench, best, differences
 from harness.parity.causes.registry import family
@@ -18,7 +19,7 @@ from harness.parity.facts.lifted_result import STAGE as LIFTED
 from harness.parity.interventions.situation import LEAST, Named
 from harness.parity.rivals import noted, told_apart
 from harness.parity.rules.suspected import confirm_suspicions, in_words
-from harness.parity.verdict import Judged, reason_of
+from harness.parity.verdict import Judged
 from probes.format import SIDES
 from probes.plugins import PluginError
 from reports.model import RESIDUE, Cause, CauseKey, Finding, Verdict
@@ -76,10 +77,12 @@ def merged(judged: Judged, found: Attribution) -> Verdict:
         *(_withdrawn(cause, said) for cause, said in withdrawn),
         *_told(found, families.failed),
     ]
+    answer = divergent(e, judged.kinds, judged_causes) if judged_causes else Answer(verdict.reason, verdict.evidence)
     changed = dataclasses.replace(
         verdict,
         causes=judged_causes,
-        reason=reason_of(e, judged.kinds, judged_causes) or verdict.reason,
+        reason=answer.reason,
+        evidence=answer.evidence,
         findings=measured(findings, judged_causes),
         figures=verdict.figures | {"attribution": _figures(found)},
     )

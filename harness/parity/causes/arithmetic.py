@@ -34,8 +34,9 @@ def logic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         return
     for cause in result.verdict.causes:
         details = {**cause.details, "stage": STAGE}
-        summary = f"{cause.summary}, computed in float32 with the same {result.held} weights"
-        named = dataclasses.replace(cause, summary=summary, details=details)
+        computed = f"computed in float32 with the same {result.held} weights"
+        evidence = f"{cause.evidence}; {computed}" if cause.evidence else computed
+        named = dataclasses.replace(cause, evidence=evidence, details=details)
         yield Explanation(named, (Kind.LIFTED.of(), *_of_the_same_engine(e, so_far, result)))
 
 

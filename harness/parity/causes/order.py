@@ -45,9 +45,9 @@ def mispaired(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             Cause.of(
                 ORDER.key(),
                 side.name,
-                f"samples are trained on with the responses of others {when(e, affected[:, 0])}: the {side.name}'s "
-                "answers are paired with other prompts where they are put together, after its engines recorded them",
-                shown,
+                f"samples are trained on with the responses of others {when(e, affected[:, 0])}",
+                f"the {side.name}'s answers are paired with other prompts where they are put together, after its "
+                f"engines recorded them; {shown}",
                 {"samples": affected[:50].tolist()},
                 [Proof("match responses trained on by their tokens", len(differing), left, "samples")],
             ),

@@ -59,9 +59,9 @@ def retokenized(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         Cause.of(
             RETOKENIZATION.key(),
             party,
-            f"the {party}'s responses were decoded and encoded again {when(e, affected[:, 0])}: other ids, same text",
-            f"{equal} of {told:,} tokens that differ, and whose text was recorded, read the same, the first are "
-            f"{' and '.join(map(str, sorted(pairs)[0]))}",
+            f"the {party}'s responses were decoded and encoded again {when(e, affected[:, 0])}",
+            f"{equal} of {told:,} tokens that differ, and whose text was recorded, are other ids of the same text, the "
+            f"first are {' and '.join(map(str, sorted(pairs)[0]))}",
             {"samples": len(affected), "tokens": sorted(pairs)[:20]},
             [Proof("compare texts instead of ids", told, told - equal)],
         ),

@@ -18,12 +18,12 @@ from reports.model import Cause
 MADE = (Kind.EXPERIENCE.of(), Kind.REWARD.of(), Kind.LEARNER.of(), Kind.LOSS.of())
 SCORED = (Kind.ENGINE, Kind.CHOICE, Kind.DRIFT, Kind.BEHIND)  # what a rank's own weights change of its samples
 _WORDS = {
-    What.DEALT: "the ranks of the {side}'s learner do not train on each sample once an epoch",
+    What.DEALT: "the {side}'s ranks do not train once on each sample",
     What.DIVISOR: "the {side}'s loss depends on the number of ranks",
-    What.GRADIENT: "the ranks of the {side}'s learner do not apply the sum of their gradients",
-    What.UPDATE: "a rank of the {side}'s learner does not apply an update",
-    What.APART: "the ranks of the {side}'s learner hold other weights",
-    What.ANSWERS: "the answers of the {side}'s ranks are put together in another order than their samples",
+    What.GRADIENT: "the {side}'s ranks do not sum their gradients",
+    What.UPDATE: "a rank of the {side} does not apply an update",
+    What.APART: "the {side}'s ranks hold other weights",
+    What.ANSWERS: "the {side}'s ranks answer in another order than their samples",
     What.ADVANTAGES: "the {side}'s advantages are normalised over each rank's samples",
 }
 

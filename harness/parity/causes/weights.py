@@ -72,10 +72,10 @@ def _stale(
     if proofs and beside:
         evidence += f"; {beside} more left out at the same time, which the steps do not tell apart"
     details = {"tensors": tensors[:100], "versions": list(versions), "proof": jump, "steps": sorted(steps)}
-    summary = f"the sync of weight version {versions[0]} left {key.parts[0]} out, and the engine kept "
-    summary += "its old value" if len(tensors) == 1 else "their old values"
-    if steps:
-        summary += f"; it drew with {'it' if len(tensors) == 1 else 'them'} {when(e, steps)}"
+    summary = f"the sync of weight version {versions[0]} left {key.parts[0]} out"
+    drew = f", and drew with {'it' if len(tensors) == 1 else 'them'} {when(e, steps)}" if steps else ""
+    kept = f"the engine kept {'its old value' if len(tensors) == 1 else 'their old values'}{drew}"
+    evidence = f"{kept}; {evidence}" if evidence else kept
     return Explanation(
         Cause.of(key, side.name, summary, evidence, details, proofs, (Seen.NOT_SENT,)),
         keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),

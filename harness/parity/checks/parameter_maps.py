@@ -273,7 +273,7 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
         for key, (a, b) in differences(one, two).items():
             if not any(key == known for known, _ in given_otherwise):
                 text = f"{key} is {show(a)} in the baseline and {show(b)} in the candidate ({mode})"
-                findings.append(_both(sampling_key(key), text, {"name": key, "baseline": a, "candidate": b}, "warning"))
+                findings.append(_both(sampling_key(key), text, {"name": key, "baseline": a, "candidate": b}))
                 given_otherwise.add((key, "both"))
     result = e.native
     silent = _silent(e)
@@ -382,7 +382,7 @@ def _finding(
     cause: CauseKey | None = None,
 ) -> Finding:
     cause = cause or CONFIG.key(key)
-    return Finding(str(cause), text, "", severity, side.name, details, cause)
+    return Finding(str(cause), text, "", severity, side.name, details, cause, "setting")
 
 
 def _both(cause: CauseKey, text: str, details: dict[str, Any], severity: Any = "info") -> Finding:

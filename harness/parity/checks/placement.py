@@ -31,6 +31,7 @@ def placement(e: Evidence) -> Outcome:
                     effect="another node than asked for",
                     severity="warning",
                     where=side.name,
+                    about="setting",
                 )
                 for role, its in wrong.items()
             ]

@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.recordings.tables import Rows
 
-SHOWN_IDS = 12  # of a sample in a report, from the first difference on
+AHEAD, BEHIND = 3, 8  # ids of a sample that a report shows on either side of a place: a line of a terminal
 
 
 @dataclass(frozen=True)
@@ -118,3 +118,11 @@ def first_difference(one: np.ndarray, two: np.ndarray) -> int:
     n = min(len(one), len(two))
     differs = np.flatnonzero(one[:n] != two[:n])
     return int(differs[0]) if len(differs) else n
+
+
+def around(row: np.ndarray, at: int, *, behind: int = BEHIND) -> str:
+    """`… 17 [42] 9 …`: the ids around a position, that at the position in brackets; `[end]` where the row has ended."""
+    low, high = max(0, at - AHEAD), at + behind + 1
+    ids = [f"[{value}]" if low + index == at else str(value) for index, value in enumerate(row[low:high].tolist())]
+    end = ["…"] if high < len(row) else ["[end]"] if at >= len(row) else []
+    return " ".join([*(["…"] if low else []), *ids, *end])

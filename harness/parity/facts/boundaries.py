@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from harness.parity.facts.align import AHEAD, around
 from harness.parity.facts.evidence import Evidence, Side
 from reports.model import Place
 
 FEW = 16  # samples that are worth a search of their own in the journal
-AROUND = 3  # ids shown on either side
 
 
 def by_sample(side: Side, wanted: set[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
@@ -51,7 +51,7 @@ def with_text(e: Evidence, place: Place | None) -> Place | None:
 
 
 def _ids(side: Side, place: Place, column: str) -> str | None:
-    """`... 17 [42] 9 ...`: the ids around the place, the one at the place in brackets."""
+    """The ids around the place; None where they were not recorded."""
     table = side.recording.table("rollout", place.step)
     rows = table.rows(column) if table is not None else None
     if table is None or rows is None:
@@ -59,12 +59,7 @@ def _ids(side: Side, place: Place, column: str) -> str | None:
     where = (table.sample == place.sample).nonzero()[0]
     if not len(where):
         return None
-    row = rows.row(int(where[0])).tolist()
-    low, high = max(0, place.position - AROUND), place.position + AROUND + 1
-    shown = [f"[{one}]" if low + at == place.position else str(one) for at, one in enumerate(row[low:high])]
-    if place.position >= len(row):
-        shown.append("[end]")
-    return " ".join((["…"] if low else []) + shown + (["…"] if high < len(row) else []))
+    return around(rows.row(int(where[0])), place.position, behind=AHEAD)
 
 
 def _text(side: Side, place: Place, prompt: bool) -> str:

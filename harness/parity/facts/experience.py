@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.parity.facts import margins
-from harness.parity.facts.align import SHOWN_IDS, Match, equal_rows, first_difference, shared
+from harness.parity.facts.align import Match, around, equal_rows, first_difference, shared
 from harness.parity.facts.clusters import Clusters, Mean, prompts, student
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
@@ -63,8 +63,8 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
                     int(match.sample[row]),
                     at,
                     "token trained on",
-                    one[at : at + SHOWN_IDS].tolist(),
-                    two[at : at + SHOWN_IDS].tolist(),
+                    around(one, at),
+                    around(two, at),
                     context="guided runs train on the baseline's tokens",
                 ),
             )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.facts import drifts, prompts_seen, readings
-from harness.parity.facts.align import SHOWN_IDS, Grid, Match, first_difference, shared
+from harness.parity.facts.align import Grid, Match, around, first_difference, shared
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Far, Side, version_of, weight_version
 from harness.parity.facts.flips import far_margin
@@ -188,8 +188,8 @@ def _trained_tokens(
             int(match.sample[row]),
             at,
             "token trained on",
-            one[at : at + SHOWN_IDS].tolist(),
-            two[at : at + SHOWN_IDS].tolist(),
+            around(one, at),
+            around(two, at),
             context=f"{side.name}: rolled out against trained on, from position {at}",
         ),
     )

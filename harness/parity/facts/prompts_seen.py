@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.facts.align import SHOWN_IDS, equal_rows, first_difference
+from harness.parity.facts.align import around, equal_rows, first_difference
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.readings import tokenizer
@@ -46,7 +46,7 @@ def note(e: Evidence, side: Side, rollout: Table) -> None:
         prompts.lengths.setdefault(kind, []).append(len(seen.row(row)))
     row = int(wrong[0])
     one, two = sent.row(row), seen.row(row)
-    values = (one[:SHOWN_IDS].tolist(), two[:SHOWN_IDS].tolist())
+    at = first_difference(one, two)
     e.diverges(
         (Kind.NATIVE_PROMPT if native else Kind.PROMPT).of(side.name),
         rollout.sample[wrong],
@@ -55,9 +55,9 @@ def note(e: Evidence, side: Side, rollout: Table) -> None:
             "native" if native else "prompt",
             int(rollout.rank[row]),
             int(rollout.sample[row]),
-            first_difference(one, two),
+            at,
             "prompt_seen",
-            *side.paired(values[1], values[0]),
+            *side.paired(around(two, at), around(one, at)),
             context=f"{side.name}: sent {len(one)} ids, the engine saw {len(two)}: {how(one, two, known)}",
         ),
     )

@@ -27,6 +27,27 @@ def replayed(candidate: Recording) -> range | None:
     return None
 
 
+def answer(verdict: Verdict, halves: list[Finding]) -> str:
+    """Is it the rollouts or the training? Empty where nothing could be compared, or the runs are confounded."""
+    effects = {half.name: half.effect for half in halves}
+    if not effects or verdict.verdict not in ("EQUIVALENT", "DIVERGENT", "INCONCLUSIVE"):
+        return ""
+    return _ANSWERS[effects[ROLLOUTS], effects[TRAINING]]
+
+
+_ANSWERS = {  # (rollouts, training)
+    ("agrees", "agrees"): "it is neither the rollouts nor the training",
+    ("parts", "agrees"): "it is the rollouts, not the training",
+    ("agrees", "parts"): "it is the training, not the rollouts",
+    ("parts", "parts"): "it is both the rollouts and the training",
+    ("parts", "not tested"): "it is the rollouts; whether it is the training too is not known",
+    ("not tested", "parts"): "it is the training; whether it is the rollouts too is not known",
+    ("agrees", "not tested"): "it is not the rollouts; whether it is the training is not known",
+    ("not tested", "agrees"): "it is not the training; whether it is the rollouts is not known",
+    ("not tested", "not tested"): "whether it is the rollouts or the training is not known",
+}
+
+
 def halves(verdict: Verdict, steps: range) -> list[Finding]:
     """One finding for each half: it agrees, it does not, or nothing is known; [] where nothing was compared."""
     if verdict.parity is None:

@@ -20,9 +20,10 @@ from harness.parity.facts.native_result import NativeResult
 from harness.parity.facts.parameters import engine_infos
 from harness.parity.native.samples import FIRST, Samples, tables
 from probes.format import mapping
-from reports.model import Finding, Place
+from reports.model import CauseKey, Finding, Place
 from reports.text import figure
 
+_SEED = CauseKey("CONFIG", ("seed",))  # as `engine-parameter-map` names it: both find one setting
 COLLISION = 1e-6  # probability below which equal samples of a prompt are clones
 HONOURED = 0.8  # of the repeated samples are alike; ties that rounding turns may part a few
 CHANCE = 0.01  # probability that as many are alike by chance, above which nothing speaks for a seed
@@ -162,5 +163,14 @@ def _seed(side: Side, result: NativeResult) -> None:
         effect = f"{one['alike']} of {one['samples']} samples repeat: this run cannot be drawn again"
     text = f"the engine's seed was asked as {asked} and resolved as {resolved}"
     result.findings.append(
-        Finding("native seeds", text, effect, "warning", side.name, {"asked": asked, "resolved": resolved})
+        Finding(
+            "native seeds",
+            text,
+            effect,
+            "warning",
+            side.name,
+            {"asked": asked, "resolved": resolved},
+            _SEED,
+            "setting",
+        )
     )

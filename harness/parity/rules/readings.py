@@ -317,10 +317,10 @@ def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 Cause.of(
                     MIXED_VERSION.key(),
                     side.name,
-                    f"the weights changed in mid-generation {when(e, affected[:, 0])}: the engine differs from its "
-                    f"learner {words} one position of each sample, and agrees {'behind' if ahead else 'ahead of'} it",
-                    f"{int(split.sum())} samples are split, at positions {int(cut[split].min())} to "
-                    f"{int(cut[split].max())}; "
+                    f"the weights changed in mid-generation {when(e, affected[:, 0])}",
+                    f"the engine differs from its learner {words} one position of each sample, and agrees "
+                    f"{'behind' if ahead else 'ahead of'} it; {int(split.sum())} samples are split, at "
+                    f"positions {int(cut[split].min())} to {int(cut[split].max())}; "
                     f"{int(clean[split].sum())} tokens on the other side agree",
                     {
                         "samples": len(affected),

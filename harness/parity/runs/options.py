@@ -83,13 +83,14 @@ class JudgeOptions:
     `cap`: the largest rounding noise that is believed, in nats, instead of the dtype's own. `native`: compare the
     engines' own samplers at the end. `lifted`: compute once more in float32 with the weights of half precision
     (docs/explanation/lifted.md); None: where they fit. `attribution`: when the runs diverge, intervene on the engines
-    that are still up (docs/explanation/attribution.md).
+    that are still up (docs/explanation/attribution.md). `strict`: the exit code of a pass with reservations is 3.
     """
 
     cap: float | None = None
     native: bool = True
     lifted: bool | None = None
     attribution: bool = True
+    strict: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

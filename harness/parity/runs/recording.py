@@ -29,6 +29,7 @@ def guarded(folder: Path, options: LaunchOptions) -> contextlib.AbstractContextM
 
 def judged(baseline: Path, candidate: Path, cut: RunCut | None, *, native: bool, cap: float | None) -> Verdict:
     """The verdict on two recordings. One of a candidate that was cut short is never a pass."""
+    from harness.parity.answers import cut_short
     from harness.parity.verdict import judge
 
     if cut is None:
@@ -40,11 +41,13 @@ def judged(baseline: Path, candidate: Path, cut: RunCut | None, *, native: bool,
     if not verdict.coverage.get("samples"):  # an engine did not start: what is not there need not be listed
         verdict = dataclasses.replace(verdict, missing=[], findings=[], parity=None)
     # Whatever the judge makes of the parts that were recorded, a run that was cut short is never a pass.
+    answer = cut_short(cut.message)
     return dataclasses.replace(
         verdict,
         verdict="INCONCLUSIVE",
         exit_code=EXIT_CODES["INCONCLUSIVE"],
-        reason=f"cut short: {cut.message}",
+        reason=answer.reason,
+        evidence=answer.evidence,
         fix=cut.fix or "",
         triage=cut.triage.triage if cut.triage is not None else None,
     )

@@ -36,14 +36,15 @@ def run_replay(
     steps: int | None = None,
     from_step: int = 0,
     cap: float | None = None,
+    strict: bool = False,
     **changes: Any,
 ) -> Verdict:
     """Replay the recorded run in `run`, which may be a bundle, on `backend`, and judge the replay against it.
 
     `steps`: replay so many steps of the run, counted from its beginning; None: all that it holds whole. `from_step`:
-    begin at the last checkpoint that the run wrote before this step (at step 0 without one). `changes`: fields of
-    LaunchOptions, instead of or on top of `options`. Raises BadInput for a run that cannot be replayed; a replay that
-    was cut short is INCONCLUSIVE, not an exception.
+    begin at the last checkpoint that the run wrote before this step (at step 0 without one). `strict`: the exit code of
+    a pass with reservations is 3. `changes`: fields of LaunchOptions, instead of or on top of `options`. Raises
+    BadInput for a run that cannot be replayed; a replay that was cut short is INCONCLUSIVE, not an exception.
     """
     from harness.bundle.opening import prompt_key, resolve_runs
     from harness.parity.runs.directory import is_run, no_run
@@ -56,7 +57,7 @@ def run_replay(
     if prompt_key(run):
         raise BadInput(f"the prompts of {run} were hashed: no engine can score them", fix="harness bundle RUN")
     envs.parse(backend)
-    from harness.parity.facts.replayed import halves
+    from harness.parity.facts.replayed import answer, halves
     from harness.parity.runs.source import source
 
     known, name = source(path), places.shown(str(path))
@@ -69,7 +70,7 @@ def run_replay(
     check_machine((scenario,), options.address, options.say)
     environment = environment_for(backend, scenario, options.address, say=options.say)
     reproduce = command_line(
-        "replay", Path(run), backend=backend, steps=steps, from_step=from_step or None, cap=cap,
+        "replay", Path(run), backend=backend, steps=steps, from_step=from_step or None, cap=cap, strict=strict,
         **command_options(options),
     )  # fmt: skip
     with recording_in(options.out, f"replay-{Path(name).name}-{backend}") as folder:
@@ -93,15 +94,19 @@ def run_replay(
             cut = error
         verdict = judged(known.path, folder, cut, native=False, cap=cap)
         compacted(folder)
-    found = [*halves(verdict, range(first, window.stop)), *([start] if start is not None else [])]
+    both = halves(verdict, range(first, window.stop))
+    told = answer(verdict, both) if cut is None else ""
+    found = [*both, *([start] if start is not None else [])]
     verdict = dataclasses.replace(
         verdict,
+        reason=told or verdict.reason,
+        evidence=[verdict.reason, *verdict.evidence] if told else verdict.evidence,
         findings=[*found, *verdict.findings],
         coverage=verdict.coverage | {"replayed": {"first_step": first, "stop": window.stop}},
         figures=verdict.figures | {"warm": warm is not None, "total_s": round(time.monotonic() - started, 1)},
         reproduce=reproduce,
     )
-    return written(places.shown(verdict), folder)
+    return written(places.shown(verdict.strict if strict else verdict), folder)
 
 
 def _start(first: int, asked: int) -> Finding | None:

@@ -30,10 +30,11 @@ from harness.parity.runs.preflight import (
     preflight,
 )
 from harness.parity.runs.recording import check_ranks, compacted, guarded, judged, recording_in, written
+from harness.parity.runs.scenario_check import with_scenario
 from harness.parity.runs.second_draw import second_draw
 from harness.triage.watch.guard import Guard
 from probes.format import SIDES
-from reports.model import Finding, Verdict
+from reports.model import Verdict
 from reports.progress import ProgressEvent
 from scenarios.plants import NOTHING, Plants
 from scenarios.settings import Scenario
@@ -74,10 +75,11 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
         )
         verdict = _concluded(left, right, cut, attribution, lifting, options)
         if cut is None:
-            verdict = _could_fail(verdict, left)
+            verdict = with_scenario(verdict, left.run_dir)
         compacted(left.run_dir, right.run_dir)
     figures["total_s"] = round(time.monotonic() - started, 1)
-    return written(dataclasses.replace(verdict, figures=verdict.figures | figures, reproduce=reproduce), folder)
+    verdict = dataclasses.replace(verdict, figures=verdict.figures | figures, reproduce=reproduce)
+    return written(verdict.strict if options.strict else verdict, folder)
 
 
 def check_parity(baseline: str, candidate: str, options: ParityOptions) -> None:
@@ -166,11 +168,12 @@ def diff(
     *,
     again: str | os.PathLike[str] | None = None,
     cap: float | None = None,
+    strict: bool = False,
     progress: Callable[[ProgressEvent], None] = silent,
 ) -> Verdict:
     """Judge two recorded runs, ours or another framework's, or without `candidate` the pair in one directory; each
-    may be a bundle. `again`: a second run of the baseline's job, with which its floor is measured. Raises BadInput for
-    a directory that holds no run."""
+    may be a bundle. `again`: a second run of the baseline's job, with which its floor is measured. `strict`: the exit
+    code of a pass with reservations is 3. Raises BadInput for a directory that holds no run."""
     from harness.bundle.opening import resolve_runs
     from harness.parity.runs.directory import is_run, no_pair, no_run
 
@@ -191,19 +194,25 @@ def diff(
     tell = Patience(lambda doing: progress(ProgressEvent("", "", message=doing)))
     second = {"baseline": runs[2]} if again is not None else None
     verdict = judge(runs[0], runs[1], cap=cap, again=second, tell=tell)
+    if verdict.verdict == "EQUIVALENT":
+        verdict = with_scenario(verdict, runs[0])
     own = None if again is None else Path(again)
     return dataclasses.replace(
-        verdict,
-        reproduce=command_line("diff", *words, again=own, cap=cap),
+        verdict.strict if strict else verdict,
+        reproduce=command_line("diff", *words, again=own, cap=cap, strict=strict),
         paths={"baseline": str(baseline), "candidate": str(candidate)},
     )
 
 
 def audit(
-    run: str | os.PathLike[str], *, cap: float | None = None, progress: Callable[[ProgressEvent], None] = silent
+    run: str | os.PathLike[str],
+    *,
+    cap: float | None = None,
+    strict: bool = False,
+    progress: Callable[[ProgressEvent], None] = silent,
 ) -> Verdict:
-    """Judge one recorded run by itself, ours or another framework's, which may be a bundle or lie in one. Raises
-    BadInput for what is no run."""
+    """Judge one recorded run by itself, ours or another framework's, which may be a bundle or lie in one. `strict`: the
+    exit code of a pass with reservations is 3. Raises BadInput for what is no run."""
     from harness.bundle.opening import resolve
     from harness.parity.runs.directory import is_run, no_run
 
@@ -214,7 +223,8 @@ def audit(
     from harness.parity.facts.patience import Patience
 
     verdict = judge(path, cap=cap, tell=Patience(lambda doing: progress(ProgressEvent("", "", message=doing))))
-    return dataclasses.replace(verdict, reproduce=command_line("audit", Path(run), cap=cap), paths={"run": str(run)})
+    reproduce = command_line("audit", Path(run), cap=cap, strict=strict)
+    return dataclasses.replace(verdict.strict if strict else verdict, reproduce=reproduce, paths={"run": str(run)})
 
 
 def _record_pair(
@@ -339,33 +349,6 @@ def _concluded(
     if not (options.native and broken):
         return verdict
     return dataclasses.replace(verdict, missing=[*verdict.missing, f"the native stage: {broken}"])
-
-
-def _could_fail(verdict: Verdict, baseline: Side) -> Verdict:
-    """Say of the scenario itself whether its faults would have shown: an EQUIVALENT of lengths without spread proves
-    little."""
-    from probes.format import Run
-    from scenarios.ppo import selfcheck
-
-    figures = verdict.parity.floor if verdict.parity else {}
-    floor, tolerance = figures.get("combined"), figures.get("tolerance", selfcheck.TOLERANCE)
-    known = floor if isinstance(floor, float) and floor > 0 else selfcheck.FLOOR
-    checks = selfcheck.report(Run(baseline.run_dir, strict=False), floor=known, tolerance=tolerance)
-    weak = [
-        Finding(
-            "scenario cannot fail",
-            f"{check.name}: {check.value:.3g}, at least {check.threshold:.3g} is needed for a fault to show",
-            effect="equality says less than it seems to",
-            severity="warning",
-            where="baseline",
-        )
-        for check in checks
-        if check.applies and not check.ok
-    ]
-    measured = {check.name: round(check.value, 6) for check in checks if check.applies}
-    return dataclasses.replace(
-        verdict, findings=[*verdict.findings, *weak], coverage=verdict.coverage | {"scenario": measured}
-    )
 
 
 class _Clock:

@@ -36,11 +36,14 @@ def show(subject: Verdict | Report, console: Console, *, verbose: bool) -> None:
         beyond = arrange.beyond_limits(subject) if isinstance(subject, Verdict) else []
         _warn(page, beyond)  # never below the word EQUIVALENT alone
         page.prose(Text.assemble((said.title, f"bold {said.tone}"), "  ", said.reason))
+        for sentence in said.evidence:
+            page.prose(sentence, "  ", "    ")
         _parts(page, said)
         if isinstance(subject, Verdict):
             parity.details(page, subject, verbose)
             _warn(page, beyond)
-            parity.findings(page, "Not as you asked", arrange.alterations(subject), "bold yellow")
+            for title, items in reversed(arrange.warnings(subject)):
+                parity.findings(page, title, items, "bold yellow")
         else:
             doctor.details(page, subject, verbose)
         _last(page, said)

@@ -11,6 +11,7 @@ from reports.sections import parity as arrange
 from reports.sections.terminal import triage
 from reports.text import clean
 
+SUSPICIONS, OTHERS = "The eleven suspicions", "Other checks"
 STATES = {"ruled out": ("✓", "green"), "confirmed": ("✗", "bold red"), "not tested": ("○", "yellow")}
 
 
@@ -34,15 +35,40 @@ def details(page: Page, verdict: Verdict, verbose: bool) -> None:
 
 
 def _summary(page: Page, parity: Parity) -> None:
-    """What the tables hold, in a few lines: the checks that confirm a difference, and a count of the rest."""
-    checks = [*arrange.suspicions(parity), *arrange.other_checks(parity)]
+    """The eleven suspicions by name, then how many of the other checks there are in each state."""
+    suspicions, others = arrange.suspicions(parity), arrange.other_checks(parity)
     beside = ", and both runs side by side" if len(parity.runs) > 1 else ""
-    page.heading("Checks", f"{arrange.tally(checks)}; --verbose prints all of them{beside}")
+    if suspicions:
+        page.heading(SUSPICIONS, f"{arrange.tally(suspicions)}; --verbose prints the evidence of all{beside}")
+        _names(page, [check for check in suspicions if check.state != "confirmed"])
+        _confirmed(page, suspicions)
+    open_ = [check for check in others if check.state != "ruled out"]
+    if open_:
+        page.heading(OTHERS, arrange.tally(others))
+        _names(page, [check for check in open_ if check.state != "confirmed"])
+        _confirmed(page, open_)
+    elif others:
+        page.line()
+        page.prose(Text.assemble((OTHERS, "bold"), (f"   {arrange.tally(others)}", "dim")))
+
+
+def _names(page: Page, checks: list[Check]) -> None:
+    """`✓ 1 token-ids-not-text · ○ 8 cache-hit-rate`."""
+    for line in _flow(
+        [Text.assemble(STATES[check.state], f" {_numbered(check)}") for check in checks], page.columns - 2
+    ):
+        page.line(Text.assemble("  ", line))
+
+
+def _numbered(check: Check) -> str:
+    return f"{check.number} {clean(check.name)}" if check.number else clean(check.name)
+
+
+def _confirmed(page: Page, checks: list[Check]) -> None:
     mark, style = STATES["confirmed"]
-    for check in checks:
-        if check.state == "confirmed":
-            text = Text.assemble((f"{mark} ", style), (clean(check.name), "bold"), "  ", clean(check.evidence))
-            page.prose(text, "  ", "    ")
+    for check in (check for check in checks if check.state == "confirmed"):
+        text = Text.assemble((f"{mark} ", style), (_numbered(check), "bold"), "  ", clean(check.evidence))
+        page.prose(text, "  ", "    ")
 
 
 def _tables(page: Page, verdict: Verdict) -> None:
@@ -53,8 +79,8 @@ def _tables(page: Page, verdict: Verdict) -> None:
     _facts(page, "Coverage", arrange.facts(verdict.coverage))
     _facts(page, "Figures", arrange.facts(verdict.figures))
     if verdict.parity:
-        _checks(page, "The eleven suspicions", arrange.suspicions(verdict.parity))
-        _checks(page, "Other checks", arrange.other_checks(verdict.parity))
+        _checks(page, SUSPICIONS, arrange.suspicions(verdict.parity))
+        _checks(page, OTHERS, arrange.other_checks(verdict.parity))
     findings(page, "Findings", arrange.notes(verdict), "bold")
 
 

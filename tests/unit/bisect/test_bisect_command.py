@@ -75,9 +75,9 @@ def test_settings_that_cannot_be_without_each_other_are_skipped_apart(folder: Pa
         json.dumps(json.loads((folder / "script.json").read_text()) | {"refused": [[FILTER, "engine.seed=2"]]})
     )
     assert cli.main([*OVER_SETTINGS[:-1], "odd"]) == 3
-    assert found(folder, "odd")["reason"].startswith(
-        "the bad end could not be judged: ended with exit code 2 and wrote no verdict: these cannot be together"
-    )
+    odd = found(folder, "odd")
+    assert odd["reason"] == "the bad end could not be judged"
+    assert "ended with exit code 2 and wrote no verdict: these cannot be together" in odd["notes"][0]
 
 
 def test_a_search_that_was_cut_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,7 +386,7 @@ def test_a_verdict_that_the_command_leaves_decides(
     assert over_commits(repository, command, "--out", "out", "--cause", "STOP") == 0
     assert found(folder)["results"][0][0].endswith(" number 3")
     assert over_commits(repository, "true", "--out", "none", "--cause", "STOP") == 3
-    assert "left no verdict" in found(folder, "none")["reason"]
+    assert "left no verdict" in found(folder, "none")["notes"][0]
     capsys.readouterr()
     assert cli.main(["bisect", "v9..v0", "--repo", str(repository), "--run", "true"]) == 2
     assert "is no ancestor of the bad one" in capsys.readouterr().err

@@ -239,7 +239,7 @@ def test_a_thread_count_is_a_finding_and_a_device_a_confounder(tmp_path: Path) -
     for event in baseline.events("environment"):
         event["device"]["name"] = "An Accelerator"
     verdict = put(tmp_path / "device", baseline, candidate)
-    assert verdict.verdict == "CONFOUNDED" and "Accelerator" in verdict.reason
+    assert verdict.verdict == "CONFOUNDED" and "Accelerator" in verdict.account
 
 
 @pytest.mark.slow
@@ -252,4 +252,4 @@ def test_jobs_of_two_frameworks_are_said_first(tmp_path: Path, other: str, secon
         manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "framework": framework}))
     verdict = judge(tmp_path / "a", tmp_path / "b")
     assert verdict.verdict == "CONFOUNDED"
-    assert verdict.reason.startswith(f"the baseline is a job of trl and the candidate one of {second}: ")
+    assert f"the baseline is a job of trl and the candidate one of {second}: " in verdict.account

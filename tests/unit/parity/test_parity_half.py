@@ -126,7 +126,7 @@ def test_one_update_behind_is_found_or_not_tested(tmp_path: Path, share: float, 
         assert told.state == "confirmed" and causes(verdict) == ["STALE_WEIGHTS(one update behind)"]
         assert verdict.causes[0].party == "candidate"
     else:
-        assert told.state == "not tested" and "standard errors" in told.evidence and "weights-in-use" in verdict.reason
+        assert told.state == "not tested" and "standard errors" in told.evidence and "weights-in-use" in verdict.account
 
 
 @pytest.mark.parametrize("side", SIDES)
@@ -414,10 +414,10 @@ def test_rewards_of_a_framework_may_round_and_no_more(tmp_path: Path, by: float,
 def test_a_cap_that_decided_is_not_called_a_floor(tmp_path: Path) -> None:
     verdict = put(tmp_path / "half", *pair(plan=HALF, native=False))
     assert verdict.verdict == "EQUIVALENT", verdict.reason
-    assert "cap, not floor" in verdict.reason and "within the floor" not in verdict.reason
+    assert "cap, not floor" in verdict.account and "within the floor" not in verdict.account
     assert verdict.parity.floor["decided by"] == "the cap, not a floor"
     single = put(tmp_path / "single", *pair(native=False))
-    assert "within the floor" in single.reason and single.parity.floor["decided by"] == "the floor"
+    assert "within the floor" in single.account and single.parity.floor["decided by"] == "the floor"
 
 
 def test_between_a_small_floor_and_the_cap_nothing_is_ruled_out_unmeasured(tmp_path: Path) -> None:
@@ -447,12 +447,12 @@ def test_figures_beyond_a_published_limit_are_told_above_an_equivalent_verdict(t
                     trained[name].values += moved * np.float32(0.5)
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "EQUIVALENT", verdict.reason
-    assert "beyond published limits all the same: mean_delta_logprob" in verdict.reason
+    assert "beyond published limits all the same: mean_delta_logprob" in verdict.account
     for name in ("text", "md", "html", "junit"):
         shown = render(verdict, name)
         at = shown.lower().index("beyond published limits")
         assert name == "junit" or at < shown.rindex("EQUIVALENT"), name
-        assert at < shown.index("every check within"), name
+        assert at < shown.index("every check is within"), name
 
 
 # --- controls ---------------------------------------------------------------------------------------

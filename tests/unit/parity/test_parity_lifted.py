@@ -63,7 +63,7 @@ def rounded(recording: Recording, mean: float) -> Recording:
 def test_float32_has_nothing_to_lift_and_says_nothing_of_it(tmp_path: Path) -> None:
     verdict = put(tmp_path, *pair(native=False), native=False)
     assert verdict.parity is not None and CHECK not in [one.name for one in verdict.parity.checks]
-    assert "lifted" not in verdict.coverage and "float32" not in verdict.reason
+    assert "lifted" not in verdict.coverage and "float32" not in verdict.account
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_half_precision_without_a_stage_is_not_tested_and_said(tmp_path: Path) -
     verdict = with_stages(tmp_path, pair(plan=HALF, native=False), (None, None))
     assert check(verdict, CHECK).state == "not tested" and verdict.coverage["lifted"] == "not run"
     assert any(item.startswith(CHECK) for item in verdict.missing)
-    assert verdict.verdict == "EQUIVALENT" and "in float32: not tested" in verdict.reason
+    assert verdict.verdict == "EQUIVALENT" and "in float32: not tested" in verdict.account
 
 
 def test_a_sound_stage_rules_out_and_says_what_vanishes(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_sound_stage_rules_out_and_says_what_vanishes(tmp_path: Path) -> None:
     assert verdict.verdict == "EQUIVALENT", verdict.reason
     found = check(verdict, CHECK)
     assert found.state == "ruled out" and found.details["largest"] < 1e-5 < found.details["tolerance"] < 1e-4
-    assert "in float32 with the same bfloat16 weights" in verdict.reason
+    assert "in float32 with the same bfloat16 weights" in verdict.account
     assert "lifted" in verdict.coverage["modes"] and verdict.coverage["lifted"]["compared_tokens"] > 200
     finding = next(one for one in verdict.findings if one.name == "lifted precision")
     assert "arithmetic of the format" in finding.summary and "another code path" in finding.summary
@@ -99,7 +99,7 @@ def test_what_hides_in_bfloat16_is_confirmed_in_float32(tmp_path: Path) -> None:
     ]
     assert verdict.parity is not None and verdict.parity.first_divergence is not None
     assert verdict.parity.first_divergence.phase == "lifted"
-    assert verdict.reason.startswith("in the lifted stage: ")
+    assert "in the lifted stage" in verdict.evidence[0]
 
 
 def shifted(recording: Recording) -> Recording:
@@ -120,7 +120,7 @@ def test_a_cause_of_the_stage_alone_says_where_it_was_seen(tmp_path: Path) -> No
     of_runs = stage("baseline"), shifted(stage("candidate"))
     verdict = with_stages(tmp_path, pair(plan=HALF, native=False), of_runs)
     assert [(one.name, one.party) for one in verdict.causes] == [("ALIGNMENT", "candidate")]
-    assert "in float32 with the same bfloat16 weights" in verdict.causes[0].summary
+    assert "in float32 with the same bfloat16 weights" in verdict.causes[0].evidence
 
 
 def test_the_verdict_that_interventions_made_of_the_stage_counts(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def untested(verdict: Verdict, ends: str = "INCONCLUSIVE") -> str:
     """Why the stage was not tested; a run of which no side recorded one is judged as without it."""
     found = check(verdict, CHECK)
     assert (verdict.verdict, found.state) == (ends, "not tested"), (verdict.reason, found)
-    assert ends == "EQUIVALENT" or verdict.reason == f"{CHECK} was not tested: {found.evidence}"
+    assert ends == "EQUIVALENT" or (verdict.reason, verdict.evidence) == (f"{CHECK} was not tested", [found.evidence])
     assert found.evidence in " ".join(verdict.missing)
     return found.evidence
 

@@ -143,7 +143,7 @@ def test_flips_without_a_margin_are_not_judged_and_not_passed(tmp_path: Path) ->
             frame.arrays["margin"].values[:] = np.nan
     candidate.frame("rollout", 1).arrays["output"].values[3] += 1
     verdict = put(tmp_path, baseline, candidate)
-    assert verdict.verdict == "INCONCLUSIVE" and "margin" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "margin" in verdict.account
     assert verdict.coverage["benign_flips"] == 0
 
 
@@ -221,7 +221,7 @@ def test_the_engines_native_log_probabilities_are_held_against_the_learner(tmp_p
     for frame in candidate.frames("native"):
         frame.arrays["logprob"].values = frame.arrays["logprob"].values * 1.4
     verdict = put(tmp_path, baseline, candidate)
-    assert verdict.verdict == "DIVERGENT" and "native" in verdict.reason
+    assert verdict.verdict == "DIVERGENT" and "native" in verdict.account
 
 
 @pytest.mark.slow
@@ -265,7 +265,7 @@ def test_one_step_without_its_log_probabilities_is_not_passed(tmp_path: Path, ki
     del candidate.frame(kind, 4).arrays[column]
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "INCONCLUSIVE", verdict.reason
-    assert "step 4" in verdict.reason
+    assert "step 4" in verdict.account
 
 
 @pytest.mark.slow
@@ -290,7 +290,7 @@ def test_a_missing_proof_is_not_a_proof(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     next(candidate.events("sync", version=2)).pop("proof_max_delta")
     verdict = put(tmp_path, baseline, candidate)
-    assert verdict.verdict == "INCONCLUSIVE" and "proof" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "proof" in verdict.account
 
 
 def test_a_failed_sync_is_a_divergence(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_a_process_that_ended_badly_is_inconclusive(tmp_path: Path) -> None:
     log.closed = False
     log.event("close", ok=False, reason="OutOfMemory", frames=0)
     verdict = put(tmp_path, baseline, candidate)
-    assert verdict.verdict == "INCONCLUSIVE" and "OutOfMemory" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "OutOfMemory" in verdict.account
 
 
 def test_a_torn_run_json_is_inconclusive_and_a_newer_format_an_error(tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ def test_a_malformed_frame_is_inconclusive(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     candidate.frame("rollout", 1).arrays["cached"] = np.zeros(2, np.int64)
     verdict = put(tmp_path, baseline, candidate)
-    assert verdict.verdict == "INCONCLUSIVE" and "malformed" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "malformed" in verdict.account
 
 
 @pytest.mark.slow
@@ -443,14 +443,14 @@ def test_a_mode_that_is_unknown_or_said_two_ways_passes_nothing(
     _mode(sides[which == "candidate"], **told)
     verdict = put(tmp_path, *sides)
     assert verdict.verdict == "INCONCLUSIVE"
-    assert said in verdict.reason and verdict.reason.startswith(f"the {which}"), verdict.reason
+    assert said in verdict.account and f"the {which}" in verdict.account
 
 
 def test_one_frame_of_another_mode_is_enough(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     candidate.frame("rollout", 4).fields["mode"] = "native"
     verdict = put(tmp_path, baseline, candidate)
-    assert verdict.verdict == "INCONCLUSIVE" and "native by the frames" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "native by the frames" in verdict.account
 
 
 def test_a_mode_that_only_one_place_says_is_enough(tmp_path: Path) -> None:
@@ -466,7 +466,7 @@ def test_a_replay_whose_frames_are_none_passes_nothing(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     candidate.manifest |= {"sampling_mode": "replay", "replay": {"of": "x", "first_step": 0, "stop": 6}}
     verdict = put(tmp_path, baseline, candidate)
-    assert verdict.verdict == "INCONCLUSIVE" and "replay" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "replay" in verdict.account
 
 
 @pytest.mark.slow
@@ -517,7 +517,7 @@ def test_a_proof_over_no_tokens_proves_nothing(tmp_path: Path) -> None:
         for event in recording.events("sync"):
             event.update(proof_tokens=0, proof_max_delta=0.0, proof_mean_delta=0.0)
     verdict = put(tmp_path, baseline, candidate)
-    assert verdict.verdict == "INCONCLUSIVE" and "without a proof" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "without a proof" in verdict.account
 
 
 def test_engines_without_recorded_packages_leave_the_environment_untested(tmp_path: Path) -> None:
@@ -559,7 +559,7 @@ def test_a_part_of_run_json_that_is_no_object_is_unreadable(tmp_path: Path, part
         (recording.manifest if part == "scenario" else recording.manifest["scenario"])[part] = value
     verdict = put(tmp_path, *sides)
     assert verdict.verdict == "INCONCLUSIVE"
-    assert "the baseline's recording is unreadable" in verdict.reason and part in verdict.reason
+    assert "the baseline's recording is unreadable" in verdict.account and part in verdict.account
 
 
 def test_a_close_event_that_counts_no_frames_is_torn(tmp_path: Path) -> None:
@@ -570,7 +570,7 @@ def test_a_close_event_that_counts_no_frames_is_torn(tmp_path: Path) -> None:
     assert closing["kind"] == "close"
     journal.write_text("\n".join([*lines[:-1], json.dumps(closing | {"frames": "x"})]) + "\n", encoding="utf-8")
     verdict = judge(*paths)
-    assert verdict.verdict == "INCONCLUSIVE" and "is not a number" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "is not a number" in verdict.account
 
 
 def test_a_cap_of_nothing_is_no_default(tmp_path: Path) -> None:
@@ -583,10 +583,10 @@ def test_a_verdict_under_the_users_cap_says_so(tmp_path: Path) -> None:
     both = pair(plan=scenario(steps=2), native=False)
     (tmp_path / "own").mkdir()
     verdict = put(tmp_path / "own", *both, cap=1e9)
-    assert verdict.verdict == "EQUIVALENT" and "with a cap of 1,000,000,000 nats that the user set" in verdict.reason
+    assert verdict.verdict == "EQUIVALENT" and "with a cap of 1,000,000,000 nats that the user set" in verdict.account
     (tmp_path / "default").mkdir()
     plain = put(tmp_path / "default", *both)
-    assert "cap" not in plain.reason and "cap_set_by_user" not in plain.coverage
+    assert "cap" not in plain.account and "cap_set_by_user" not in plain.coverage
 
 
 @pytest.mark.slow
@@ -614,7 +614,7 @@ def test_a_native_stage_that_nobody_read_rules_nothing_out(tmp_path: Path, which
     (tmp_path / "part").mkdir()
     verdict = put(tmp_path / "part", *sides)
     assert verdict.verdict == "INCONCLUSIVE", verdict.reason
-    assert f"the {which}'s native stage {said}" in verdict.reason
+    assert f"the {which}'s native stage {said}" in verdict.account
     for name in ("native", "sampling-parameter-map"):
         assert check(whole, name).state == "ruled out"
         assert check(verdict, name).state == "not tested" and said in check(verdict, name).evidence
@@ -626,7 +626,7 @@ def test_a_coupled_run_passes_without_a_native_stage_that_was_read_and_says_so(t
         recording.drop("repeat")
     verdict = put(tmp_path, *sides)
     assert verdict.verdict == "EQUIVALENT"
-    assert "own samplers were not tested: the baseline's native stage has no `repeat` frames" in verdict.reason
+    assert "own samplers were not tested: the baseline's native stage has no `repeat` frames" in verdict.account
     assert check(verdict, "native").state == check(verdict, "sampling-parameter-map").state == "not tested"
 
 

@@ -160,7 +160,7 @@ def test_tokens_after_a_first_flip_are_not_passed(tmp_path: Path, share: float, 
     _parted_early(candidate, share)
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == seen, verdict.reason
-    assert ("tokens drawn were compared" in verdict.reason) == (seen == "INCONCLUSIVE")
+    assert ("tokens drawn were compared" in verdict.account) == (seen == "INCONCLUSIVE")
 
 
 @pytest.mark.slow
@@ -228,7 +228,7 @@ def test_margins_that_say_nothing_excuse_no_flip(
         for frame in run.frames("experience"):
             frame.arrays["margin"].values[:] = margin  # type: ignore[union-attr]
     verdict = tampering.judged(runs)
-    assert verdict.verdict == seen and why in verdict.reason, verdict.reason
+    assert verdict.verdict == seen and why in verdict.account, verdict.reason
 
 
 def test_greedy_gaps_are_held_against_the_probability_of_the_choice(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_greedy_gaps_are_held_against_the_probability_of_the_choice(tmp_path: Pa
             margin.values = np.where(chosen, ties, margin.values)
     verdict = tampering.judged(runs)
     assert verdict.verdict == "INCONCLUSIVE"
-    assert "smaller than the choice is likely" in verdict.reason
+    assert "smaller than the choice is likely" in verdict.account
 
 
 def test_greedy_samples_of_one_prompt_may_be_the_same(tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ def test_a_users_mapping_is_told_apart_parameter_by_parameter(tmp_path: Path) ->
     (context,) = named(verdict, "CONFIG(max_model_len)")
     assert "context_length = 128, which is 126" in context.summary
     assert {one.severity for one in (eager, padding, context)} == {"warning"}
+    assert next((item.kind, len(item.items)) for item in verdict.reservations) == ("setting", 3)
+    assert (verdict.exit_code, verdict.strict.exit_code) == (0, 3)
     (fewest,) = named(verdict, "SAMPLING_PARAM(min_tokens)")
     assert "no min_new_tokens" in fewest.summary and "it is what was asked here" in fewest.summary
     assert fewest.severity == "info"

@@ -40,7 +40,7 @@ def test_what_both_have_is_compared_and_the_rest_is_said(tmp_path: Path) -> None
     verdict = against(tmp_path, resumed("candidate"))
     assert verdict.missing[0].startswith("steps 0 to 2 were not compared: the candidate was resumed at step 3 (/check")
     assert verdict.coverage["steps"] == PLAN.steps - FIRST
-    assert verdict.verdict == "INCONCLUSIVE" and "the floor was not measured" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "the floor was not measured" in verdict.account
     assert check(verdict, "tokens").state == check(verdict, "learner").state == "ruled out"
 
 
@@ -49,7 +49,7 @@ def test_with_a_floor_it_is_equivalent_and_the_reason_says_from_where_on(tmp_pat
     again = job("baseline", noise=3.3e-7, started=10**9).write(tmp_path / "again")
     verdict = judge(one, two, native=False, again={"baseline": again})
     assert verdict.verdict == "EQUIVALENT", verdict.reason
-    assert "steps 0 to 2 were not compared: the candidate was resumed at step 3" in verdict.reason
+    assert "steps 0 to 2 were not compared: the candidate was resumed at step 3" in verdict.account
 
 
 def test_two_that_were_resumed_alike_lack_nothing_of_each_other(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_resumed_run_that_goes_another_way_is_divergent(tmp_path: Path) -> Non
     recording = resumed("candidate")
     recording.frame("rollout", FIRST + 1).arrays["logprob"].values[:] += np.float32(0.5)  # type: ignore[union-attr]
     verdict = against(tmp_path, recording)
-    assert verdict.verdict == "DIVERGENT" and f"from step {FIRST + 1} on" in verdict.reason
+    assert verdict.verdict == "DIVERGENT" and f"from step {FIRST + 1} on" in verdict.account
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_a_place_that_is_none_takes_nothing_away(tmp_path: Path, step: object) -
     recording = resumed("candidate")
     recording.manifest["resumed"] = {"step": step}
     verdict = against(tmp_path, recording)
-    assert verdict.verdict == "INCONCLUSIVE" and "the candidate recorded no rollouts of step 0" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "the candidate recorded no rollouts of step 0" in verdict.account
 
 
 def test_a_step_that_is_lost_after_the_resumption_is_missing(tmp_path: Path) -> None:
@@ -79,4 +79,4 @@ def test_a_step_that_is_lost_after_the_resumption_is_missing(tmp_path: Path) -> 
     for log in recording.logs.values():
         log.frames = [frame for frame in log.frames if frame.step != FIRST + 1]
     verdict = against(tmp_path, recording)
-    assert f"the candidate recorded no rollouts of step {FIRST + 1}" in verdict.reason
+    assert f"the candidate recorded no rollouts of step {FIRST + 1}" in verdict.account

@@ -521,7 +521,7 @@ def test_samples_that_are_trained_on_with_the_responses_of_others(tmp_path: Path
     assert ("ORDER" in causes(verdict)) == (paired == "with other prompts")
     if paired == "with other prompts":
         named = cause(verdict, "ORDER")
-        assert named.party == "candidate" and "after its engines recorded them" in named.summary
+        assert named.party == "candidate" and "after its engines recorded them" in named.evidence
         assert causes(verdict) == ["ORDER"] and named.proofs[0].after == 0
 
 

@@ -232,7 +232,7 @@ def test_a_disk_that_is_full_at_the_start_of_a_recording_cuts_the_run(
 
     monkeypatch.setattr(recording, "write_manifest", full)
     verdict = harness.run_parity("hf", "hf", out="it")
-    assert (verdict.verdict, verdict.exit_code) == ("INCONCLUSIVE", 3) and "the disk is full" in verdict.reason
+    assert (verdict.verdict, verdict.exit_code) == ("INCONCLUSIVE", 3) and "the disk is full" in verdict.account
     assert json.loads(Path("it/verdict.json").read_text())["verdict"] == "INCONCLUSIVE"
 
 

@@ -91,7 +91,7 @@ def test_a_job_that_repeats_itself_can_be_equivalent(tmp_path: Path) -> None:
 def test_without_it_nothing_passes(tmp_path: Path) -> None:
     one, two = job("baseline").write(tmp_path / "a"), job("candidate").write(tmp_path / "b")
     verdict = judge(one, two, native=False)
-    assert verdict.verdict == "INCONCLUSIVE" and "the floor was not measured" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "the floor was not measured" in verdict.account
     assert "repeated" not in verdict.coverage
 
 
@@ -148,8 +148,8 @@ def test_a_job_that_draws_other_tokens_each_time_has_no_seed(tmp_path: Path) -> 
 def test_a_job_whose_learner_takes_another_order_is_not_reproducible_and_is_judged_before(tmp_path: Path) -> None:
     verdict = judged(tmp_path, candidate=reordered(2), again=reordered(2))
     assert verdict.verdict == "INCONCLUSIVE", verdict.reason
-    assert verdict.reason.startswith("baseline-itself: run again, the job is another run from step 2 on")
-    assert "another order" in verdict.reason
+    assert "baseline-itself: run again, the job is another run from step 2 on" in verdict.account
+    assert "another order" in verdict.account
     itself = check(verdict, "baseline-itself")
     assert itself.state == "confirmed" and "what its engine drew before that" in itself.evidence
     assert check(verdict, "tokens").state == check(verdict, "logprobs").state == "ruled out"
@@ -178,7 +178,7 @@ def test_what_the_job_does_not_repeat_by_itself_is_nobodys_fault(
 ) -> None:
     excused = judged(tmp_path / "both", candidate=plant(3), again=plant(2))
     assert check(excused, name).state == "not tested" and excused.causes == []
-    assert excused.verdict == "INCONCLUSIVE" and "baseline-itself" in excused.reason
+    assert excused.verdict == "INCONCLUSIVE" and "baseline-itself" in excused.account
     alone = judged(tmp_path / "alone", candidate=plant(3))
     assert alone.verdict == "DIVERGENT" and check(alone, name).state == "confirmed"
     before = judged(tmp_path / "before", candidate=plant(1), again=plant(2))
@@ -190,7 +190,7 @@ def test_a_second_run_with_other_settings_is_none(tmp_path: Path) -> None:
         recording.manifest["scenario"] = {**recording.manifest["scenario"], "seed": 5}
 
     verdict = judged(tmp_path, again=plant)
-    assert verdict.verdict == "INCONCLUSIVE" and "seed is 0" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "seed is 0" in verdict.account
     assert verdict.parity is not None and verdict.parity.floor["combined"] == "not measured"
 
 
@@ -199,7 +199,7 @@ def test_a_second_run_with_other_prompts_says_from_where_on(tmp_path: Path) -> N
         next(recording.events("data", step=2))["prompts"] = digest("other")
 
     verdict = judged(tmp_path, again=plant)
-    assert verdict.verdict == "INCONCLUSIVE" and "from step 2 on: the prompts differ in step 2" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "from step 2 on: the prompts differ in step 2" in verdict.account
 
 
 @pytest.mark.slow
@@ -208,20 +208,20 @@ def test_a_torn_second_run_measures_nothing(tmp_path: Path) -> None:
         recording.logs["rollout"].closed = False
 
     verdict = judged(tmp_path, again=plant)
-    assert verdict.verdict == "INCONCLUSIVE" and "the second run's recording was cut short" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "the second run's recording was cut short" in verdict.account
 
 
 @pytest.mark.slow
 def test_a_copy_of_the_first_run_measures_nothing(tmp_path: Path) -> None:
     one, two = job("baseline").write(tmp_path / "a"), job("candidate").write(tmp_path / "b")
     verdict = judge(one, two, native=False, again={"baseline": job("baseline").write(tmp_path / "copy")})
-    assert verdict.verdict == "INCONCLUSIVE" and "a copy of another recording" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "a copy of another recording" in verdict.account
 
 
 def test_the_candidate_is_no_second_run_of_the_baseline(tmp_path: Path) -> None:
     one, two = job("baseline").write(tmp_path / "a"), job("candidate").write(tmp_path / "b")
     verdict = judge(one, two, native=False, again={"baseline": two})
-    assert verdict.verdict == "INCONCLUSIVE" and "a copy of another recording" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "a copy of another recording" in verdict.account
 
 
 @pytest.mark.slow
@@ -230,7 +230,7 @@ def test_a_run_of_another_version_is_no_second_run(tmp_path: Path) -> None:
         next(recording.events("engine_info"))["version"] = "0.31.0"
 
     verdict = judged(tmp_path, again=plant)
-    assert verdict.verdict == "INCONCLUSIVE" and "vllm 0.31.0 instead of vllm 0.32.0" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "vllm 0.31.0 instead of vllm 0.32.0" in verdict.account
 
 
 def engineless(recording: Recording) -> None:
@@ -243,7 +243,7 @@ def test_a_job_whose_configuration_nobody_recorded_does_not_pass(tmp_path: Path)
     paths = {name: run.write(tmp_path / name) for name, run in runs.items()}
     verdict = judge(paths["a"], paths["b"], native=False, again={"baseline": paths["again"]})
     assert verdict.verdict == "INCONCLUSIVE"
-    assert verdict.reason.startswith("how the candidate's job was configured is not recorded")
+    assert "how the candidate's job was configured is not recorded" in verdict.account
 
 
 @pytest.mark.parametrize("framework", ["openrlhf", "trl"])
@@ -255,7 +255,7 @@ def test_a_job_that_says_nowhere_which_engine_drew_does_not_pass(tmp_path: Path,
     paths = {name: run.write(tmp_path / name) for name, run in runs.items()}
     verdict = judge(paths["a"], paths["b"], native=False, again={"baseline": paths["again"]})
     assert verdict.verdict == "INCONCLUSIVE"
-    assert verdict.reason.startswith("which engine drew is not recorded of the candidate")
+    assert "which engine drew is not recorded of the candidate" in verdict.account
 
 
 @pytest.mark.slow
@@ -274,7 +274,7 @@ def test_a_recording_of_no_framework_has_to_say_it_too(tmp_path: Path) -> None:
     engineless(one)
     engineless(two)
     verdict = judge(one.write(tmp_path / "a"), two.write(tmp_path / "b"), native=False)
-    assert verdict.verdict == "INCONCLUSIVE" and "engine" in verdict.reason, verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "engine" in verdict.account, verdict.reason
 
 
 @pytest.mark.slow
@@ -305,7 +305,7 @@ def test_samplers_of_the_engines_own_need_not_repeat_themselves(tmp_path: Path) 
     plan = dataclasses.replace(scenario(mode="native"), guided=False)
     verdict = judged(tmp_path, plan=plan, again=redrawn(2))
     assert verdict.verdict == "INCONCLUSIVE", verdict.reason
-    assert "from step 2 on: its engine draws other tokens" in verdict.reason and verdict.causes == []
+    assert "from step 2 on: its engine draws other tokens" in verdict.account and verdict.causes == []
 
 
 # --- weights of a framework's job -------------------------------------------------------------------

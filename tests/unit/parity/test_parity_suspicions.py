@@ -163,9 +163,11 @@ def test_another_number_of_workers_makes_other_groups(tmp_path: Path) -> None:
 
 def test_a_sampling_parameter_that_was_dropped_is_a_warning_without_a_divergence(tmp_path: Path) -> None:
     baseline, candidate = plain()
-    candidate.manifest["scenario"]["sampling"]["min_tokens"] = 4
-    for event in candidate.events("sampling"):
-        event["canonical"]["min_tokens"] = 4
+    for side in (baseline, candidate):
+        side.manifest["scenario"]["sampling"]["min_tokens"] = 4
+        for event in side.events("sampling"):
+            event["canonical"]["min_tokens"] = 4
+            event["given"] = {"min_tokens": 0 if side is candidate else 4}
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "EQUIVALENT" and check(verdict, "sampling-parameter-map").state == "confirmed"
     assert any(one.severity == "warning" and "min_tokens" in one.summary for one in verdict.findings)

@@ -269,7 +269,7 @@ def test_a_torn_recording_is_inconclusive(tmp_path: Path, side: str, file: str, 
     torn.write_bytes(content[: int(len(content) * share)])
     verdict = judge(paths["baseline"], paths["candidate"])
     assert (verdict.verdict, verdict.exit_code) == ("INCONCLUSIVE", 3), verdict.reason
-    assert side in verdict.reason and verdict.missing
+    assert side in verdict.account and verdict.missing
 
 
 def test_half_a_recording_cut_between_frames_is_inconclusive(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_half_a_recording_cut_between_frames_is_inconclusive(tmp_path: Path) -> 
         log.events = [event for event in log.events if event[1].get("step", 0) < 3]
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "INCONCLUSIVE", verdict.reason
-    assert "3" in verdict.reason and "candidate" in verdict.reason
+    assert "3" in verdict.account and "candidate" in verdict.account
 
 
 def test_a_process_that_did_not_close_is_inconclusive(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_process_that_did_not_close_is_inconclusive(tmp_path: Path) -> None:
     candidate.logs["actor"].closed = False
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "INCONCLUSIVE"
-    assert "actor" in verdict.reason
+    assert "actor" in verdict.account
 
 
 def test_empty_recordings_are_inconclusive(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_twenty_tokens_are_inconclusive(tmp_path: Path) -> None:
     plan = scenario(steps=1, prompts=2, group=2, max_tokens=5)
     verdict = put(tmp_path, *pair(plan=plan))
     assert verdict.verdict == "INCONCLUSIVE"
-    assert "tokens" in verdict.reason
+    assert "tokens" in verdict.account
 
 
 @pytest.mark.slow
@@ -329,7 +329,7 @@ def test_a_halved_train_batch_is_confounded(tmp_path: Path) -> None:
     verdict = put(tmp_path, baseline, candidate)
     assert (verdict.verdict, verdict.exit_code) == ("CONFOUNDED", 3), verdict.reason
     assert [one.name for one in verdict.confounders] == ["ppo.train_batch_size"]
-    assert "train_batch_size" in verdict.reason
+    assert "train_batch_size" in verdict.account
 
 
 def test_what_was_recorded_before_the_confounder_acted_is_judged(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_another_learner_environment_is_confounded_and_another_engine_environmen
     candidate.logs["trainer"].events[0][1]["packages"] = {"torch": "2.9.0", "numpy": "2.4.6", "transformers": "5.19.0"}
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "CONFOUNDED", verdict.reason
-    assert "torch" in verdict.reason
+    assert "torch" in verdict.account
     assert any("transformers" in finding.summary for finding in verdict.findings)
 
 
@@ -364,7 +364,7 @@ def test_a_learner_on_a_cpu_and_one_on_cuda_are_confounded(tmp_path: Path) -> No
                         fields["device"] |= {"cuda_initialized": True, "name": "H200", "capability": [9, 0]}
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "CONFOUNDED", verdict.reason
-    assert "cpu against cuda" in verdict.reason
+    assert "cpu against cuda" in verdict.account
 
 
 def test_other_prompts_and_other_initial_weights_are_confounded(tmp_path: Path) -> None:
@@ -382,13 +382,13 @@ def test_a_recording_against_itself_proves_nothing(tmp_path: Path) -> None:
     path = make("baseline").write(tmp_path / "run")
     verdict = judge(path, path)
     assert verdict.verdict == "INCONCLUSIVE"
-    assert "same recording" in verdict.reason
+    assert "same recording" in verdict.account
 
 
 def test_no_such_directory_is_an_error(tmp_path: Path) -> None:
     verdict = judge(tmp_path / "nowhere", make("candidate").write(tmp_path / "candidate"))
     assert (verdict.verdict, verdict.exit_code) == ("ERROR", 2)
-    assert "nowhere" in verdict.reason
+    assert "nowhere" in verdict.account
 
 
 def test_native_stage_not_run_is_said_and_does_not_block(tmp_path: Path) -> None:
@@ -454,7 +454,7 @@ def test_a_native_stage_that_does_not_say_everything_was_not_passed(tmp_path: Pa
     verdict = put(tmp_path, baseline, candidate)
     assert check(verdict, "native").state == "not tested"
     assert check(verdict, "sampling-parameter-map").state == "not tested"
-    assert f"`{lacking.split()[-1]}` of" in verdict.reason
+    assert f"`{lacking.split()[-1]}` of" in verdict.account
 
 
 def test_a_floor_that_only_one_side_scored_by_prefill_was_not_passed(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_a_floor_that_only_one_side_scored_by_prefill_was_not_passed(tmp_path: P
         frame.fields["variant"] = "lost"
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "INCONCLUSIVE"
-    assert check(verdict, "candidate-itself").state == "not tested" and "prefill" in verdict.reason
+    assert check(verdict, "candidate-itself").state == "not tested" and "prefill" in verdict.account
 
 
 def test_clones_in_a_native_group_are_a_collision(tmp_path: Path) -> None:

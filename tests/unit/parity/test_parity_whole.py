@@ -173,7 +173,7 @@ def test_a_process_without_a_record(tmp_path: Path, role: str, sides: str) -> No
         del run.logs[role]
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "INCONCLUSIVE"
-    assert f"no record of its {role}" in verdict.reason
+    assert f"no record of its {role}" in verdict.account
 
 
 @pytest.mark.parametrize("sides", ["candidate", "both"])
@@ -186,7 +186,7 @@ def test_ranks_without_a_record(tmp_path: Path, sides: str) -> None:
         for name in [name for name, log in run.logs.items() if log.rank == 1]:
             del run.logs[name]
     verdict = put(tmp_path / "half", baseline, candidate)
-    assert verdict.verdict == "INCONCLUSIVE" and "no record of its actor (rank 1)" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "no record of its actor (rank 1)" in verdict.account
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
@@ -197,7 +197,7 @@ def test_numbers_that_are_none_are_no_shift(tmp_path: Path, value: float, each: 
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "DIVERGENT"
     assert [cause.name for cause in verdict.causes] == ["NUMERIC_FATAL"]
-    assert "(the candidate)" in verdict.reason
+    assert "(the candidate)" in verdict.account
 
 
 @pytest.mark.parametrize("lost", ["the event", "half of it"])
@@ -211,7 +211,7 @@ def test_a_version_of_which_the_engine_said_too_little_is_not_tested(tmp_path: P
         event["digests"] = dict(list(event["digests"].items())[::2])
     verdict = put(tmp_path, baseline, candidate)
     assert (verdict.verdict, check(verdict, "weight-sync").state) == ("INCONCLUSIVE", "not tested"), verdict.reason
-    assert "version 3" in verdict.reason
+    assert "version 3" in verdict.account
 
 
 def test_a_job_whose_prompts_lose_their_bos_every_time_repeats_itself(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_native_test_that_nothing_fails(tmp_path: Path, key: str, value: objec
     for run in (baseline, candidate):
         run.manifest["scenario"]["native"][key] = value
     verdict = put(tmp_path, baseline, candidate)
-    assert verdict.verdict == "INCONCLUSIVE" and f"native.{key}" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and f"native.{key}" in verdict.account
 
 
 def test_native_samples_that_do_not_say_why_they_ended(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_a_learner_that_one_run_alone_recorded(tmp_path: Path, train: bool) -> N
         run.manifest["scenario"]["train"] = train
     del candidate.logs["actor"]
     verdict = put(tmp_path, baseline, candidate)
-    assert verdict.verdict == "INCONCLUSIVE" and "no record of its actor (rank 0)" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "no record of its actor (rank 0)" in verdict.account
 
 
 @pytest.mark.parametrize("plant", ["another engine", "a second engine"])
@@ -342,7 +342,7 @@ def test_an_engine_that_is_another_than_the_runs(tmp_path: Path, plant: str) -> 
     for info in infos if plant == "another engine" else infos[:1]:
         info["engine"] = "vllm"
     verdict = put(tmp_path, baseline, candidate)
-    assert verdict.verdict == "INCONCLUSIVE" and "run.json says that sglang drew" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and "run.json says that sglang drew" in verdict.account
 
 
 def test_an_engine_that_reports_the_learners_own_numbers(tmp_path: Path) -> None:
@@ -397,7 +397,7 @@ def test_a_floor_without_a_variant_is_not_whole(tmp_path: Path, variant: str) ->
     rollout.frames = [frame for frame in rollout.frames if frame.fields.get("variant") != variant]
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "INCONCLUSIVE"
-    assert check(verdict, "candidate-itself").state == "not tested" and variant in verdict.reason
+    assert check(verdict, "candidate-itself").state == "not tested" and variant in verdict.account
 
 
 @pytest.mark.parametrize("name, passes", [("sync", False), ("flush", False), ("rescore", True)])
@@ -408,7 +408,7 @@ def test_a_refused_call_passes_only_where_it_changes_nothing(tmp_path: Path, nam
     assert verdict.verdict == ("EQUIVALENT" if passes else "INCONCLUSIVE"), verdict.reason
     assert any(finding.name == "engine calls" for finding in verdict.findings)
     if not passes:
-        assert f"refused its {name} in step 2: no room" in verdict.reason
+        assert f"refused its {name} in step 2: no room" in verdict.account
 
 
 @pytest.mark.parametrize("part, key", [("", "steps"), ("sampling", "temperature"), ("rollout", "prompts_per_step")])
@@ -418,7 +418,7 @@ def test_a_setting_that_is_no_number(tmp_path: Path, part: str, key: str) -> Non
         told = run.manifest["scenario"]
         (told[part] if part else told)[key] = "many"
     verdict = put(tmp_path, baseline, candidate)
-    assert verdict.verdict == "INCONCLUSIVE" and key in verdict.reason and "not a number" in verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and key in verdict.account and "not a number" in verdict.account
 
 
 @pytest.mark.parametrize("fault", ["exit code", "mode"])

@@ -43,7 +43,14 @@ def test_the_answer_comes_first_and_the_tables_only_when_they_are_asked_for():
     verdict = examples.stale_tensor()
     brief, whole = printed(verdict, verbose=False), printed(verdict)
     assert verdict.verdict in brief.splitlines()[3] and verdict.verdict in whole.splitlines()[3]
-    marks = [verdict.verdict, "Causes", "First divergence", "Checks", verdict.reproduce, "Not as you asked"]
+    marks = [
+        verdict.verdict,
+        "Causes",
+        "First divergence",
+        "The eleven suspicions",
+        verdict.reproduce,
+        "Not as you asked",
+    ]
     places = [brief.index(mark) for mark in marks]
     assert places == sorted(places)
     assert "Metrics" in whole and "Metrics" not in brief and "Coverage" not in brief

@@ -1,0 +1,149 @@
+"""What a verdict says first, and what that rests on: one fact in a line that is short enough, the evidence below it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness.parity.causes.unexplained import UNEXPLAINED
+from harness.parity.checks.registry import Outcome, coupled
+from harness.parity.facts.divergence import DivergenceKey
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.resumed import not_shared
+from harness.parity.lifted import lifted_said
+from harness.parity.native.stage import samplers_said
+from probes.format import SIDES
+from reports.headline import headline
+from reports.model import Cause, Check
+from reports.sections.parity import exceeded
+from reports.text import counted, figure
+
+NOTHING = "nothing recorded explains what differs"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The `reason` and the `evidence` of a verdict."""
+
+    reason: str
+    evidence: list[str] = field(default_factory=list)
+
+    @staticmethod
+    def of(verdict: str, sentence: str, otherwise: str, evidence: Iterable[str] = ()) -> Answer:
+        """The sentence where it makes a first line, else `otherwise`, with the sentence as evidence."""
+        reason, long = headline(verdict, sentence, otherwise)
+        return Answer(reason, [*long, *evidence])
+
+
+@dataclass(frozen=True)
+class Doubts:
+    """Why nobody knows what a recording shows, one sentence each, by what is wrong: a job or a call that failed, what
+    was not recorded, a run that does not repeat itself, a recording that contradicts itself."""
+
+    failed: list[str]
+    unknown: list[str] = field(default_factory=list)
+    parted: list[str] = field(default_factory=list)
+    odd: list[str] = field(default_factory=list)
+
+    @property
+    def sentences(self) -> list[str]:
+        return [*self.failed, *self.unknown, *self.odd, *self.parted]
+
+    def answer(self) -> Answer | None:
+        """That of the first doubt; None without one."""
+        for sentences, otherwise in (
+            (self.failed, "a job, or a call of an engine, failed"),
+            (self.unknown, "a recording leaves out what the verdict rests on"),
+            (self.parted, "run again, the job differs from itself"),
+            (self.odd, "a recording contradicts itself"),
+        ):
+            if sentences:
+                return Answer.of("INCONCLUSIVE", sentences[0], otherwise)
+        return None
+
+
+def unjudgeable(verdict: str, sentence: str) -> Answer:
+    """Of recordings that nothing can be compared in."""
+    return Answer.of(verdict, sentence, "the recordings cannot be judged")
+
+
+def cut_short(why: str) -> Answer:
+    """Of a run that did not end."""
+    return Answer.of("INCONCLUSIVE", f"cut short: {why}", "a run was cut short")
+
+
+def untested(check: Check) -> Answer:
+    """Of a check without which nothing passes."""
+    return Answer(f"{check.name} was not tested", [check.evidence])
+
+
+def confounded(e: Evidence) -> Answer:
+    """Of runs that differ in what must be equal."""
+    first, others = e.confounders[0].finding, len(e.confounders) - 1
+    more = [f"{counted(others, 'confounder')} more, listed below"] if others else []
+    return Answer.of("CONFOUNDED", first.summary, f"the runs differ in {first.name}", more)
+
+
+def divergent(
+    e: Evidence,
+    kinds: list[DivergenceKey],
+    causes: list[Cause],
+    confirmed: Sequence[Outcome] = (),
+    verdict: str = "DIVERGENT",
+) -> Answer:
+    """Of a difference: its first cause, then where it begins and what else there is."""
+    named = [cause for cause in causes if not UNEXPLAINED.has(cause.key)]
+    evidence = [_where(e, kinds)]
+    if not named:
+        evidence += [f"{check.name}: {check.evidence}" for check in [outcome.check for outcome in confirmed][:1]]
+        if not causes:
+            checks = ", ".join(outcome.check.name for outcome in confirmed)
+            return Answer.of(verdict, f"{NOTHING} in {checks}", NOTHING, evidence)
+        return Answer.of(verdict, causes[0].summary, NOTHING, evidence)
+    first, others = named[0], len(named) - 1
+    evidence += [f"{others} more {'cause' if others == 1 else 'causes'}, listed below"] if others else []
+    evidence += ["a part of the difference has no explanation"] if len(named) < len(causes) else []
+    party = f" (the {first.party})" if first.party in SIDES and first.party not in first.summary else ""
+    culprit = f"{first.name} in the {first.party}" if first.party not in ("", "unknown") else first.name
+    return Answer.of(verdict, first.summary + party, culprit, evidence)
+
+
+def _where(e: Evidence, kinds: list[DivergenceKey]) -> str:
+    place = e.earliest(*kinds)
+    stage = place.phase if place is not None else "native"
+    subject = "the run goes wrong" if e.alone else "the runs part"
+    if place is None or stage in ("native", "lifted"):
+        return f"{subject} in the {stage} stage"
+    return f"{subject} from step {place.step} on"
+
+
+def equal(e: Evidence, metrics: dict[str, Any]) -> Answer:
+    """Of runs between which nothing differs beyond the floor."""
+    counts = e.counts
+    compared = counts.compared_tokens
+    cap = f" with a cap of {figure(e.cap)} nats that the user set" if e.cap is not None else ""
+    evidence = [
+        f"every check is within {_bound(e)}{cap}",
+        f"{counted(len(e.steps), 'step')} and {counted(counts.samples, 'sample')} were compared",
+    ]
+    evidence += [f"{counted(counts.flips, 'token')} differ where rounding decides a tie"] if counts.flips else []
+    evidence += [*not_shared(e), *lifted_said(e), samplers_said(e)]
+    outside = exceeded(metrics)
+    if outside:
+        more = f", and {len(outside) - 1} more" if len(outside) > 1 else ""
+        evidence.append(f"beyond published limits all the same: {outside[0]}{more}")
+    if coupled(e) or e.native is None:
+        return Answer(f"{compared - counts.flips:,} of {compared:,} tokens equal", evidence)
+    return Answer(f"{len(e.native.outcomes)} of {len(e.native.outcomes)} distributions equal", evidence)
+
+
+def _bound(e: Evidence) -> str:
+    """What decided: a floor that was measured, or a cap, which is never called one."""
+    if not e.tolerance.capped:
+        return "the floor"
+    why = "no floor was measured" if np.isnan(e.tolerance.floor) else "ten times the floor is more"
+    cap = f"the cap of {figure(e.tolerance.cap)} nats (cap, not floor: {why})"
+    return cap if e.of_engines.capped else f"the floor between the engines and, against the learner, {cap}"

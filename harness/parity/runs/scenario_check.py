@@ -1,0 +1,39 @@
+"""Could the scenario have shown each kind of fault? An EQUIVALENT of lengths without spread proves little."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from reports.model import Finding, Verdict
+
+
+def with_scenario(verdict: Verdict, baseline: Path) -> Verdict:
+    """The verdict with a finding for each kind of fault that the baseline's scenario could not have shown, and in its
+    coverage what was measured of the scenario. Unchanged for a job of another framework, which has no scenario."""
+    from probes.format import Run
+    from scenarios.ppo import selfcheck
+
+    run = Run(baseline, strict=False)
+    if not run.manifest.get("scenario") or run.manifest.get("framework"):
+        return verdict
+    figures = verdict.parity.floor if verdict.parity else {}
+    floor, tolerance = figures.get("combined"), figures.get("tolerance", selfcheck.TOLERANCE)
+    known = floor if isinstance(floor, float) and floor > 0 else selfcheck.FLOOR
+    checks = [check for check in selfcheck.report(run, floor=known, tolerance=tolerance) if check.applies]
+    weak = [
+        Finding(
+            check.hides,
+            check.summary,
+            effect="equality says less than it seems to",
+            severity="warning",
+            where="baseline",
+            about="scenario",
+        )
+        for check in checks
+        if not check.ok
+    ]
+    measured = {check.name: round(check.value, 6) for check in checks}
+    return dataclasses.replace(
+        verdict, findings=[*verdict.findings, *weak], coverage=verdict.coverage | {"scenario": measured}
+    )

@@ -1,0 +1,58 @@
+"""The first lines of all answers that the harness made during a test, for the check of their length."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from reports import headline
+from reports.bisect_model import Bisection
+from reports.doctor_model import Report
+from reports.model import Verdict
+from reports.nightly_model import Night
+from reports.sections import answer
+
+KINDS = (Verdict, Report, Night, Bisection)
+_MAKERS = {"dataclasses", "reports.model", __name__}  # of an answer on behalf of their caller
+
+
+def first_line(subject: Any) -> str:
+    """As every format shows it."""
+    if isinstance(subject, (Verdict, Report)):
+        said = answer.of(subject)
+        return f"{said.title}  {said.reason}"
+    return f"{subject.status}  {subject.reason}" if isinstance(subject, Bisection) else str(subject.reason)
+
+
+def too_long(subjects: list[Any]) -> list[str]:
+    """The first lines of these answers that are no headlines. Of a verdict of triage its reason is not held to it."""
+    lines = [first_line(one) for one in subjects if not (isinstance(one, Verdict) and one.kind == "triage")]
+    return sorted({line for line in lines if not headline.fits(line)})
+
+
+@contextmanager
+def answers(package: str = "harness.") -> Iterator[list[Any]]:
+    """The answers that modules of this package make within the block; what a test writes down itself is not listed."""
+    made: list[Any] = []
+    own = {kind: kind.__init__ for kind in KINDS}
+
+    def listing(kind: type) -> Any:
+        def init(self: Any, *args: Any, **more: Any) -> None:
+            own[kind](self, *args, **more)
+            frame = sys._getframe(1)
+            while frame.f_back is not None and frame.f_globals.get("__name__") in _MAKERS:
+                frame = frame.f_back
+            if str(frame.f_globals.get("__name__")).startswith(package):
+                made.append(self)
+
+        return init
+
+    for kind in KINDS:
+        kind.__init__ = listing(kind)  # type: ignore[method-assign]
+    try:
+        yield made
+    finally:
+        for kind, init in own.items():
+            kind.__init__ = init  # type: ignore[method-assign]

@@ -1,0 +1,75 @@
+"""What a verdict says first: of a pass how many tokens are equal, and what it leaves open; of a place the ids there."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recordings import jagged, pair, put
+
+from harness.parity.facts.align import around
+from harness.parity.facts.replayed import ROLLOUTS, TRAINING, answer
+from reports.model import Finding, Verdict
+from reports.sections.parity import warnings
+from scenarios.ppo.selfcheck import _above, _at_least
+
+
+def test_a_sound_pair_says_how_many_tokens_are_equal(tmp_path: Path) -> None:
+    verdict = put(tmp_path, *pair())
+    tokens = verdict.coverage["compared_tokens"]
+    assert verdict.reason == f"{tokens:,} of {tokens:,} tokens equal"
+    assert verdict.headline == "EQUIVALENT" and verdict.evidence
+
+
+def test_what_was_asked_of_one_side_is_not_listed_as_not_asked(tmp_path: Path) -> None:
+    """As --candidate-set does: the candidate is asked, and given, another value than the baseline."""
+    baseline, candidate = pair(native=False)
+    candidate.manifest["scenario"]["sampling"]["top_p"] = 0.999
+    for event in candidate.events("sampling"):
+        event["canonical"] = event["canonical"] | {"top_p": 0.999}
+        event["given"] = event.get("given", {}) | {"top_p": 0.999}
+    verdict = put(tmp_path, baseline, candidate)
+    assert any(item.name == "SAMPLING_PARAM(top_p)" and item.where == "both" for item in verdict.findings)
+    assert not warnings(verdict)
+
+
+def test_ids_are_shown_around_the_place_where_they_differ() -> None:
+    one = np.arange(100)
+    two = np.where(one == 56, 999, one)
+    assert around(one, 56).split() == ["…", "53", "54", "55", "[56]", *map(str, range(57, 65)), "…"]
+    assert "[999]" in around(two, 56) and around(one, 56) != around(two, 56)
+    assert around(one[:56], 56).split() == ["…", "53", "54", "55", "[end]"]
+    assert around(one[:3], 0) == "[0] 1 2"
+
+
+def test_a_prompt_that_differs_late_shows_two_texts_that_differ(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    frame = candidate.frame("rollout", 0)
+    rows = [np.concatenate([row[:-1], [700]]) for row in frame.arrays["prompt"].rows()]
+    frame.arrays["prompt_seen"] = jagged(rows)
+    place = put(tmp_path, baseline, candidate).parity.first_divergence  # type: ignore[union-attr]
+    assert place is not None and place.position == len(rows[0]) - 1
+    assert place.baseline != place.candidate and "[700]" in place.candidate and "[" in place.baseline
+
+
+@pytest.mark.parametrize(("rollouts", "training"), [*itertools.product(["agrees", "parts", "not tested"], repeat=2)])
+def test_a_replay_answers_whether_it_is_the_rollouts_or_the_training(rollouts: str, training: str) -> None:
+    halves = [Finding(ROLLOUTS, "", rollouts), Finding(TRAINING, "", training)]
+    said = answer(Verdict("parity", "DIVERGENT", 1, ""), halves)
+    assert "the rollouts" in said and "the training" in said
+    assert ("not known" in said) == ("not tested" in (rollouts, training))
+    assert said.startswith("it is the rollouts") == (rollouts == "parts" and training != "parts")
+    assert not answer(Verdict("parity", "CONFOUNDED", 3, ""), halves)
+    assert not answer(Verdict("parity", "INCONCLUSIVE", 3, ""), [])
+
+
+def test_a_scenario_says_what_is_needed_and_which_fault_it_hides() -> None:
+    nothing = _above("samples cut at the limit", 0.0, 0.0, "a fault at the limit")
+    assert not nothing.ok and "more than 0" in nothing.summary and nothing.hides in nothing.summary
+    few = _at_least("samples that end by themselves", 0.1, 0.3, "a lost end token")
+    assert not few.ok and "at least 0.3" in few.summary
+    assert _at_least("samples that end by themselves", 0.3, 0.3, "").ok
+    assert dataclasses.replace(nothing, ok=True).value == 0.0
