@@ -26,7 +26,7 @@ from typing import Any
 
 from harness.cluster import ray_token
 from harness.cluster.ray_output import warnings_aside
-from harness.cluster.ray_start import job, on_loopback
+from harness.cluster.ray_start import job, lean, on_loopback
 from harness.errors import HarnessError
 from scenarios.engines.processes import alive, descendants
 from scenarios.ports import free_port, refused
@@ -136,7 +136,7 @@ class Cluster:
             return
         # "local": a cluster of our own even where `ray start` or RAY_ADDRESS offers another one.
         own: dict[str, Any] = {"num_cpus": OWN_CLUSTER_CPUS, "include_dashboard": False}
-        with on_loopback():
+        with on_loopback(), lean():
             context: Any = ray.init(
                 address=self._address or "local", namespace=NAMESPACE, **({} if self._address else own), **options
             )  # fmt: skip
