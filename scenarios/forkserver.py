@@ -1,8 +1,8 @@
 """A process that has imported what others need and forks them: importing an engine takes ten seconds of a core, a fork
 milliseconds.
 
-`python -P -m scenarios.forkserver DESCRIPTOR MODULE...` serves a listening socket as long as the process that started it
-is there. `scenarios.forked` stands in for an interpreter on a command line; what it is given runs in a fork of the
+`python -P -m scenarios.forkserver DESCRIPTOR MODULE...` serves a listening socket as long as the process that started
+it is there. `scenarios.forked` stands in for an interpreter on a command line; what it is given runs in a fork of the
 server. Nothing but imports may have happened there: no thread, no device. Standard library only, beside what it is told
 to import.
 """
