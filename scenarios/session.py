@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import multiprocessing
+import multiprocessing.process
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +41,7 @@ from scenarios.settings import Sampling, Scenario
 
 NATIVE_PART = 256  # native samples in one call to the engine
 REPEATS = 16  # native samples that are drawn twice
+TOLD_S = 1.0  # chosen: a fork server tells of an end within milliseconds
 PROBE_DRAWN = 8  # tokens that are drawn to prove that a kept engine's cache is empty
 PROBE_VOCABULARY = 64  # ids of its prompt are below this: every tokenizer has so many
 
@@ -124,9 +127,12 @@ class EngineSession:
         return wrapped
 
     def _watch(self, children: dict[int, str], closing: threading.Event) -> None:
+        forked = multiprocessing.active_children()  # whose fork server collects them, and tells us alone
         if (ended := first_to_end(children, closing)) is None:
             return
         pid, code = ended
+        if code is None:
+            code = exit_code_of(pid, forked)
         name = f" ({children[pid]})" if children[pid] else ""
         cause = last_words.root_cause(self._begun, code) or (last_words.COLLECTED if code is None else "")
         message = f"{self.backend}: engine process {pid} died{name}" + (f": {cause}" if cause else "")
@@ -609,6 +615,15 @@ class EngineSession:
 def _read_at_start(scenario: Scenario, mapping: ParameterMap) -> tuple[Any, ...]:
     edits = mapping.edits.get("engine")
     return scenario.engine, scenario.model, scenario.rollout.mode, edits, mapping.source, mapping.restored
+
+
+def exit_code_of(pid: int, processes: Iterable[multiprocessing.process.BaseProcess]) -> int | None:
+    """Of a process that has ended, where it is one of these; else None."""
+    for process in processes:
+        if process.pid == pid:
+            process.join(TOLD_S)
+            return process.exitcode
+    return None
 
 
 def _exit(message: str) -> None:

@@ -20,6 +20,7 @@ from harness.triage.watch.guard import Guard
 from probes import format as recording
 from reports.progress import ProgressEvent
 from scenarios.fleet import Fleet, members
+from scenarios.forkserver import CHILDREN
 from scenarios.plants import INSIDE
 from scenarios.remote import Actor, Future, Remote
 from scenarios.settings import Engine, Placement, Scenario
@@ -501,6 +502,8 @@ def session(
         variables = dict(environment.env, PYTHONPATH=str(envs.bundle(plugins=True)), OMP_NUM_THREADS="1")
         if side.plants.inside:
             variables[INSIDE] = side.plants.inside
+        if side.spec.preload and environment.device == "cpu":
+            variables[CHILDREN] = "1"
         seat = dataclasses.replace(seat, python=environment.python, env=guarded(variables, called(side, rank)))
     return cluster.actor(
         "scenarios.session:EngineSession",

@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.cluster import ray_token
+from harness.cluster.fork_servers import ForkServers, Preload
 from harness.cluster.ray_output import warnings_aside
-from harness.cluster.ray_start import job, on_loopback
+from harness.cluster.ray_start import job, lean, on_loopback
 from harness.errors import HarnessError
 from scenarios.engines.processes import alive, descendants
 from scenarios.ports import free_port, refused
@@ -67,10 +68,12 @@ class Seat:
 
 class Cluster:
     """A context manager around one Ray cluster. `address`: join that cluster instead of starting one. `ours`: the one
-    to join was started by us too (`harness up`)."""
+    to join was started by us too (`harness up`). `preload`: what the actors of a cluster that is started here import;
+    they are forked after that."""
 
-    def __init__(self, address: str | None = None, *, ours: bool = False) -> None:
+    def __init__(self, address: str | None = None, *, ours: bool = False, preload: Sequence[Preload] = ()) -> None:
         self._address = address
+        self._forks = ForkServers(() if address else preload)
         self._ours = ours or address is None
         self._before: set[int] = set()
         self._actors: list[Any] = []
@@ -79,7 +82,6 @@ class Cluster:
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Cluster:
-        self._before = set(descendants(os.getpid()))
         _become_reaper()
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -94,6 +96,8 @@ class Cluster:
         if self._address:
             _reachable(self._address)
             ray_token.authenticate()
+        self._forks.start()
+        self._before = set(descendants(os.getpid()))
         on_term = signal.getsignal(signal.SIGTERM)
         starts = 1 if self._address else STARTS
         for start in range(1, starts + 1):
@@ -101,16 +105,19 @@ class Cluster:
                 self._begin()
                 break
             except (ModuleNotFoundError, LaunchFailed):
+                self._forks.end()
                 raise
             except Exception as error:  # Ray raises four unrelated types here, which mean the same to a user
                 self._end_processes()
                 if start < starts:
                     continue
+                self._forks.end()
                 what = f"joined at {self._address}" if self._address else "started"
                 raise LaunchFailed(
                     f"the Ray cluster could not be {what}: {_first_line(error)}", fix="ray status, or omit --address"
                 ) from error
             except BaseException:  # an interrupt: no `__exit__` follows an `__enter__` that raises
+                self._forks.end()
                 self._end_processes()
                 raise
         warnings_aside()
@@ -136,7 +143,7 @@ class Cluster:
             return
         # "local": a cluster of our own even where `ray start` or RAY_ADDRESS offers another one.
         own: dict[str, Any] = {"num_cpus": OWN_CLUSTER_CPUS, "include_dashboard": False}
-        with on_loopback():
+        with on_loopback(), lean():
             context: Any = ray.init(
                 address=self._address or "local", namespace=NAMESPACE, **({} if self._address else own), **options
             )  # fmt: skip
@@ -150,6 +157,7 @@ class Cluster:
                 ray.kill(handle)
         with contextlib.suppress(Exception):
             ray.shutdown()
+        self._forks.end()
         if not self._address:
             self._end_processes()
         if self._scratch is not None:
@@ -302,7 +310,7 @@ class Cluster:
             "num_cpus": self.actor_cpus,
             "num_gpus": seat.gpus,
             "max_restarts": 0,
-            "runtime_env": {"py_executable": shlex.quote(seat.python), "env_vars": own | seat.env},
+            "runtime_env": {"py_executable": self._forks.command(seat.python), "env_vars": own | seat.env},
         }
         options |= self._strategy(seat)
         if name:

@@ -32,6 +32,31 @@ def on_loopback() -> Iterator[None]:
             os.environ[ONE_NODE] = variable
 
 
+# Of the head node: it tells of nodes to be started, shows the cluster in a browser, and prints what actors print.
+_UNUSED = ("start_monitor", "start_api_server", "start_log_monitor")
+
+
+@contextlib.contextmanager
+def lean() -> Iterator[None]:
+    """A cluster that ray.init starts within has no autoscaler, no dashboard and no log monitor: nothing here asks them,
+    and each is an interpreter with Ray's imports. Nor does it start workers before somebody asks for one."""
+    from ray._private.node import Node
+
+    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
+    replaced = {name: vars(Node)[name] for name in _UNUSED if name in vars(Node)}
+    for name in replaced:
+        setattr(Node, name, _nothing)
+    try:
+        yield
+    finally:
+        for name, start in replaced.items():
+            setattr(Node, name, start)
+
+
+def _nothing(node: Any, **options: Any) -> None:
+    node._webui_url = None  # which `start_api_server` would set
+
+
 class _Fixed(list[str]):
     """Folders that Ray does not add to: it puts the driver's current one before all others in its workers."""
 

@@ -22,6 +22,7 @@ import msgspec
 from harness import dates
 from harness.cluster.experiment import natively, session
 from harness.cluster.launch import Cluster, driver_seat
+from harness.cluster.preload import preloads
 from harness.cluster.side import Side
 from harness.cluster.waiting import Waiting
 from harness.envs import home
@@ -80,7 +81,7 @@ def main() -> int:
     threading.Thread(target=_lifeline, args=(ready,), daemon=True).start()
     code = 0
     try:
-        with Cluster() as cluster:
+        with Cluster(preload=preloads(sides, order.device, engines=False)) as cluster:
             try:
                 kept, spares = _started(cluster, order, sides, wanted, lambda line: _tell(up, Word(say=line)))
                 state.write(kept)

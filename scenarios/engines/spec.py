@@ -67,7 +67,8 @@ class EngineSpec:
     log-probabilities unless told otherwise. `reloads_modules`: a weight sync must hold all tensors of a module.
     `routed`: a router can stand before several (`engine.router`).
     `defaults_at_endpoint_only`: generation_config.json counts at its OpenAI endpoint only. `process`: how its processes
-    are told. `frames`: where they compute, wait and sleep.
+    are told. `frames`: where they compute, wait and sleep. `preload`: modules that every start of it on a CPU imports,
+    without a thread and without Ray; its own processes may be forked after that.
     """
 
     name: str
@@ -97,6 +98,7 @@ class EngineSpec:
     defaults_at_endpoint_only: bool = False
     process: EngineProcess = field(default_factory=EngineProcess)
     frames: tuple[FramePattern, ...] = ()
+    preload: tuple[str, ...] = ()
 
     def ranks(self, engine: Engine) -> int:
         """Processes of one engine with these settings that hold a part of the model."""

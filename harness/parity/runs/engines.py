@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from harness.cluster.launch import Cluster
+from harness.cluster.preload import preloads
 from harness.cluster.side import Side
 from harness.parity.runs.options import LaunchOptions
 from harness.warm.pool import Pool, claim
@@ -27,5 +28,8 @@ def cluster_for(
             warm = opened.enter_context(
                 claim(sides, device=options.device, native=native, refused=refused, say=options.say)
             )
-        cluster = Cluster(options.address) if warm is None else Cluster(warm.address, ours=True)
+        if warm is not None:
+            cluster = Cluster(warm.address, ours=True)
+        else:
+            cluster = Cluster(options.address, preload=() if options.address else preloads(sides, options.device))
         yield opened.enter_context(cluster), warm

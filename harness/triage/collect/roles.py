@@ -17,6 +17,10 @@ RAY_SCRIPTS = re.compile(
     r"|^ray\.util\.client\.server$"
 )
 RAY_IDLE = re.compile(r"ray::(IDLE|DashboardAgent|RuntimeEnvAgent|SpillWorker|RestoreWorker|harness_collect)")
+SERVANTS = re.compile(
+    r"multiprocessing\.resource_tracker|harness[./]triage[./]collect[./]ray_"
+    r"|^scenarios\.forkserver$|/scenarios/forked\.py$"
+)
 LAUNCHERS = re.compile(
     r"(^|/)(torchrun|accelerate|deepspeed|mpirun|horovodrun|srun)$|^torch\.distributed\.(run|launch)"
     r"|^accelerate\.commands\.launch$|^deepspeed\.launcher|/torch/distributed/(run|launch)\.py$"
@@ -25,17 +29,15 @@ SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ash", "timeout", "env", "nohup
 
 
 def infrastructure(argv: Sequence[str]) -> bool:
-    """Whether this is Ray's own process, an idle worker of it, Python's resource tracker or a collector of ours."""
+    """Whether this is Ray's own process, an idle worker of it, Python's resource tracker, or a collector or fork server
+    of ours."""
     if not argv:
         return False
     if os.path.basename(argv[0]) in RAY_PROGRAMS or RAY_IDLE.match(argv[0]):
         return True
     if any(RAY_SCRIPTS.search(argument) for argument in argv[1:6]):
         return True
-    return any(
-        "multiprocessing.resource_tracker" in argument or re.search(r"harness[./]triage[./]collect[./]ray_", argument)
-        for argument in argv[1:6]
-    )
+    return any(SERVANTS.search(argument) for argument in argv[1:6])
 
 
 def raylet_address(argv: Sequence[str]) -> str:

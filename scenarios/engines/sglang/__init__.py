@@ -29,6 +29,12 @@ SPEC = EngineSpec(
     defaults_at_endpoint_only=True,
     routed=True,
     process=PROCESS,
+    preload=(
+        "sglang",
+        "sglang.srt.entrypoints.engine",
+        "sglang.srt.managers.scheduler",
+        "sglang.srt.managers.detokenizer_manager",
+    ),
     frames=(
         FramePattern("transition", r"release_memory_occupation|resume_memory_occupation"),
         # whatever else it does for an order, not its loop

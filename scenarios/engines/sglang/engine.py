@@ -33,6 +33,7 @@ from scenarios.engines.processes import bound_to_cores, titled
 from scenarios.engines.sglang import parameters as own_parameters
 from scenarios.engines.sglang import routed
 from scenarios.engines.sglang.plugin import DIGESTS, SWITCH
+from scenarios.forkserver import children_server, forked_children
 from scenarios.settings import Mode, Sampling, Scenario
 
 DRAIN_S = 30.0  # within which the scheduler has let go of requests that were answered: milliseconds, measured
@@ -99,7 +100,7 @@ class SGLangEngine:
             replaced.append("sampler")
         self._replaced = tuple(replaced)
         try:
-            with bound_to_cores(CORES, self._tensor_parallel if device == "cpu" else 1):
+            with bound_to_cores(CORES, self._tensor_parallel if device == "cpu" else 1), forked_children():
                 self._engine = sglang.Engine(**self._arguments)
         except parameters.ParameterRefused:
             raise
@@ -403,7 +404,14 @@ class SGLangEngine:
         self._end_router()
         if self._server is not None:
             self._server.close()
-        self._engine.shutdown()
+        from sglang.srt.entrypoints import engine
+
+        end = engine.kill_process_tree  # everything below this process, also what the next start forks from
+        engine.kill_process_tree = functools.partial(end, skip_pid=children_server() or None)
+        try:
+            self._engine.shutdown()
+        finally:
+            engine.kill_process_tree = end
 
 
 def _checked(call: str, answer: Any) -> str:

@@ -67,9 +67,7 @@ class VLLMEngine:
         if tf32.forbid(device, pure=pure):
             replaced.append("TF32")
         if device == "cpu" and scenario.engine.enforce_eager:
-            # Even with enforce_eager vLLM compiles small functions with Inductor at the first call: 23 s of g++
-            # (measured) for nothing here.
-            os.environ["TORCH_COMPILE_DISABLE"] = "1"
+            _compile_nothing()
             replaced.append("torch.compile")
         if mode == "coupled":
             self._arguments["async_scheduling"] = False
@@ -281,3 +279,12 @@ class VLLMEngine:
         from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
         cleanup_dist_env_and_memory()  # a second engine in this process needs vLLM's global process groups gone
+
+
+def _compile_nothing() -> None:
+    """Switch torch.compile off in this process and those below it. Even with enforce_eager vLLM compiles small
+    functions with Inductor at the first call: 23 s of g++ (measured) for nothing here."""
+    import torch._dynamo.config as compiler
+
+    os.environ["TORCH_COMPILE_DISABLE"] = "1"  # read when the module above is imported, which Transformers does
+    compiler.disable = True

@@ -1,0 +1,77 @@
+"""The fork servers of a cluster: one for each interpreter, which imports while Ray starts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.cluster.ray_start import ONE_NODE
+from scenarios import forked
+
+WAITING = 64  # processes that may ask while a server imports: a run has about ten
+
+
+@dataclass(frozen=True)
+class Preload:
+    """What the actors of one interpreter need: its modules, and the variables that they are imported with."""
+
+    python: str
+    env: dict[str, str]
+    modules: tuple[str, ...]
+
+
+class ForkServers:
+    """Started by `start`; `end` ends them, but not what they forked. The commands of an interpreter without one are the
+    interpreter itself."""
+
+    def __init__(self, wanted: Iterable[Preload]) -> None:
+        self._wanted = {one.python: one for one in wanted}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._servers: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        if not self._wanted:
+            return
+        self._folder = tempfile.TemporaryDirectory(prefix="rlhf-fork-", ignore_cleanup_errors=True)
+        nothing = subprocess.DEVNULL
+        for python, preload in self._wanted.items():
+            with socket.socket(socket.AF_UNIX) as listener:  # whoever comes before the server is ready waits
+                listener.bind(self._socket(python))
+                listener.listen(WAITING)
+                argv = [python, "-P", "-m", "scenarios.forkserver", str(listener.fileno()), *preload.modules]
+                self._servers.append(
+                    subprocess.Popen(
+                        argv,
+                        env={**os.environ, ONE_NODE: "0", **preload.env},
+                        pass_fds=[listener.fileno()],
+                        stdin=nothing,
+                        stdout=nothing,
+                        stderr=nothing,
+                        start_new_session=True,
+                    )
+                )
+
+    def command(self, python: str) -> str:
+        """For a shell: what runs a script as `python SCRIPT` would."""
+        if self._folder is None or python not in self._wanted:
+            return shlex.quote(python)
+        return shlex.join([python, "-I", "-S", str(Path(forked.__file__)), self._socket(python), python])
+
+    def end(self) -> None:
+        for server in self._servers:
+            server.kill()
+            server.wait()
+        self._servers = []
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def _socket(self, python: str) -> str:
+        assert self._folder is not None
+        return f"{self._folder.name}/{[*self._wanted].index(python)}"

@@ -1,0 +1,40 @@
+"""What the processes of a run import before they are forked: only where nothing of a device can be touched by it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness import envs
+from harness.cluster.fork_servers import Preload
+from harness.cluster.launch import driver_seat
+from harness.cluster.side import Side
+from harness.envs.install import nvidia_gpu
+
+# Not Ray: its core reads the variables of its worker, such as its job and its token, when it is loaded.
+LEARNER = ("scenarios.stage", "scenarios.ppo.roles")
+
+
+def preloads(sides: Sequence[Side], device: str, *, engines: bool = True) -> list[Preload]:
+    """Of the learners of these sides, and of their `engines`, one for each interpreter that runs on a CPU."""
+    wanted = []
+    if device != "cuda" and not nvidia_gpu():
+        seat = driver_seat()
+        modules = (*LEARNER, *dict.fromkeys(_modeling(side.scenario.model.path) for side in sides))
+        wanted.append(Preload(seat.python, seat.env, modules))
+    for side in sides if engines else ():
+        environment, spec = side.environment, side.spec
+        if environment.device == "cpu" and spec.preload and not spec.embedded:
+            variables = {**environment.env, "PYTHONPATH": str(envs.bundle()), "OMP_NUM_THREADS": "1"}
+            wanted.append(Preload(environment.python, variables, ("scenarios.session", *spec.preload)))
+    return wanted
+
+
+def _modeling(path: str) -> str:
+    """The module of Transformers with this model's classes; ours are Qwen2's."""
+    kind = "qwen2"
+    with contextlib.suppress(OSError, ValueError):
+        kind = str(json.loads((Path(path).expanduser() / "config.json").read_text()).get("model_type", kind))
+    return f"transformers.models.{kind}.modeling_{kind}"

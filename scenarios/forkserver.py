@@ -1,0 +1,180 @@
+"""A process that has imported what others need and forks them: importing an engine takes ten seconds of a core, a fork
+milliseconds.
+
+`python -P -m scenarios.forkserver DESCRIPTOR MODULE...` serves a listening socket as long as the process that started
+it is there. `scenarios.forked` stands in for an interpreter on a command line; what it is given runs in a fork of the
+server. Nothing but imports may have happened there: no thread, no device. Standard library only, beside what it is told
+to import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import gc
+import importlib
+import json
+import multiprocessing
+import multiprocessing.connection
+import multiprocessing.forkserver
+import multiprocessing.process
+import multiprocessing.spawn
+import os
+import runpy
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from probes.identity import WATCH
+
+LONGEST = 4 << 20  # bytes of an order; Linux takes 2 MiB of arguments and environment (execve(2))
+WAITING = 64  # processes that may ask at once: an engine has one for each of its ranks
+CHILDREN = "RLHF_HARNESS_FORKED_CHILDREN"  # set for a process whose own children are forked too
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+STREAMS = 3  # of every process: input, output, errors
+
+
+def main(descriptor: int, modules: Sequence[str]) -> None:
+    """Serve. Returns in a forked process only, when its script has ended."""
+    _end_with_parent()
+    listener = socket.socket(fileno=descriptor)
+    for module in modules:
+        with contextlib.suppress(ImportError):  # the process that needs it says so
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # or a collection in a fork copies every page
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for them
+    while True:
+        client, _ = listener.accept()
+        order, streams = _received(client)
+        if order and os.fork() == 0:
+            listener.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _become(order, streams, client)
+            return
+        for number in streams:
+            os.close(number)
+        client.close()
+
+
+def _received(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """The order, its standard streams; nothing of somebody who went away."""
+    text, streams = b"", list[int]()
+    while not text.endswith(b"\n"):
+        part, more, _, _ = socket.recv_fds(client, LONGEST, STREAMS)
+        text, streams = text + part, streams + list(more)
+        if not part:
+            return {}, streams
+    return json.loads(text), streams
+
+
+def _become(order: dict[str, Any], streams: Sequence[int], client: socket.socket) -> None:
+    """Run a script as its own interpreter would. `client` stays open as long as this process lives, which is how
+    `scenarios.forked` sees its end."""
+    for target, number in enumerate(streams):
+        os.dup2(number, target)
+        os.close(number)
+    os.environ.clear()
+    os.environ.update(order["environ"])
+    os.chdir(order["folder"])
+    script = order["argv"][0]
+    sys.argv[:] = order["argv"]
+    sys.orig_argv[:] = [sys.executable, *order["argv"]]
+    folders = [os.path.dirname(script), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path[:] = [*folders, *(folder for folder in sys.path if folder not in folders)]
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()  # or every fork has the same "fresh" entropy
+    if os.environ.get(CHILDREN):
+        _fork_children(client)
+    _watch()
+    runpy.run_path(script, run_name="__main__")
+
+
+def _watch() -> None:
+    """What probes/site does at the start of a process that is watched."""
+    if directory := os.environ.get(WATCH):
+        from probes import attach
+
+        attach.begin(directory)
+
+
+def _fork_children(client: socket.socket) -> None:
+    """Start multiprocessing's own fork server below this process, with everything that is imported here. Its forks have
+    this process's environment and output as they are at their start."""
+    address: str = multiprocessing.connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined]
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(WAITING)
+    alive_r, alive_w = os.pipe()
+    multiprocessing.spawn.get_preparation_data = functools.partial(  # type: ignore[assignment]
+        _preparation, multiprocessing.spawn.get_preparation_data
+    )
+    multiprocessing.spawn.prepare = functools.partial(_prepared, multiprocessing.spawn.prepare)  # type: ignore[assignment]
+    pid = os.fork()
+    if pid == 0:
+        client.close()
+        os.close(alive_w)
+        _end_with_parent()
+        try:
+            multiprocessing.forkserver.main(listener.detach(), alive_r, [])
+        finally:
+            os._exit(1)
+    listener.close()
+    os.close(alive_r)
+    server: Any = multiprocessing.forkserver._forkserver
+    server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, alive_w, pid
+
+
+def _preparation(original: Any, name: str) -> dict[str, Any]:
+    data: dict[str, Any] = original(name)
+    for main_module in ("init_main_from_name", "init_main_from_path"):  # that of the actor starts a second one
+        data.pop(main_module, None)
+    return data | {"environ": dict(os.environ), "output": os.getpid()}
+
+
+def _prepared(original: Any, data: dict[str, Any]) -> None:
+    os.environ.clear()
+    os.environ.update(data.pop("environ"))
+    parent = data.pop("output")
+    for number in (1, 2):
+        with contextlib.suppress(OSError):  # closed
+            stream = os.open(f"/proc/{parent}/fd/{number}", os.O_WRONLY | os.O_APPEND)
+            os.dup2(stream, number)
+            os.close(stream)
+    original(data)
+    _watch()
+
+
+def children_server() -> int:
+    """The pid of the fork server of this process's children; 0 without one."""
+    return int(getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", 0) or 0)  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def forked_children() -> Iterator[None]:
+    """An engine that is started within has its processes forked where this process can, although it asks for spawned
+    ones."""
+    original = multiprocessing.set_start_method
+    if not children_server():
+        yield
+        return
+
+    def forking(method: str | None, force: bool = False) -> None:
+        original("forkserver" if method == "spawn" else method, force=force)
+
+    multiprocessing.set_start_method = forking  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method = original
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])
