@@ -363,6 +363,7 @@ class Node:
     label: str  # "rank 1 (actor)"
     state: str  # in words: "in all_reduce #17 of group tp", "stopped (SIGSTOP)", ...
     party: str = "bystander"
+    stack: list[str] = field(default_factory=list)  # of its main thread, innermost first: "train.py:42 in step"
 
 
 @dataclass(frozen=True)
@@ -397,6 +398,7 @@ class Triage:
     waits: list[Wait]
     next: list[str]  # what to try, most useful first
     place: str = ""  # group and operation, engine and transition, call: where it stands
+    evidence: list[str] = field(default_factory=list)  # facts behind the reason, beside those of culprits and waits
 
     @property
     def name(self) -> str:

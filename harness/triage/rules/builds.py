@@ -28,7 +28,7 @@ def locked(case: Case) -> Ruling | None:
     builders = [one for one in case.live() if one.process and one.process.host in hosts and _builds(one)]
     working = next((one for one in builders if one.progress), None)
     if working is not None:
-        return slow_because(case, working.key)
+        return slow_because(case, [working.key])
     if builders:
         why = {one.key: f"builds an extension of torch's and does not advance: {one.state()}" for one in builders}
         return Ruling(

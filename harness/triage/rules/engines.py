@@ -91,7 +91,7 @@ def transition(case: Case) -> Ruling | None:
         if not _held_up(case, one):
             continue  # nobody waits for it, and somebody else is waited for
         if one.progress:
-            return slow_because(case, one.key)
+            return slow_because(case, [one.key])
         if name and 0.0 < age < YOUNG_S:
             continue
         since = f" for {age:.0f} s" if age else ""

@@ -29,7 +29,7 @@ def unformed(case: Case) -> Ruling | None:
     targets = [case.subject(key) for key in dict.fromkeys(wait.target for wait in waits)]
     moving = [one for one in targets if one.progress]
     if moving:
-        return slow_because(case, moving[0].key)
+        return slow_because(case, [moving[0].key])
     what = forming(joining[0])
     assert what is not None
     place = what.op + (f" of {what.world_size} ranks" if what.world_size else "")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from harness.triage.evidence import Evidence
 from harness.triage.flight.model import Comparison, GroupState
 from harness.triage.graph import Graph, Subject
+from harness.triage.graph.subjects import ended
 
+MAX_ROOTS = 8  # pids in a command
 YOUNG_S = 3.0  # at one look at a live job: a wait or a transition that is younger proves nothing
 
 
@@ -17,7 +20,7 @@ class Ruling:
     """A rule's verdict. `culprits`: node -> why; empty where nobody may be named."""
 
     verdict: str  # HUNG, SLOW, HEALTHY, INSUFFICIENT
-    reason: str
+    reason: str  # the headline: one fact, of at most 20 words (`tests/unit/triage/test_triage_headlines.py`)
     hang: str = ""
     culprits: dict[str, str] = field(default_factory=dict)
     cycle: tuple[str, ...] = ()
@@ -25,6 +28,7 @@ class Ruling:
     frames: dict[str, str] = field(default_factory=dict)  # node -> a frame that tells more than its own
     missing: tuple[str, ...] = ()
     next: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()  # what else was seen, a fact each; of each culprit its `why` says it
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,17 @@ class Case:
         if len(labels) > 4:
             labels = [*labels[:3], f"{len(labels) - 3} more"]
         return " and ".join([", ".join(labels[:-1]), labels[-1]] if len(labels) > 1 else labels)
+
+    def again(self) -> str:
+        """The command that looks at this job once more, as it is typed."""
+        if self.evidence.directories:
+            return shlex.join(["harness", "triage", *self.evidence.directories])
+        here = [one for one in self.evidence.processes if one.samples and not ended(one)]
+        if self.evidence.ray_nodes or len({one.host for one in here}) > 1:
+            return "harness triage"
+        pids = {one.pid for one in here}
+        roots = [str(one.pid) for one in here if one.ppid not in pids]
+        return " ".join(["harness triage", *roots[:MAX_ROOTS]])
 
     def waited_in(self, keys: Iterable[str]) -> str:
         """The operation in which these are waited for, in words."""
