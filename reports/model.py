@@ -93,7 +93,7 @@ TRIAGE_VERDICTS = {
     "HEALTHY": Answer(0, "Nothing is pending, everything progresses, or a process is in a debugger.", ""),
     "SLOW": Answer(
         0,
-        "The process that the others wait for advances: a straggler, not a hang.",
+        "The process that the others have waited for, for long, advances: a straggler, not a hang.",
         "give it the time, or look at why it is slower than the others",
     ),
     "HUNG": Answer(

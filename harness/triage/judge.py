@@ -75,20 +75,24 @@ def _ask(case: Case) -> Ruling:
         return Ruling(
             "INSUFFICIENT",
             "no process and no recorder dump was seen",
-            next=("harness triage PID, RUN, or a directory of dumps",),
+            next=("harness triage --help   # what it reads: pids, a run, evidence, recorder dumps",),
         )
     return Ruling(
         "INSUFFICIENT",
         "no stack, heartbeat or recorder says what these processes do",
-        next=("run under harness watch", "allow py-spy: run as root or with CAP_SYS_PTRACE"),
+        next=(
+            f"{case.again()}   # again, when the host is less busy",
+            "py-spy dump --pid PID   # whether stacks can be had; in a container it takes --cap-add SYS_PTRACE",
+            "for the next run: harness watch -- COMMAND, whose heartbeats need no stacks from outside",
+        ),
     )
 
 
 def _mixed(comparison: Comparison) -> Ruling:
-    told = "; ".join(comparison.notes[:3])
     return Ruling(
         "INSUFFICIENT",
-        f"these dumps are of {comparison.jobs} jobs{': ' + told if told else ''}",
+        f"these dumps are of {comparison.jobs} jobs",
+        evidence=comparison.notes[:3],
         next=("put the dumps of one job into a directory of their own",),
     )
 

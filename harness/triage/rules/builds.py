@@ -32,8 +32,8 @@ def locked(case: Case) -> Ruling | None:
     if builders:
         why = {one.key: f"builds an extension of torch's and does not advance: {one.state()}" for one in builders}
         return Ruling(
-            "HUNG", f"{case.names(why)} {next(iter(why.values()))}; others wait for its lock file", "K9", why,
-            place="the lock file of a build", next=("py-spy dump --pid PID shows what its build waits for",),
+            "HUNG", f"{case.names(why)} builds an extension of torch's and does not advance", "K9", why,
+            place="the lock file of a build", next=("py-spy dump --pid PID   # what its build waits for",),
         )  # fmt: skip
     why = {one.key: "waits for the lock file of a build of torch's extensions, and no process of the job builds"
            for one in waiting}  # fmt: skip
@@ -41,7 +41,7 @@ def locked(case: Case) -> Ruling | None:
     places = " ".join(folders) or _DEFAULT
     return Ruling(
         "HUNG",
-        f"{case.names(why)} {next(iter(why.values()))}: one that was killed has left it",
+        f"{case.names(why)} waits for the lock file of a build that was killed",
         "K9",
         why,
         place="the lock file of a build",

@@ -152,15 +152,17 @@ def healthy(case: Case) -> Ruling | None:
     if looked and len(unseen) == len(looked) and not recorded:
         return None  # without a single stack or recorder "nothing pending" would be a guess
     if holes := untested(case):
-        pids = [one.process.pid for one in unnamed(case) if one.process]
+        stand = unnamed(case)
+        pids = [one.process.pid for one in stand if one.process]
+        what = f"nothing says for whom {case.names(one.key for one in stand)} wait{'s' if len(stand) == 1 else ''}"
         return Ruling(
             "INSUFFICIENT",
-            f"nothing that was seen is pending, but {holes[0]}"
-            + (f", and {len(holes) - 1} more" if len(holes) > 1 else ""),
+            what if stand else "nothing that was seen is pending, but not everything was seen",
+            evidence=tuple(holes),
             missing=tuple(holes),
             next=(
-                "run under harness watch, which sees every rank and says when one stops",
-                f"py-spy dump --native --pid {pids[0]} shows what its thread is blocked on" if pids else "",
+                f"py-spy dump --native --pid {pids[0]}   # what its thread is blocked on" if pids else "",
+                "for the next run: harness watch -- COMMAND, which sees every rank and says when one stops",
             ),
         )
     idle = sum(one.doing.idle and one.before.idle and not one.progress for one in looked)

@@ -10,7 +10,10 @@ from harness.triage.evidence import Evidence
 from harness.triage.flight.model import Comparison, GroupState
 from harness.triage.graph import Graph, Subject
 from harness.triage.graph.subjects import ended
+from reports.sections.triage import ranks
 
+NO_MAJORITY = "neither side has a majority, so nobody is named"
+MAX_RUNS = 3  # of ranks in a row, in a headline: "0, 2-7, 9 and 4 more"
 MAX_ROOTS = 8  # pids in a command
 YOUNG_S = 3.0  # at one look at a live job: a wait or a transition that is younger proves nothing
 
@@ -62,14 +65,16 @@ class Case:
         return [self.subject(key) for key in keys if self.subject(key).progress]
 
     def names(self, keys: Iterable[str]) -> str:
-        """ "rank 1 (actor) and rank 2"; of a job of several hosts "rank 1 on node7"."""
+        """ "rank 1 (actor) and rank 2"; of a job of several hosts "rank 1 on node7"; of three or more "ranks 0-2"."""
         several = len({process.host for process in self.evidence.processes}) > 1
         ends = [self.subject(key) for key in keys]
+        if len(ends) > 2 and all(one.rank is not None and one.alone for one in ends):
+            return _together(ends, several=several)
         hosts = [f" on {one.process.host}" if several and one.process and one.rank is not None and one.alone else ""
                  for one in ends]  # fmt: skip
         labels = [f"{one.label}{host}" for one, host in zip(ends, hosts, strict=True)]
-        if len(labels) > 4:
-            labels = [*labels[:3], f"{len(labels) - 3} more"]
+        if len(labels) > 3:
+            labels = [*labels[:2], f"{len(labels) - 2} more"]
         return " and ".join([", ".join(labels[:-1]), labels[-1]] if len(labels) > 1 else labels)
 
     def again(self) -> str:
@@ -94,6 +99,25 @@ class Case:
                 one = self.subject(wait.waiter)
                 return (one.pending.op if one.pending else one.doing.op) or one.frame
         return ""
+
+
+def _together(ends: list[Subject], *, several: bool) -> str:
+    """Ranks in few words, with the role and the host that all of them have."""
+    roles = {one.role for one in ends}
+    hosts = {one.process.host if one.process else "" for one in ends}
+    role = f" ({next(iter(roles))})" if len(roles) == 1 and not roles & {"", "process", "rank"} else ""
+    host = f" on {next(iter(hosts))}" if several and len(hosts) == 1 and "" not in hosts else ""
+    numbers = sorted(one.rank for one in ends if one.rank is not None)
+    gaps = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]
+    shown = numbers[: gaps[MAX_RUNS - 1]] if len(gaps) >= MAX_RUNS else numbers
+    more = f" and {len(numbers) - len(shown)} more" if len(shown) < len(numbers) else ""
+    return f"ranks {ranks(shown)}{more}{role}{host}"
+
+
+def brief(text: str, words: int = 7) -> str:
+    """The beginning of somebody else's text, as of an error, for a headline."""
+    parts = text.split()
+    return text if len(parts) <= words else f"{' '.join(parts[:words])} …"
 
 
 Rule = Callable[[Case], Ruling | None]
