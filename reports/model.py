@@ -93,7 +93,7 @@ TRIAGE_VERDICTS = {
     "HEALTHY": Answer(0, "Nothing is pending, everything progresses, or a process is in a debugger.", ""),
     "SLOW": Answer(
         0,
-        "The process that the others wait for advances: a straggler, not a hang.",
+        "The process that the others have waited for, for long, advances: a straggler, not a hang.",
         "give it the time, or look at why it is slower than the others",
     ),
     "HUNG": Answer(
@@ -370,6 +370,7 @@ class Node:
     label: str  # "rank 1 (actor)"
     state: str  # in words: "in all_reduce #17 of group tp", "stopped (SIGSTOP)", ...
     party: str = "bystander"
+    stack: list[str] = field(default_factory=list)  # of its main thread, innermost first: "train.py:42 in step"
 
 
 @dataclass(frozen=True)
@@ -404,6 +405,7 @@ class Triage:
     waits: list[Wait]
     next: list[str]  # what to try, most useful first
     place: str = ""  # group and operation, engine and transition, call: where it stands
+    evidence: list[str] = field(default_factory=list)  # facts behind the reason, beside those of culprits and waits
 
     @property
     def name(self) -> str:

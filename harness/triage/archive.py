@@ -36,7 +36,7 @@ def pack(folder: Path, target: Path | None = None) -> Path:
     """Zip `folder` into `target`, without one into `<folder>.zip`, replacing an earlier one; links are left out.
     BadInput where there is none."""
     if not folder.is_dir():
-        raise BadInput(f"{folder}: no such directory", fix="harness triage PID --out DIR")
+        raise BadInput(f"{folder}: no such directory", fix=f"ls {shlex.quote(str(folder.parent))}")
     folder = folder.resolve()
     target = target or folder.with_name(f"{folder.name}.zip")
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
@@ -95,7 +95,8 @@ def unpack_into(folder: Path, file: Path, max_bytes: int, max_files: int) -> Non
     ) as error:  # fmt: skip
         # RuntimeError: encrypted; NotImplementedError: a compression that Python lacks; ValueError: an impossible name
         raise BadInput(
-            f"{file} is not a readable zip of evidence: {error}", fix=f"unzip -t {shlex.quote(str(file))}"
+            f"{file} is not a readable zip of evidence: {error}",
+            fix=f"sha256sum {shlex.quote(str(file))}   # as at the sender's? if not, copy it again",
         ) from error
 
 

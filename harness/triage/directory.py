@@ -41,7 +41,7 @@ MAX_DEPTH = 16  # nesting of a file
 MAX_PROCESSES, MAX_NOTES, MAX_NOTE = 20_000, 2_000, 1_000
 MAX_NUMBER = 1 << 63  # numbers of 64 bits
 T = TypeVar("T")
-COLLECT_AGAIN = "harness triage PID --out DIR"
+READS = "harness triage --help   # lists what it reads"
 
 
 def write(evidence: Evidence, directory: str | os.PathLike[str], *, complete: bool = True) -> None:
@@ -86,7 +86,7 @@ def read(path: str | os.PathLike[str]) -> Evidence:
     except OSError as error:
         raise BadInput(f"{given} cannot be read: {error.strerror}", fix=f"ls -ld {shlex.quote(str(given))}") from error
     if not entries:
-        raise BadInput(f"{given} is empty: there is no evidence in it", fix=COLLECT_AGAIN)
+        raise BadInput(f"{given} is empty: there is no evidence in it", fix=READS)
     if INDEX not in entries and PROCESSES not in entries:
         return _bare(folder, given)
     notes: list[str] = []
@@ -115,6 +115,14 @@ def adopt(file: Path, into: Path) -> Evidence:
         return part
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def readable(path: Path) -> bool:
+    """Whether a directory holds evidence or flight recorder dumps."""
+    try:
+        return is_evidence(path) or any(map(_is_dump, path.iterdir()))
+    except OSError:  # nobody may list it
+        return False
 
 
 def is_evidence(path: str | os.PathLike[str]) -> bool:
@@ -199,7 +207,7 @@ def _bare(folder: Path, given: Path) -> Evidence:
     if not dumps:
         raise BadInput(
             f"{given} holds neither evidence ({INDEX}) nor flight recorder dumps (one JSON or pickle file a rank)",
-            fix=COLLECT_AGAIN,
+            fix=READS,
         )
     return Evidence(path=str(folder), source="dumps", taken="", stall_s=0.0, dumps=dumps)
 

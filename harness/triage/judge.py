@@ -17,9 +17,11 @@ from harness.triage.graph.edges import title
 from harness.triage.graph.subjects import load
 from harness.triage.ranks import without_inherited
 from harness.triage.rules import RULES, Case, Ruling
+from harness.triage.stacks import main_stack
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
 
 MAX_MISSING = 32  # lines of a verdict; how many more there are is said
+MAX_STACKS = 64  # processes whose stack stands in a verdict, the parties first; the evidence has all of them
 MAX_PATHS = 8  # directories of nodes that are shown; the command that reproduces the verdict has all
 
 
@@ -74,20 +76,24 @@ def _ask(case: Case) -> Ruling:
         return Ruling(
             "INSUFFICIENT",
             "no process and no recorder dump was seen",
-            next=("harness triage PID, RUN, or a directory of dumps",),
+            next=("harness triage --help   # what it reads: pids, a run, evidence, recorder dumps",),
         )
     return Ruling(
         "INSUFFICIENT",
         "no stack, heartbeat or recorder says what these processes do",
-        next=("run under harness watch", "allow py-spy: run as root or with CAP_SYS_PTRACE"),
+        next=(
+            f"{case.again()}   # again, when the host is less busy",
+            "py-spy dump --pid PID   # whether stacks can be had; in a container it takes --cap-add SYS_PTRACE",
+            "for the next run: harness watch -- COMMAND, whose heartbeats need no stacks from outside",
+        ),
     )
 
 
 def _mixed(comparison: Comparison) -> Ruling:
-    told = "; ".join(comparison.notes[:3])
     return Ruling(
         "INSUFFICIENT",
-        f"these dumps are of {comparison.jobs} jobs{': ' + told if told else ''}",
+        f"these dumps are of {comparison.jobs} jobs",
+        evidence=comparison.notes[:3],
         next=("put the dumps of one job into a directory of their own",),
     )
 
@@ -108,10 +114,12 @@ def _body(case: Case, ruling: Ruling) -> Triage:
     for wait in graph.waits:
         because.setdefault(wait.waiter, wait.because)
     nodes = []
+    stacked = [*parties, *(key for key in graph.subjects if key not in parties)][:MAX_STACKS]
     for key, one in graph.subjects.items():
         group = titles.get(one.pending.group, one.pending.group) if one.pending else ""
         state = "; ".join(filter(None, (one.state(group), load(one.process))))
-        nodes.append(Node(key, one.label, state, parties.get(key, "bystander")))
+        nodes.append(Node(key, one.label, state, parties.get(key, "bystander"),
+                          main_stack(one.process) if key in stacked else []))  # fmt: skip
     return Triage(
         hang=ruling.hang,
         culprits=[_party(graph.subjects[key], why, ruling.frames.get(key, "")) for key, why in blamed.items()],
@@ -121,6 +129,7 @@ def _body(case: Case, ruling: Ruling) -> Triage:
         waits=list(graph.waits),
         next=[_filled(case, ruling, step) for step in ruling.next if step],
         place=ruling.place,
+        evidence=list(ruling.evidence),
     )
 
 

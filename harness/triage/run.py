@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shlex
@@ -12,7 +13,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from harness import dates
-from harness.errors import BadInput, HarnessError
+from harness.errors import BadInput
 from harness.triage import archive, judge
 from harness.triage.evidence import ENDED, Evidence, Silence
 from harness.verdict_file import NAME as VERDICT
@@ -22,16 +23,12 @@ from probes.format import SIDES
 from reports import places
 from reports.model import Verdict
 
-WHAT = (
-    "a run directory, pids, a Ray address, an evidence directory or its zip, a directory of each node, the URL of a "
-    "watch that serves its evidence, a bundle, or a directory of recorder dumps"
-)
 LIVE = "events", "beats"
 WATCH = "watch"  # of a directory of harness parity
 
 
 def triage(what: list[str], out: str | os.PathLike[str] | None = None, *, token_file: str = "") -> Verdict:
-    """The verdict on `what`: WHAT above; `auto` or nothing is the Ray cluster of this host.
+    """The verdict on `what`; `auto` or nothing is the Ray cluster of this host.
 
     Live processes are looked at now, for at most some ten seconds, and their evidence is kept under `out` (a new
     directory under runs/ without it); so is that of watches that serve it, of which `token_file` holds the token. What
@@ -45,13 +42,14 @@ def triage(what: list[str], out: str | os.PathLike[str] | None = None, *, token_
     if folder is None:
         return verdict
     path = folder / VERDICT
-    verdict = dataclasses.replace(verdict, paths={**verdict.paths, "verdict": str(path)})
+    written = dataclasses.replace(verdict, paths={**verdict.paths, "verdict": str(path)})
     try:
         make_folder(folder)
-        write_whole(path, verdict.to_json().encode())
-    except OSError as error:
-        raise HarnessError(f"the verdict cannot be written to {path}: {error.strerror}", fix="--out DIR") from error
-    return verdict
+        write_whole(path, written.to_json().encode())
+    except OSError as error:  # a full disk costs the file, and not the answer
+        note = f"the verdict could not be written to {path}: {error.strerror or error}"
+        return dataclasses.replace(verdict, missing=[*verdict.missing, note])
+    return written
 
 
 def _evidence(what: list[str], out: Path | None, token_file: str) -> tuple[Evidence, Path | None]:
@@ -73,9 +71,10 @@ def _evidence(what: list[str], out: Path | None, token_file: str) -> tuple[Evide
     if there:
         path = there[0]
         if path.is_file() and path.suffix != ".zip" and not zipfile.is_zipfile(path):
+            beside = shlex.quote(str(path.parent))
             raise BadInput(
-                f"{path} is one file: a verdict takes the dumps of every rank, or evidence",
-                fix=f"harness triage {shlex.quote(str(path.parent))}",
+                f"{path} is one file: triage reads the directory with the dumps of every rank, or evidence",
+                fix=f"harness triage {beside}" if directory.readable(path.parent) else directory.READS,
             )
         if directory.is_evidence(path) or path.is_file():
             return directory.read(path), None
@@ -90,7 +89,7 @@ def _evidence(what: list[str], out: Path | None, token_file: str) -> tuple[Evide
             return directory.read(taken or path), None
         return _run(path, taken, out)
     if len(what) == 1 and _pathlike(what[0]):
-        raise BadInput(f"{what[0]}: no such file or directory", fix=f"harness triage WHAT   # {WHAT}")
+        raise BadInput(f"{what[0]}: no such file or directory", fix=directory.READS)
     evidence = _live(what, out)
     return evidence, Path(evidence.path)
 
@@ -223,7 +222,8 @@ def _new_folder() -> Path:
     try:
         folder.mkdir(parents=True)
     except OSError:  # a working directory that cannot be written: evidence of a hang is not lost for that
-        return Path(tempfile.mkdtemp(prefix=f"harness-{name}-"))
+        with contextlib.suppress(OSError):
+            return Path(tempfile.mkdtemp(prefix=f"harness-{name}-"))
     return folder
 
 

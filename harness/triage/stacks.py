@@ -31,6 +31,7 @@ _AROUND = frozenset(
         "select",
     }
 )
+MAX_SHOWN = 40  # frames of a stack in a verdict; the evidence has all of them
 # Loops that hand work to the user's code and are idle only while they do not.
 _SERVING = frozenset({"ray_idle", "http_server"})
 EVENT_LOOP = "AsyncIO Thread"  # the name that Ray gives to the thread in which an asyncio actor's coroutines run
@@ -205,6 +206,14 @@ def user_frame(frames: Iterable[Frame]) -> str:
         if _FRAMEWORKS.search(frame.file):
             return describe(frame)
     return ""
+
+
+def main_stack(process: Process | None) -> list[str]:
+    """The main thread's stack at the last look with one, or that of a Ray worker's task, innermost frame first."""
+    for look in reversed(process.samples if process is not None else ()):
+        if frames := trail(look.threads, process.pid if process is not None else 0):
+            return [f"{plain(function)} ({file}:{line})" for function, file, line in frames[:MAX_SHOWN]]
+    return []
 
 
 def describe(frame: Frame) -> str:

@@ -129,6 +129,7 @@ def _page(verdict: Verdict) -> str:
             cycle=triage_arrange.cycle(triage) if triage else [],
             processes=triage_arrange.processes(triage) if triage else [],
             left_out=triage_arrange.left_out(triage) if triage else 0,
+            stacks=triage_arrange.stacks(triage) if triage else [],
             graph=Markup(triage_graph.svg(triage)) if triage else "",
             fact_sections=[
                 ("Floor and tolerance", arrange.floor_facts(parity.floor) if parity else []),

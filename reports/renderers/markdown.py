@@ -192,6 +192,8 @@ def hang(body: Triage) -> list[str]:
     ]
     if rows:
         lines += ["### Culprits", "", *table(("", "role", "process", "why", "frame"), rows)]
+    if body.evidence:
+        lines += ["### Evidence", "", *(f"- {escape(fact)}" for fact in body.evidence), ""]
     if steps := triage.cycle(body):
         lines += ["### Cycle: everybody waits for the next one", ""]
         lines += [
@@ -213,6 +215,11 @@ def hang(body: Triage) -> list[str]:
         lines += [f"<details><summary>Processes ({len(body.nodes)})</summary>", ""]
         lines += table(("", "process", "host:pid", "state"), processes)
         lines += [f"{more} more are in the JSON.", ""] if more else []
+        lines += ["</details>", ""]
+    if stacks := triage.stacks(body):
+        lines += ["<details><summary>Stacks, innermost frame first</summary>", ""]
+        for stack in stacks:
+            lines += [f"<b>{escape(stack.who)}</b>", "", *(f"- {code(frame)}" for frame in stack.frames), ""]
         lines += ["</details>", ""]
     return lines
 

@@ -43,6 +43,14 @@ class Victims:
 
 
 @dataclass(frozen=True)
+class Stack:
+    """The stack of the main thread of processes that stand alike: "rank 0, rank 2"."""
+
+    who: str
+    frames: list[str]  # innermost first
+
+
+@dataclass(frozen=True)
 class Step:
     """One edge of a cycle."""
 
@@ -112,6 +120,19 @@ def processes(triage: Triage) -> list[tuple[str, str, str, str]]:
     nodes = sorted(triage.nodes, key=lambda node: order.get(node.party, 3))
     return [(clean(node.party), clean(node.label), clean(node.key), clean(node.state))
             for node in nodes[:SHOWN_NODES]]  # fmt: skip
+
+
+def stacks(triage: Triage) -> list[Stack]:
+    """Every stack once, with the processes that stand so, those of the parties first."""
+    order = {"culprit": 0, "suspect": 1, "victim": 2, "bystander": 3}
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for node in sorted(triage.nodes, key=lambda node: order.get(node.party, 3)):
+        if node.stack:
+            alike.setdefault(tuple(map(clean, node.stack)), []).append(clean(node.label))
+    return [
+        Stack(", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else ""), list(frames))
+        for frames, names in alike.items()
+    ]
 
 
 def left_out(triage: Triage) -> int:

@@ -155,8 +155,7 @@ def test_a_host_that_is_cut_off_is_named_and_none_of_its_ranks_is_blamed(hosts: 
         finally:
             hosts.mend(1)
     assert verdict.verdict == "INSUFFICIENT" and not verdict.culprits, verdict.reason
-    assert "a node of the Ray cluster is lost: hostb did not answer" in verdict.reason, verdict.reason
-    assert "or the network to it is cut" in verdict.reason
+    assert "a node of the Ray cluster is lost: hostb" in verdict.reason, verdict.reason
 
 
 @pytest.mark.night

@@ -172,7 +172,7 @@ def test_an_engine_that_is_asked_to_draw_in_its_sleep_ends_the_run_with_a_senten
     assert done.returncode == 3, done.stdout + done.stderr
     verdict = Verdict.from_dict(json.loads((out / "verdict.json").read_text()))
     refused = f"{pair[1]} is asleep and was asked to generate: its cache and weights must be woken first"
-    assert verdict.verdict == "INCONCLUSIVE" and refused in verdict.account, verdict.reason
+    assert verdict.verdict == "INCONCLUSIVE" and refused in verdict.reason, verdict.reason
 
 
 @pytest.mark.night
@@ -201,6 +201,7 @@ def test_an_engine_that_never_wakes_is_named(tmp_path: Path) -> None:
     assert verdict.triage is not None and (verdict.verdict, verdict.triage.hang) == ("HUNG", "K9"), output
     journal = next((tmp_path / "run" / "events").glob("rollout-0-*.jsonl"))
     [culprit] = verdict.triage.culprits
-    assert culprit.pid == scheduler.pid and "sglang::scheduler" in verdict.account, verdict.reason
+    assert culprit.pid == scheduler.pid, verdict.reason
+    assert any("sglang::scheduler" in fact for fact in verdict.triage.evidence), verdict.triage.evidence
     assert int(journal.stem.rpartition("-")[2]) in {party.pid for party in verdict.triage.victims}
     assert gone(processes) == []

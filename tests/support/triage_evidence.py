@@ -162,6 +162,12 @@ def compared(*groups: GroupState, world: int | None = None, jobs: int = 1) -> Co
     )
 
 
+def wording(verdict: Verdict) -> str:
+    """Everything that a verdict says: its headline, the evidence below it, and why each culprit is one."""
+    body = verdict.triage
+    return "; ".join([verdict.reason, *((*body.evidence, *(one.why for one in body.culprits)) if body else ())])
+
+
 def late(one: Process) -> Verdict:
     """Rank 0 has not come to what the others are in."""
     ranks = [rank(n, "main:10 step:42 all_reduce") for n in range(1, 4)]

@@ -100,6 +100,12 @@ class _Trial:
                 from harness.planted.hangs.across import judge_hosts
 
                 return judge_hosts(hang, folder, self.stall_s, START_S + STALLS * self.stall_s, {MARK: mark})
+            if hang.looks:
+                from harness.planted.hangs.looks import judge_looks
+
+                environ = _environment(hang, mark, self._device)
+                limit_s = START_S + STALLS * self.stall_s
+                return judge_looks(hang, folder, command(hang, self.stall_s), limit_s, environ)
             return self._run(hang, folder, mark)
         except OSError as error:
             if error.errno not in FULL:  # another one is a defect, and says so

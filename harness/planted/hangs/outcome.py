@@ -34,11 +34,13 @@ class Outcome:
 
     @property
     def detected(self) -> bool:
-        """The right verdict; slow and healthy are one for a control."""
+        """The right verdict; slow and healthy are one for a control, but not at looks: none shows who is slow."""
         if self.error or self.unrun:
             return False
         if self.hang.reason and not (self.verdict and self.hang.reason in self.verdict.reason):
             return False
+        if self.hang.looks:
+            return self.said == self.hang.verdict
         return self.said == self.hang.verdict or {self.said, self.hang.verdict} <= {"SLOW", "HEALTHY"}
 
     @property

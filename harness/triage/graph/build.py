@@ -87,9 +87,10 @@ def _told_apart(subjects: dict[str, Subject]) -> dict[str, Subject]:
 
 
 def _passing(evidence: Evidence, wait: Wait, subjects: dict[str, Subject]) -> bool:
-    """A call of somebody who works, seen once, to somebody who does not: that one's end, or rest, holds nobody up.
-    Where a stall was watched, the waiter did not work for all that time, and the call counts."""
-    waiter, calls = subjects[wait.waiter], ("ray", "http", "engine", "process")
+    """A call of somebody who works, seen once, to somebody who does not: that one's end, or rest, holds nobody up. Nor
+    does a rank in a collective to which the waiter came between the looks. Where a stall was watched, the waiter did
+    not work for all that time, and the call counts."""
+    waiter, calls = subjects[wait.waiter], ("ray", "http", "engine", "process", "collective")
     works = waiter.moved and waiter.pending is None
     return not evidence.stall_s and works and wait.layer in calls and not subjects[wait.target].progress
 

@@ -28,6 +28,7 @@ DEVICE_S = 300.0
 # watch. Without a watch the threshold is the default of `harness watch`.
 TIMERS, THRESHOLD_S = 3.0, 60.0
 _SERVES = IDLE - {"queue"}
+BETWEEN_RANKS = frozenset({"collective", "p2p"})
 _INSIDE = frozenset({"lock", "queue", "select"})  # waits that another thread of the process may end
 
 
@@ -39,10 +40,10 @@ def held(pending: Collective | None, stall_s: float) -> bool:
 
 def own(
     process: Process, now: stacks.Doing, before: stacks.Doing, *, pending: bool, stall_s: float = 0.0,
-    timers: bool = True,
+    timers: bool = True, gpu: bool = False,
 ) -> str:  # fmt: skip
     """Its progress between the looks, in words with its rate; empty where nothing moved. `pending`: see `held`.
-    `timers`: a timer of an event loop counts."""
+    `timers`: a timer of an event loop counts. `gpu`: its host has one."""
     if len(process.samples) < 2:
         return ""
     first, last = process.samples[0], process.samples[-1]
@@ -69,6 +70,8 @@ def own(
             return f"{rate / 1000:.0f} kB/s read and written"
     if (rate := over_net(process)) >= (TRANSFER_BYTES_PER_S if waits or device else NET_BYTES_PER_S):
         return f"{rate / 1000:.0f} kB/s over the network"
+    if not pending and (text := passes(process, now, before, gpu=gpu)):
+        return text
     if stack_moved(process):
         return "its stack moved between the two looks"
     if device and not waits and _trail(process, 0) != _trail(process, -1):
@@ -76,6 +79,27 @@ def own(
     if device and not waits and stall_s < DEVICE_S:
         return "waits for its device, whose kernel may run long"
     return ""
+
+
+def passes(process: Process, now: stacks.Doing, before: stacks.Doing, *, gpu: bool) -> str:
+    """In words, that a process which stands in a collective went through others between the looks: its main thread woke
+    up, and data went through its connections.
+
+    Counters say more where there are any. In a collective of gloo that does not come, the main thread slept through
+    1.5 s without a wake-up, and no byte came (measured, torch 2.13); NCCL's waits poll, and Ray's workers talk to Ray.
+    """
+    if now.kind in BETWEEN_RANKS and before.kind in BETWEEN_RANKS and now.frame != before.frame:
+        return "went from one collective to another between the looks"
+    if gpu or process.beat is not None or process.journal is not None or process.title.startswith("ray::"):
+        return ""
+    first, last = process.samples[0], process.samples[-1]
+    if {now.kind, before.kind}.isdisjoint(BETWEEN_RANKS) or first.main_switches is None or last.main_switches is None:
+        return ""
+    woken, sent = last.main_switches - first.main_switches, last.net_bytes - first.net_bytes
+    recent = last.net_quiet_s is not None and last.net_quiet_s < last.at_s - first.at_s
+    return f"its main thread woke up {woken} times, and {sent / 1000:.0f} kB came or went" if (
+        woken > 1 and sent > 0 and recent
+    ) else ""  # fmt: skip
 
 
 def loop_runs(process: Process, now: stacks.Doing, stall_s: float) -> str:

@@ -142,7 +142,7 @@ def subject(
     below = "" if gone or blocked else _below(process, now, children)
     kept = motion.held(pending, stall_s)
     mine = "" if gone or blocked else motion.own(
-        process, now, before, pending=kept, stall_s=stall_s, timers=timers
+        process, now, before, pending=kept, stall_s=stall_s, timers=timers, gpu=gpu
     )  # fmt: skip
     progress = below or mine
     frame = now.frame or (before.frame if not now.frame else "")
@@ -241,8 +241,10 @@ def _below(process: Process, now: stacks.Doing, children: Mapping[str, tuple[Pro
             continue  # a rank's own progress is its own
         its = stacks.doing(child)
         own = motion.own(child, its, stacks.doing(child, 0), pending=False)
-        if works := _below(child, its, children, depth + 1) or own:
-            return f"its child {child.pid} ({_name(child)}) works, {works}"
+        if deeper := _below(child, its, children, depth + 1):
+            return deeper
+        if own:
+            return f"its child {child.pid} ({_name(child)}) works, {own}"
     return ""
 
 

@@ -10,7 +10,7 @@ from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
 from harness.triage.rules.processes import local_error
-from harness.triage.rules.ruling import YOUNG_S, Case, Ruling
+from harness.triage.rules.ruling import YOUNG_S, Case, Ruling, brief
 from harness.triage.stacks import EVENT_LOOP
 
 
@@ -28,7 +28,7 @@ def left_loop(case: Case) -> Ruling | None:
     if peers and len(ends) > len(waiters) and all(_passive(one) for one in ends):
         where = case.waited_in(one.key for one in ends)
         why = f"runs {where}, to which {len(ends)} others do not come"
-        return trip({one.key: why for one in waiters}, case, where)
+        return trip({one.key: why for one in waiters}, case, where, how="runs one alone")
     past = {one.key: line for one in ends if (line := _left(one, waiters))}
     past |= {one.key: 0 for one in ends if one.key not in past and one.doing.kind in ("finished", "ray_idle")}
     if not past:
@@ -39,14 +39,15 @@ def left_loop(case: Case) -> Ruling | None:
         + f", and is {case.subject(key).state()}"
         for key, line in past.items()
     }
-    return trip(why_past, case, where)
+    line = next(iter(past.values()))
+    return trip(why_past, case, where, how=f"has left the loop at line {line}" if line else "is through with its work")
 
 
-def trip(why: dict[str, str], case: Case, where: str) -> Ruling:
-    """K1: some ranks went round a loop more or less often than the others."""
+def trip(why: dict[str, str], case: Case, where: str, *, how: str) -> Ruling:
+    """K1: some ranks went round a loop more or less often than the others. `how`: the first of them, in few words."""
     return Ruling(
         "HUNG",
-        f"a different number of collectives: {case.names(why)} {next(iter(why.values()))}",
+        f"a different number of collectives: {case.names(why)} {how}",
         "K1",
         why,
         place=where,
@@ -66,13 +67,13 @@ def outside(case: Case) -> Ruling | None:
     where = case.waited_in(why)
     return Ruling(
         "HUNG",
-        f"{case.names(why)} {next(iter(why.values()))}; others wait in {where}",
+        f"{case.names(why)} {_briefly(case, ends)}; others wait in {where}",
         "K4",
         why,
         place=where,
         next=(
             "read the end of its log for an error that was caught",
-            "py-spy dump --pid PID shows where it stands",
+            "py-spy dump --pid PID   # where it stands",
             "let a failed rank end: torchrun and Ray then end the others",
         ),
     )
@@ -87,13 +88,15 @@ def device(case: Case) -> Ruling | None:
             for one in lost if not one.progress and _recorded(case, one) and not _unrecorded(one)}  # fmt: skip
     if not why or _young(case):
         return None
+    first = case.subject(next(iter(why)))
+    behind = "has not got to" if first.pending is not None else "does not end"
     return Ruling(
         "HUNG",
-        f"{case.names(why)} {next(iter(why.values()))}",
+        f"{case.names(why)}: its device {behind} what it was given",
         "K9",
         why,
-        place=case.waited_in(why) or case.subject(next(iter(why))).state(),
-        next=("look at that device: nvidia-smi, dmesg | grep -i xid; py-spy dump --native of the rank",),
+        place=case.waited_in(why) or first.state(),
+        next=("nvidia-smi; dmesg | grep -i xid", "py-spy dump --native --pid PID   # where the rank stands"),
     )
 
 
@@ -140,15 +143,15 @@ def unseen(case: Case) -> Ruling | None:
             missing=missing,
             place=case.waited_in(one.key for one in blind),
             next=(
-                "collect again on every host: harness triage PID … --out DIR",
-                "run under harness watch, which switches the recorders on",
+                f"{case.again()}   # once more, on every host, and then all directories together",
+                "for the next run: harness watch -- COMMAND, which switches the recorders on",
             ),
         )
     if _young(case) and ends:
         return Ruling(
             "INSUFFICIENT",
             f"the wait is younger than {YOUNG_S:.0f} s: look again",
-            next=("harness triage again in a minute",),
+            next=(f"{case.again()}   # in a minute",),
         )
     alone = [one for one in stuck if one.key not in {wait.waiter for wait in case.graph.waits}]
     who = alone or stuck
@@ -156,16 +159,17 @@ def unseen(case: Case) -> Ruling | None:
         return ruling
     if calling := [one for one in who if one.doing.kind == "http_client" and one.pending is None]:
         return elsewhere(case, calling)
-    states = f"{case.names(one.key for one in who)} ({who[0].state()})"
     return Ruling(
         "INSUFFICIENT",
-        f"nothing says for whom {states} wait{'' if len(who) > 1 else 's'}",
+        f"nothing says for whom {case.names(one.key for one in who)} wait{'' if len(who) > 1 else 's'}",
+        evidence=tuple(f"{one.label}: {one.state()}" for one in who[:8]),
         missing=tuple(f"for whom {one.label} waits" for one in who[:8]),
+        place=who[0].state(),
         next=(
             "give each wait for an answer a timeout, and say in its error who was asked"
             if any(one.process and one.process.beat for one in who)
-            else "run under harness watch, which records groups and open spans",
-            "allow native stacks: run as root or with CAP_SYS_PTRACE",
+            else "for the next run: harness watch -- COMMAND, which records groups and open spans",
+            "py-spy dump --native --pid PID   # what it waits for in C; in a container it takes --cap-add SYS_PTRACE",
         ),
     )
 
@@ -271,6 +275,16 @@ def _lost_children(case: Case, one: Subject) -> list[str]:
 
 def _child(process: Process, parent: Process) -> bool:
     return process.host == parent.host and process.ppid == parent.pid
+
+
+def _briefly(case: Case, ends: list[Subject]) -> str:
+    """The same of all of them in few words, as of the first one."""
+    one, several = ends[0], len(ends) > 1
+    if one.process is not None and (error := local_error(one.process)):
+        return f"failed and stayed: {brief(error)}"
+    if not any(wait.target == one.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
+        return "do not answer" if several else "does not answer"
+    return f"{'are' if several else 'is'} outside any collective"
 
 
 def _of_itself(case: Case, one: Subject) -> str:

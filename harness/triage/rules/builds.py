@@ -28,12 +28,12 @@ def locked(case: Case) -> Ruling | None:
     builders = [one for one in case.live() if one.process and one.process.host in hosts and _builds(one)]
     working = next((one for one in builders if one.progress), None)
     if working is not None:
-        return slow_because(case, working.key)
+        return slow_because(case, [working.key])
     if builders:
         why = {one.key: f"builds an extension of torch's and does not advance: {one.state()}" for one in builders}
         return Ruling(
-            "HUNG", f"{case.names(why)} {next(iter(why.values()))}; others wait for its lock file", "K9", why,
-            place="the lock file of a build", next=("py-spy dump --pid PID shows what its build waits for",),
+            "HUNG", f"{case.names(why)} builds an extension of torch's and does not advance", "K9", why,
+            place="the lock file of a build", next=("py-spy dump --pid PID   # what its build waits for",),
         )  # fmt: skip
     why = {one.key: "waits for the lock file of a build of torch's extensions, and no process of the job builds"
            for one in waiting}  # fmt: skip
@@ -41,7 +41,7 @@ def locked(case: Case) -> Ruling | None:
     places = " ".join(folders) or _DEFAULT
     return Ruling(
         "HUNG",
-        f"{case.names(why)} {next(iter(why.values()))}: one that was killed has left it",
+        f"{case.names(why)} waits for the lock file of a build that was killed",
         "K9",
         why,
         place="the lock file of a build",

@@ -7,6 +7,7 @@ from harness.triage.rules.ruling import Case, Ruling
 
 CONTROL = frozenset({"ray", "http", "engine", "process", "lock"})
 
+RING = "wait for each other"
 LOST = "a request or its answer was lost, or lies in a buffer: number both, flush after each, give each read a timeout"
 
 
@@ -31,9 +32,10 @@ def ring(case: Case) -> Ruling | None:
             told = f"{case.names(members)} waits for itself ({waits[0].because})"
         return Ruling(
             "HUNG",
-            f"a cycle of calls: {told}",
+            f"a cycle of calls: {case.names(members)} {'waits for itself' if len(members) == 1 else RING}",
             "K6",
             cycle=tuple(members),
+            evidence=(told,),
             place=", ".join(sorted(layers)),
             next=(
                 "break one call of the cycle: make it asynchronous, or give the callee a thread of its own",
@@ -48,11 +50,14 @@ def read_ring(case: Case) -> Ruling | None:
     ring = reads(case.graph.subjects, case.graph.waits)
     if not ring or case.moving(ring):
         return None
-    told = "; ".join(f"{case.names([key])} {what}" for key, what in ring.items())
     return Ruling(
         "INSUFFICIENT",
-        f"processes read from each other: {told}. A request or its answer was lost, or lies in a buffer, unless a "
-        "thread of native code, the handler of a signal or a process of another container is still to write",
+        f"processes read from each other: {case.names(ring)}",
+        evidence=(
+            *(f"{case.names([key])} {what}" for key, what in ring.items()),
+            "a request or its answer was lost, or lies in a buffer, unless a thread of native code, the handler of a "
+            "signal or a process of another container is still to write",
+        ),
         place="pipe",
         missing=("who else may write: native threads, signal handlers, processes of other containers",),
         next=(LOST, "py-spy dump --native --pid PID   # of each: whether a thread of native code works"),

@@ -12,6 +12,7 @@ from harness.triage.graph.motion import over_net
 from harness.triage.graph.worlds import same_world
 from harness.triage.rules.ruling import Case, Ruling
 
+MAX_SHOWN = 16  # ranks, each with its operation
 BETWEEN = ("collective", "p2p")
 
 
@@ -30,9 +31,9 @@ def closed(case: Case) -> Ruling | None:
         told = "; ".join(f"{other.label} in {_operation(other)}" for other in world[:4])
         return Ruling(
             "HUNG",
-            f"every rank of the world waits for another one, and nobody is left to come: {told}"
-            + (f"; and {len(world) - 4} more" if len(world) > 4 else ""),
+            "every rank of the world waits for another one, and nobody is left to come",
             "K2",
+            evidence=tuple(f"{other.label} in {_operation(other)}" for other in world[:MAX_SHOWN]),
             cycle=tuple(other.key for other in world),
             place=told,
             next=(

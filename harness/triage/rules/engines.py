@@ -9,7 +9,7 @@ from harness.triage.graph import Subject
 from harness.triage.graph.subjects import transition as standing
 from harness.triage.rules.bystanders import elsewhere, leads_out, lost
 from harness.triage.rules.pauses import slow_because
-from harness.triage.rules.ruling import YOUNG_S, Case, Ruling
+from harness.triage.rules.ruling import YOUNG_S, Case, Ruling, brief
 from harness.triage.stacks import Doing
 
 AFTER_S = 30.0  # a sender comes to its broadcast so long after the refusal at most; an older one was got over
@@ -45,10 +45,11 @@ def refused(case: Case) -> Ruling | None:
     sender = f"the sender waits in {where}" if where else f"the sender: {state}"
     return Ruling(
         "HUNG",
-        f"{case.names(found)} refused {call.name}: {call.message}; {sender}",
+        f"{case.names(found)} refused {call.name}: {brief(call.message)}",
         "K13",
         {key: f"refused {call.name}: {call.message}" for key, call in found.items()},
         place=f"{call.name} at step {call.step}" if call.step >= 0 else call.name,
+        evidence=(sender,),
         next=(
             "fix what the message says, and let the sender read each answer before it broadcasts",
             "give the weight-sync group a timeout of its own: new_group has 30 minutes whatever its parent has",
@@ -91,7 +92,7 @@ def transition(case: Case) -> Ruling | None:
         if not _held_up(case, one):
             continue  # nobody waits for it, and somebody else is waited for
         if one.progress:
-            return slow_because(case, one.key)
+            return slow_because(case, [one.key])
         if name and 0.0 < age < YOUNG_S:
             continue
         since = f" for {age:.0f} s" if age else ""
@@ -148,14 +149,16 @@ def branch(case: Case) -> Ruling | None:
     alone = inside if len(inside) < len(loops) else loops
     where = case.waited_in(keys)
     if alone is inside:
+        how = f"entered {where} alone"
         why = f"entered {where} alone, its peers stay in their scheduler loop"
         other = f"{case.names(keys)} in {loops[0].frame}"
     else:
+        how = "stays in its scheduler loop"
         why = f"stays in its scheduler loop, its peers are in {where}"
         other = f"{case.names(one.key for one in inside)} in {inside[0].frame}"
     return Ruling(
         "HUNG",
-        f"a branch of one rank: {case.names(one.key for one in alone)} {why}",
+        f"a branch of one rank: {case.names(one.key for one in alone)} {how}",
         "K3",
         {one.key: f"{why}; here {one.frame}, there {other}" for one in alone},
         place=where,

@@ -9,7 +9,7 @@ from harness.triage.graph import Subject
 from harness.triage.graph.edges import forming
 from harness.triage.graph.subjects import LAUNCHERS
 from harness.triage.rules.pauses import slow_because
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import NO_MAJORITY, Case, Ruling
 from reports.text import listed
 
 _OF_ONE_HOST = re.compile(r"(^|/| )(torchrun|accelerate|torch[./]distributed[./](run|launch)(\.py)?)( |$)")
@@ -29,7 +29,7 @@ def unformed(case: Case) -> Ruling | None:
     targets = [case.subject(key) for key in dict.fromkeys(wait.target for wait in waits)]
     moving = [one for one in targets if one.progress]
     if moving:
-        return slow_because(case, moving[0].key)
+        return slow_because(case, [moving[0].key])
     what = forming(joining[0])
     assert what is not None
     place = what.op + (f" of {what.world_size} ranks" if what.world_size else "")
@@ -61,8 +61,12 @@ def unformed(case: Case) -> Ruling | None:
         for one in targets
     }
     return Ruling(
-        "HUNG", f"{place} never forms: {case.names(why)} {next(iter(why.values()))}", "K5", why, place=place, next=steps
+        "HUNG", f"{place} never forms: {case.names(why)} {_how(targets[0])}", "K5", why, place=place, next=steps
     )
+
+
+def _how(one: Subject) -> str:
+    return "has not come" if one.seen else "never started"
 
 
 def _memberships(case: Case, joining: list[Subject], steps: tuple[str, ...]) -> Ruling | None:
@@ -83,11 +87,11 @@ def _memberships(case: Case, joining: list[Subject], steps: tuple[str, ...]) -> 
     usual = counts[0][0] if counts[0][1] > counts[1][1] else None
     why = {key: f"makes a group of ranks {listed(lists[key])}, {counts[0][1]} others one of {listed(usual)}"
            for key in lists if usual is not None and lists[key] != usual}  # fmt: skip
-    told = "; ".join(f"{case.subject(key).label} one of ranks {listed(lists[key])}" for key in apart[:4])
-    nobody = "" if why else "; neither side has a majority, so nobody is named"
+    told = tuple(f"{case.subject(key).label} makes one of ranks {listed(lists[key])}" for key in apart[:4])
     return Ruling(
-        "HUNG", f"ranks make different groups with each other: {told}{nobody}", "K5", why,
-        place="new_group", next=("make the groups in one order, with one list of ranks, on every rank", *steps),
+        "HUNG", f"ranks make different groups with each other: {case.names(why or apart)}", "K5", why,
+        place="new_group", evidence=told if why else (*told, NO_MAJORITY),
+        next=("make the groups in one order, with one list of ranks, on every rank", *steps),
     )  # fmt: skip
 
 
@@ -103,12 +107,12 @@ def _alone(
     few = len(joining) < len(targets)
     return Ruling(
         "HUNG",
-        f"{place} never forms: {case.names(keys)} {told}"
-        + ("" if few else "; neither side has a majority, so nobody is named"),
+        f"{place} never forms: {case.names(keys)} waits there, and the others do not come",
         "K5",
         dict.fromkeys(keys, told) if few else {},
         () if few else tuple(keys + [one.key for one in targets]),
         place,
+        evidence=(told,) if few else (told, NO_MAJORITY),
         next=steps,
     )
 
@@ -183,9 +187,9 @@ def _apart(joining: list[Subject], place: str) -> Ruling | None:
     between = f"{', '.join(hosts[:-1])} and {hosts[-1]}"
     return Ruling(
         "INSUFFICIENT",
-        f"every rank has come to {place}, on {between}, and none comes out: ranks of different hosts do not reach one "
-        "another, though they reach the rendezvous",
+        f"every rank has come to {place}, and none comes out",
         place=place,
+        evidence=(f"ranks of {between} do not reach one another, though they reach the rendezvous",),
         missing=(f"whether {between} let the ranks' own ports through",),
         next=(
             f"does a firewall between {between} pass all ports? the kernel picks those of the ranks",
@@ -213,9 +217,10 @@ def _beside(case: Case, joining: list[Subject]) -> Ruling | None:
     else:
         return None
     place = names.most_common(1)[0][0]
-    ways = "; ".join(f"{case.names([key])} {said}" for key, said in list((why or told).items())[:4])
-    nobody = "" if why else "; nothing tells who is right, so nobody is named"
+    ways = tuple(f"{case.names([key])} {said}" for key, said in list((why or told).items())[:4])
+    nobody = () if why else ("nothing tells who is right, so nobody is named",)
     return Ruling(
-        "HUNG", f"group {place} of {len(meant)} ranks never forms: {ways}{nobody}", "K5", why,
-        place=place, next=("give the trainer and every engine one name, and a rank of its own, for this group",),
+        "HUNG", f"group {place} of {len(meant)} ranks never forms: {case.names(why or told)}", "K5", why,
+        place=place, evidence=(*ways, *nobody),
+        next=("give the trainer and every engine one name, and a rank of its own, for this group",),
     )  # fmt: skip

@@ -13,8 +13,8 @@ from harness.triage.graph.edges import Names, mismatch, title
 from harness.triage.graph.worlds import same_world
 from harness.triage.places import match, users
 from harness.triage.rules.absence import trip
-from harness.triage.rules.nodes import ping, severed, together
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.nodes import network, ping, severed
+from harness.triage.rules.ruling import NO_MAJORITY, Case, Ruling
 from reports.model import Wait
 
 ARRIVAL_S = 1.0  # an operation that is younger may just be on its way
@@ -32,7 +32,7 @@ def diverged(case: Case) -> Ruling | None:
     place = f"#{odd.seq} of {title(group)}"
     everybody = [one for some in sides.values() for one in some]
     special = [one for one in everybody if (_proven if usual is None else _rank_only)(one)]
-    told = "; ".join(f"{case.names(one.key for one in some)} in {what}" for what, some in sides.items())
+    told = tuple(f"{case.names(one.key for one in some)} in {what}" for what, some in sides.items())
     if special and len(special) < len(everybody) and (usual is None or _are_minority(special, sides, usual)):
         why = {
             one.key: f"runs {_what(sides, one)} at {place} in work that it does alone{_condition(one)}"
@@ -40,10 +40,11 @@ def diverged(case: Case) -> Ruling | None:
         }
         return Ruling(
             "HUNG",
-            f"a collective that only {case.names(why)} runs: {told} at {place}",
+            f"a collective that only {case.names(why)} runs, at {place}",
             "K10",
             why,
             place=place,
+            evidence=told,
             next=("take the collective out of the branch, or let every rank run it",),
         )
     kind = "K3" if all(one.doing.within("scheduler") for one in everybody) else "K1"
@@ -57,13 +58,13 @@ def diverged(case: Case) -> Ruling | None:
             for one in some
         }
     )
-    nobody = "" if why else "; neither side has a majority, so nobody is named"
     return Ruling(
         "HUNG",
-        f"the ranks run different operations at {place}: {told}{nobody}",
+        f"the ranks run different operations at {place}" + (f": {case.names(why)} another one" if why else ""),
         kind,
         why,
         place=place,
+        evidence=told if why else (*told, NO_MAJORITY),
         next=(
             "count the operations of one step on each rank: batches, microbatches, parameters with a gradient",
             "TORCH_DISTRIBUTED_DEBUG=DETAIL compares operations as they are enqueued",
@@ -147,7 +148,7 @@ def conditional(case: Case) -> Ruling | None:
             why = f"waits in {place} in work that it does alone{_condition(one)}, while the others have gone on"
             return Ruling(
                 "HUNG",
-                f"a collective that only {one.label} runs: it {why}",
+                f"a collective that only {one.label} runs: {place}",
                 "K10",
                 {one.key: why},
                 place=place,
@@ -193,15 +194,15 @@ def inverted(case: Case) -> Ruling | None:
         ]
         told = "; ".join(f"{case.names([step.waiter])} in {step.place}" for step in steps if step)
         why = _departed(case, members)
-        who = (f"; {case.names(why)} alone departs from what it did every time before" if why
-               else "; a cycle, in which nobody is the single culprit")  # fmt: skip
+        who = f"{case.names(why)} alone departs from its habit" if why else f"a cycle of {case.names(members)}"
         return Ruling(
             "HUNG",
-            f"groups are used in different orders: {told}{who}",
+            f"groups are used in different orders: {who}",
             "K2",
             why,
             cycle=() if why else members,
             place=told,
+            evidence=(told,),
             next=(
                 *(("look for a call that is skipped, made twice or made in another group: a condition, a caught error",)
                   if why else ()),
@@ -228,13 +229,13 @@ def _out_of_step(case: Case, waits: list[Wait]) -> Ruling | None:
         past = [key for key in world if _behind(places[key], goes) == line]
         inside = [key for key in world if _behind(left, places[key]) == line]
         if past == [wait.target] and len(inside) > 1:
-            how = f"has left the loop at line {line}, in which {len(inside)} others go round"
+            how, others = f"has left the loop at line {line}", f"in which {len(inside)} others go round"
         elif inside == [wait.waiter] and len(past) > 1 and _together(case, past):
-            how = f"goes round the loop at line {line}, which {len(past)} others have left"
+            how, others = f"goes round the loop at line {line}", f"which {len(past)} others have left"
         else:
             continue
         [key] = past if len(past) == 1 else inside
-        return trip({key: f"{how}, and is {case.subject(key).state()}"}, case, wait.place)
+        return trip({key: f"{how}, {others}, and is {case.subject(key).state()}"}, case, wait.place, how=how)
     return None
 
 
@@ -312,19 +313,20 @@ def wedged(case: Case) -> Ruling | None:
         them = "both" if len(members) == 2 else f"all {len(members)}"
         place = f"{first.op} #{first.seq} of {title(group)}"
         hosts = sorted({one.process.host for one in subjects if one.process})
-        fabric = "fabric" if len(hosts) < 2 else f"network between {together(hosts)}"
-        why = f"the {fabric} or a device, not a rank"
+        fabric = "fabric" if len(hosts) < 2 else network(hosts)
+        blamed, seen = f"the {fabric} or a device", tuple[str, ...]()
         steps = (
             "look at links and devices: nvidia-smi, dmesg | grep -i xid, ibstat",
             "run the same operation alone on these hosts (nccl-tests), then halve the hosts",
         )
         if (cut := severed(case)) is not None:
-            why, steps = f"{cut.network}, not a rank; {cut.told}", (ping(*cut.ends), steps[1])
+            blamed, seen, steps = cut.network, (cut.told,), (ping(*cut.ends), steps[1])
         return Ruling(
             "HUNG",
-            f"{them} ranks of {title(group)} are in {first.op} #{first.seq} and none comes out: {why}",
+            f"{them} ranks are in {first.op} #{first.seq}: {blamed}, not a rank",
             "K12",
             place=place,
+            evidence=seen,
             next=steps,
         )
     return None

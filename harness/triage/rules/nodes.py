@@ -8,7 +8,7 @@ of another, every rank has come to it, and none of them is to blame.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -19,7 +19,7 @@ from harness.triage.graph import Subject
 from harness.triage.graph.calls import FINISHED_TASKS
 from harness.triage.graph.edges import Names, title
 from harness.triage.nodes import World, missing_ranks, worlds
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.rules.untested import unseen
 
 AGAIN = "take the evidence of all nodes at one time: harness triage PID --out DIR on each, while the job stands still"
@@ -41,13 +41,15 @@ def incomplete(case: Case) -> Ruling | None:
     if silent := _unreached(case):
         return Ruling(
             "INSUFFICIENT",
-            f"{silent}, and nobody else has evidence of {'; '.join(told)}: there is some of {seen}{_gone(case)}",
+            f"{_unanswered(case)} gave no evidence, and no directory holds {_which(missing, members - held)}",
+            evidence=(silent, f"missing is {'; '.join(told)}; there is some of {seen}", *_gone(case)),
             missing=tuple(f"nothing from {one}" for one in told),
             next=_reach(case),
         )
     return Ruling(
         "INSUFFICIENT",
-        f"no directory holds {'; '.join(told)}; those given are of {seen}",
+        f"no directory holds {_which(missing, members - held)}",
+        evidence=(f"missing is {'; '.join(told)}; those given are of {seen}",),
         missing=tuple(f"nothing from {one}" for one in told),
         next=("give the directory of every node: harness triage DIR DIR ...",),
     )
@@ -69,8 +71,8 @@ def unlooked(case: Case) -> Ruling | None:
     )
     return Ruling(
         "INSUFFICIENT",
-        f"no evidence was taken on {told}: only the last heartbeats of its processes are there. The host died, was cut "
-        "off, or its job was ended before anybody looked",
+        f"no evidence was taken on {together(list(blind)[:4])}: only last heartbeats are there",
+        evidence=(f"{told}: the host died, was cut off, or its job was ended before anybody looked",),
         missing=tuple(f"a look at {host}" for host in blind),
         next=(f"is {next(iter(blind))} up? its console, dmesg and the scheduler's log say how it ended", AGAIN),
     )
@@ -83,9 +85,12 @@ def moments(case: Case) -> Ruling | None:
         if behind.enqueued < ahead.joint and not failed:  # gloo's recorder calls a failed operation done
             return Ruling(
                 "INSUFFICIENT",
-                f"the evidence is not of one moment: {case.names([one.key])} was through with #{ahead.joint} of "
-                f"{title(group)}, which {case.names([other.key])} had not even begun (its last: #{behind.enqueued}): "
-                "one directory is older, or of another attempt",
+                f"the evidence is not of one moment: that of {_of(other)} is older than that of {_of(one)}",
+                evidence=(
+                    f"{case.names([one.key])} was through with #{ahead.joint} of {title(group)}, which "
+                    f"{case.names([other.key])} had not even begun (its last: #{behind.enqueued})",
+                    "one directory is older, or of another attempt",
+                ),
                 next=(AGAIN,),
             )
     return None
@@ -111,12 +116,15 @@ def between(case: Case) -> Ruling | None:
         place = f"{behind.pending.op} #{seq} of {title(group)}"
         told = f"every rank has come to {place}, which ended on {_of(one)} and not on {_of(other)}"
         if cut is not None:
-            why = f"{told}: {cut.network}, not a rank; {cut.told}"
-            return Ruling("HUNG", why, "K12", place=place, next=(ping(*cut.ends), AGAIN))
+            why = f"every rank has come to {place}: {cut.network}, not a rank"
+            return Ruling(
+                "HUNG", why, "K12", place=place, evidence=(told, cut.told), next=(ping(*cut.ends), AGAIN)
+            )  # fmt: skip
         return Ruling(
             "INSUFFICIENT",
-            f"{told}: the network between them lost it, or the evidence of {_of(other)} is older",
+            told,
             place=place,
+            evidence=(f"the network between them lost it, or the evidence of {_of(other)} is older",),
             next=(ping(_of(one), _of(other)), AGAIN),
         )
     return None
@@ -151,11 +159,15 @@ def unreachable(case: Case) -> Ruling | None:
     names = case.names(wrong)
     return Ruling(
         "HUNG",
-        f"{names} listen at {told}{f' ({by})' if by else ''}, which {together(sorted(set(map(_of, asking))))} does not "
-        f"reach: {case.names(one.key for one in asking)} asked for a connection again and again, while {host} is "
-        "connected to the others by another address",
+        f"{names} listen at {told}, which {together(sorted(set(map(_of, asking)))[:3])} does not reach",
         "K5",
-        {key: f"listens at {at}, which no other host reaches{f': {by}' if by else ''}" for key, at in wrong.items()},
+        evidence=(
+            f"{case.names(one.key for one in asking)} asked for a connection again and again, while {host} is "
+            f"connected to the others by another address{f'; {by}' if by else ''}",
+        ),
+        culprits={
+            key: f"listens at {at}, which no other host reaches{f': {by}' if by else ''}" for key, at in wrong.items()
+        },
         next=(
             f"on {host} set {' and '.join(sorted(environ)) or ' or '.join(_NICS[:2])} to the interface that the hosts "
             f"share: ip route get {_process(by_host[host][0]).environ.get('MASTER_ADDR', 'MASTER_ADDR')} names it",
@@ -216,7 +228,12 @@ def severed(case: Case, among: Collection[str] = ()) -> Severed | None:
         told = f"TCP data between it and {together(others)} is not acknowledged; between the others none is on its way"
         return Severed(f"the network of {host}", told, (host, others[0]), tuple(hosts))
     told = "TCP data between them is not acknowledged"
-    return Severed(f"the network between {together(hosts)}", told, pairs[0], tuple(hosts))
+    return Severed(f"the {network(hosts)}", told, pairs[0], tuple(hosts))
+
+
+def network(hosts: Sequence[str]) -> str:
+    """ "network between a and b", of many hosts without their names."""
+    return f"network between {together(hosts) if len(hosts) < 4 else f'{len(hosts)} hosts'}"
 
 
 def together(hosts: Sequence[str]) -> str:
@@ -260,7 +277,8 @@ def lost(case: Case) -> Ruling | None:
     if (silent := _unreached(case)) and waiters:
         return Ruling(
             "INSUFFICIENT",
-            f"{silent}, while {case.names(one.key for one in waiters)} waited{_gone(case)}",
+            f"{_unanswered(case)} gave no evidence, while {case.names(one.key for one in waiters)} waited",
+            evidence=(silent, *_gone(case)),
             missing=tuple(f"a look at {address}" for address in case.evidence.unreached),
             next=_reach(case),
         )
@@ -269,8 +287,11 @@ def lost(case: Case) -> Ruling | None:
         held_up = f"{case.names(one.key for one in waiters)} cannot go on without it" if waiters else ""
         return Ruling(
             "INSUFFICIENT",
-            f"the head of the Ray cluster is lost: {case.evidence.ray_lost}. Its host died, its Ray was stopped, or "
-            f"the network to it is cut; {held_up or f'nothing was seen of {_some(blind)}'}",
+            f"the head of the Ray cluster is lost: {brief(case.evidence.ray_lost)}",
+            evidence=(
+                held_up or f"nothing was seen of {_some(blind)}",
+                "its host died, its Ray was stopped, or the network to it is cut",
+            ),
             missing=("what the cluster's tasks and actors do", *blind),
             next=("is that host up? ping it; ray status; its console and dmesg say how it ended", AGAIN),
         )
@@ -280,8 +301,8 @@ def lost(case: Case) -> Ruling | None:
     host = next(iter(held))
     return Ruling(
         "INSUFFICIENT",
-        f"a node of the Ray cluster is lost: {told}, while {case.names(one.key for one in waiters)} waited. The host "
-        "died, or the network to it is cut",
+        f"a node of the Ray cluster is lost: {host}, while {case.names(one.key for one in waiters)} waited",
+        evidence=(told, "the host died, or the network to it is cut"),
         missing=tuple(f"a look at {host}" for host in held),
         next=(f"is {host} up? ping {host}; ray status; its console and dmesg say how it ended", AGAIN),
     )
@@ -297,10 +318,23 @@ def _unreached(case: Case) -> str:
     return "; ".join([*told[:8], *([f"{len(told) - 8} more gave none"] if len(told) > 8 else [])])
 
 
-def _gone(case: Case) -> str:
-    """The end of a sentence about watches that gave nothing; their reasons say all where their hosts answered."""
+def _gone(case: Case) -> tuple[str, ...]:
+    """What may be behind watches that gave nothing; their reasons say all where their hosts answered."""
     up = all(silence.up for silence in case.evidence.unreached.values())
-    return "" if up else ". The host died, was cut off, or its watch has ended"
+    return () if up else ("the host died, was cut off, or its watch has ended",)
+
+
+def _unanswered(case: Case) -> str:
+    """Those watches in few words."""
+    addresses = list(case.evidence.unreached)
+    return addresses[0] if len(addresses) == 1 else f"{addresses[0]} and {len(addresses) - 1} more"
+
+
+def _which(missing: Mapping[World, list[int]], members: Collection[int]) -> str:
+    """Ranks that are missing, in few words."""
+    some = next(iter(missing.values()), sorted(members))
+    more = f" and {len(some) - 4} more" if len(some) > 4 and _runs(some).count(",") > 3 else ""
+    return f"rank{'s' if len(some) > 1 else ''} {_runs(some[:4] if more else some)}{more}"
 
 
 def _reach(case: Case) -> tuple[str, ...]:

@@ -46,10 +46,10 @@ def in_client(case: Case, one: Subject) -> bool:
 def _in_tasks(case: Case, loops: list[Subject]) -> Ruling:
     """Waiting ends in an event loop, and nothing says what its tasks await."""
     timers = [one for one in loops if one.process and loop_wakes(one.process, one.doing)]
-    only = " and only a timer wakes it" if timers else ""
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(one.key for one in loops)} waits in an event loop{only}, and what its tasks await is in no stack",
+        f"{case.names(one.key for one in loops)} waits in an event loop, and what its tasks await is in no stack",
+        evidence=("only a timer wakes it",) if timers else (),
         missing=tuple(f"what the tasks of {one.label} await" for one in loops[:8]),
         place=case.waited_in(one.key for one in loops) or loops[0].frame,
         next=("give each awaited call a timeout: asyncio.timeout", "print asyncio.all_tasks() of that process"),
@@ -91,9 +91,9 @@ def elsewhere(case: Case, calling: list[Subject]) -> Ruling:
     where = f" ({', '.join(asked[:4])})" if 0 < len(asked) <= 4 else ""
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(one.key for one in calling)} {how}, "
-        f"{calling[0].doing.frame or calling[0].doing.op}, and the server{where} was not looked at",
+        f"{case.names(one.key for one in calling)} {how}, and the server was not looked at",
+        evidence=(f"it stands at {calling[0].doing.frame or calling[0].doing.op}; its server{where}",) if where else (),
         missing=tuple(f"the server that {one.label} asks" for one in calling[:8]),
         place=calling[0].frame,
-        next=("look at the server: harness triage PID of it", "give the request a timeout"),
+        next=("look at the server as well, by its pid: harness triage PID", "give the request a timeout"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.triage.evidence import ENDED, Process
 from harness.triage.graph.subjects import ended
 from harness.triage.rules.processes import local_error
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import Case, Ruling, brief
 
 DISK_FULL = "stopped recording because the disk was full"
 SILENT = "was ended without a last word, as a signal does"
@@ -30,10 +30,13 @@ def over(case: Case) -> Ruling | None:
     more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
     return Ruling(
         "INSUFFICIENT",
-        f"the run has ended{ago}, and not in good order: {case.names([first])} {bad[first]}{more}; no "
-        "evidence of a stall was taken before",
+        f"the run has ended, and not in good order: {case.names([first])} {brief(bad[first])}",
+        evidence=(
+            f"{case.names([first])} {bad[first]}{more}",
+            f"it ended{ago}; no evidence of a stall was taken before",
+        ),
         missing=tuple(f"{case.names([key])} {how}" for key, how in bad.items()),
-        next=("read the end of its log for the first error", "harness watch -- CMD looks before the end"),
+        next=("read the end of its log for the first error", "harness watch -- COMMAND   # looks before the end"),
     )
 
 
@@ -48,7 +51,7 @@ def ending(case: Case) -> Ruling | None:
     if not left:
         return None
     text = f"{case.names([left[0].key])} ended in good order while it was looked at: the run moves"
-    return Ruling("SLOW", text, "K7", next=("look again: harness triage",))
+    return Ruling("SLOW", text, "K7", next=(case.again(),))
 
 
 def _over(process: Process) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
+from harness.triage.graph.motion import THRESHOLD_S
 from harness.triage.rules.bystanders import explains
 from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.rules.untested import MOMENT_S, unnamed, untested
@@ -9,6 +12,8 @@ from harness.triage.rules.untested import MOMENT_S, unnamed, untested
 # A step of a job in motion sends something at least that often, or its straggler is found by a second look; a hang that
 # is younger need not be named yet.
 FRESH_S = 10.0
+LONG_S = THRESHOLD_S  # of a wait: as long as `harness watch` waits before it looks
+MOST_SEEN = 4  # processes whose work is told
 
 
 def debugger(case: Case) -> Ruling | None:
@@ -44,38 +49,61 @@ def flowing(case: Case) -> Ruling | None:
 
 
 def slow(case: Case) -> Ruling | None:
-    """K7: whoever the others wait for advances between the two looks."""
+    """K7: whoever the others wait for advances between the two looks, and they have waited for long."""
     ends = [*case.sinks(), *(case.subject(key) for ring in case.graph.cycles for key in ring)]
-    moving = [one for one in ends if one.progress]
-    if moving:
-        return slow_because(case, moving[0].key)
-    stuck = case.graph.stuck()
-    unresolved = [one for one in stuck if one.key not in {wait.waiter for wait in case.graph.waits}]
+    if moving := [one for one in ends if one.progress]:
+        return slow_because(case, [one.key for one in moving])
+    waiting = {wait.waiter for wait in case.graph.waits}
+    unresolved = [one for one in case.graph.stuck() if one.key not in waiting]
+    if not case.evidence.stall_s:  # of a moment: those that move wait for nobody for long
+        unresolved = [one for one in unresolved if not one.progress]
     # whoever waits for a rollout's samples waits for somebody that nothing names, as if waiting ended nowhere
     nowhere = all(one.doing.kind == "ray_get" and one.pending is None for one in ends)
-    if stuck and unresolved and nowhere:
-        moved = [one for one in case.live() if one.progress]
-        if moved:
-            return slow_because(case, moved[0].key)
-    return None
+    moved = [one for one in case.live() if one.progress]
+    return slow_because(case, [moved[0].key]) if unresolved and nowhere and moved else None
 
 
-def slow_because(case: Case, key: str) -> Ruling:
-    """SLOW, with the straggler and its rate."""
-    one = case.subject(key)
-    waiting = len(case.graph.waiters({key}))
-    who = f"{waiting} wait{'s' if waiting == 1 else ''} for it" if waiting else "nobody is proven to wait for it"
-    doing = f" in {one.frame}" if one.frame else ""
+def slow_because(case: Case, keys: Sequence[str]) -> Ruling:
+    """Somebody in `keys` advances, so that nothing hangs. SLOW where others have waited for long, and where they wait
+    for it by name; HEALTHY of a moment: in a balanced job, too, one process always waits for another one."""
+    waited_s = _waited_s(case, keys)
+    awaited = [key for key in keys if key in case.awaited()]
+    waiting = len(case.graph.waiters({*keys}))
+    one = case.subject((awaited or list(keys))[0])
+    seen = tuple(f"{case.names([key])} works: {case.subject(key).progress}" for key in keys[:MOST_SEEN])
+    if waited_s < LONG_S and not case.evidence.stall_s:
+        return Ruling(
+            "HEALTHY",
+            "nothing hangs: " + ("whoever is waited for works" if waiting else "the processes move"),
+            evidence=((_count(waiting),) if waiting else ()) + seen,
+            next=("to see who is slow, watch the next run: harness watch -- COMMAND",) if waiting else (),
+        )
+    who = f"{case.names(awaited)} {'is' if len(awaited) == 1 else 'are'} slow, not hung" if awaited else "not hung"
     return Ruling(
         "SLOW",
-        f"{one.label} is slow, not hung: {one.progress}{doing}; {who}",
+        f"{who}: {one.progress}",
         "K7",
         place=one.frame,
+        evidence=((f"{_count(waiting)}, {max(waited_s, case.evidence.stall_s):.0f} s by now",) if waiting else ())
+        + seen,
         next=(
-            "look again later: harness triage takes two looks each time",
-            f"profile it: py-spy top --pid {one.process.pid}" if one.process else "",
+            f"see where its time goes: py-spy top --pid {one.process.pid}" if one.process else "",
+            "look again later: the process that is slow stays the same",
         ),
     )
+
+
+def _count(waiting: int) -> str:
+    return f"{waiting} process{' waits' if waiting == 1 else 'es wait'}"
+
+
+def _waited_s(case: Case, keys: Collection[str]) -> float:
+    """For how long the longest wait for one of these has lasted, as far as is known."""
+    waits = [wait for wait in case.graph.waits if wait.target in keys]
+    ages = [wait.since_s for wait in waits if wait.since_s is not None]
+    processes = [case.subject(wait.waiter).process for wait in waits]
+    ages += [one.beat.progress_age_s for one in processes if one is not None and one.beat is not None]
+    return max(ages, default=0.0)
 
 
 def fresh(case: Case) -> Ruling | None:
@@ -85,7 +113,9 @@ def fresh(case: Case) -> Ruling | None:
     The kernel says when data last went through a connection. A heartbeat, a journal or a recorder says more, and a
     worker of Ray talks to Ray for ever.
     """
-    waiting = [one for one in case.graph.stuck() if one.doing.kind == "collective" and one.pending is None]
+    waiting = [
+        one for one in case.graph.stuck() if one.doing.kind == "collective" and one.pending is None and not one.progress
+    ]
     processes = [one.process for one in waiting if one.process is not None]
     if case.evidence.stall_s or case.evidence.threshold_s or any(one.beat or one.journal for one in processes):
         return None
@@ -95,12 +125,12 @@ def fresh(case: Case) -> Ruling | None:
         return None
     return Ruling(
         "INSUFFICIENT",
-        f"data went to or from {case.names(one.key for one in waiting)} {quiet_s:.1f} s ago: nobody watched, so "
-        "whether waiting is for one collective or for many is not known",
+        f"{case.names(one.key for one in waiting)} had data {quiet_s:.1f} s ago: a hang so young cannot be told",
+        evidence=("nobody watched, so whether they wait in one collective or in many is not known",),
         missing=("heartbeats, a journal or flight recorder dumps of the ranks that wait",),
         next=(
-            f"look again in {FRESH_S:.0f} s: a job that stands still has none of that data then",
-            "harness watch PID waits until nothing moves any more",
+            f"{case.again()}   # in {FRESH_S:.0f} s: a job that stands still has no such data then",
+            "for the next run: harness watch -- COMMAND, whose heartbeats tell one collective from many",
         ),
     )
 
@@ -115,25 +145,27 @@ def healthy(case: Case) -> Ruling | None:
     if resting or not (looked or recorded):
         return None
     if stuck:
-        return Ruling("HEALTHY", f"{len(stuck)} processes wait for each other and all of them advance")
+        return Ruling("HEALTHY", f"nothing hangs: {_count(len(stuck))} for each other, and all of them advance")
     if not looked and not recorded:
         return None
     unseen = [one for one in looked if one.doing.kind == "unknown" and one.pending is None]
     if looked and len(unseen) == len(looked) and not recorded:
         return None  # without a single stack or recorder "nothing pending" would be a guess
     if holes := untested(case):
-        pids = [one.process.pid for one in unnamed(case) if one.process]
+        stand = unnamed(case)
+        pids = [one.process.pid for one in stand if one.process]
+        what = f"nothing says for whom {case.names(one.key for one in stand)} wait{'s' if len(stand) == 1 else ''}"
         return Ruling(
             "INSUFFICIENT",
-            f"nothing that was seen is pending, but {holes[0]}"
-            + (f", and {len(holes) - 1} more" if len(holes) > 1 else ""),
+            what if stand else "nothing that was seen is pending, but not everything was seen",
+            evidence=tuple(holes),
             missing=tuple(holes),
             next=(
-                "run under harness watch, which sees every rank and says when one stops",
-                f"py-spy dump --native --pid {pids[0]} shows what its thread is blocked on" if pids else "",
+                f"py-spy dump --native --pid {pids[0]}   # what its thread is blocked on" if pids else "",
+                "for the next run: harness watch -- COMMAND, which sees every rank and says when one stops",
             ),
         )
-    idle = sum(one.doing.idle or one.doing.kind == "sleep" for one in looked)
+    idle = sum(one.doing.idle and one.before.idle and not one.progress for one in looked)
     return Ruling(
         "HEALTHY",
         "nothing is pending: no process waits for another one" + (f" ({idle} of {len(looked)} idle)" if idle else ""),

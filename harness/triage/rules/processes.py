@@ -9,7 +9,7 @@ from harness.triage.graph import Subject
 from harness.triage.graph.edges import superseded
 from harness.triage.graph.worlds import same_world
 from harness.triage.rules.bystanders import elsewhere, explains, lost
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import Case, Ruling, brief
 
 LAST_S = 5.0  # an error that much work came after is not what stopped it
 # What a peer's death, or a peer's silence, looks like in the error of its victims: never a first error.
@@ -32,13 +32,12 @@ def held(case: Case) -> Ruling | None:
     if not others and not case.graph.waiters(set(keys)) and not known:
         return None
     where = case.waited_in(keys)
-    reason = f"{case.names(keys)}{_of_whom(case, held)}: {first}" + (f"; others wait in {where}" if where else "")
+    reason = f"{case.names(keys)}: {first}"
     pids = " ".join(str(one.process.pid) for one in held if one.process)
     steps = {
         "stop": f"kill -CONT {pids}, and find out who stopped it",
         "sleep": "look at storage: dmesg, the mount of the file in its stack",
-        "lock": "harness triage with native stacks shows which C call keeps the "
-        "interpreter lock; run it in a child process",
+        "lock": f"py-spy dump --native --pid {pids.split(' ')[0]}   # the C call that keeps the interpreter lock",
     }
     return Ruling(
         "HUNG",
@@ -46,19 +45,21 @@ def held(case: Case) -> Ruling | None:
         "K9",
         {one.key: str(one.blocked) for one in held},
         place=where or str(first),
+        evidence=(*_of_whom(case, held), *((f"others wait in {where}",) if where else ())),
         next=(steps[first.by], "the network is not to blame"),
     )
 
 
-def _of_whom(case: Case, held: list[Subject]) -> str:
+def _of_whom(case: Case, held: list[Subject]) -> tuple[str, ...]:
     """What the one process that is held calls itself, and who started it, where it is no trainer's rank: a tokenizer or
     a scheduler is known by that."""
     process = held[0].process
     if process is None or len(held) > 1 or (held[0].rank is not None and not process.engine):
-        return ""
+        return ()
     parent = case.graph.subjects.get(f"{process.host}:{process.ppid}")
     below = f"a child of {parent.label}" if parent is not None and not parent.launcher else ""
-    return "".join(f", {told}" for told in (process.title, below) if told)
+    whose = ", ".join(filter(None, (process.title, below)))
+    return (f"it is {whose}",) if whose else ()
 
 
 def _counts(case: Case, one: Subject) -> bool:
@@ -116,7 +117,7 @@ def died(case: Case) -> Ruling | None:
         chosen = [one for one in dead if one.process and _unclean(one.process)] or dead
     why = {one.key: _why(one) for one in chosen}
     where = case.waited_in(why)
-    reason = f"{case.names(why)} {next(iter(why.values()))}" + (f"; others wait in {where}" if where else "")
+    reason = f"{case.names(why)} {brief(next(iter(why.values())), 12)}"
     steps = ["read the end of its own log: the first error is there, not in its peers' timeouts"]
     if any(one.process and one.process.exit_code == -9 for one in chosen):
         steps.append("SIGKILL is how the kernel ends a process when memory runs out: dmesg | grep -i oom")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from harness.triage.evidence import Evidence
 from harness.triage.flight.model import Comparison, GroupState
 from harness.triage.graph import Graph, Subject
+from harness.triage.graph.subjects import ended
+from reports.sections.triage import ranks
 
+NO_MAJORITY = "neither side has a majority, so nobody is named"
+MAX_RUNS = 3  # of ranks in a row, in a headline: "0, 2-7, 9 and 4 more"
+MAX_ROOTS = 8  # pids in a command
 YOUNG_S = 3.0  # at one look at a live job: a wait or a transition that is younger proves nothing
 
 
@@ -17,7 +23,7 @@ class Ruling:
     """A rule's verdict. `culprits`: node -> why; empty where nobody may be named."""
 
     verdict: str  # HUNG, SLOW, HEALTHY, INSUFFICIENT
-    reason: str
+    reason: str  # the headline: one fact, of at most 20 words (`tests/unit/triage/test_triage_headlines.py`)
     hang: str = ""
     culprits: dict[str, str] = field(default_factory=dict)
     cycle: tuple[str, ...] = ()
@@ -25,6 +31,7 @@ class Ruling:
     frames: dict[str, str] = field(default_factory=dict)  # node -> a frame that tells more than its own
     missing: tuple[str, ...] = ()
     next: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()  # what else was seen, a fact each; of each culprit its `why` says it
 
 
 @dataclass(frozen=True)
@@ -58,15 +65,28 @@ class Case:
         return [self.subject(key) for key in keys if self.subject(key).progress]
 
     def names(self, keys: Iterable[str]) -> str:
-        """ "rank 1 (actor) and rank 2"; of a job of several hosts "rank 1 on node7"."""
+        """ "rank 1 (actor) and rank 2"; of a job of several hosts "rank 1 on node7"; of three or more "ranks 0-2"."""
         several = len({process.host for process in self.evidence.processes}) > 1
         ends = [self.subject(key) for key in keys]
+        if len(ends) > 2 and all(one.rank is not None and one.alone for one in ends):
+            return _together(ends, several=several)
         hosts = [f" on {one.process.host}" if several and one.process and one.rank is not None and one.alone else ""
                  for one in ends]  # fmt: skip
         labels = [f"{one.label}{host}" for one, host in zip(ends, hosts, strict=True)]
-        if len(labels) > 4:
-            labels = [*labels[:3], f"{len(labels) - 3} more"]
+        if len(labels) > 3:
+            labels = [*labels[:2], f"{len(labels) - 2} more"]
         return " and ".join([", ".join(labels[:-1]), labels[-1]] if len(labels) > 1 else labels)
+
+    def again(self) -> str:
+        """The command that looks at this job once more, as it is typed."""
+        if self.evidence.directories:
+            return shlex.join(["harness", "triage", *self.evidence.directories])
+        here = [one for one in self.evidence.processes if one.samples and not ended(one)]
+        if self.evidence.ray_nodes or len({one.host for one in here}) > 1:
+            return "harness triage"
+        pids = {one.pid for one in here}
+        roots = [str(one.pid) for one in here if one.ppid not in pids]
+        return " ".join(["harness triage", *roots[:MAX_ROOTS]])
 
     def waited_in(self, keys: Iterable[str]) -> str:
         """The operation in which these are waited for, in words."""
@@ -79,6 +99,25 @@ class Case:
                 one = self.subject(wait.waiter)
                 return (one.pending.op if one.pending else one.doing.op) or one.frame
         return ""
+
+
+def _together(ends: list[Subject], *, several: bool) -> str:
+    """Ranks in few words, with the role and the host that all of them have."""
+    roles = {one.role for one in ends}
+    hosts = {one.process.host if one.process else "" for one in ends}
+    role = f" ({next(iter(roles))})" if len(roles) == 1 and not roles & {"", "process", "rank"} else ""
+    host = f" on {next(iter(hosts))}" if several and len(hosts) == 1 and "" not in hosts else ""
+    numbers = sorted(one.rank for one in ends if one.rank is not None)
+    gaps = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]
+    shown = numbers[: gaps[MAX_RUNS - 1]] if len(gaps) >= MAX_RUNS else numbers
+    more = f" and {len(numbers) - len(shown)} more" if len(shown) < len(numbers) else ""
+    return f"ranks {ranks(shown)}{more}{role}{host}"
+
+
+def brief(text: str, words: int = 7) -> str:
+    """The beginning of somebody else's text, as of an error, for a headline."""
+    parts = text.split()
+    return text if len(parts) <= words else f"{' '.join(parts[:words])} …"
 
 
 Rule = Callable[[Case], Ruling | None]

@@ -139,6 +139,8 @@ def watch(
                         serving.server.start(dog.look, follower.tell if on_stall == "end" else None)
                     code = follower.follow()
                     follower.over = True
+                    if child.poll() is not None:
+                        dog.over(code)
                     if serving is not None and dog.retention and child.poll() is not None:
                         serving.stay(dog.tell, passed)
         finally:
@@ -224,6 +226,7 @@ class _Follower:
         while not _ended(self.child, period_s):
             if self.told.is_set():
                 break
+            self.dog.ending = self.passed.ending
             again = time.monotonic() >= self.due_s
             try:
                 with self.passed.looking():

@@ -10,6 +10,8 @@ collective was enqueued, no event recorded):
   collectives. Whoever asked for a long rollout waits as long as the rollout goes on.
 - only while nothing in the whole job does anything at all, processes without a heartbeat included (they use no CPU): a
   wait that nobody has a name for. A pause looks the same from here; a look costs seconds, and tells them apart.
+  The end of a process that had a heartbeat is progress of the whole job: a launcher has stood in its wait since it was
+  started, and where its ranks have just ended it has waited for nothing yet.
 - never: it waits for orders (an event loop, a worker without a task, a launcher), or the job sits in a debugger.
 
 Time is what the snapshots say, and a gap between two of them counts for at most `GAP_S`: a laptop that slept, or a
@@ -19,6 +21,7 @@ itself had no processor, as its job had none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -65,6 +68,11 @@ class Snapshot:
     starved_s: float = 0.0
 
 
+def over(seen: Seen) -> bool:
+    """Whether it has ended, by its own word or the kernel's."""
+    return seen.ended or seen.state in ("Z", "X")
+
+
 @dataclass(frozen=True)
 class Suspect:
     seen: Seen
@@ -108,6 +116,7 @@ class Progress:
         self.stall_s = stall_s
         self._tracks: dict[str, _Track] = {}
         self._last_s: float | None = None
+        self._since_end_s = math.inf  # since a process with a heartbeat ended
 
     @property
     def debugged(self) -> tuple[Seen, ...]:
@@ -125,6 +134,7 @@ class Progress:
         passed = 0.0 if self._last_s is None else snapshot.at_s - self._last_s - snapshot.starved_s
         gap = min(max(0.0, passed), GAP_S)
         self._last_s = snapshot.at_s
+        self._since_end_s = 0.0 if self._some_end(snapshot) else self._since_end_s + gap
         self._tracks = {seen.key: self._tracked(seen, gap) for seen in snapshot.processes}
         if self.debugged:
             for track in self._tracks.values():
@@ -134,6 +144,14 @@ class Progress:
         each = (self._suspect(track, all_still=still) for track in self._tracks.values())
         suspects = [found for found in each if found] or self._nameless()
         return Suspicion(tuple(suspects)) if suspects else None
+
+    def _some_end(self, snapshot: Snapshot) -> bool:
+        """Whether a process that had a heartbeat has ended since the last snapshot."""
+        living = {seen.key for seen in snapshot.processes if not over(seen)}
+        return any(
+            track.seen.beats is not None and not over(track.seen) and key not in living
+            for key, track in self._tracks.items()
+        )
 
     def _tracked(self, seen: Seen, gap: float) -> _Track:
         track = self._tracks.get(seen.key)
@@ -154,10 +172,13 @@ class Progress:
 
     def _suspect(self, track: _Track, *, all_still: bool) -> Suspect | None:
         seen = track.seen
-        if seen.ended or seen.state in ("Z", "X"):
+        if over(seen):
             return None
-        why = self._alone(track) or (self._together(track) if all_still else "")
-        return Suspect(seen, max(track.still_s, track.silent_s), why) if why else None
+        if why := self._alone(track):
+            return Suspect(seen, max(track.still_s, track.silent_s), why)
+        why = self._together(track) if all_still else ""
+        still_s = min(max(track.still_s, track.silent_s), self._since_end_s)
+        return Suspect(seen, still_s, why) if why else None
 
     def _alone(self, track: _Track) -> str:
         seen, limit = track.seen, self.limit_s(track.seen)
@@ -188,19 +209,24 @@ class Progress:
 
     def _nameless(self) -> list[Suspect]:
         """Everybody who does not wait for orders, when the whole job does nothing at all."""
-        found = []
+        found: list[Suspect] = []
+        if self._since_end_s < self.stall_s:
+            return found
         for track in self._tracks.values():
-            if track.seen.ended or track.seen.state in ("Z", "X"):
+            if over(track.seen):
                 continue
             still_s = track.quiet_s if track.seen.beats is None else track.still_s
             if track.seen.beats is not None and track.seen.wait == "idle":
                 continue
             if still_s < self.stall_s:
                 return []
+            still_s = min(still_s, self._since_end_s)
             found.append(Suspect(track.seen, still_s, "stands still, as the whole job does"))
         return found
 
     def _all_still(self) -> bool:
-        """No process that has a heartbeat and something to do has progressed within `stall_s`."""
+        """No process that has a heartbeat and something to do has progressed, or ended, within `stall_s`."""
+        if self._since_end_s < self.stall_s:
+            return False
         working = [t for t in self._tracks.values() if t.seen.beats is not None and not t.seen.ended]
         return all(track.still_s >= self.stall_s or track.seen.wait == "idle" for track in working)

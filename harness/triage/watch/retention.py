@@ -114,9 +114,9 @@ class Retention:
             if ghost.exists():
                 shutil.rmtree(ghost, ignore_errors=True)
 
-    def publish(self, verdict: Verdict) -> None:
-        """Make it the verdict of the watch, OUT/verdict.json, unless a graver one stands there."""
-        if GRAVITY.get(verdict.verdict, 0) >= self._top:
+    def publish(self, verdict: Verdict, *, final: bool = False) -> None:
+        """Make it the verdict of the watch, OUT/verdict.json; unless it is `final`, none that is less grave."""
+        if final or GRAVITY.get(verdict.verdict, 0) >= self._top:
             self._top = GRAVITY.get(verdict.verdict, 0)
             self._write(self.directory / VERDICT, verdict, shown=True)
 

@@ -14,6 +14,9 @@ _KEYS = (signal.SIGINT, signal.SIGQUIT)
 _PASSED_ON = (*_KEYS, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
+_ENDING = (*_KEYS, signal.SIGTERM, signal.SIGHUP)
+
+
 class Passing:
     """Hands signals on to the command. `foreground`: the terminal's keys reach it without us."""
 
@@ -22,6 +25,7 @@ class Passing:
         self._child: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
         self._looking = False
+        self.ending = False  # somebody has asked for an end
 
     def to(self, child: subprocess.Popen[bytes]) -> None:
         """From now on signals go to `child`, those that came before included."""
@@ -40,6 +44,7 @@ class Passing:
 
     def arrived(self, signum: int, frame: FrameType | None) -> None:
         """The handler."""
+        self.ending = self.ending or signum in _ENDING
         if self._child is None:
             self._early.append(signum)
         elif self._child.poll() is None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import HarnessError
 from harness.triage.collect.stacks import missing
 from harness.triage.watch.observe import Observer
-from harness.triage.watch.progress import Progress, Snapshot, Suspicion
+from harness.triage.watch.progress import Progress, Snapshot, Suspicion, over
 from harness.triage.watch.retention import Limits, Retention
 from probes.files import FILE_MODE, make_folder
 from probes.heartbeat import WATCHDOG
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 BLOCK = 512  # bytes, written at once, so that a reader sees one beat whole
 MAX_SAID = 1_000  # lines that are remembered, so that each is said once: a week has no more that matter
+CALM = 3  # ticks without a suspicion before a hang is over: a job that is being ended moves as well
 MOST_PATIENT = 16  # looks at one suspicion that is no hang come after 1, 2, 4, 8, 16, 16, ... times the threshold
 
 
@@ -74,6 +75,9 @@ class Watchdog:
         self._said: dict[str, None] = {}
         self._patience, self._hung, self._looked_s = 1.0, False, -math.inf
         self._ticks, self._fd = 0, -1
+        self._stuck: frozenset[str] = frozenset()  # who stood still at the last hang
+        self._calm = 0  # ticks since then without a suspicion
+        self.ending = False  # somebody asked the command to end
         self._still_s, self._collecting = 0.0, threading.Lock()
         if absent := missing():
             self._once(absent)
@@ -101,19 +105,48 @@ class Watchdog:
     def _tick(self) -> Stall | None:
         self._beat()
         now = self._clock()
-        suspicion = self.progress.feed(self._observe())
+        snapshot = self._observe()
+        suspicion = self.progress.feed(snapshot)
         self._still_s = suspicion.still_s if suspicion is not None else 0.0
         if self.progress.debugged:
             names = ", ".join(seen.name or str(seen.pid) for seen in self.progress.debugged)
             self._once(f"{names} sits in a debugger: nothing counts as a stall until it goes on")
         if suspicion is None:
-            if self._hung:
-                self.tell("the job goes on again")
-            self._patience, self._hung = 1.0, False
+            self._patience = 1.0
+            self._hung = self._hung and not self._goes_on(snapshot)
             return None
+        self._calm = 0
         if self._hung or now - self._looked_s < self._patience * self.stall_s:
             return None
         return self._examine(suspicion)
+
+    def _goes_on(self, snapshot: Snapshot) -> bool:
+        """Whether a hang is over. It is told where the job goes on, and not where it ends: by itself, or because
+        somebody asked it to."""
+        if self.ending or not self._stuck <= {seen.key for seen in snapshot.processes if not over(seen)}:
+            return True
+        self._calm += 1
+        if self._calm < CALM:
+            return False
+        self.tell("the job goes on again")
+        return True
+
+    def over(self, exit_code: int) -> None:
+        """The command has ended. What stood still for a reason that nobody saw, and then went on to a good end, was no
+        hang."""
+        from reports.model import TRIAGE_EXIT_CODES
+
+        verdict = self.verdict
+        if exit_code or verdict is None or verdict.verdict != "INSUFFICIENT":
+            return
+        body = verdict.triage and replace(
+            verdict.triage, hang="K7", evidence=[*verdict.triage.evidence, f"when it stood still: {verdict.reason}"]
+        )
+        reason = (
+            f"not hung: it stood still for {verdict.figures.get('stall_seconds', 0):.0f} s, went on, and ended well"
+        )
+        self.verdict = replace(verdict, verdict="SLOW", exit_code=TRIAGE_EXIT_CODES["SLOW"], reason=reason, triage=body)
+        self.retention.publish(self.verdict, final=True)
 
     def _confirm(self) -> Stall | None:
         self._beat()
@@ -155,7 +188,7 @@ class Watchdog:
         if not said or verdict.verdict == "HUNG" or (said != "HUNG" and verdict.verdict != "HEALTHY"):
             self.verdict = verdict  # a program that ends looks healthy; what was shown before was so all the same
         if verdict.verdict == "HUNG":
-            self._hung = True
+            self._hung, self._stuck, self._calm = True, suspicion.keys, 0
             self.retention.keep(folder, verdict, subject="hung", shown=True)
             self.retention.publish(verdict)
             return Stall(verdict, folder, suspicion.still_s + self._clock() - began)

@@ -25,7 +25,7 @@ def details(page: Page, verdict: Verdict, verbose: bool) -> None:
     elif verdict.parity:
         _summary(page, verdict.parity)
     if verdict.triage:
-        triage.print_body(page, verdict.triage)
+        triage.print_body(page, verdict.triage, verbose=verbose)
     findings(page, "Confounders: what had to be equal and is not", verdict.confounders, "bold yellow")
     if verdict.missing:
         page.heading("Not tested, or missing")

@@ -13,11 +13,14 @@ MARKS = {"culprit": ("✗", "bold red"), "suspect": ("?", "yellow"), "victim": (
 SHOWN = 16  # of the processes, on a screen
 
 
-def print_body(page: Page, triage: Triage) -> None:
-    """Everything between the figures and the paths; the least important comes first."""
+def print_body(page: Page, triage: Triage, *, verbose: bool = False) -> None:
+    """Everything between the figures and the paths; the least important comes first. `verbose`: the stacks, too."""
+    if verbose:
+        _stacks(page, triage)
     _processes(page, triage)
     _victims(page, triage)
     _cycle(page, triage)
+    _evidence(page, triage)
     _culprits(page, triage)
     _next(page, triage)
 
@@ -34,6 +37,23 @@ def _processes(page: Page, triage: Triage) -> None:
         mark, style = MARKS.get(party, MARKS["bystander"])
         said = state if name.startswith(key) or key in name else f"{state}  {key}"
         page.row([Text(mark, style), Text(party, style), name, said], widths, ["", "", "", "state"])
+
+
+def _stacks(page: Page, triage: Triage) -> None:
+    stacks = arrange.stacks(triage)
+    if stacks:
+        page.heading("Stacks", "of each main thread, innermost frame first")
+    for stack in stacks:
+        page.prose(Text(stack.who, "bold"), "  ", "  ")
+        for frame in stack.frames:
+            page.prose(frame, "    ", "      ")
+
+
+def _evidence(page: Page, triage: Triage) -> None:
+    if triage.evidence:
+        page.heading("Evidence")
+    for fact in triage.evidence:
+        page.prose(clean(fact), "  ", "    ")
 
 
 def _victims(page: Page, triage: Triage) -> None:

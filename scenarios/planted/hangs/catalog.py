@@ -61,6 +61,7 @@ class Hang:
     condition: str = ""  # of CONDITIONS: what goes on beside the hang in each of its processes
     network: Network | None = None  # where the ranks run; None: on this host, started by the lab's launcher
     reason: str = ""  # words that the verdict's reason must hold, where nobody is to be named
+    looks: int = 0  # nobody watches it: `harness triage PID` looks so often while it runs; 0: it runs under the watch
     dumps: Dumps | None = None  # judged instead of running a program; `world` is then the number of ranks
 
     @property
@@ -303,6 +304,26 @@ ASYNC = tuple(
 )  # fmt: skip
 
 
+def _looks(phase: str, summary: str, *, world: int = 2, verdict: str = "HEALTHY", kind: str = "",
+           culprits: Iterable[int] = ()) -> Hang:  # fmt: skip
+    return Hang(f"look-{phase}" + (f"-{world}" if world > 2 else ""), kind, summary, _program("balanced"),
+                ("--phase", phase, "--seconds", "600"), world, frozenset(culprits), verdict,
+                looks=10 if verdict != "HUNG" else 2)  # fmt: skip
+
+
+LOOKS = (
+    _looks("steps", "nobody watches a balanced job of short steps"),
+    _looks("steps", "the same of four ranks", world=4),
+    _looks("sleeps", "nobody watches a balanced job that sleeps in each step"),
+    _looks("computes", "nobody watches a balanced job that computes in each step"),
+    _looks("loads", "nobody watches a balanced job that loads its batches"),
+    _looks("backward", "nobody watches a balanced job of torch's data parallelism"),
+    _looks("late", "nobody watches a job whose rank 1 computes for longer in each step: no look tells that"),
+    _looks("stands", "nobody watches a job to whose collective rank 1 comes no more", verdict="HUNG", kind="K4",
+           culprits=(1,)),
+)  # fmt: skip
+
+
 def _hosts(
     name: str, kind: str, summary: str, event: str = "", *, phase: str = "works", steps: int = 100_000, hosts: int = 2,
     host: int = 1, culprits: Iterable[int] = (), verdict: str = "INSUFFICIENT", reason: str = "",
@@ -359,12 +380,12 @@ def under(hang: Hang, condition: str) -> Hang:
 
 def conditions(hangs: Iterable[Hang]) -> tuple[Hang, ...]:
     """Every program under every condition that it can have: only who runs collectives can spin in them."""
-    programs = [hang for hang in hangs if hang.dumps is None and not hang.engine and not hang.network]
+    programs = [hang for hang in hangs if not (hang.dumps or hang.engine or hang.network or hang.looks)]
     return tuple(under(hang, one) for hang in programs for one in CONDITIONS if hang.world or one != "spin")
 
 
 HANGS: tuple[Hang, ...] = (
     *TRIP_COUNT, *ORDER, *PAIRS, *BRANCH, *DEAD, *RENDEZVOUS, *CONTROL_PLANE, *ANSWERS, *SLEEP, *STATE, *STOPPED_CHILD,
-    *RANK_ZERO, *REFUSED, *CONTROLS, *ASYNC, *HOSTS, *DUMPS,
+    *RANK_ZERO, *REFUSED, *CONTROLS, *LOOKS, *ASYNC, *HOSTS, *DUMPS,
 )  # fmt: skip
 VARIANTS = conditions(hang for hang in HANGS if not hang.condition)

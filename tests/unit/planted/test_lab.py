@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import re
+import sys
 import threading
 import time
 from pathlib import Path
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 
 from harness.cli import app
 from harness.errors import BadInput, HarnessError
-from harness.planted.hangs import files, lab
+from harness.planted.hangs import files, lab, looks
 from harness.planted.hangs.outcome import Outcome, called, judged, score
 from harness.triage import directory
 from harness.triage.evidence import Evidence, Process
@@ -126,12 +127,49 @@ def test_where_nobody_is_to_be_named_the_reason_must_say_why() -> None:
     assert not judged(hang, dataclasses.replace(said, reason="the network of hosta, not a rank")).detected
 
 
+def test_slow_is_wrong_of_a_job_that_is_only_looked_at() -> None:
+    watched = dataclasses.replace(HANG, kind="", culprits=frozenset(), verdict="HEALTHY", looks=0)
+    looked = dataclasses.replace(watched, looks=10)
+    for said, rights in (("HEALTHY", (True, True)), ("SLOW", (True, False)), ("INSUFFICIENT", (False, False))):
+        found = dataclasses.replace(verdict(culprits=[]), verdict=said)
+        assert (judged(watched, found).right, judged(looked, found).right) == rights
+
+
+PROGRAM = """
+import sys, time
+print("under way" if len(sys.argv) < 2 else "no", flush=True)
+time.sleep(float(sys.argv[1]) if len(sys.argv) > 1 else 600)
+"""
+
+
+@pytest.mark.parametrize("verdicts", [["HEALTHY"] * 3, ["HEALTHY", "SLOW", "HEALTHY"]])
+def test_one_wrong_look_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdicts: list[str]) -> None:
+    hang = dataclasses.replace(HANG, kind="", culprits=frozenset(), verdict="HEALTHY", looks=3)
+    said = iter(verdicts)
+
+    def look(what: list[str], out: Path) -> Verdict:
+        assert all(word.isdigit() for word in what)
+        return dataclasses.replace(verdict(culprits=[]), verdict=next(said))
+
+    monkeypatch.setattr(looks.run, "triage", look)
+    environ = {**os.environ, lab.MARK: f"looks-{os.getpid()}"}
+    try:
+        words = [sys.executable, "-S", "-c", PROGRAM]
+        outcome = looks.judge_looks(hang, tmp_path, words, 60.0, environ)
+        assert outcome.right == ("SLOW" not in verdicts) and not outcome.error
+        assert looks.judge_looks(hang, tmp_path, [*words, "0"], 60.0, environ).error
+    finally:
+        lab.end_marked(environ[lab.MARK])
+
+
 # --- conditions
 
 
 def test_every_program_runs_once_more_under_each_condition() -> None:
     names = {one.name for one in VARIANTS}
-    programs = [hang for hang in HANGS if not (hang.dumps or hang.engine or hang.condition or hang.network)]
+    programs = [
+        hang for hang in HANGS if not (hang.dumps or hang.engine or hang.condition or hang.network or hang.looks)
+    ]
     for hang in programs:
         assert {f"{hang.name}+helper", f"{hang.name}+logger"} <= names
         assert (f"{hang.name}+spin" in names) == bool(hang.world)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from triage_evidence import HOST, compared, evidence, frames, group, process, rank
+from triage_evidence import HOST, compared, evidence, frames, group, process, rank, wording
 from triage_trial import late
 
 from harness.triage.collect import proc
@@ -163,7 +163,7 @@ def test_the_first_communicator_that_is_made_is_no_closed_world() -> None:
 @pytest.mark.parametrize("stack", ["main score lock.wait", "main score run_forever select", "main_loop"])
 def test_who_awaits_a_server_outside_the_job_in_an_event_loop_is_not_blamed(stack: str) -> None:
     verdict = judged(seen(rank(0, stack), LOOP, peers=JUDGE))
-    assert verdict.verdict == "INSUFFICIENT" and JUDGE[0] in verdict.reason
+    assert verdict.verdict == "INSUFFICIENT" and JUDGE[0] in wording(verdict)
     assert verdict.missing == ["the server that rank 0 asks"]
     served = ("127.0.0.1:99", "10.0.0.1:6379")
     near = rank(0, stack, peers=served, listening=served)
@@ -185,7 +185,7 @@ def test_an_event_loop_that_awaits_nothing_outside_or_a_plain_thread_excuses_nob
 @pytest.mark.parametrize("stack", ["main score _sleep_for_retry", "main score grpc._blocking lock.wait"])
 def test_a_client_that_waits_for_its_server_is_told_as_such(stack: str) -> None:
     verdict = judged(rank(0, stack, peers=JUDGE))
-    assert verdict.verdict == "INSUFFICIENT" and "over HTTP" in verdict.reason and JUDGE[0] in verdict.reason
+    assert verdict.verdict == "INSUFFICIENT" and "over HTTP" in wording(verdict) and JUDGE[0] in wording(verdict)
 
 
 def test_a_stream_that_a_thread_beside_keeps_open_is_not_what_the_process_waits_for() -> None:
@@ -200,7 +200,7 @@ def test_who_waits_for_the_samples_of_a_rollout_is_a_victim() -> None:
     engine = below(30, 40, "engine", "run_busy_loop _process_engine_step schedule", **BUSY)
     assert triage(evidence(driver, runner, engine, ray_tasks=(task,))).verdict == "SLOW"
     alone = triage(evidence(driver, runner, ray_tasks=(task,)))
-    assert alone.verdict == "INSUFFICIENT" and "samples of the rollout" in alone.reason
+    assert alone.verdict == "INSUFFICIENT" and "samples of the rollout" in wording(alone)
 
 
 def test_a_worker_beside_a_device_that_hangs_does_not_make_it_slow() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import triage_evidence as make
+from triage_evidence import wording
 from waiting import until
 
 from harness.triage.collect import channels, conduct, connections
@@ -203,8 +204,8 @@ def test_two_that_read_from_each_other_are_told_and_nobody_is_hung(file: str) ->
     verdict = judged(reads(file, 1, "drive", 3, "exporter"), reads(file, 2, "engine", 1), reads(file, 3, "engine", 1))
     assert verdict.triage is not None
     assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits, verdict.reason
-    assert "processes read from each other" in verdict.reason and "native code" in verdict.reason
-    assert "job.py:8 in drive" in verdict.reason and "job.py:4 in engine" in verdict.reason
+    assert "processes read from each other" in wording(verdict) and "native code" in wording(verdict)
+    assert "job.py:8 in drive" in wording(verdict) and "job.py:4 in engine" in wording(verdict)
     assert ":2)" not in verdict.reason, "the first engine"
     assert "a request or its answer was lost" in verdict.triage.next[0]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from triage_evidence import FILES, HOST, TORCH, compared, evidence, group, process, rank
+from triage_evidence import FILES, HOST, TORCH, compared, evidence, group, process, rank, wording
 
 from harness.triage.evidence import OpenSpan, Process
 from harness.triage.judge import triage
@@ -43,7 +43,7 @@ def named(verdict: Verdict) -> list[int]:
 def test_one_that_calls_it_otherwise() -> None:
     some = [engine(n, "actor" if n == 1 else "policy", n + 1, 5) for n in range(4)]
     found = judged(*trainer("policy", 5), *some)
-    assert found.verdict == "HUNG" and named(found) == [201] and "calls it actor" in found.reason
+    assert found.verdict == "HUNG" and named(found) == [201] and "calls it actor" in wording(found)
 
 
 def test_of_two_nobody_is_named() -> None:
@@ -59,7 +59,7 @@ def test_one_that_waits_for_more_members_than_the_others() -> None:
 
 def test_two_that_claim_one_rank() -> None:
     found = judged(*trainer("update", 3), engine(0, "update", 1, 3), engine(1, "update", 1, 3))
-    assert found.verdict == "HUNG" and not named(found) and "claims rank 1" in found.reason
+    assert found.verdict == "HUNG" and not named(found) and "claims rank 1" in wording(found)
 
 
 @pytest.mark.parametrize("world", [1, 4])

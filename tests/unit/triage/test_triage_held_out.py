@@ -10,7 +10,7 @@ import sys
 import threading
 
 import pytest
-from triage_evidence import HOST, compared, evidence, group, process, rank, samples
+from triage_evidence import HOST, compared, evidence, group, process, rank, samples, wording
 
 from harness.triage.collect import beats, proc, traffic
 from harness.triage.evidence import Beat, Frame, Journal, OpenSpan, RayTask, Sample, Thread
@@ -63,7 +63,7 @@ def test_ranks_that_list_other_members_of_one_group_make_different_groups():
     ranks = [rank(n, "main new_group", world=3, spans=making(some)) for n, some in others.items()]
     at = {0: 5, 1: 5, 2: (6, "all_reduce")}
     verdict = triage(evidence(*ranks, rank(2, WAIT, world=3)), compared(group("0", at)))
-    assert verdict.triage.hang == "K5" and not named(verdict) and "ranks 0, 1" in verdict.reason
+    assert verdict.triage.hang == "K5" and not named(verdict) and "ranks 0, 1" in wording(verdict)
     ranks = [rank(n, "main new_group", world=3, spans=making((0, 1) if n == 1 else (0, 1, 2))) for n in range(3)]
     verdict = triage(evidence(*ranks), None)
     assert verdict.triage.hang == "K5" and named(verdict) == {f"{HOST}:101"}
@@ -113,7 +113,7 @@ def test_a_child_that_failed_is_told_of_whoever_waits_for_it():
     at = compared(group("0", {0: (6, "all_reduce"), 1: 5}))
     child = process(900, "process", "", state="Z", ppid=101, exit_code=1)
     verdict = triage(evidence(rank(0, WAIT, world=2), rank(1, "main put", world=2), child), at)
-    assert named(verdict) == {f"{HOST}:101"} and "child 900 ended with exit code 1" in verdict.reason
+    assert named(verdict) == {f"{HOST}:101"} and "child 900 ended with exit code 1" in wording(verdict)
     done = dataclasses.replace(child, exit_code=0)
     verdict = triage(evidence(rank(0, WAIT, world=2), rank(1, "main put", world=2), done), at)
     assert "child" not in verdict.reason
@@ -178,7 +178,7 @@ def test_an_answer_that_an_outside_server_owes_is_told_as_such():
     asks = rank(1, "main reward getresponse", world=2, peers=("10.0.0.9:8000",))
     at = compared(group("0", {0: (6, "all_reduce"), 1: 5}))
     verdict = triage(evidence(rank(0, WAIT, world=2), asks), at)
-    assert verdict.verdict == "INSUFFICIENT" and "10.0.0.9:8000" in verdict.reason and "rank 1" in verdict.reason
+    assert verdict.verdict == "INSUFFICIENT" and "10.0.0.9:8000" in wording(verdict) and "rank 1" in wording(verdict)
 
 
 def test_a_coroutine_of_an_actor_is_in_no_stack():
@@ -245,7 +245,7 @@ def test_a_run_that_is_over_says_how_it_ended():
     launcher = dataclasses.replace(launcher, samples=echo.samples)
     first = rank(1, gone=True, world=2, beat=word, error="KeyError: 'reward'")
     verdict = triage(evidence(launcher, echo, first, source="live", stall_s=0.0), None)
-    assert "rank 1 ended with KeyError: 'reward', and 2 more" in verdict.reason
+    assert "rank 1 ended with KeyError: 'reward', and 2 more" in wording(verdict)
     waits = triage(evidence(good[0], rank(1, WAIT, world=2)), None)
     assert waits.verdict == "HUNG" and named(waits) == {good[0].key}
 

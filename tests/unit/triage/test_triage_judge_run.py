@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -181,3 +183,42 @@ def test_the_command_prints_and_leaves_with_the_verdicts_code(dumps, format, cap
 def test_the_command_refuses_in_one_line(capsys):
     assert cli.main(["triage", "/nowhere/at/all"]) == 2
     assert capsys.readouterr().err.startswith("harness: /nowhere/at/all: no such file or directory\n  fix: ")
+
+
+def test_a_full_disk_costs_the_file_and_not_the_answer(dumps, tmp_path, monkeypatch):
+    """What it would have said stands in the verdict that is printed, with why it is in no file."""
+    folder, _ = dumps()
+
+    def full(path, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    expected = run.triage([str(folder)])
+    monkeypatch.setattr(run, "write_whole", full)
+    verdict = run.triage([str(folder)], tmp_path / "out")
+    assert (verdict.verdict, verdict.exit_code, verdict.reason) == (
+        expected.verdict, expected.exit_code, expected.reason
+    )  # fmt: skip
+    assert any("No space left" in note for note in verdict.missing) and "verdict" not in verdict.paths
+
+
+@pytest.mark.parametrize("content", ["a file", "one dump of eight", "no zip", "an empty directory", "a directory"])
+def test_the_advice_about_what_cannot_be_read_is_not_to_read_it_again(dumps, tmp_path, content):
+    """Each fix is followed once: it may not end in the same advice, nor in advice about another thing to read."""
+    place = tmp_path / "place"
+    place.mkdir()
+    what = place / "stacks.txt" if content in ("a file", "no zip") else place
+    if content == "a file":
+        what.write_text("Thread 0x1 (most recent call first):\n")
+    if content == "no zip":
+        what = what.with_suffix(".zip")
+        what.write_text("this is no zip")
+    if content == "a directory":
+        (place / "notes.md").write_text("# notes")
+    if content == "one dump of eight":
+        what = dumps()[1][0]
+    with pytest.raises(BadInput) as raised:
+        run.triage([str(what)])
+    fix = shlex.split(raised.value.fix, comments=True)
+    assert "PID" not in fix and "DIR" not in fix
+    if fix[:2] == ["harness", "triage"] and fix[2] != "--help":
+        assert run.triage(fix[2:]).verdict == "HUNG"

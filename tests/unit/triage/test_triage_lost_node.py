@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from triage_evidence import compared, evidence, group, process, rank
+from triage_evidence import compared, evidence, group, process, rank, wording
 
 from harness.triage.evidence import Evidence, RayActor, RayNode, RayTask
 from harness.triage.judge import triage
@@ -28,7 +28,7 @@ def test_the_lost_host_is_named_with_what_ran_there(node: RayNode, words: str, r
     verdict = triage(cluster(node), AT if recorded else None)
     assert verdict.verdict == "INSUFFICIENT" and verdict.triage is not None and not verdict.triage.culprits
     assert "a node of the Ray cluster is lost" in verdict.reason, verdict.reason
-    assert f"hostb {words}" in verdict.reason and "Engine.generate ran there" in verdict.reason
+    assert f"hostb {words}" in wording(verdict) and "Engine.generate ran there" in wording(verdict)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from triage_evidence import HOST, compared, evidence, frames, group, late, process, rank
+from triage_evidence import HOST, compared, evidence, frames, group, late, process, rank, wording
 
 from harness.triage.evidence import Call, Frame, Journal, Process, Thread
 from harness.triage.judge import triage
@@ -42,7 +42,7 @@ def inside(one: Process, frame: Frame) -> Process:
 )
 def test_a_blocking_client_of_a_peer_outside_is_not_blamed(one: Process) -> None:
     found = late(one)
-    assert found.verdict == "INSUFFICIENT" and not keys(found) and DATABASE[0] in found.reason, found.reason
+    assert found.verdict == "INSUFFICIENT" and not keys(found) and DATABASE[0] in wording(found), wording(found)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def beside(one: Process, *threads: Thread) -> Process:
 )
 def test_a_server_on_the_own_host_may_be_outside_the_job(one: Process) -> None:
     found = late(one)
-    assert found.verdict == "INSUFFICIENT" and not keys(found) and one.peers[0] in found.reason, found.reason
+    assert found.verdict == "INSUFFICIENT" and not keys(found) and one.peers[0] in wording(found), wording(found)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from flight_support import entry
-from triage_evidence import compared, evidence, frames, group, process, rank
+from triage_evidence import compared, evidence, frames, group, process, rank, wording
 from triage_trial import WAIT
 
 from harness.triage import directory
@@ -185,7 +185,7 @@ def test_a_functions_name_breaks_no_tie(name: str, each: int) -> None:
     ranks = [rank(n, stack, world=world) for n, stack in enumerate(stacks)]
     verdict = triage(evidence(*ranks), compared(group("0", at)))
     nobody(verdict, "HUNG")
-    assert verdict.triage.hang == "K1" and "nobody is named" in verdict.reason
+    assert verdict.triage.hang == "K1" and "nobody is named" in wording(verdict)
 
 
 @pytest.mark.parametrize("name", ["save_experience", "save_checkpoint"])
@@ -246,7 +246,7 @@ def test_a_dump_of_another_run_is_not_blamed(tmp_path: Path, stale: list[int], l
     old = {n: dump(20, pending=False, later_ns=later_ns) for n in stale}
     verdict = judged(tmp_path, {n: dump(21, pending=True) for n in range(4)} | old)
     nobody(verdict)
-    assert "2 jobs" in verdict.reason and all(f"rank{n}.json" in verdict.reason for n in range(4))
+    assert "2 jobs" in wording(verdict) and all(f"rank{n}.json" in wording(verdict) for n in range(4))
     assert any("away from those of equal number" in one.summary for one in verdict.findings)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from triage_evidence import samples
+from triage_evidence import samples, wording
 
 from harness.triage.evidence import Evidence, Process
 from harness.triage.judge import triage
@@ -54,7 +54,7 @@ def test_the_ranks_of_the_host_are_named_with_the_variable(variable: str, stack:
     )
     said = verdict(processes)
     assert (said.verdict, ranks(said)) == ("HUNG", {2, 3}), said.reason
-    assert said.triage is not None and said.triage.hang == "K5" and f"{variable}=cni0" in said.reason
+    assert said.triage is not None and said.triage.hang == "K5" and f"{variable}=cni0" in wording(said)
     assert f"ip route get {A}" in said.triage.next[0] and f"on hostb set {variable}" in said.triage.next[0]
 
 

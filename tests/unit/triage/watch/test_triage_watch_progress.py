@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -81,6 +82,27 @@ def test_a_stall_is_suspected_at_its_threshold(name: str) -> None:
 @pytest.mark.parametrize("name", CONTROLS)
 def test_nothing_is_suspected(name: str) -> None:
     assert after(10 * STALL_S, *CONTROLS[name]) is None
+
+
+def launched(ends_s: float, ranks: int = 2) -> list[Callable[[float], Seen]]:
+    """A launcher that waits since it was started, and ranks that work and then end in good order."""
+    some = [working(n, ended=lambda now: now >= ends_s, sequences={"0": 7}) for n in range(ranks)]
+    return [process(99, name="launcher", wait="child", sequences={"0": 1}), *some]
+
+
+@pytest.mark.parametrize("vanish", [False, True])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_launcher_whose_ranks_have_just_ended_has_waited_for_nothing(vanish: bool, named: bool) -> None:
+    """Whether its ranks are still there as zombies or not, and whether its wait has a name or none."""
+    progress, told = Progress(STALL_S), {}
+    for now in range(300):
+        there = [one(float(now)) for one in launched(100.0)]
+        there[0] = replace(there[0], sequences={"0": 1} if named else {})
+        there = [seen for seen in there if not (vanish and seen.ended)]
+        told[now] = progress.feed(Snapshot(float(now), tuple(there)))
+    assert not any(told[now] for now in range(100 + int(STALL_S)))
+    late = told[299]
+    assert late is not None and 199 <= late.still_s <= 200, "the launcher itself hangs: since the end of its ranks"
 
 
 def test_progress_takes_a_suspicion_back() -> None:

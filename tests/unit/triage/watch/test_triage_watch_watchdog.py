@@ -72,6 +72,35 @@ def test_a_job_that_goes_on_is_watched_again(tmp_path: Path) -> None:
     assert len(job.run(30)) == 1
 
 
+@pytest.mark.parametrize("ends", ["asked to", "by itself"])
+def test_a_job_that_ends_does_not_go_on(tmp_path: Path, ends: str) -> None:
+    """Ctrl-C moves the stacks of a job that stood still, before its processes are gone."""
+    job = Job(tmp_path)
+    assert len(job.run(30)) == 1
+    job.moved += 1
+    job.dog.ending = ends == "asked to"
+    job.run(2)
+    job.more = {"ended": True}
+    job.run(5)
+    assert job.lines == []
+
+
+@pytest.mark.parametrize(("says", "code", "left"), [
+    ("INSUFFICIENT", 0, "SLOW"), ("INSUFFICIENT", 1, "INSUFFICIENT"), ("HUNG", 0, "HUNG"), ("SLOW", 0, "SLOW"),
+])  # fmt: skip
+def test_what_went_on_to_a_good_end_was_no_hang(tmp_path: Path, says: str, code: int, left: str) -> None:
+    job = Job(tmp_path, says)
+    job.run(30)
+    job.moved += 1
+    job.run(5)
+    job.dog.over(code)
+    assert job.dog.verdict is not None and job.dog.verdict.verdict == left
+    assert job.dog.verdict.exit_code == TRIAGE_EXIT_CODES[left]
+    if says == "INSUFFICIENT":
+        written = Verdict.from_dict(json.loads((tmp_path / "verdict.json").read_text()))
+        assert written == job.dog.verdict
+
+
 def test_slow_is_said_and_looked_at_ever_less_often(tmp_path: Path) -> None:
     job = Job(tmp_path, "SLOW")
     assert job.run(200) == []

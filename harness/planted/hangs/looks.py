@@ -1,0 +1,40 @@
+"""A job that nobody watches, at which `harness triage PID` looks again and again while it runs."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from harness.planted.hangs.outcome import Outcome, judged
+from harness.triage import run
+from harness.triage.rules.pauses import FRESH_S
+from reports.model import Verdict
+from scenarios.planted.hangs.catalog import Hang
+
+WORD = b"under way"  # what the program says once its steps go on
+
+
+def judge_looks(hang: Hang, folder: Path, words: Sequence[str], limit_s: float, environ: Mapping[str, str]) -> Outcome:
+    """Look `hang.looks` times, and hold the worst verdict against the truth: one that is wrong counts. The job is left
+    to whoever ends it, by its mark. A hang is given the time in which it is too young to be told."""
+    log, began = folder / "program.log", time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            list(words), stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder, env=dict(environ),
+            start_new_session=True,
+        )  # fmt: skip
+    while WORD not in log.read_bytes():
+        if process.poll() is not None or time.monotonic() > began + limit_s:
+            return judged(hang, None, error="it did not get under way")
+        time.sleep(0.2)
+    if not hang.control:
+        time.sleep(FRESH_S + 2.0)
+    outcomes = []
+    for number in range(hang.looks):
+        verdict: Verdict = run.triage([str(process.pid)], folder / f"look-{number}")
+        outcomes.append(
+            judged(hang, verdict, wall_s=time.monotonic() - began, evidence=verdict.paths.get("evidence", ""))
+        )
+    return next((outcome for outcome in outcomes if not outcome.right), outcomes[-1])

@@ -1,0 +1,22 @@
+"""Every headline that a test of this room has the judge write is short: it is read on a phone, at night."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.triage import judge
+from harness.triage.rules import Case, Ruling
+
+WORDS = 20
+
+
+@pytest.fixture(autouse=True)
+def _short_headlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = judge._ask
+
+    def checked(case: Case) -> Ruling:
+        ruling = ask(case)
+        assert len(ruling.reason.split()) <= WORDS, ruling.reason
+        return ruling
+
+    monkeypatch.setattr(judge, "_ask", checked)

@@ -1,0 +1,97 @@
+"""A balanced job that nobody watched is healthy at any look, and nobody is named as slow: that takes long waits.
+
+The figures are of gloo jobs of two ranks that were looked at ten times each (torch 2.13).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from triage_evidence import evidence, process, rank
+
+from harness.triage.evidence import Evidence, Gpu, Process
+from harness.triage.judge import triage
+from reports.model import Verdict
+
+INSIDE = "main:10 step:42 all_reduce"
+LATER = "main:10 step:43 all_reduce"
+SLEEPS = "main:15 time.sleep"
+COMPUTES = "main:16 compute:3"
+
+
+def bare(
+    number: int, first: str, last: str | None = None, *, woken: int = 0, kilobytes: float = 0.0, quiet_s: float = 0.02,
+    **more: object,
+) -> Process:  # fmt: skip
+    """A rank of two of which nothing is known but stacks, wake-ups of its main thread and what went over TCP."""
+    seen = rank(number, first, last, world=2, **more)
+    looks = tuple(
+        dataclasses.replace(look, main_switches=at * woken, net_bytes=int(at * kilobytes * 1000), net_quiet_s=quiet_s)
+        for at, look in enumerate(seen.samples)
+    )
+    return dataclasses.replace(seen, samples=looks, beat=None)
+
+
+def look(*processes: Process, **more: object) -> Evidence:
+    return evidence(*processes, source="live", stall_s=0.0, **more)
+
+
+def judged(*processes: Process, **more: object) -> Verdict:
+    return triage(look(*processes, **more))
+
+
+PASSES = {"woken": 18, "kilobytes": 104}  # steps of 50 ms of sleep and two all_reduce
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        (bare(0, INSIDE, **PASSES), bare(1, INSIDE, **PASSES)),
+        (bare(0, INSIDE, **PASSES), bare(1, SLEEPS, **PASSES)),
+        (bare(0, SLEEPS, INSIDE, **PASSES), bare(1, SLEEPS, **PASSES)),
+        (bare(0, SLEEPS, **PASSES), bare(1, SLEEPS, **PASSES)),
+        (bare(0, INSIDE, LATER), bare(1, SLEEPS)),
+        (bare(0, INSIDE), bare(1, COMPUTES, cpu_s=0.5)),
+        (bare(0, COMPUTES, cpu_s=0.5), bare(1, INSIDE)),
+        (bare(0, INSIDE, kilobytes=3000), bare(1, COMPUTES, cpu_s=0.5)),
+    ],
+)
+def test_a_moment_of_a_balanced_job_is_healthy_and_names_nobody(ranks: tuple[Process, ...]) -> None:
+    verdict = judged(*ranks)
+    assert verdict.verdict == "HEALTHY" and not verdict.triage.culprits and not verdict.triage.hang
+    assert "idle" not in verdict.reason and "slow" not in verdict.reason
+
+
+def test_a_rank_that_stands_in_one_collective_did_not_pass_any() -> None:
+    """Its main thread slept throughout, though data came before the first look, or comes for another thread."""
+    for inside in (bare(0, INSIDE), bare(0, INSIDE, kilobytes=5), bare(0, INSIDE, woken=40)):
+        verdict = judged(inside, bare(1, SLEEPS))
+        assert verdict.verdict == "INSUFFICIENT", "a hang that is so young cannot be told"
+    old = judged(bare(0, INSIDE, quiet_s=30.0), bare(1, SLEEPS, quiet_s=30.0))
+    assert old.verdict == "HUNG" and [party.rank for party in old.triage.culprits] == [1]
+
+
+def test_waits_that_poll_and_traffic_of_others_pass_nothing() -> None:
+    """NCCL's waits poll, and a worker of Ray talks to Ray: neither says that a collective ended."""
+    gpu = Gpu("node0", 0, "H100", 1, 2, 1.0)
+    assert judged(bare(0, INSIDE, **PASSES), bare(1, SLEEPS), gpus=(gpu,)).verdict == "INSUFFICIENT"
+    worker = bare(0, INSIDE, **PASSES, title="ray::Actor.step")
+    assert judged(worker, bare(1, SLEEPS, quiet_s=30.0)).verdict != "HEALTHY"
+
+
+def test_a_wait_that_is_long_is_for_somebody_slow() -> None:
+    """By the watch, or by the heartbeat of who waits."""
+    slow = bare(1, COMPUTES, cpu_s=0.5)
+    watched = triage(evidence(rank(0, INSIDE, world=2), slow, stall_s=12.0))
+    beats = judged(rank(0, INSIDE, world=2, progress_s=90.0), slow)
+    for verdict in (watched, beats):
+        assert verdict.verdict == "SLOW" and verdict.reason.startswith("rank 1 is slow") and not verdict.triage.culprits
+    assert judged(rank(0, INSIDE, world=2, progress_s=20.0), slow).verdict == "HEALTHY"
+
+
+def test_only_who_waits_for_work_at_both_looks_counts_as_idle() -> None:
+    server = dataclasses.replace(process(300, "engine", "run_busy_loop queue.get"), beat=None)
+    idle = judged(server)
+    assert idle.verdict == "HEALTHY" and "1 of 1 idle" in idle.reason
+    assert "idle" not in judged(bare(0, SLEEPS), bare(1, SLEEPS)).reason

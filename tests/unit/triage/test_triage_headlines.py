@@ -1,0 +1,43 @@
+"""Headlines of at most 20 words, whatever stands in the evidence; `conftest.py` counts those of all tests here."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from triage_evidence import compared, evidence, group, rank
+
+from harness.triage.evidence import Call, Evidence, Journal, Process
+from harness.triage.flight.model import Comparison
+from harness.triage.judge import triage
+from harness.triage.rules.ruling import brief
+
+WAIT = "main:10 step:42 all_reduce"
+LONG = "RuntimeError: " + " ".join(f"word{n}" for n in range(200))
+
+
+def job(*odd: Process, size: int = 8) -> tuple[Evidence, Comparison]:
+    """Ranks in an operation to which some have not come."""
+    away = {one.rank for one in odd}
+    waiting = [rank(n, WAIT, world=size) for n in range(size) if n not in away]
+    at = {n: 16 if n in away else (17, "all_reduce") for n in range(size)}
+    return evidence(*odd, *waiting, expected_world=size), compared(group("weight_sync_group", at))
+
+
+@pytest.mark.parametrize("seen, comparison", [
+    job(rank(3, gone=True, world=8, error=LONG, error_age_s=60.0)),
+    job(rank(3, "main:5 wait", world=8, error=LONG, error_age_s=60.0)),
+    job(*(rank(n, "main:5 wait", world=8, role="rollout") for n in (1, 3, 5))),
+    job(*(rank(n, "main:5 wait", world=64) for n in range(1, 64, 2)), size=64),
+    job(rank(1, "main event_loop queue.get", world=8, role="rollout",
+             journal=Journal("j", 1, 1.0, calls=(Call("update_weights_from_tensor", False, LONG, 40.0),)))),
+    job(*(dataclasses.replace(rank(n, "main:5 wait", world=8), host=f"node{n}.a.long.name") for n in (0, 1, 2, 3))),
+])  # fmt: skip
+def test_the_details_stand_below_the_headline(seen: Evidence, comparison: Comparison) -> None:
+    verdict = triage(seen, comparison)
+    assert verdict.verdict == "HUNG" and len(verdict.reason.split()) <= 20, verdict.reason
+    assert verdict.triage is not None and verdict.triage.culprits and all(one.why for one in verdict.triage.culprits)
+
+
+def test_the_beginning_of_an_error_is_enough() -> None:
+    assert brief("a b c", 3) == "a b c" and brief("a b c d", 3) == "a b c …"
