@@ -164,8 +164,9 @@ def classify(thread: Thread, sample: Sample | None = None, native: Thread | None
         below = [(entry.kind, entry.op) for entry in map(match, native.frames) if entry and entry.function[0] == "<"]
         if below and (not kinds or kinds[0][0] in _AROUND):
             kinds = below[:1] + kinds
-    if len(kinds) > 1 and kinds[0][0] == "queue" and kinds[1][0] == "engine_call":
-        kinds = kinds[1:]  # the queue of an engine's answers: the call is what it waits in
+    in_queue = next((at for at, (kind, _) in enumerate(kinds) if kind != "queue"), 0)
+    if in_queue and kinds[in_queue][0] == "engine_call":
+        kinds = kinds[in_queue:]  # the queue of an engine's answers: the call is what it waits in
     if [kind for kind, _ in kinds[:2]] == ["lock", "http_client"] and _is_leading(thread):
         kinds = kinds[1:]  # gRPC waits in a lock; a stream that a thread beside keeps open says nothing of the process
     frame_text = user_frame(thread.frames)

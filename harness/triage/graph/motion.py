@@ -39,10 +39,11 @@ def held(pending: Collective | None, stall_s: float) -> bool:
 
 def own(
     process: Process, now: stacks.Doing, before: stacks.Doing, *, pending: bool, stall_s: float = 0.0,
-    timers: bool = True,
+    timers: bool = True, loop: int = 0,
 ) -> str:  # fmt: skip
     """Its progress between the looks, in words with its rate; empty where nothing moved. `pending`: see `held`.
-    `timers`: a timer of an event loop counts."""
+    `timers`: a timer of an event loop counts. `loop`: frames of a poll from its loop outwards; no move within is
+    progress."""
     if len(process.samples) < 2:
         return ""
     first, last = process.samples[0], process.samples[-1]
@@ -69,7 +70,7 @@ def own(
             return f"{rate / 1000:.0f} kB/s read and written"
     if (rate := over_net(process)) >= (TRANSFER_BYTES_PER_S if waits or device else NET_BYTES_PER_S):
         return f"{rate / 1000:.0f} kB/s over the network"
-    if stack_moved(process):
+    if not loop and stack_moved(process):
         return "its stack moved between the two looks"
     if device and not waits and _trail(process, 0) != _trail(process, -1):
         return "its stack moved between the two looks"  # it launches, and stands in no wait

@@ -1,0 +1,62 @@
+"""A poll: a process sleeps and looks again, until somebody has made what it looks for.
+
+It waits, and for whom is in no stack: a file of another job, a buffer behind an address, a key of a store. So a poll is
+neither progress, whatever its loop does in between, nor a sign that its process has left the job.
+"""
+
+from __future__ import annotations
+
+import re
+
+from harness.triage import source, stacks
+from harness.triage.evidence import Frame, Process, Sample
+from harness.triage.graph.sockets import main_frames
+from harness.triage.source import Loop
+
+_STANDARD = re.compile(r"/lib/python3[^/]*/(?!site-packages/|dist-packages/)|^<")
+_SLEEPS = re.compile("nanosleep")
+# A wait in one of these is for somebody who is known, by a recorder, by Ray or by who started whom.
+_ORDERS = ("scheduler", "orders", "ray_idle", "http_server")  # a loop that waits for work polls as well, and is idle
+_KNOWN = frozenset({"collective", "p2p", "store", "ray_get", "join", "engine_call", "device", "debugger", "finished"})
+
+
+def polled_in(process: Process, now: stacks.Doing, before: stacks.Doing) -> tuple[Frame, ...]:
+    """The stack of a process that polls from the loop outwards, at the last look; empty where it does not.
+
+    It stands in the loop at both looks, and sleeps at one of them, or waits with a time limit.
+    """
+    if not process.samples or now.kind in _KNOWN or before.kind in _KNOWN or now.within(*_ORDERS):
+        return ()
+    looks = process.samples[0], process.samples[-1]
+    trails = [_of_leading(process, look) for look in looks]
+    for look, trail in zip(looks, trails, strict=True):
+        if not look.timed and not _SLEEPS.search(look.wchan):
+            continue
+        loop = _loop(trail, woken=_woke(*looks))
+        outer = [(frame.function, frame.file) for frame in loop]
+        if outer and all([(frame.function, frame.file) for frame in other[-len(outer) :]] == outer for other in trails):
+            return trails[-1][-len(outer) :]
+    return ()
+
+
+def _of_leading(process: Process, look: Sample) -> tuple[Frame, ...]:
+    return tuple(frame for frame in main_frames(look.threads))
+
+
+def _loop(trail: tuple[Frame, ...], *, woken: bool) -> tuple[Frame, ...]:
+    """The frames from the loop outwards in which a thread sleeps until something has come."""
+    for at, frame in enumerate(trail):
+        if _STANDARD.search(frame.file):
+            continue  # a queue's or a selector's own loop ends with its time limit
+        loop = source.loop_around(frame)
+        if loop is Loop.UNTIL or (loop is Loop.UNKNOWN and woken):
+            return trail[at:]
+        if loop is not Loop.NONE:
+            return ()
+    return ()
+
+
+def _woke(first: Sample, last: Sample) -> bool:
+    if first.main_switches is None or last.main_switches is None:
+        return False
+    return last.main_switches > first.main_switches
