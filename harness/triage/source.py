@@ -3,7 +3,8 @@
 Nine questions, answered from the syntax tree and never guessed: is a line inside an `except` or `finally`, under an
 `if` that asks for the rank, in a loop without an end, in one that looks again until something has come, in one that
 goes on after an error, or behind a loop that holds another line; does its function hand something on, or ask whether
-processes have ended; does the line wait for a device? A file that is absent, too large, or does not have the frame's function at that line (it changed since) answers nothing.
+processes have ended; does the line wait for a device? A file that is absent, too large, or does not have the frame's
+function at that line (it changed since) answers nothing.
 """
 
 from __future__ import annotations

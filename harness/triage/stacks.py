@@ -81,7 +81,12 @@ def doing(process: Process, sample: int = -1) -> Doing:
     if not process.samples or not -len(process.samples) <= sample < len(process.samples):
         return UNKNOWN
     look = process.samples[sample]
-    natives = {thread.tid: thread for thread in process.native} if sample == -1 else {}
+    places = {thread.tid: _innermost(thread) for thread in look.threads}
+    natives = {
+        thread.tid: thread
+        for thread in process.native if sample == -1
+        if _innermost(thread) in (None, places.get(thread.tid))  # it was taken later, and may be of another place
+    }  # fmt: skip
     told = [
         (_is_main(thread, index, process.pid), classify(thread, look, natives.get(thread.tid)))
         for index, thread in enumerate(look.threads)
@@ -107,6 +112,11 @@ def doing(process: Process, sample: int = -1) -> Doing:
     if main.kind == "ray_idle" and (working := in_ray_task(look.threads)) is not None:
         return classify(working, look, natives.get(working.tid))
     return main
+
+
+def _innermost(thread: Thread) -> tuple[str, str] | None:
+    """The innermost Python frame of a thread; None where all are of compiled code."""
+    return next(((frame.function, frame.file) for frame in thread.frames if frame.file.endswith(".py")), None)
 
 
 def in_ray_task(threads: Iterable[Thread]) -> Thread | None:

@@ -87,7 +87,7 @@ class Subject:
     @property
     def polls(self) -> bool:
         """It looks again and again for what somebody has to make, and nothing says who."""
-        return bool(self.loop) and not (self.pending or self.gone or self.blocked)
+        return bool(self.loop) and not (self.pending or self.gone or self.blocked or self.progress)
 
     def state(self, group: str = "") -> str:
         """What it does, in words."""

@@ -33,7 +33,6 @@ def undrained(case: Case) -> Ruling | None:
             f"{case.names([parent.key])} {why}",
             "K6",
             {parent.key: why},
-            cycle=(parent.key, child.key),
             place=parent.frame or wait.place,
             next=("read the queue before join(): a child ends only when its queue is empty",),
         )
@@ -76,7 +75,7 @@ def nobody(case: Case) -> Ruling | None:
     """INSUFFICIENT: waiting ends at a poll, at workers that wait for orders, or at a full pipe."""
     ends = [one for one in case.sinks() if not one.progress and not one.gone]
     if pollers := [one for one in ends if one.polls and not _collects(one)] or _polled_beside(case):
-        return _polling(case, pollers)
+        return polling(case, pollers)
     if idle := [one for one in ends if takes_orders(case, one)]:
         return _lost(case, idle)
     if full := [one for one in ends if fills(one)]:
@@ -97,10 +96,11 @@ def _polled_beside(case: Case) -> list[Subject]:
     waiters = {wait.waiter for wait in case.graph.waits}
     if not any(one.key not in waiters for one in waiting):
         return []
-    return [one for one in case.live() if one.polls and one.rank is not None and not one.progress]
+    return [one for one in case.live() if one.polls and one.rank is not None]
 
 
-def _polling(case: Case, pollers: list[Subject]) -> Ruling:
+def polling(case: Case, pollers: list[Subject]) -> Ruling:
+    """INSUFFICIENT: these poll, and what is missing is who makes what they look for."""
     place = describe(pollers[0].loop[0])
     many = len(pollers) > 1
     return Ruling(
