@@ -171,6 +171,9 @@ class Process:
     unanswered: tuple[str, ...] = ()  # "own other": ends of connections whose data the other one does not acknowledge
     asked: tuple[str, ...] = ()  # addresses that it asks for a connection again and again, without an answer
     writer: int = 0  # the one other process of its host that can write what its main thread reads; 0: several, or none
+    fed: bool = (
+        False  # another process of its host can write what its main thread reads, from the first look to the last
+    )
     reader: int = 0  # the one other process of its host that can read the full pipe to which a thread of it writes
 
     @property

@@ -12,7 +12,7 @@ import os
 import platform
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from harness.triage.collect.connections import PROC, Sockets
@@ -110,6 +110,16 @@ def readers(written: Mapping[int, str]) -> dict[int, int]:
 def writers(read: Mapping[int, str], sockets: Sockets) -> dict[int, int]:
     """Who reads -> the one process seen on this host that can write what it reads; left out where several can, it could
     itself, or none is known. `read`: pid -> what `reading` says of it."""
+    return alone(feeders(read, sockets))
+
+
+def alone(feeding: Mapping[int, Collection[int]]) -> dict[int, int]:
+    """Of those whom a single process feeds that is not themselves: that process."""
+    return {pid: next(iter(its)) for pid, its in feeding.items() if len(its) == 1 and pid not in its}
+
+
+def feeders(read: Mapping[int, str], sockets: Sockets) -> dict[int, set[int]]:
+    """Who reads -> all processes seen on this host that can write what it reads, itself among them."""
     unix = _unix_peers() if any(link.startswith("socket:") for link in read.values()) else {}
     ends = {}
     for pid, link in read.items():
@@ -120,8 +130,7 @@ def writers(read: Mapping[int, str], sockets: Sockets) -> dict[int, int]:
     holders: dict[str, set[int]] = {end: set() for end in ends.values()}
     for pid, link in _holders(set(holders), os.O_RDONLY):
         holders[link].add(pid)
-    alone = {pid: next(iter(holders[end])) for pid, end in ends.items() if len(holders[end]) == 1}
-    return {pid: writer for pid, writer in alone.items() if writer != pid}
+    return {pid: holders[end] for pid, end in ends.items()}
 
 
 def _holders(wanted: set[str], besides: int) -> Iterator[tuple[int, str]]:

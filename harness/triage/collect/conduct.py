@@ -127,9 +127,11 @@ def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes_s: 
     for future in work:
         _result(future, terms, None, notes)
     reads = {pid: link for pid, draft in drafts.items() if (link := _read_throughout(draft))}
-    writers = _result(bounded.start("ends of pipes", channels.writers, reads, terms.sockets), terms, {}, notes)
-    for pid, writer in writers.items():
+    feeders = _result(bounded.start("ends of pipes", channels.feeders, reads, terms.sockets), terms, {}, notes)
+    for pid, writer in channels.alone(feeders).items():
         drafts[pid].writer = writer
+    for pid, feeding in feeders.items():
+        drafts[pid].fed = bool(feeding - {pid})
     written = {pid: link for pid, draft in drafts.items() if (link := _written_throughout(draft))}
     readers = _result(bounded.start("readers of pipes", channels.readers, written), terms, {}, notes)
     for pid, reader in readers.items():

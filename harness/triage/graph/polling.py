@@ -14,6 +14,7 @@ from harness.triage.graph.sockets import main_frames
 from harness.triage.source import Loop
 
 _STANDARD = re.compile(r"/lib/python3[^/]*/(?!site-packages/|dist-packages/)|^<")
+_LOADER = re.compile(r"torch/utils/data/dataloader\.py$")
 _SLEEPS = re.compile("nanosleep")
 # A wait in one of these is for somebody who is known, by a recorder, by Ray or by who started whom.
 _ORDERS = ("scheduler", "orders", "ray_idle", "http_server")  # a loop that waits for work polls as well, and is idle
@@ -54,6 +55,16 @@ def _loop(trail: tuple[Frame, ...], *, woken: bool) -> tuple[Frame, ...]:
         if loop is not Loop.NONE:
             return ()
     return ()
+
+
+def from_children(loop: tuple[Frame, ...]) -> bool:
+    """Whether what a loop looks for comes from processes that its own process started: those of a DataLoader."""
+    return any(_LOADER.search(frame.file) for frame in loop[:1])
+
+
+def woke(process: Process) -> bool:
+    """Whether the main thread of a process woke up between the looks."""
+    return bool(process.samples) and _woke(process.samples[0], process.samples[-1])
 
 
 def _woke(first: Sample, last: Sample) -> bool:

@@ -146,6 +146,8 @@ def subject(
         pending = None
     blocked = None if gone else _blocked(process)
     loop = polling.polled_in(process, now, before)
+    if polling.from_children(loop) and not any(map(polling.woke, children.get(process.key, ()))):
+        loop = ()  # who makes what it looks for is known, and does nothing
     below = "" if gone or blocked else _below(process, now, children)
     kept = motion.held(pending, stall_s)
     mine = "" if gone or blocked else motion.own(

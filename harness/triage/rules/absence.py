@@ -9,7 +9,7 @@ from harness.triage.graph.edges import Names
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
-from harness.triage.rules.polls import fills, takes_orders
+from harness.triage.rules.polls import fills, reads, takes_orders
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import YOUNG_S, Case, Ruling
 from harness.triage.stacks import EVENT_LOOP
@@ -61,7 +61,7 @@ def trip(why: dict[str, str], case: Case, where: str) -> Ruling:
 
 def outside(case: Case) -> Ruling | None:
     """K4: whoever the others wait for is alive, outside any collective, and does nothing that would end it."""
-    ends = [one for one in _absent(case) if not (one.polls or fills(one) or takes_orders(case, one))]
+    ends = [one for one in _absent(case) if not (one.polls or fills(one) or reads(one) or takes_orders(case, one))]
     if not ends or not _waiters(case, ends) or _young(case):
         return None
     why = {one.key: _why(case, one) for one in ends}

@@ -10,6 +10,7 @@ import re
 
 from harness.triage import source
 from harness.triage.graph import Subject
+from harness.triage.graph.polling import woke
 from harness.triage.places import plain, users
 from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.stacks import describe
@@ -18,22 +19,22 @@ _FEEDER = re.compile(r"multiprocessing/queues\.py$")
 
 
 def undrained(case: Case) -> Ruling | None:
-    """K6: a process joins its child, which cannot end before that same process has read what it writes."""
-    for wait in case.graph.waits:
-        parent, child = case.subject(wait.waiter), case.subject(wait.target)
-        if wait.layer != "process" or parent.process is None or child.process is None or not _joins(parent):
+    """K6: a process waits for the end or a word of its child, which waits for that same process to read a full pipe."""
+    for child in case.live():
+        its = child.process
+        parent = case.graph.subjects.get(f"{its.host}:{its.reader}") if its is not None and its.reader else None
+        if its is None or parent is None or its.ppid != its.reader or child.progress or parent.progress:
             continue
-        if child.process.reader != parent.process.pid or parent.process.host != child.process.host:
+        if parent.gone or _reads_beside(parent) or not (_joins(parent) or _reads_another(parent, child)):
             continue
-        if parent.progress or child.progress or _reads_beside(parent):
-            continue
-        why = f"joins its child {child.process.pid} before it reads what that one writes into a full pipe"
+        verb = "joins" if _joins(parent) else "reads another pipe of"
+        why = f"{verb} its child {its.pid} before it reads what that one writes into a full pipe"
         return Ruling(
             "HUNG",
             f"{case.names([parent.key])} {why}",
             "K6",
             {parent.key: why},
-            place=parent.frame or wait.place,
+            place=parent.frame or parent.doing.op,
             next=("read the queue before join(): a child ends only when its queue is empty",),
         )
     return None
@@ -43,6 +44,13 @@ def _joins(parent: Subject) -> bool:
     """At both looks, without a time limit."""
     looks = parent.process.samples if parent.process else ()
     return parent.doing.kind == parent.before.kind == "join" and not any(look.timed for look in looks)
+
+
+def _reads_another(parent: Subject, child: Subject) -> bool:
+    """It reads, throughout, what that child alone can write, and not the pipe that is full."""
+    if parent.process is None or child.process is None or parent.process.writer != child.process.pid:
+        return False
+    return parent.process.samples[-1].reading != child.process.samples[-1].writing
 
 
 def _reads_beside(one: Subject) -> bool:
@@ -65,6 +73,11 @@ def fills(one: Subject) -> bool:
     )
 
 
+def reads(one: Subject) -> bool:
+    """It reads, throughout, what another process can write: it waits for that one, in a queue, a pipe or a socket."""
+    return one.process is not None and one.process.fed
+
+
 def takes_orders(case: Case, one: Subject) -> bool:
     """An engine's worker in its idle loop, for whose answer its engine waits: nothing says that it owes one."""
     waits = [wait for wait in case.graph.waits if wait.target == one.key]
@@ -72,7 +85,7 @@ def takes_orders(case: Case, one: Subject) -> bool:
 
 
 def nobody(case: Case) -> Ruling | None:
-    """INSUFFICIENT: waiting ends at a poll, at workers that wait for orders, or at a full pipe."""
+    """INSUFFICIENT: waiting ends at a poll, at workers that wait for orders, at a full pipe or at a read."""
     ends = [one for one in case.sinks() if not one.progress and not one.gone]
     if pollers := [one for one in ends if one.polls and not _collects(one)] or _polled_beside(case):
         return polling(case, pollers)
@@ -86,6 +99,14 @@ def nobody(case: Case) -> Ruling | None:
             missing=tuple(f"who reads the pipe of {one.label}" for one in full),
             place=case.waited_in(one.key for one in full),
             next=("read a queue before the process that fills it is joined",),
+        )
+    if reading := [one for one in ends if reads(one)]:
+        return Ruling(
+            "INSUFFICIENT",
+            f"{case.names(one.key for one in reading)} reads what another process writes, and nothing has come",
+            missing=tuple(f"who writes what {one.label} reads" for one in reading[:8]),
+            place=reading[0].frame,
+            next=("look at whoever writes it: harness triage PID of that process", "give each read a timeout"),
         )
     return None
 
@@ -134,8 +155,10 @@ def _collects(one: Subject) -> bool:
 
 
 def open_polls(case: Case) -> list[Subject]:
-    """Where nobody is known to wait: ranks that poll, and processes that poll while all that they started is idle."""
-    return [one for one in case.live() if one.polls and (one.rank is not None or _asks_below(case, one))]
+    """Where nobody is known to wait: ranks that poll, and processes that poll while all that they started is idle.
+    They woke up between the looks: one sleep in a loop is a pause."""
+    pollers = [one for one in case.live() if one.polls and one.process is not None and woke(one.process)]
+    return [one for one in pollers if one.rank is not None or _asks_below(case, one)]
 
 
 def _asks_below(case: Case, one: Subject) -> bool:

@@ -183,11 +183,18 @@ def test_idle_workers_owe_no_answer_that_is_known() -> None:
     assert verdict.verdict == "INSUFFICIENT" and not named(verdict) and len(verdict.missing) >= 2
 
 
+def woken(one: Process) -> Process:
+    first, last = (dataclasses.replace(look, main_switches=9 * at) for at, look in enumerate(one.samples, 1))
+    return dataclasses.replace(one, samples=(first, last))
+
+
 def test_a_core_that_polls_for_its_idle_workers_is_not_healthy(file: str) -> None:
-    core = standing(process(40, "core", "main"), at(file, UNTIL), wchan="hrtimer_nanosleep")
+    core = woken(standing(process(40, "core", "main"), at(file, UNTIL), wchan="hrtimer_nanosleep"))
     workers = [process(50 + number, "worker", "worker_busy_loop", ppid=40) for number in range(2)]
     assert triage(evidence(core, *workers), None).verdict == "INSUFFICIENT"
-    launcher = standing(process(40, "core", "main"), at(file, COLLECTS), wchan="hrtimer_nanosleep")
+    pauses = standing(process(40, "core", "main"), at(file, ATTEMPTS), wchan="hrtimer_nanosleep")
+    assert triage(evidence(pauses, *workers), None).verdict == "HEALTHY"
+    launcher = woken(standing(process(40, "core", "main"), at(file, COLLECTS), wchan="hrtimer_nanosleep"))
     assert triage(evidence(launcher, *workers), None).verdict == "HEALTHY"
 
 
@@ -281,3 +288,26 @@ def test_who_can_read_a_pipe_is_known(tmp_path: Path) -> None:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+@pytest.mark.parametrize(("fed", "verdict"), [(True, "INSUFFICIENT"), (False, "HUNG")])
+def test_a_rank_that_reads_what_another_process_writes_waits_for_that_one(fed: bool, verdict: str) -> None:
+    told = judged(rank(1, "main pipe.recv", world=2, fed=fed))
+    assert told.verdict == verdict and named(told) == (set() if fed else {1})
+
+
+@pytest.mark.parametrize(("woken", "verdict"), [(3, "INSUFFICIENT"), (0, "HUNG")])
+def test_a_loader_whose_workers_stand_is_named(tmp_path: Path, woken: int, verdict: str) -> None:
+    loader = tmp_path / "torch" / "utils" / "data" / "dataloader.py"
+    loader.parent.mkdir(parents=True)
+    loader.write_text(PROGRAM.replace("def until", "def _get_data"))
+    stack = (*frames("pipe.poll"), Frame("_get_data", str(loader), UNTIL), *frames("main:40"))
+    one = standing(rank(1, "main", world=2), stack, timed=True)
+    worker = process(200, "process", "main:9 decode:4", ppid=one.pid)
+    first, last = worker.samples
+    looks = (dataclasses.replace(first, main_switches=5), dataclasses.replace(last, main_switches=5 + woken))
+    told = triage(
+        evidence(rank(0, WAIT, world=2), one, dataclasses.replace(worker, samples=looks)),
+        compared(group("0", {0: (6, "all_reduce"), 1: 5})),
+    )
+    assert told.verdict == verdict
