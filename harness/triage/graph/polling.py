@@ -29,7 +29,9 @@ def polled_in(process: Process, now: stacks.Doing, before: stacks.Doing) -> tupl
     if not process.samples or now.kind in _KNOWN or before.kind in _KNOWN or now.within(*_ORDERS):
         return ()
     looks = process.samples[0], process.samples[-1]
-    trails = [_of_leading(process, look) for look in looks]
+    trails = [main_frames(look.threads) for look in looks]
+    if now.kind == before.kind == "http_client" and trails[0] == trails[-1]:
+        return ()  # one request, which is not answered
     for look, trail in zip(looks, trails, strict=True):
         if not look.timed and not _SLEEPS.search(look.wchan):
             continue
@@ -40,17 +42,13 @@ def polled_in(process: Process, now: stacks.Doing, before: stacks.Doing) -> tupl
     return ()
 
 
-def _of_leading(process: Process, look: Sample) -> tuple[Frame, ...]:
-    return tuple(frame for frame in main_frames(look.threads))
-
-
 def _loop(trail: tuple[Frame, ...], *, woken: bool) -> tuple[Frame, ...]:
-    """The frames from the loop outwards in which a thread sleeps until something has come."""
+    """The frames from the loop outwards in which a thread sleeps, and after which it goes on."""
     for at, frame in enumerate(trail):
         if _STANDARD.search(frame.file):
             continue  # a queue's or a selector's own loop ends with its time limit
         loop = source.loop_around(frame)
-        if loop is Loop.UNTIL or (loop is Loop.UNKNOWN and woken):
+        if loop in (Loop.UNTIL, Loop.ROUNDS) or (loop is Loop.UNKNOWN and woken):
             return trail[at:]
         if loop is not Loop.NONE:
             return ()

@@ -123,11 +123,10 @@ def _polled_beside(case: Case) -> list[Subject]:
 def polling(case: Case, pollers: list[Subject]) -> Ruling:
     """INSUFFICIENT: these poll, and what is missing is who makes what they look for."""
     place = describe(pollers[0].loop[0])
-    many = len(pollers) > 1
+    who = case.names(one.key for one in pollers)
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(one.key for one in pollers)} look{'' if many else 's'} again and again in {place}, "
-        "and nothing says who makes what is missing",
+        f"{who} wait{'' if len(pollers) > 1 else 's'} in a loop, {place}, and nothing says for whom",
         missing=tuple(f"who makes what {one.label} looks for in {describe(one.loop[0])}" for one in pollers[:8]),
         place=place,
         next=(

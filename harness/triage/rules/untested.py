@@ -48,7 +48,7 @@ def untested(case: Case) -> list[str]:
         found = [*found[:8], f"nothing is known of {len(found) - 8} more ranks"]
     if case.comparison and not any(one.process for one in case.graph.subjects.values()):
         found += [missing for missing in case.comparison.missing if missing not in found]  # dumps are all there is
-    found += [f"{one.label} looks again and again in {describe(one.loop[0])}, and nothing says for what it waits"
+    found += [f"{one.label} waits in a loop, {describe(one.loop[0])}, and nothing says for whom"
               for one in open_polls(case)]  # fmt: skip
     return [*found, *(f"{one.label} {_told(one)}" for one in unnamed(case))]
 

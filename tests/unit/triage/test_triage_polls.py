@@ -101,7 +101,7 @@ def test_the_text_says_whether_a_loop_looks_again_until_something_has_come(file:
     assert source.loop_around(Frame(NAMES[line], "/nonexistent.py", line)) is Loop.UNKNOWN
 
 
-@pytest.mark.parametrize("line", [UNTIL, RETRIES, ATTEMPTS])
+@pytest.mark.parametrize("line", [UNTIL, RETRIES, ATTEMPTS, ROUNDS])
 @pytest.mark.parametrize("look", [{"wchan": "hrtimer_nanosleep"}, {"timed": True}])
 def test_a_rank_that_polls_is_no_dead_peer(file: str, line: int, look: dict[str, Any]) -> None:
     verdict = judged(standing(rank(1, "main", world=2), at(file, line), **look))
@@ -109,7 +109,7 @@ def test_a_rank_that_polls_is_no_dead_peer(file: str, line: int, look: dict[str,
     assert any("rank 1" in missing for missing in verdict.missing)
 
 
-@pytest.mark.parametrize("line", [KEPT, ROUNDS, ONCE])
+@pytest.mark.parametrize("line", [KEPT, ONCE])
 def test_a_rank_that_looks_for_nothing_is_named(file: str, line: int) -> None:
     verdict = judged(standing(rank(1, "main", world=2), at(file, line), wchan="hrtimer_nanosleep"))
     assert verdict.verdict == "HUNG" and named(verdict) == {1}
@@ -133,6 +133,14 @@ def test_what_a_poll_does_between_its_sleeps_is_no_progress(file: str) -> None:
     for stacks in ((at(file, UNTIL), asks), (asks, at(file, UNTIL))):
         verdict = judged(standing(one, *stacks, timed=True))
         assert verdict.verdict == "INSUFFICIENT" and not named(verdict)
+
+
+def test_a_request_that_is_not_answered_is_no_poll(file: str) -> None:
+    stack = at(file, UNTIL, *frames("get:7 getresponse"))
+    asks = standing(dataclasses.replace(rank(1, "main", world=2), peers=(ADDRESS,)), stack, timed=True)
+    server = process(70, "tool", "main serve_forever select", listening=(ADDRESS,))
+    told = triage(evidence(rank(0, WAIT, world=2), asks, server), compared(group("0", {0: (6, "all_reduce"), 1: 5})))
+    assert told.verdict == "HUNG" and [party.key for party in told.triage.culprits] == [server.key]  # type: ignore[union-attr]
 
 
 def test_a_rank_that_polls_before_it_joins_a_group_is_not_named(file: str) -> None:
