@@ -2,7 +2,7 @@
 
 Nobody is to be named where it is not known who makes what is looked for. `file`: rank 0 looks for a file, which comes
 after three thresholds. `buffer`: it asks a collector for its size, which grows slowly. `died`: the same, and the
-collector's thread died. `pieces`: a rank reads an answer that takes three thresholds, a piece every third of one.
+collector's thread died; it ends between two looks. `pieces`: a rank reads an answer that takes three thresholds, a piece every third of one.
 `join`, which hangs: rank 0 joins its child before it reads what that one has put into a queue.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
+import signal
 import tempfile
 import threading
 import time
@@ -118,6 +120,9 @@ def main() -> None:
     arguments.add_argument("--stall", type=float, default=5.0)
     asked = arguments.parse_args()
     toy.setup()
+    if asked.phase == "died":
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+        signal.alarm(round((SHARES + 1) * asked.stall))
     module = toy.model()
     for step in range(8):
         if step == AT and asked.rank == toy.RANK:
