@@ -3,7 +3,7 @@
 Nobody is to be named where it is not known who makes what is looked for. `file`: rank 0 looks for a file, which comes
 after three thresholds. `buffer`: it asks a collector for its size, which grows slowly. `died`: the same, and the
 collector's thread died; it ends between two looks. `pieces`: a rank reads an answer that takes three thresholds, a
-piece every third of one. `join`, which hangs: rank 0 joins its child before it reads what that one has put into a queue.
+piece every third of one. `join`, which hangs: rank 0 joins its child before it reads what that one has put.
 """
 
 from __future__ import annotations
