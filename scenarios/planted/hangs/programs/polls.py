@@ -122,7 +122,7 @@ def main() -> None:
     toy.setup()
     if asked.phase == "died":
         signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
-        signal.alarm(round((SHARES + 1) * asked.stall))
+        signal.alarm(round(3 * SHARES * asked.stall))
     module = toy.model()
     for step in range(8):
         if step == AT and asked.rank == toy.RANK:

@@ -16,15 +16,20 @@ from multiprocessing.shared_memory import SharedMemory
 ORDERS, AT = 12, 6
 
 
+def flags(slot: SharedMemory) -> memoryview[int]:
+    assert slot.buf is not None
+    return slot.buf
+
+
 def put(slot: SharedMemory, value: int) -> None:
-    slot.buf[1], slot.buf[0] = value, 1
+    flags(slot)[1], flags(slot)[0] = value, 1
 
 
 def take(slot: SharedMemory) -> int:
-    while not slot.buf[0]:
+    while not flags(slot)[0]:
         time.sleep(0.005)
-    slot.buf[0] = 0
-    return int(slot.buf[1])
+    flags(slot)[0] = 0
+    return flags(slot)[1]
 
 
 def worker_busy_loop(name: str, answers: str, loses: bool) -> None:
@@ -32,7 +37,7 @@ def worker_busy_loop(name: str, answers: str, loses: bool) -> None:
     while (order := take(orders)) < ORDERS:
         put(results, order)
         if loses and order == AT:
-            results.buf[0] = 0
+            flags(results)[0] = 0
 
 
 def get_response(slots: list[SharedMemory]) -> list[int]:
