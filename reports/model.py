@@ -315,7 +315,11 @@ HANGS = {
         "the members that have not come, also those that never started; of ranks that mean different groups the fewer; "
         "nobody where they are as many, or where two claim one rank",
     ),
-    "K6": HangKind("control-plane cycle", "a ring of ray.get, HTTP or engine requests", "nobody: it is a cycle"),
+    "K6": HangKind(
+        "control-plane cycle",
+        "a ring of ray.get, HTTP or engine requests; or a child that is joined before its full pipe is read",
+        "nobody: it is a cycle; or who joins too soon",
+    ),
     "K7": HangKind("slow, not hung", "the job advances between two looks", "nobody; the straggler is shown"),
     "K8": HangKind(
         "sleep or wake stuck",

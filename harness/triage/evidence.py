@@ -68,6 +68,12 @@ class Sample:
     beat_state: str = ""  # of that thread, as `state`
     service_cpu_s: Number = 0.0  # of its threads that only serve a device: CUDA's and NCCL's, which poll
     reading: str = ""  # the pipe or socket that its main thread waits to read from, "pipe:[7]"
+    writing: str = ""  # the full pipe to which a thread of it waits to write, "pipe:[7]"
+    timed: bool = False  # the call in which its main thread waits has a time limit: a sleep, or a wait that gives up
+    polled: tuple[
+        str, ...
+    ] = ()  # what that call waits for at once: TCP peers, "127.0.0.1:80", or "anon_inode:[eventfd]"
+    heard: tuple[tuple[str, Number], ...] = ()  # TCP peer -> seconds since data last came from it
 
 
 @dataclass(frozen=True)
@@ -171,6 +177,10 @@ class Process:
     unanswered: tuple[str, ...] = ()  # "own other": ends of connections whose data the other one does not acknowledge
     asked: tuple[str, ...] = ()  # addresses that it asks for a connection again and again, without an answer
     writer: int = 0  # the one other process of its host that can write what its main thread reads; 0: several, or none
+    fed: bool = (
+        False  # another process of its host can write what its main thread reads, from the first look to the last
+    )
+    reader: int = 0  # the one other process of its host that can read the full pipe to which a thread of it writes
 
     @property
     def key(self) -> str:

@@ -1,15 +1,17 @@
 """What the program text says about the place where a process stands, where that file can be read here.
 
-Seven questions, answered from the syntax tree and never guessed: is a line inside an `except` or `finally`, under an
-`if` that asks for the rank, in a loop without an end, in one that goes on after an error, or behind a loop that holds
-another line; does its function hand something on, does the line wait for a device? A file that is absent, too large, or
-does not have the frame's function at that line (it changed since) answers nothing.
+Nine questions, answered from the syntax tree and never guessed: is a line inside an `except` or `finally`, under an
+`if` that asks for the rank, in a loop without an end, in one that looks again until something has come, in one that
+goes on after an error, or behind a loop that holds another line; does its function hand something on, or ask whether
+processes have ended; does the line wait for a device? A file that is absent, too large, or does not have the frame's
+function at that line (it changed since) answers nothing.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 
@@ -52,6 +54,47 @@ def endless_loop(frame: Frame) -> bool:
         if isinstance(node, (ast.For, ast.While, ast.AsyncFor)) and any(_holds(part, frame.line) for part in node.body)
     ]
     return bool(loops) and isinstance(loops[-1], ast.While) and ast.unparse(loops[-1].test) in ("True", "1")
+
+
+class Loop(Enum):
+    """The innermost loop around a line. `UNTIL`: it looks again until something has come: by its condition, or a way
+    out in its body. `ENDLESS`: it has no way out. `ROUNDS`: it goes through rounds, whatever comes."""
+
+    NONE = "none"
+    UNTIL = "until"
+    ENDLESS = "endless"
+    ROUNDS = "rounds"
+    UNKNOWN = "unknown"  # the text cannot be read
+
+
+def loop_around(frame: Frame) -> Loop:
+    """What kind of loop a frame stands in, in its own function."""
+    body = _function(frame)
+    if body is None:
+        return Loop.UNKNOWN
+    loops = [
+        node
+        for node in ast.walk(body)
+        if isinstance(node, (ast.For, ast.While, ast.AsyncFor)) and _holds(node, frame.line)
+    ]
+    if not loops:
+        return Loop.NONE
+    innermost = max(loops, key=lambda node: node.lineno)
+    if isinstance(innermost, ast.While) and not isinstance(innermost.test, ast.Constant):
+        return Loop.UNTIL
+    if any(isinstance(node, (ast.Break, ast.Return)) for part in innermost.body for node in ast.walk(part)):
+        return Loop.UNTIL
+    return Loop.ENDLESS if isinstance(innermost, ast.While) else Loop.ROUNDS
+
+
+def asks_for_children(frame: Frame) -> bool:
+    """Whether the function of a frame asks if processes have ended."""
+    body = _function(frame)
+    names = {node.attr for node in ast.walk(body) if isinstance(node, ast.Attribute)} if body is not None else set()
+    return bool(names & _OF_CHILDREN)
+
+
+_OF_CHILDREN = frozenset({"poll", "is_alive", "returncode", "exitcode", "waitpid", "wait"})
 
 
 def outlives_error(frames: Sequence[Frame]) -> int:

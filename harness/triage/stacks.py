@@ -82,7 +82,12 @@ def doing(process: Process, sample: int = -1) -> Doing:
     if not process.samples or not -len(process.samples) <= sample < len(process.samples):
         return UNKNOWN
     look = process.samples[sample]
-    natives = {thread.tid: thread for thread in process.native} if sample == -1 else {}
+    places = {thread.tid: _innermost(thread) for thread in look.threads}
+    natives = {
+        thread.tid: thread
+        for thread in process.native if sample == -1
+        if _innermost(thread) in (None, places.get(thread.tid))  # it was taken later, and may be of another place
+    }  # fmt: skip
     told = [
         (_is_main(thread, index, process.pid), classify(thread, look, natives.get(thread.tid)))
         for index, thread in enumerate(look.threads)
@@ -108,6 +113,11 @@ def doing(process: Process, sample: int = -1) -> Doing:
     if main.kind == "ray_idle" and (working := in_ray_task(look.threads)) is not None:
         return classify(working, look, natives.get(working.tid))
     return main
+
+
+def _innermost(thread: Thread) -> tuple[str, str] | None:
+    """The innermost Python frame of a thread; None where all are of compiled code."""
+    return next(((frame.function, frame.file) for frame in thread.frames if frame.file.endswith(".py")), None)
 
 
 def in_ray_task(threads: Iterable[Thread]) -> Thread | None:
@@ -165,8 +175,9 @@ def classify(thread: Thread, sample: Sample | None = None, native: Thread | None
         below = [(entry.kind, entry.op) for entry in map(match, native.frames) if entry and entry.function[0] == "<"]
         if below and (not kinds or kinds[0][0] in _AROUND):
             kinds = below[:1] + kinds
-    if len(kinds) > 1 and kinds[0][0] == "queue" and kinds[1][0] == "engine_call":
-        kinds = kinds[1:]  # the queue of an engine's answers: the call is what it waits in
+    in_queue = next((at for at, (kind, _) in enumerate(kinds) if kind != "queue"), 0)
+    if in_queue and kinds[in_queue][0] == "engine_call":
+        kinds = kinds[in_queue:]  # the queue of an engine's answers: the call is what it waits in
     if [kind for kind, _ in kinds[:2]] == ["lock", "http_client"] and _is_leading(thread):
         kinds = kinds[1:]  # gRPC waits in a lock; a stream that a thread beside keeps open says nothing of the process
     frame_text = user_frame(thread.frames)

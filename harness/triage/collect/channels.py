@@ -12,13 +12,24 @@ import os
 import platform
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
 from harness.triage.collect.connections import PROC, Sockets
 from harness.triage.collect.traffic import BY_FAMILY, DONE, DUMP, ERROR, HEADER, SOCK_DIAG
 
 # read, readv, recvfrom and recvmsg: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
 _READS = {"x86_64": ("0", "19", "45", "47"), "aarch64": ("63", "65", "207", "212")}.get(platform.machine(), ())
+_WRITES = {"x86_64": ("1", "20"), "aarch64": ("64", "66")}.get(platform.machine(), ())  # write, writev
+# Calls that wait, and which argument says how long: a pointer, 0 for no limit, or milliseconds, -1 for none.
+_TIMEOUT_AT = {
+    "x86_64": {202: 3, 7: 2, 271: 2, 23: 4, 270: 4, 232: 3, 281: 3, 441: 3, 220: 3},
+    "aarch64": {98: 3, 73: 2, 72: 4, 22: 3, 441: 3, 192: 3},
+}.get(platform.machine(), {})  # futex, poll, ppoll, select, pselect6, epoll_wait, epoll_pwait, epoll_pwait2, semtimedop
+_SLEEPS = {"x86_64": (35, 230), "aarch64": (101, 115)}.get(platform.machine(), ())  # nanosleep, clock_nanosleep
+_MILLISECONDS = {"x86_64": (7, 232, 281), "aarch64": (22,)}.get(platform.machine(), ())
+_POLLS = {"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ())
+MAX_POLLED = 64  # descriptors of one call that are read
 SHOW_PEER, PEER = 4, 2  # UDIAG_SHOW_PEER, UNIX_DIAG_PEER of linux/unix_diag.h
 MESSAGE = 16  # struct unix_diag_msg, whose inode is its second word
 
@@ -36,9 +47,79 @@ def reading(pid: int) -> str:
     return link if link.startswith(("pipe:[", "socket:[")) else ""
 
 
+class Waiting(NamedTuple):
+    """How a thread waits in its system call. `timed`: it gives up after a time, as a sleep does; `polled`: the links of
+    the descriptors of a poll, such as "socket:[7]"."""
+
+    timed: bool = False
+    polled: tuple[str, ...] = ()
+
+
+def waiting(pid: int) -> Waiting:
+    """How the main thread of a process waits; nothing where it runs, or nobody may know."""
+    try:
+        words = (PROC / str(pid) / "syscall").read_text().split()
+        if len(words) < 7:
+            return Waiting()
+        call, arguments = int(words[0]), [int(word, 16) for word in words[1:7]]
+        if call in _SLEEPS:
+            return Waiting(timed=True)
+        if (at := _TIMEOUT_AT.get(call)) is None:
+            return Waiting()
+        limit = arguments[at]
+        timed = limit & 0xFFFFFFFF != 0xFFFFFFFF if call in _MILLISECONDS else bool(limit)
+        return Waiting(timed, _polled(pid, arguments[0], arguments[1]) if call in _POLLS else ())
+    except (OSError, ValueError):  # it ended, or it is another user's
+        return Waiting()
+
+
+def _polled(pid: int, address: int, count: int) -> tuple[str, ...]:
+    """The descriptors of a poll, which stand in the memory of whoever calls it."""
+    with open(PROC / str(pid) / "mem", "rb", buffering=0) as memory:
+        memory.seek(address)
+        data = memory.read(8 * min(count, MAX_POLLED))
+    numbers = [number for number, _, _ in struct.iter_unpack("=ihh", data[: len(data) // 8 * 8])]
+    links = (os.readlink(PROC / str(pid) / "fd" / str(number)) for number in numbers if number >= 0)
+    return tuple("file" if link.startswith("/") else link for link in links)
+
+
+def writing(pid: int) -> str:
+    """The pipe to which a thread of a process waits to write, because it is full; empty where there is none."""
+    with contextlib.suppress(OSError):  # it ended, or it is another user's
+        for tid in os.listdir(PROC / str(pid) / "task"):
+            task = PROC / str(pid) / "task" / tid
+            if "pipe_write" not in (task / "wchan").read_text():
+                continue
+            words = (task / "syscall").read_text().split()
+            if len(words) > 1 and words[0] in _WRITES:
+                link = os.readlink(PROC / str(pid) / "fd" / str(int(words[1], 16)))
+                return link if link.startswith("pipe:[") else ""
+    return ""
+
+
+def readers(written: Mapping[int, str]) -> dict[int, int]:
+    """Who writes -> the one other process seen on this host that can read what it writes; left out where several can,
+    or none is known. `written`: pid -> what `writing` says of it."""
+    holders: dict[str, set[int]] = {link: set() for link in written.values()}
+    for pid, link in _holders(set(holders), os.O_WRONLY):
+        holders[link].add(pid)
+    others = {pid: holders[link] - {pid} for pid, link in written.items()}
+    return {pid: next(iter(its)) for pid, its in others.items() if len(its) == 1}
+
+
 def writers(read: Mapping[int, str], sockets: Sockets) -> dict[int, int]:
     """Who reads -> the one process seen on this host that can write what it reads; left out where several can, it could
     itself, or none is known. `read`: pid -> what `reading` says of it."""
+    return alone(feeders(read, sockets))
+
+
+def alone(feeding: Mapping[int, Collection[int]]) -> dict[int, int]:
+    """Of those whom a single process feeds that is not themselves: that process."""
+    return {pid: next(iter(its)) for pid, its in feeding.items() if len(its) == 1 and pid not in its}
+
+
+def feeders(read: Mapping[int, str], sockets: Sockets) -> dict[int, set[int]]:
+    """Who reads -> all processes seen on this host that can write what it reads, itself among them."""
     unix = _unix_peers() if any(link.startswith("socket:") for link in read.values()) else {}
     ends = {}
     for pid, link in read.items():
@@ -47,14 +128,13 @@ def writers(read: Mapping[int, str], sockets: Sockets) -> dict[int, int]:
         if peer:
             ends[pid] = f"{link.partition('[')[0]}[{peer}]"
     holders: dict[str, set[int]] = {end: set() for end in ends.values()}
-    for pid, link in _writable(set(holders)):
+    for pid, link in _holders(set(holders), os.O_RDONLY):
         holders[link].add(pid)
-    alone = {pid: next(iter(holders[end])) for pid, end in ends.items() if len(holders[end]) == 1}
-    return {pid: writer for pid, writer in alone.items() if writer != pid}
+    return {pid: holders[end] for pid, end in ends.items()}
 
 
-def _writable(wanted: set[str]) -> Iterator[tuple[int, str]]:
-    """Every process of this host that holds one of these for writing."""
+def _holders(wanted: set[str], besides: int) -> Iterator[tuple[int, str]]:
+    """Every process of this host that holds one of these open, in another mode than `besides` (O_RDONLY, O_WRONLY)."""
     for name in os.listdir(PROC) if wanted else ():
         if not name.isdigit():
             continue
@@ -62,14 +142,14 @@ def _writable(wanted: set[str]) -> Iterator[tuple[int, str]]:
             for number in os.listdir(PROC / name / "fd"):
                 with contextlib.suppress(OSError):  # closed meanwhile
                     link = os.readlink(f"{PROC}/{name}/fd/{number}")
-                    if link in wanted and _for_writing(f"{PROC}/{name}/fdinfo/{number}"):
+                    if link in wanted and _mode(f"{PROC}/{name}/fdinfo/{number}") != besides:
                         yield int(name), link
 
 
-def _for_writing(info: str) -> bool:
+def _mode(info: str) -> int:
     with open(info) as lines:
         flags = next((line.split()[1] for line in lines if line.startswith("flags:")), "0")
-    return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
+    return int(flags, 8) & os.O_ACCMODE
 
 
 def _unix_peers() -> dict[str, str]:

@@ -127,9 +127,15 @@ def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes_s: 
     for future in work:
         _result(future, terms, None, notes)
     reads = {pid: link for pid, draft in drafts.items() if (link := _read_throughout(draft))}
-    writers = _result(bounded.start("ends of pipes", channels.writers, reads, terms.sockets), terms, {}, notes)
-    for pid, writer in writers.items():
+    feeders = _result(bounded.start("ends of pipes", channels.feeders, reads, terms.sockets), terms, {}, notes)
+    for pid, writer in channels.alone(feeders).items():
         drafts[pid].writer = writer
+    for pid, feeding in feeders.items():
+        drafts[pid].fed = bool(feeding - {pid})
+    written = {pid: link for pid, draft in drafts.items() if (link := _written_throughout(draft))}
+    readers = _result(bounded.start("readers of pipes", channels.readers, written), terms, {}, notes)
+    for pid, reader in readers.items():
+        drafts[pid].reader = reader
     recordings: dict[tuple[str, int], journals.Recording] = {}
     by = terms.clock() + max(terms.left(), JOURNALS_S)
     for (at, pid), history in histories.items():
@@ -233,6 +239,10 @@ def _sample(draft: Draft, at_s: float, seen: proc.Look, threads: tuple[Thread, .
         beat_state=beats.state if beats else "",
         service_cpu_s=sum(one.cpu_s for one in seen.threads.values() if one.service),
         reading=seen.reading,
+        writing=seen.writing,
+        timed=seen.timed,
+        polled=seen.polled,
+        heard=seen.heard,
     )  # fmt: skip
 
 
@@ -241,6 +251,12 @@ def _read_throughout(draft: Draft) -> str:
     looks = draft.samples
     asleep = len(looks) > 1 and len({look.main_switches for look in looks}) == 1 and looks[0].main_switches is not None
     return looks[0].reading if asleep and len({look.reading for look in looks}) == 1 else ""
+
+
+def _written_throughout(draft: Draft) -> str:
+    """The full pipe to which a thread of it waits to write, at every look; empty where there is none."""
+    links = {look.writing for look in draft.samples}
+    return links.pop() if len(draft.samples) > 1 and len(links) == 1 else ""
 
 
 def _inside(draft: Draft, terms: _Terms) -> stacks.Stacks:

@@ -25,7 +25,8 @@ class Draft:
         self.samples: list[Sample] = []
         self.native: tuple[Thread, ...] = ()
         self.connections = Connections()
-        self.writer = 0
+        self.writer = self.reader = 0
+        self.fed = False
         self.dump = self.recorder_note = ""
         self.dump_taken_ns: int | None = None
         self.notes: list[str] = []
@@ -106,6 +107,7 @@ class Draft:
             notes=tuple(dict.fromkeys(note for note in notes if note)), environ=environ,
             dump_taken_ns=self.dump_taken_ns, listening=self.connections.served, peers=self.connections.peers,
             unanswered=self.connections.unanswered, asked=self.connections.asked, writer=self.writer,
+            reader=self.reader, fed=self.fed,
         )  # fmt: skip
 
 

@@ -52,6 +52,10 @@ class Look:
     quiet_s: float | None = None
     main_switches: int | None = None
     reading: str = ""
+    writing: str = ""
+    timed: bool = False
+    polled: tuple[str, ...] = ()
+    heard: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,12 +84,20 @@ def look(pid: int, store: Collection[int] = ()) -> Look:
     if stat is None:
         return Look("gone")
     cpu = (int(stat[11]) + int(stat[12])) / TICKS  # utime and stime: fields 14 and 15 of proc(5), ours begin at 3
-    total, quiet_s = traffic.of(connections.inodes(pid), store)
-    switches = _switches(pid)
+    sockets = connections.inodes(pid)
+    total, quiet_s = traffic.of(sockets, store)
+    switches, waits = _switches(pid), channels.waiting(pid)
+    ends = traffic.peers({link[8:-1] for link in waits.polled if link.startswith("socket:[")})
     return Look(
         stat[0], cpu, sum(switches.values()), _io(pid), wchan(pid, pid), total, int(stat[19]),
-        _threads(pid), quiet_s, switches.get(pid), channels.reading(pid),
+        _threads(pid), quiet_s, switches.get(pid), channels.reading(pid), channels.writing(pid),
+        waits.timed,
+        tuple(ends.get(link[8:-1], link) for link in waits.polled), _heard(sockets),
     )  # fmt: skip
+
+
+def _heard(sockets: set[str]) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted(traffic.heard(sockets).items())[: connections.MAX_SHOWN])
 
 
 def facts(pid: int) -> Facts:

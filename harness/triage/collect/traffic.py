@@ -8,6 +8,7 @@ slow service, which waits for seconds between two answers, is told from one that
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 import struct
@@ -23,6 +24,7 @@ INFO = 2  # INET_DIAG_INFO: struct tcp_info of linux/tcp.h
 PORTS = 4  # idiag_sport and idiag_dport of struct inet_diag_msg, in the network's byte order
 SENT_MS, RECEIVED_MS = 44, 52  # tcpi_last_data_sent, tcpi_last_data_recv: milliseconds ago
 ACKED, RECEIVED = 120, 128  # tcpi_bytes_acked, tcpi_bytes_received, each of 8 bytes (Linux 4.2)
+DESTINATION = 24  # idiag_dst: 4 bytes of an IPv4 address, 16 of an IPv6 one
 HEADER, MESSAGE = 16, 72  # struct nlmsghdr, struct inet_diag_msg, whose last word is the inode
 
 
@@ -32,12 +34,32 @@ KEPT_MOST_S = 0.5  # but two looks, 1.5 s apart, never share one
 
 
 class Connection(NamedTuple):
-    """`total`: bytes received and sent (and acknowledged) so far. `quiet_s`: since data last went through it."""
+    """`total`: bytes received and sent (and acknowledged) so far. `quiet_s`: since data last went through it;
+    `heard_s`: since data last came from `peer`, None where none ever did."""
 
     inode: int
     ports: tuple[int, int]
     total: int
     quiet_s: float
+    peer: str = ""
+    heard_s: float | None = None
+
+
+def heard(inodes: set[str]) -> dict[str, float]:
+    """The other ends of these connections -> seconds since data last came from there."""
+    found: dict[str, float] = {}
+    now = _now() if inodes else {}
+    for one in inodes:
+        mine = now.get(int(one))
+        if mine is not None and mine.heard_s is not None:
+            found[mine.peer] = min(mine.heard_s, found.get(mine.peer, mine.heard_s))
+    return found
+
+
+def peers(inodes: set[str]) -> dict[str, str]:
+    """Inode -> the other end, of those that are established TCP connections."""
+    now = _now() if inodes else {}
+    return {one: now[int(one)].peer for one in inodes if int(one) in now}
 
 
 def of(inodes: set[str], besides: Collection[int] = ()) -> tuple[int, float | None]:
@@ -102,14 +124,27 @@ def _taken(data: bytes, found: list[Connection]) -> bool:
 def _counted(answer: bytes) -> Connection:
     inode = struct.unpack_from("=I", answer, MESSAGE - 4)[0]
     ports = struct.unpack_from(">HH", answer, PORTS)
+    peer = _address(answer, ports[1])
     at = MESSAGE
     while at + 4 <= len(answer):
         size, kind = struct.unpack_from("=HH", answer, at)
         if size < 4:
             break
         if kind == INFO and size >= 4 + RECEIVED + 8:
-            quiet_ms = min(struct.unpack_from("=I", answer, at + 4 + place)[0] for place in (SENT_MS, RECEIVED_MS))
-            total = sum(struct.unpack_from("=QQ", answer, at + 4 + ACKED))
-            return Connection(inode, ports, total, quiet_ms / 1000)
+            sent_ms, received_ms = (struct.unpack_from("=I", answer, at + 4 + at_ms)[0]
+                                    for at_ms in (SENT_MS, RECEIVED_MS))  # fmt: skip
+            acked, received = struct.unpack_from("=QQ", answer, at + 4 + ACKED)
+            quiet_s = min(sent_ms, received_ms) / 1000
+            return Connection(
+                inode, ports, acked + received, quiet_s, peer, received_ms / 1000 if received else None
+            )  # fmt: skip
         at += (size + 3) & ~3
-    return Connection(inode, ports, 0, float("inf"))
+    return Connection(inode, ports, 0, float("inf"), peer)
+
+
+def _address(answer: bytes, port: int) -> str:
+    """The other end of a connection, as `connections.address` writes it."""
+    size = 4 if answer[0] == socket.AF_INET else 16
+    found = ipaddress.ip_address(answer[DESTINATION : DESTINATION + size])
+    found = getattr(found, "ipv4_mapped", None) or found
+    return f"{f'[{found}]' if found.version == 6 else found}:{port}"

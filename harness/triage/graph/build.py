@@ -71,6 +71,7 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
     for more in (edges.store, calls.ray, calls.http, calls.children, edges.unresolved):
         new, subjects = more(evidence, subjects, found)
         found = edges.merged(found, new)
+    subjects = calls.answering(evidence, subjects, found)
     waits = tuple(wait for wait in found if not _passing(evidence, wait, subjects))
     sinks, cycles = components([(wait.waiter, wait.target) for wait in waits])
     return Graph(subjects, waits, tuple(sinks), tuple(map(tuple, cycles)))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from harness.triage.evidence import Evidence, Process, RayTask
-from harness.triage.graph.motion import hands_on
+from harness.triage.graph.motion import HELD_S, hands_on
 from harness.triage.graph.shape import components
-from harness.triage.graph.sockets import at_socket
+from harness.triage.graph.sockets import at_socket, ends
 from harness.triage.graph.subjects import Subject
 from harness.triage.places import plain
 from harness.triage.stacks import awaits
 from reports.model import Wait
 
 _HTTP_SERVER = re.compile(r"socketserver|http/server")  # multiprocessing's manager serves for ever as well
+PIECE_S = 10.0  # chosen: as `rules.pauses.FRESH_S`, a hang that is younger need not be named yet
 FINISHED_TASKS = frozenset({"FINISHED", "FAILED"})
 
 
@@ -75,7 +77,7 @@ def _unplaced(tasks: list[RayTask]) -> set[tuple[str, int]]:
 def http(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -> tuple[list[Wait], dict[str, Subject]]:
     """A request without an answer: for the process at the other end of the connection, where that is known."""
     found = []
-    clients = [one for one in subjects.values() if one.doing.kind in ("http_client", "engine_call")]
+    clients = [one for one in subjects.values() if one.doing.kind in ("http_client", "engine_call") and not one.polls]
     owners: dict[str, list[str]] = {}
     for one in subjects.values():
         for address in one.process.listening if one.process else ():
@@ -92,13 +94,32 @@ def http(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) ->
         if not targets and one.doing.kind == "http_client" and not _peers(one):
             found += _answerers(one, subjects)
     for one in subjects.values():
-        if one.stuck or one.gone or one.blocked or one.progress or not at_socket(one.process):
+        if one.stuck or one.gone or one.blocked or one.progress or one.polls or _takes_orders(one):
             continue
-        for key in dict.fromkeys(key for peer in _peers(one) for key in owners.get(peer, ())):
+        if one.process is None or not at_socket(one.process):
+            continue
+        for key in dict.fromkeys(key for peer in ends(one.process) for key in owners.get(peer, ())):
             if key != one.key and _is_service(subjects[key]):
                 because = f"waits at a socket: no answer from {subjects[key].label}"
                 found.append(Wait(one.key, key, "http", because, operation="waits at a socket"))
     return found, subjects
+
+
+def answering(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -> dict[str, Subject]:
+    """Whoever sends to who waits for it advances, however slowly: a server whose answer comes in pieces. Data that came
+    within the later half of the stall counts; where nobody watched, that of the last seconds."""
+    limit_s = max(evidence.stall_s / 2, HELD_S) if evidence.stall_s else PIECE_S
+    found = dict(subjects)
+    for wait in known:
+        waiter, target = subjects[wait.waiter], found[wait.target]
+        if wait.layer not in ("http", "engine") or target.progress or target.blocked or target.process is None:
+            continue
+        looks = waiter.process.samples if waiter.process else ()
+        ages = [age for look in looks for peer, age in look.heard if peer in target.process.listening]
+        if ages and min(ages) < limit_s:
+            words = f"data came from it to {waiter.label} {min(ages):.1f} s ago"
+            found[wait.target] = replace(target, progress=words, moved=True)
+    return found
 
 
 def _peers(one: Subject) -> tuple[str, ...]:
@@ -106,9 +127,15 @@ def _peers(one: Subject) -> tuple[str, ...]:
 
 
 def _is_service(one: Subject) -> bool:
-    """A process of the job that others may ask: no rank, no launcher, and none of Ray's, all of which are connected."""
+    """A process of the job that others may ask: no rank, no launcher, no engine's worker, whose connections are those
+    of its group, and none of Ray's, all of which are connected."""
     ray = one.process is not None and one.process.title.startswith("ray::")
-    return one.rank is None and not one.launcher and not ray and not one.doing.within("ray_idle")
+    return one.rank is None and not one.launcher and not ray and not _takes_orders(one)
+
+
+def _takes_orders(one: Subject) -> bool:
+    """It waits in the loop of an engine or of Ray's worker: no answer is due to it."""
+    return one.doing.idle and one.doing.within("scheduler", "orders", "ray_idle")
 
 
 def _answerers(one: Subject, subjects: dict[str, Subject]) -> list[Wait]:

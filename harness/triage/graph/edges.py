@@ -341,7 +341,7 @@ def unresolved(
         peers = [one for one in ranked if one is not alone and same_world(one.process, alone.process)]
         if any(one.rank == alone.rank for one in peers):
             continue  # they are of two worlds, or it is replaced: a trainer of one rank, and the engine that it started
-        if alone.doing.waiting or not peers or not all(one.doing.kind in ("collective", "p2p") for one in peers):
+        if alone.stuck or not peers or not all(one.doing.kind in ("collective", "p2p") for one in peers):
             continue
         found += [
             Wait(one.key, alone.key, "collective", f"{one.doing.op}: by the stacks alone", operation=one.doing.op)

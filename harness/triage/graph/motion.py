@@ -40,10 +40,13 @@ def held(pending: Collective | None, stall_s: float) -> bool:
 
 def own(
     process: Process, now: stacks.Doing, before: stacks.Doing, *, pending: bool, stall_s: float = 0.0,
-    timers: bool = True, gpu: bool = False,
+    timers: bool = True, gpu: bool = False, loop: int = 0,
 ) -> str:  # fmt: skip
-    """Its progress between the looks, in words with its rate; empty where nothing moved. `pending`: see `held`.
-    `timers`: a timer of an event loop counts. `gpu`: its host has one."""
+    """Its progress between the looks, in words with its rate; empty where nothing moved.
+
+    `pending`: see `held`. `timers`: a timer of an event loop counts. `gpu`: its host has one. `loop`: frames of a poll
+    from its loop outwards; no move within is progress.
+    """
     if len(process.samples) < 2:
         return ""
     first, last = process.samples[0], process.samples[-1]
@@ -72,7 +75,7 @@ def own(
         return f"{rate / 1000:.0f} kB/s over the network"
     if not pending and (text := passes(process, now, before, gpu=gpu)):
         return text
-    if stack_moved(process):
+    if not loop and stack_moved(process):
         return "its stack moved between the two looks"
     if device and not waits and _trail(process, 0) != _trail(process, -1):
         return "its stack moved between the two looks"  # it launches, and stands in no wait

@@ -12,6 +12,7 @@ from harness.triage.stacks import classify
 # Kernel functions of net/ and fs/select.c, the standard library's files, system calls.
 _WCHAN = re.compile(r"sk_wait|tcp_|inet_|wait_woken|^(do_)?(sys_)?poll|poll_schedule")
 _FILE = re.compile(r"/(socket|ssl)\.py$")
+_MESSAGES = re.compile(r"/zmq/")
 _CALL = re.compile(r"(__)?(libc_)?(recv|recvfrom|recvmsg|send|sendto|sendmsg|connect|poll|ppoll)")
 
 
@@ -23,8 +24,19 @@ def at_socket(process: Process | None) -> bool:
     return all(_main(process, look) for look in process.samples) or all(map(_pool, process.samples))
 
 
+def ends(process: Process) -> tuple[str, ...]:
+    """Who may be at the other end of the socket at which it waits: of a poll, whoever it polls; else whoever it is
+    connected to."""
+    polled = process.samples[-1].polled if process.samples else ()
+    return tuple(peer for peer in process.peers if not polled or peer in polled)
+
+
 def _main(process: Process, look: Sample) -> bool:
     frames = main_frames(look.threads)
+    if look.polled and not any(peer in look.polled for peer in process.peers):
+        return False  # an event, a pipe, a terminal
+    if not look.polled and frames and _MESSAGES.search(frames[0].file):
+        return False  # of a library of messages, whose connections are its own threads' matter
     native = main_frames(process.native) if look is process.samples[-1] else ()
     return (
         bool(_WCHAN.search(look.wchan))

@@ -14,7 +14,7 @@ from typing import Literal
 from harness.triage import source, stacks
 from harness.triage.evidence import ENDED, Frame, Process
 from harness.triage.flight.model import Collective
-from harness.triage.graph import motion
+from harness.triage.graph import motion, polling
 from harness.triage.places import IDLE, plain
 from scenarios.engines.registry import specs
 
@@ -55,6 +55,7 @@ class Subject:
     seen: bool = True  # False: a member that nobody has seen
     frame: str = ""
     alone: bool = True  # no other process would be called as it is by its rank and role
+    loop: tuple[Frame, ...] = ()  # where it polls: the stack from the loop outwards
 
     @property
     def role(self) -> str:
@@ -81,7 +82,12 @@ class Subject:
     @property
     def stuck(self) -> bool:
         """It waits for another process or its device, by its recorder or its stack."""
-        return self.pending is not None or self.doing.waiting or self.doing.kind == "device"
+        return self.pending is not None or (not self.loop and (self.doing.waiting or self.doing.kind == "device"))
+
+    @property
+    def polls(self) -> bool:
+        """It looks again and again for what somebody has to make, and nothing says who."""
+        return bool(self.loop) and not (self.pending or self.gone or self.blocked or self.progress)
 
     def state(self, group: str = "") -> str:
         """What it does, in words."""
@@ -139,10 +145,13 @@ def subject(
     if gone:
         pending = None
     blocked = None if gone else _blocked(process)
+    loop = polling.polled_in(process, now, before)
+    if polling.from_children(loop) and not any(map(polling.woke, children.get(process.key, ()))):
+        loop = ()  # who makes what it looks for is known, and does nothing
     below = "" if gone or blocked else _below(process, now, children)
     kept = motion.held(pending, stall_s)
     mine = "" if gone or blocked else motion.own(
-        process, now, before, pending=kept, stall_s=stall_s, timers=timers, gpu=gpu
+        process, now, before, pending=kept, stall_s=stall_s, timers=timers, gpu=gpu, loop=len(loop)
     )  # fmt: skip
     progress = below or mine
     frame = now.frame or (before.frame if not now.frame else "")
@@ -152,7 +161,7 @@ def subject(
         frame = stacks.user_frame(pending.frames)
     return Subject(
         process.key, process, process.rank, now, before, progress, bool(progress) and not below, blocked, gone,
-        pending, True, frame,
+        pending, True, frame, loop=loop,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ in its place here.
 from __future__ import annotations
 
 from harness.triage.rules import absence as absence
-from harness.triage.rules import builds, calls, closed, engines, forming, nodes, over, pauses, processes
+from harness.triage.rules import builds, calls, closed, engines, forming, nodes, over, pauses, polls, processes
 from harness.triage.rules import groups as groups
 from harness.triage.rules.ruling import Case, Rule, Ruling
 
@@ -38,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     groups.diverged,  # K10, K3, K1: operations differ
     groups.conditional,  # K10
     groups.inverted,  # K2
+    polls.undrained,  # K6
     calls.ring,  # K6
     pauses.slow,  # K7
     pauses.fresh,  # INSUFFICIENT
@@ -50,6 +51,7 @@ RULES: tuple[Rule, ...] = (
     closed.closed,  # K2 without recorders
     calls.read_ring,  # INSUFFICIENT
     nodes.lost,  # INSUFFICIENT
+    polls.nobody,  # INSUFFICIENT
     absence.unseen,  # INSUFFICIENT
     pauses.healthy,
     over.ending,  # K7

@@ -9,6 +9,7 @@ from harness.triage.graph.edges import Names
 from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
+from harness.triage.rules.polls import fills, reads, takes_orders
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import YOUNG_S, Case, Ruling, brief
 from harness.triage.stacks import EVENT_LOOP
@@ -25,7 +26,8 @@ def left_loop(case: Case) -> Ruling | None:
     # engines in a weight sync's group are no peers of its sender: those who left it are to blame, however many they are
     joined = {group.group.name for group in case.groups if group.joined}
     peers = not all(one.pending is not None and one.pending.group in joined for one in waiters)
-    if peers and len(ends) > len(waiters) and all(_passive(one) for one in ends):
+    settled = [one for one in ends if not one.polls]
+    if peers and len(settled) == len(ends) > len(waiters) and all(_passive(one) for one in ends):
         where = case.waited_in(one.key for one in ends)
         why = f"runs {where}, to which {len(ends)} others do not come"
         return trip({one.key: why for one in waiters}, case, where, how="runs one alone")
@@ -60,7 +62,7 @@ def trip(why: dict[str, str], case: Case, where: str, *, how: str) -> Ruling:
 
 def outside(case: Case) -> Ruling | None:
     """K4: whoever the others wait for is alive, outside any collective, and does nothing that would end it."""
-    ends = _absent(case)
+    ends = [one for one in _absent(case) if not (one.polls or fills(one) or reads(one) or takes_orders(case, one))]
     if not ends or not _waiters(case, ends) or _young(case):
         return None
     why = {one.key: _why(case, one) for one in ends}

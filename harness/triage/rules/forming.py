@@ -9,6 +9,7 @@ from harness.triage.graph import Subject
 from harness.triage.graph.edges import forming
 from harness.triage.graph.subjects import LAUNCHERS
 from harness.triage.rules.pauses import slow_because
+from harness.triage.rules.polls import polling
 from harness.triage.rules.ruling import NO_MAJORITY, Case, Ruling
 from reports.text import listed
 
@@ -56,6 +57,9 @@ def unformed(case: Case) -> Ruling | None:
         ring = _alone(case, joining, targets, place, steps)
         if ring is not None or len(targets) > len(joining):
             return ring
+    if (pollers := [one for one in targets if one.polls]) and len(pollers) == len(targets):
+        return polling(case, pollers)
+    targets = [one for one in targets if not one.polls]
     why = {
         one.key: "never started: no process has this rank" if not one.seen else f"has not come: {one.state()}"
         for one in targets

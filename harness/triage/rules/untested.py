@@ -15,7 +15,9 @@ from harness.triage.graph import Subject
 from harness.triage.graph.subjects import LAUNCHERS
 from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks
+from harness.triage.rules.polls import open_polls
 from harness.triage.rules.ruling import Case
+from harness.triage.stacks import describe
 
 MOMENT_S = 2.0  # two periods of the heartbeat
 MAX_RANKS = 1 << 16  # a world size is read from the environment, and may be anything
@@ -46,6 +48,8 @@ def untested(case: Case) -> list[str]:
         found = [*found[:8], f"nothing is known of {len(found) - 8} more ranks"]
     if case.comparison and not any(one.process for one in case.graph.subjects.values()):
         found += [missing for missing in case.comparison.missing if missing not in found]  # dumps are all there is
+    found += [f"{one.label} waits in a loop, {describe(one.loop[0])}, and nothing says for whom"
+              for one in open_polls(case)]  # fmt: skip
     return [*found, *(f"{one.label} {_told(one)}" for one in unnamed(case))]
 
 

@@ -177,6 +177,8 @@ DEAD = (
 RENDEZVOUS = (
     _training("join-absent", "K5", "one rank waits for a lock before it joins", "rendezvous", "absent", rank=1,
               frame="wait_for_lock"),
+    replace(_control("join-polls", "one rank looks for a file before it joins", "polls", verdict="INSUFFICIENT"),
+            program=_program("rendezvous"), reason="waits in a loop"),
     _training("join-world", "K5", "the world is one rank larger than what was started", "rendezvous", "world", world=2,
               rank=7, culprits=(2,), launcher=("--claim", "3")),
     _training("join-subgroup", "K5", "one rank does not make the group that its peers make", "rendezvous", "subgroup",
@@ -209,6 +211,28 @@ ANSWERS = tuple(
         ("rests", "two engines wait for orders while their driver does something else", "HEALTHY", ""),
         ("thread", "the engine waits for requests, and a thread of it takes long to answer", "INSUFFICIENT", ""),
     )
+)  # fmt: skip
+
+POLLS = (
+    *(replace(_control(f"poll-{phase}", summary, phase, rank=0, verdict=verdict), arguments=(
+        "--phase", phase, "--rank", "0", "--stall", "{stall}"), program=_program("polls"), reason=reason)
+      for phase, summary, verdict, reason in (
+          ("file", "rank 0 looks for a file that comes after three thresholds", "INSUFFICIENT",
+           "waits in a loop"),
+          ("buffer", "rank 0 asks a slow collector for its size", "INSUFFICIENT", "waits in a loop"),
+          ("died", "the same, and the collector's thread died: nobody is provable", "INSUFFICIENT",
+           "waits in a loop"),
+          ("pieces", "rank 0 reads an answer that comes in pieces for three thresholds", "SLOW", ""),
+      )),
+    _training("poll-join", "K6", "rank 0 joins its child before it reads the queue that the child fills", "polls",
+              "join", rank=0, frame="rewards"),
+    *(Hang(f"ring-{phase}", "", summary, _program("shared_ring"), ("--phase", phase, "--stall", "{stall}"),
+           verdict=verdict, reason=reason)
+      for phase, summary, verdict, reason in (
+          ("lost", "an answer of one of two workers is lost in shared memory that is polled: nobody is provable",
+           "INSUFFICIENT", "waits in a loop"),
+          ("idle", "an engine without requests, whose workers poll for orders", "HEALTHY", ""),
+      )),
 )  # fmt: skip
 
 SLEEP = (
@@ -385,7 +409,7 @@ def conditions(hangs: Iterable[Hang]) -> tuple[Hang, ...]:
 
 
 HANGS: tuple[Hang, ...] = (
-    *TRIP_COUNT, *ORDER, *PAIRS, *BRANCH, *DEAD, *RENDEZVOUS, *CONTROL_PLANE, *ANSWERS, *SLEEP, *STATE, *STOPPED_CHILD,
-    *RANK_ZERO, *REFUSED, *CONTROLS, *LOOKS, *ASYNC, *HOSTS, *DUMPS,
+    *TRIP_COUNT, *ORDER, *PAIRS, *BRANCH, *DEAD, *RENDEZVOUS, *CONTROL_PLANE, *ANSWERS, *POLLS, *SLEEP, *STATE,
+    *STOPPED_CHILD, *RANK_ZERO, *REFUSED, *CONTROLS, *LOOKS, *ASYNC, *HOSTS, *DUMPS,
 )  # fmt: skip
 VARIANTS = conditions(hang for hang in HANGS if not hang.condition)

@@ -1,6 +1,7 @@
 """K5: a process group that never forms.
 
-`absent`: one rank waits for a lock file before it joins. `world`: nobody is wrong but the expected number of ranks: the
+`absent`: one rank waits for a lock before it joins, and nobody lets go of it. `polls`, a control: one rank looks again
+and again for a file, which comes after three thresholds. `world`: nobody is wrong but the expected number of ranks: the
 launcher was told of one rank more than it started. `subgroup`: one rank does not call `new_group`, because its own
 configuration says that tensor parallelism is off.
 """
@@ -8,6 +9,9 @@ configuration says that tensor parallelism is off.
 from __future__ import annotations
 
 import argparse
+import fcntl
+import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -17,7 +21,14 @@ import toy
 
 
 def wait_for_lock(path: Path) -> None:
-    """Another process is downloading the model, they say."""
+    """The lock of a download, which another part of this process took and keeps."""
+    with path.open("w") as kept, path.open("w") as wanted:
+        fcntl.flock(kept, fcntl.LOCK_EX)
+        fcntl.flock(wanted, fcntl.LOCK_EX)
+
+
+def wait_for_model(path: Path) -> None:
+    """Another job is downloading the model."""
     while not path.exists():
         time.sleep(0.1)
 
@@ -28,15 +39,20 @@ def make_tensor_parallel(enabled: bool) -> dist.ProcessGroup | None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("--phase", choices=["absent", "world", "subgroup"], default="absent")
+    arguments.add_argument("--phase", choices=["absent", "polls", "world", "subgroup"], default="absent")
     arguments.add_argument("--rank", type=int, default=1)
+    arguments.add_argument("--stall", type=float, default=5.0)
     asked = arguments.parse_args()
     odd = asked.rank == toy.RANK
     if asked.phase == "absent" and odd:
-        wait_for_lock(Path("/nonexistent/model.complete"))
+        wait_for_lock(Path(tempfile.mkdtemp()) / "model.lock")
+    if asked.phase == "polls" and odd:
+        path = Path(tempfile.mkdtemp()) / "model.complete"
+        threading.Timer(3 * asked.stall, path.touch).start()
+        wait_for_model(path)
     toy.setup()
     dist.all_reduce(torch.ones(4, device=toy.DEVICE))
-    make_tensor_parallel(not odd)
+    make_tensor_parallel(not odd or asked.phase == "polls")
     dist.all_reduce(torch.ones(4, device=toy.DEVICE))
 
 

@@ -1,0 +1,171 @@
+"""Waits whose end somebody unknown has to bring: a poll, an answer that an idle worker does not owe, a full pipe.
+
+INSUFFICIENT, with what is missing by name: nobody is blamed for not having been seen to come. Only of a pipe is it
+known who has to read it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from harness.triage import source
+from harness.triage.graph import Subject
+from harness.triage.graph.polling import woke
+from harness.triage.places import plain, users
+from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.stacks import describe
+
+_FEEDER = re.compile(r"multiprocessing/queues\.py$")
+
+
+def undrained(case: Case) -> Ruling | None:
+    """K6: a process waits for the end or a word of its child, which waits for that same process to read a full pipe."""
+    for child in case.live():
+        its = child.process
+        parent = case.graph.subjects.get(f"{its.host}:{its.reader}") if its is not None and its.reader else None
+        if its is None or parent is None or its.ppid != its.reader or child.progress or parent.progress:
+            continue
+        if parent.gone or _reads_beside(parent) or not (_joins(parent) or _reads_another(parent, child)):
+            continue
+        verb = "joins" if _joins(parent) else "reads another pipe of"
+        why = f"{verb} its child {its.pid} before it reads what that one writes into a full pipe"
+        return Ruling(
+            "HUNG",
+            f"{case.names([parent.key])} {why}",
+            "K6",
+            {parent.key: why},
+            place=parent.frame or parent.doing.op,
+            next=("read the queue before join(): a child ends only when its queue is empty",),
+        )
+    return None
+
+
+def _joins(parent: Subject) -> bool:
+    """At both looks, without a time limit."""
+    looks = parent.process.samples if parent.process else ()
+    return parent.doing.kind == parent.before.kind == "join" and not any(look.timed for look in looks)
+
+
+def _reads_another(parent: Subject, child: Subject) -> bool:
+    """It reads, throughout, what that child alone can write, and not the pipe that is full."""
+    if parent.process is None or child.process is None or parent.process.writer != child.process.pid:
+        return False
+    return parent.process.samples[-1].reading != child.process.samples[-1].writing
+
+
+def _reads_beside(one: Subject) -> bool:
+    """Whether a thread beside its main one runs code of the user's, which may read."""
+    threads = one.process.samples[-1].threads if one.process and one.process.samples else ()
+    return any(users(frame) for thread in threads if not thread.main for frame in thread.frames)
+
+
+def fills(one: Subject) -> bool:
+    """A thread of it waits to write to a full pipe, at both looks: somebody else has to read."""
+    looks = one.process.samples if one.process else ()
+    return len(looks) > 1 and all(
+        look.writing
+        or any(
+            "pipe_write" in thread.wchan
+            and any(_FEEDER.search(frame.file) and plain(frame.function) == "_feed" for frame in thread.frames)
+            for thread in look.threads
+        )
+        for look in looks
+    )
+
+
+def reads(one: Subject) -> bool:
+    """It reads, throughout, what another process can write: it waits for that one, in a queue, a pipe or a socket."""
+    return one.process is not None and one.process.fed
+
+
+def takes_orders(case: Case, one: Subject) -> bool:
+    """An engine's worker in its idle loop, for whose answer its engine waits: nothing says that it owes one."""
+    waits = [wait for wait in case.graph.waits if wait.target == one.key]
+    return one.doing.idle and one.doing.within("scheduler") and all(wait.layer == "engine" for wait in waits)
+
+
+def nobody(case: Case) -> Ruling | None:
+    """INSUFFICIENT: waiting ends at a poll, at workers that wait for orders, at a full pipe or at a read."""
+    ends = [one for one in case.sinks() if not one.progress and not one.gone]
+    if pollers := [one for one in ends if one.polls and not _collects(one)] or _polled_beside(case):
+        return polling(case, pollers)
+    if idle := [one for one in ends if takes_orders(case, one)]:
+        return _lost(case, idle)
+    if full := [one for one in ends if fills(one)]:
+        who = case.names(one.key for one in full)
+        return Ruling(
+            "INSUFFICIENT",
+            f"{who} writes into a pipe that is full, and nothing says who reads it",
+            missing=tuple(f"who reads the pipe of {one.label}" for one in full),
+            place=case.waited_in(one.key for one in full),
+            next=("read a queue before the process that fills it is joined",),
+        )
+    if reading := [one for one in ends if reads(one)]:
+        return Ruling(
+            "INSUFFICIENT",
+            f"{case.names(one.key for one in reading)} reads what another process writes, and nothing has come",
+            missing=tuple(f"who writes what {one.label} reads" for one in reading[:8]),
+            place=reading[0].frame,
+            next=("look at whoever writes it: harness triage PID of that process", "give each read a timeout"),
+        )
+    return None
+
+
+def _polled_beside(case: Case) -> list[Subject]:
+    """Where nothing says for whom ranks wait: ranks that poll."""
+    waiting = [one for one in case.graph.stuck() if not one.progress]
+    waiters = {wait.waiter for wait in case.graph.waits}
+    if not any(one.key not in waiters for one in waiting):
+        return []
+    return [one for one in case.live() if one.polls and one.rank is not None]
+
+
+def polling(case: Case, pollers: list[Subject]) -> Ruling:
+    """INSUFFICIENT: these poll, and what is missing is who makes what they look for."""
+    place = describe(pollers[0].loop[0])
+    who = case.names(one.key for one in pollers)
+    return Ruling(
+        "INSUFFICIENT",
+        f"{who} wait{'' if len(pollers) > 1 else 's'} in a loop, {place}, and nothing says for whom",
+        missing=tuple(f"who makes what {one.label} looks for in {describe(one.loop[0])}" for one in pollers[:8]),
+        place=place,
+        next=(
+            "look at whoever makes it: harness triage PID of that process, its log",
+            "give the loop a limit, and say in its error what has not come",
+        ),
+    )
+
+
+def _lost(case: Case, idle: list[Subject]) -> Ruling:
+    keys = {one.key for one in idle}
+    asking = list(dict.fromkeys(wait.waiter for wait in case.graph.waits if wait.target in keys))
+    return Ruling(
+        "INSUFFICIENT",
+        f"{case.names(asking)} waits for an answer of {case.names(keys)}, which wait for orders",
+        missing=tuple(f"the last order and answer of {one.label}" for one in idle[:8]),
+        place=case.waited_in(keys),
+        next=("number orders and answers, and give each read a timeout: an order or an answer was lost",),
+    )
+
+
+def _collects(one: Subject) -> bool:
+    """It asks again and again whether processes that it started have ended, as a launcher does."""
+    return any(map(source.asks_for_children, one.loop[:1]))
+
+
+def open_polls(case: Case) -> list[Subject]:
+    """Where nobody is known to wait: ranks that poll, and processes that poll while all that they started is idle.
+    They woke up between the looks: one sleep in a loop is a pause."""
+    pollers = [one for one in case.live() if one.polls and one.process is not None and woke(one.process)]
+    return [one for one in pollers if one.rank is not None or _asks_below(case, one)]
+
+
+def _asks_below(case: Case, one: Subject) -> bool:
+    process = one.process
+    if process is None or _collects(one):
+        return False
+    below = [each for each in case.live() if each.process and each.process.ppid == process.pid]
+    workers = [each for each in below if each.process and each.process.host == process.host]
+    return any(each.doing.within("scheduler") for each in workers) and all(
+        each.doing.within("scheduler") and each.doing.idle for each in workers
+    )

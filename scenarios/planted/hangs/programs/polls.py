@@ -1,0 +1,134 @@
+"""Ranks and engines that sleep and look again, servers that answer in pieces, and a child that is joined too soon.
+
+Nobody is to be named where it is not known who makes what is looked for. `file`: rank 0 looks for a file, which comes
+after three thresholds. `buffer`: it asks a collector for its size, which grows slowly. `died`: the same, and the
+collector's thread died; it ends between two looks. `pieces`: a rank reads an answer that takes three thresholds, a
+piece every third of one. `join`, which hangs: rank 0 joins its child before it reads what that one has put.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import signal
+import tempfile
+import threading
+import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import toy
+
+AT, SHARES = 4, 3  # the step in which something happens; thresholds that it takes
+BATCH = 6  # items
+
+
+def wait_for_score(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.5)
+
+
+ITEMS: list[int] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Says how many items there are, or answers in pieces."""
+
+    stall_s = 5.0
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        if self.path == "/size":
+            self.wfile.write(str(len(ITEMS)).encode())
+            return
+        for _ in range(3 * SHARES):
+            time.sleep(self.stall_s / 3)
+            self.wfile.write(b"piece")
+            self.wfile.flush()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def collect(phase: str, stall_s: float) -> None:
+    for item in range(BATCH):
+        time.sleep(SHARES * stall_s / BATCH)
+        if phase == "died" and item == 1:
+            raise RuntimeError("no prompt groups")
+        ITEMS.append(item)
+
+
+def serve(phase: str, stall_s: float, port: object) -> None:
+    Handler.stall_s = stall_s
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    port.send(server.server_address[1])  # type: ignore[attr-defined]
+    if phase in ("buffer", "died"):
+        threading.Thread(target=collect, args=(phase, stall_s)).start()
+    server.serve_forever()
+
+
+def answer(address: str) -> bytes:
+    with urllib.request.urlopen(address, timeout=600) as response:
+        return bytes(response.read())
+
+
+def sample(address: str) -> None:
+    while int(answer(f"{address}/size")) < BATCH:
+        time.sleep(0.5)
+
+
+def judge(queue: multiprocessing.Queue[bytes]) -> None:
+    queue.put(bytes(1 << 20))
+
+
+def rewards() -> bytes:
+    context = multiprocessing.get_context("fork")
+    queue: multiprocessing.Queue[bytes] = context.Queue()
+    process = context.Process(target=judge, args=(queue,))
+    process.start()
+    process.join()
+    return queue.get()
+
+
+def something(phase: str, stall_s: float) -> None:
+    """What one rank does while the others wait for it."""
+    if phase == "file":
+        path = Path(tempfile.mkdtemp()) / "score"
+        threading.Timer(SHARES * stall_s, path.touch).start()
+        wait_for_score(path)
+    elif phase == "join":
+        rewards()
+    else:
+        ours, theirs = multiprocessing.Pipe()
+        server = multiprocessing.get_context("spawn").Process(target=serve, args=(phase, stall_s, theirs), daemon=True)
+        server.start()
+        address = f"http://127.0.0.1:{ours.recv()}"
+        if phase == "pieces":
+            answer(f"{address}/pieces")
+        else:
+            sample(address)
+        server.terminate()
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--phase", choices=["file", "buffer", "died", "pieces", "join"], required=True)
+    arguments.add_argument("--rank", type=int, default=0)
+    arguments.add_argument("--stall", type=float, default=5.0)
+    asked = arguments.parse_args()
+    toy.setup()
+    if asked.phase == "died":
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+        signal.alarm(round(3 * SHARES * asked.stall))
+    module = toy.model()
+    for step in range(8):
+        if step == AT and asked.rank == toy.RANK:
+            something(asked.phase, asked.stall)
+        toy.train_step(module, toy.batch(step))
+
+
+if __name__ == "__main__":
+    main()
