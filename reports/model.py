@@ -15,7 +15,9 @@ from reports.codec import Number
 
 SCHEMA_VERSION = 1  # of the verdict's JSON
 
-CheckState = Literal["ruled out", "confirmed", "not tested"]
+# `undecided`: it was tested, and what was recorded shows neither that there is a difference nor that there is none.
+CheckState = Literal["ruled out", "confirmed", "not tested", "undecided"]
+OPEN = ("not tested", "undecided")  # of a check: it neither found a difference nor ruled one out
 
 # The user's eleven suspicions, by the names the report lists them under. `Check.number` is the key.
 SUSPICIONS = {

@@ -51,7 +51,7 @@ from harness.parity.native.stage import in_doubt, samplers_said
 from harness.parity.rules.suspected import confirm_suspicions
 from harness.recordings.store import Recording
 from probes.format import SIDES, FormatError, Run
-from reports.model import BETWEEN, EXIT_CODES, Cause, Check, Parity, Verdict
+from reports.model import BETWEEN, EXIT_CODES, OPEN, Cause, Check, Parity, Verdict
 from reports.sections.parity import exceeded
 from reports.text import counted, figure
 
@@ -168,13 +168,17 @@ def kinds_of(outcomes: list[tuple[Registered, Outcome]]) -> list[DivergenceKey]:
     return list(dict.fromkeys(kind for found in confirmed for kind in found.kinds))
 
 
+def _unsettled(check: Check) -> str:
+    return f"{check.name} {'was not tested' if check.state == 'not tested' else 'is undecided'}: {check.evidence}"
+
+
 def not_tested(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> list[Check]:
-    """Required checks that nothing settles."""
+    """Required checks that nothing settles, tested or not."""
     ruled_out = {found.check.name for _, found in outcomes if found.check.state == "ruled out"}
     return [
         found.check
         for one, found in outcomes
-        if one.required(e) and found.check.state == "not tested" and found.settled_by not in ruled_out
+        if one.required(e) and found.check.state in OPEN and found.settled_by not in ruled_out
     ]
 
 
@@ -219,7 +223,7 @@ def _decide(
         verdict, reason = "CONFOUNDED", e.confounders[0].finding.summary + more
     elif unknown or parted or odd or untested or stop_free:
         verdict = "INCONCLUSIVE"
-        lacking = f"{untested[0].name} was not tested: {untested[0].evidence}" if untested else stop_free
+        lacking = _unsettled(untested[0]) if untested else stop_free
         reason = next(iter(unknown), "") or parted or next(iter(odd), "") or lacking
     else:
         verdict = "EQUIVALENT"

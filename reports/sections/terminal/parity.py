@@ -11,7 +11,12 @@ from reports.sections import parity as arrange
 from reports.sections.terminal import triage
 from reports.text import clean
 
-STATES = {"ruled out": ("✓", "green"), "confirmed": ("✗", "bold red"), "not tested": ("○", "yellow")}
+STATES = {
+    "ruled out": ("✓", "green"),
+    "confirmed": ("✗", "bold red"),
+    "not tested": ("○", "yellow"),
+    "undecided": ("?", "yellow"),
+}
 
 
 def details(page: Page, verdict: Verdict, verbose: bool) -> None:
