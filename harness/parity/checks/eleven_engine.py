@@ -304,7 +304,7 @@ def native(e: Evidence) -> Outcome:
         missing = []
     elif not result.adequate:
         state = "not tested" if result.absent else "undecided"
-        missing = [f"native: {result.summary()}", *missing]
+        missing = [f"native: {result.summary()}{result.remedy()}", *missing]
     elif result.unread:
         missing = [*(f"native: {one}" for one in result.unread), *missing]
         state, text = "not tested", f"{result.unread[0]}; {text}"

@@ -43,7 +43,8 @@ class Statistic(str):
 Tests = dict[Statistic, dict[str, float]]  # statistic, p, p_holm, both means, detectable
 EQUAL, DIFFERENT, UNDECIDED = "equal", "different", "undecided"
 NEEDED = ("length", "surprisal", FINISH)  # quantities whose equality the stage must show; reward where there is one
-UNIT = {"length": " tokens", "surprisal": " nats a token", FINISH: " of the samples"}
+UNIT = {"length": " tokens", "surprisal": " nats a token", FINISH: " with the most common reason"}
+OUT_OF_REACH = 10**9  # samples: no number of them would do
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,16 @@ class NativeResult:
         text = f"{name} undecided after {quantity.samples:,} of at most {self.most:,} samples a side"
         if self.rejected:
             return f"{text}, where a difference ended the drawing"
+        if quantity.needed >= OUT_OF_REACH:
+            return f"{text}; more samples of each prompt are needed"
         return f"{text}; about {rounded(quantity.needed):,} would decide it"
+
+    def remedy(self) -> str:
+        """The setting that draws as many samples as every undecided quantity needs; empty where there is none."""
+        needed = max((self.quantities[name].needed for name in self.undecided), default=0)
+        if self.rejected or not self.most < needed < OUT_OF_REACH:
+            return ""
+        return f" (--set native.samples={rounded(-(-needed // self.draws))})"
 
     def _means(self, name: str) -> str:
         first, second = self.quantities[name].means

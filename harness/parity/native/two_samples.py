@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from harness.parity.facts.native_result import FINISH, MARGIN, Statistic, Tests
+from harness.parity.facts.native_result import FINISH, MARGIN, OUT_OF_REACH, Statistic, Tests
 
-PERMUTATIONS = 1999  # p is 1/2000 at least, where they decide: `_p_value` has what is smaller
+PERMUTATIONS = 1999  # p is 1/2000 at least, where they decide: `p_value` has what is smaller
 POWER = 0.8  # the usual one (Cohen 1988)
 PLACES = 64  # of a distribution at which two are compared
 
@@ -46,7 +46,7 @@ def permuted_labels(baseline: np.ndarray, stratum: np.ndarray, *, permutations: 
 def statistics_of(
     labels: np.ndarray, stratum: np.ndarray, quantities: dict[str, np.ndarray], finish: np.ndarray | None
 ) -> Tests:
-    """Name -> statistic, p, errors (see `_p_value`) and both means."""
+    """Name -> statistic, p, errors (see `p_value`) and both means."""
     counts = labels[0].sum(), (~labels[0]).sum()
     # a row times values is the difference of means
     weight = np.where(labels, np.float32(1 / counts[0]), np.float32(-1 / counts[1]))
@@ -55,18 +55,18 @@ def statistics_of(
         centred = values - (np.bincount(stratum, values) / np.maximum(np.bincount(stratum), 1))[stratum]
         means = {"baseline": float(values[labels[0]].mean()), "candidate": float(values[~labels[0]].mean())}
         apart = weight @ centred.astype(weight.dtype)[:, None]
-        tests[Statistic.of(name, "mean")] = _p_value(np.abs(apart[:, 0]), apart) | means
+        tests[Statistic.of(name, "mean")] = p_value(np.abs(apart[:, 0]), apart) | means
         places = np.unique(values)
         if len(places) > PLACES:
             places = np.unique(np.quantile(values, np.arange(1, PLACES) / PLACES, method="inverted_cdf"))
         below = (values[:, None] <= places).astype(weight.dtype)
         apart = weight @ below
-        tests[Statistic.of(name, "distribution (KS)")] = _p_value(np.abs(apart).max(axis=1), apart) | means
+        tests[Statistic.of(name, "distribution (KS)")] = p_value(np.abs(apart).max(axis=1), apart) | means
     if finish is not None:
         reasons = sorted(set(finish))
         shares = np.stack([(finish == reason).astype(weight.dtype) for reason in reasons], axis=1)
         apart = weight @ shares
-        tests[Statistic.of(FINISH, "chi²")] = _p_value((apart**2 / shares.mean(axis=0)).sum(axis=1), apart) | {
+        tests[Statistic.of(FINISH, "chi²")] = p_value((apart**2 / shares.mean(axis=0)).sum(axis=1), apart) | {
             f"{side}: {reason}": float(shares[rows, i].mean())
             for side, rows in (("baseline", labels[0]), ("candidate", ~labels[0]))
             for i, reason in enumerate(reasons)
@@ -74,7 +74,7 @@ def statistics_of(
     return tests
 
 
-def _p_value(statistics: np.ndarray, apart: np.ndarray) -> dict[str, float]:
+def p_value(statistics: np.ndarray, apart: np.ndarray) -> dict[str, float]:
     """p is the share of permutations that are at least as extreme as the observation, itself included (Phipson and
     Smyth 2010). Where no other one is, it may be far smaller than one of their number: then it is at most what the
     largest of the differences behind the statistic, `apart` [1 + permutations, differences], allows by itself.
@@ -133,11 +133,8 @@ class Equivalence:
     def _samples(self, error: float) -> int:
         """Samples a side that make the standard error as small."""
         if not math.isfinite(self.error):
-            return UNKNOWN
-        return min(UNKNOWN, math.ceil(self.samples * (self.error / error) ** 2)) if error > 0 else UNKNOWN
-
-
-UNKNOWN = 10**9  # samples: no number of them would do
+            return OUT_OF_REACH
+        return min(OUT_OF_REACH, math.ceil(self.samples * (self.error / error) ** 2)) if error > 0 else OUT_OF_REACH
 
 
 def _z(level: float) -> float:

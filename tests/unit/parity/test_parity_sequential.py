@@ -9,7 +9,7 @@ from scipy import stats
 from harness.parity.facts.native_result import EQUAL, UNDECIDED, Look, NativeResult, Quantity, Statistic
 from harness.parity.native.distributions import Compared, conclude, look
 from harness.parity.native.sequential import Plan
-from harness.parity.native.two_samples import Equivalence, _p_value
+from harness.parity.native.two_samples import Equivalence, p_value
 
 MEAN, SHAPE = Statistic.of("length", "mean"), Statistic.of("length", "distribution (KS)")
 
@@ -97,14 +97,15 @@ def test_each_undecided_quantity_says_its_own_number() -> None:
     assert "undecided after 1,024 of at most 1,024 samples" in length and "equal" in surprisal
     assert not any(line.startswith("surprisal undecided") for line in result.sentences())
     assert "finish not recorded" in result.summary()
+    assert result.remedy() == " (--set native.samples=5300)"
 
 
 def test_a_difference_beyond_all_permutations_has_a_p_far_below_one_of_them() -> None:
     rng = np.random.default_rng(0)
     apart = rng.normal(0, 1, (2000, 3))
     apart[0] = 9.0, 0.0, 0.0
-    far = _p_value(np.abs(apart).max(axis=1), apart)
+    far = p_value(np.abs(apart).max(axis=1), apart)
     assert far["p"] == pytest.approx(3 * 2 * stats.norm.sf(far["errors"])) and far["p"] < 1e-15
     apart[0] = 1.0
-    near = _p_value(np.abs(apart).max(axis=1), apart)
+    near = p_value(np.abs(apart).max(axis=1), apart)
     assert near["p"] == pytest.approx(1 - (1 - 2 * stats.norm.sf(1.0)) ** 3, abs=0.04)
