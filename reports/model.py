@@ -15,7 +15,9 @@ from reports.codec import Number
 
 SCHEMA_VERSION = 1  # of the verdict's JSON
 
-CheckState = Literal["ruled out", "confirmed", "not tested"]
+# `undecided`: it was tested, and what was recorded shows neither that there is a difference nor that there is none.
+CheckState = Literal["ruled out", "confirmed", "not tested", "undecided"]
+OPEN = ("not tested", "undecided")  # of a check: it neither found a difference nor ruled one out
 
 # The user's eleven suspicions, by the names the report lists them under. `Check.number` is the key.
 SUSPICIONS = {
@@ -416,7 +418,7 @@ class Triage:
         return HANGS[self.hang].name if self.hang in HANGS else ""
 
 
-Reserved = Literal["setting", "scenario", "warning", "check"]
+Reserved = Literal["setting", "scenario", "warning", "untested", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -437,7 +439,8 @@ _RESERVED: dict[Reserved, tuple[str, str]] = {  # kind -> of one, of several
     "setting": ("setting did not reach the engine as asked", "settings did not reach the engine as asked"),
     "scenario": ("kind of fault could not have shown", "kinds of fault could not have shown"),
     "warning": ("warning", "warnings"),
-    "check": ("check was not tested", "checks were not tested"),
+    "untested": ("check was not tested", "checks were not tested"),
+    "undecided": ("check is undecided", "checks are undecided"),
 }
 
 
@@ -476,11 +479,13 @@ class Verdict:
             return []
         warnings = [item for item in self.findings if item.severity == "warning"]
         settings = [f"{item.cause or item.name} ({item.where})" for item in warnings if item.about == "setting"]
+        checks = self.parity.checks if self.parity else []
         kinds: dict[Reserved, list[str]] = {
             "setting": list(dict.fromkeys(settings)),  # one that two checks find is one
             "scenario": [item.name for item in warnings if item.about == "scenario"],
             "warning": [item.name for item in warnings if not item.about],
-            "check": [check.name for check in self.parity.checks if check.state == "not tested"] if self.parity else [],
+            "untested": [check.name for check in checks if check.state == "not tested"],
+            "undecided": [check.name for check in checks if check.state == "undecided"],
         }
         return [Reservation(kind, items) for kind, items in kinds.items() if items]
 

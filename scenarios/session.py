@@ -417,7 +417,7 @@ class EngineSession:
         return [c.output_ids for c in base]
 
     def native(self, requests: list[Request], *, version: int, step: int) -> list[Completion]:
-        """Draw with the engine's own sampler and record it under `step`: in the first draw (-1) a few samples twice.
+        """Draw with the engine's own sampler and record it under `step`: of the first draw (-1) a few samples twice.
         The session must be in native mode."""
         if not self._pure:
             raise EngineError("the native stage needs an engine with nothing of ours loaded: call become_pure() first")

@@ -182,8 +182,9 @@ class PPO:
 class Native:
     """The short native stage after a coupled run: each engine's own sampler at the baseline's recorded weights."""
 
-    samples: int = 1024  # a side; 621 show equality of four quantities to within the margin four times in five
-    alpha: float = 0.01  # family-wise error of every test of a difference, Holm-corrected
+    samples: int = 1024  # a side and draw
+    draws: int = 4  # at most, of as many samples each: until every quantity is shown to be equal or different
+    alpha: float = 0.001  # of all tests of a difference at all looks: how often sound samplers are called different
     margin: float = 0.2  # standard deviations within prompts that two means may differ by and still count as equal
 
 

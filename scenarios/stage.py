@@ -41,6 +41,7 @@ class Stage:
         self._bench: Any = None
         self._recorded: Recorded | None = None  # the run that guides the open one, or drives it
         self._replay = False
+        self._views: dict[str, list[dict[str, Any]]] = {}  # run -> what the learner said of its native samples
         # Native draws under way, by run and draw: weight version, what was asked, the calls that draw and record it.
         self._drawing: dict[tuple[str, int], tuple[int, list[Request], tuple[Future, ...]]] = {}
 
@@ -181,7 +182,7 @@ class Stage:
         self, scenario: dict[str, Any], session: Actor, run_dir: str, policy: str, version: int, draw: int
     ) -> None:
         """Let the engine draw with its own sampler at the weights in `policy`, and record it; returns at once, and
-        `score_native` waits. `draw`: the first (1) or a fresh one (2), of other sample numbers."""
+        `score_native` waits. `draw`: from 1 on, each of other sample numbers."""
         settings = Scenario.from_json(scenario)
         batch = prompts.load(settings, models.load_tokenizer(policy))
         wanted = settings.native.samples
@@ -218,7 +219,9 @@ class Stage:
             arrays[name] = Ragged.of([view[name] for view in scored.views], "f4")
         if rewarded is not None:
             arrays["reward"] = Flat.of(rewarded.result(), "f4")
-        fits = call(actor, "fit_native", samples, asked) if suspect(scored.views) else []
+        so_far = self._views.setdefault(run_dir, [])
+        so_far += scored.views
+        fits = call(actor, "fit_native", samples, asked) if suspect(so_far) else []
         with install.start(run_dir, role="trainer", rank=1) as recorder:
             fields = {"weight_version": version, "sampling": asked, "fits": fits}
             recorder.frame("native_score", step=-draw, fields=fields, arrays=arrays)

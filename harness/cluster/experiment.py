@@ -311,14 +311,14 @@ class Experiment:
 
     def native(self, *sides: Side, policy: str, draw: int = 1) -> None:
         """The native stages of these sides, after `begin_native` of each. What is up draws while another side is
-        scored. `draw`: 2 for fresh samples after a first stage."""
+        scored. `draw`: from 1 on; each is of fresh samples."""
         for side in sides:
             if side.name not in self._native:
                 self._draw_native(side, policy, draw)
         for side in sides:
             if side.name in self._native:
                 self._draw_native(side, policy, draw)
-            self.tell(side, self._native_phase(draw), step=side.scenario.steps - 1)
+            self.tell(side, self._native_phase(side, draw), step=side.scenario.steps - 1)
             self._teach(side)
             scenario, roles = natively(side.scenario), self._roles[side.name][1]
             scored = self._stage.submit("score_native", scenario.to_json(), roles, str(side.run_dir), policy, draw)
@@ -326,7 +326,7 @@ class Experiment:
 
     def _draw_native(self, side: Side, policy: str, draw: int) -> None:
         """Let the engine of one side begin to draw, once it is up."""
-        self.tell(side, self._native_phase(draw), step=side.scenario.steps - 1)
+        self.tell(side, self._native_phase(side, draw), step=side.scenario.steps - 1)
         self._teach(side)
         scenario = natively(side.scenario)
         if side.name in self._looks:
@@ -341,8 +341,9 @@ class Experiment:
         self._wait(begun, side, "the native stage")
 
     @staticmethod
-    def _native_phase(draw: int) -> str:
-        return "native stage" if draw == 1 else "native stage: a second draw"
+    def _native_phase(side: Side, draw: int) -> str:
+        most = side.scenario.native.draws
+        return "native stage" if draw == 1 else f"native stage: draw {draw} of at most {most}"
 
     def _warm_native(self, side: Side, policy: str, scenario: Scenario) -> Remote:
         """The native engine that is up, with the weights in `policy`, which the learner's log-probabilities prove."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.format import SIDES, number
-from reports.model import BETWEEN, Parity, Verdict
+from reports.model import BETWEEN, OPEN, Parity, Verdict
 from reports.text import flatten
 
 # Of every group of `parity.metrics`: the largest difference, the mean one, the signed mean, and what the field watches.
@@ -58,7 +58,7 @@ class Observation:
 
     @property
     def tested(self) -> frozenset[str]:
-        return frozenset(name for name, state in self.facts.checks.items() if state != "not tested")
+        return frozenset(name for name, state in self.facts.checks.items() if state not in OPEN)
 
 
 def metric(group: str, name: str) -> str:
@@ -81,6 +81,8 @@ def observed(verdict: Verdict, folder: Path, *, seconds: float = 0.0) -> Observa
     """The facts of a verdict whose recordings lie in `folder`."""
     body = verdict.parity
     counts = {name: _count(verdict.coverage[name]) for name in COUNTS if name in verdict.coverage}
+    if "native_samples" in counts:  # of a draw: how many draws it took to decide is chance
+        counts["native_samples"] /= max(1.0, number(verdict.coverage.get("native_draws"), 1.0))
     return Observation(
         verdict.verdict,
         verdict.exit_code,

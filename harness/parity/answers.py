@@ -12,6 +12,7 @@ from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.checks.registry import Outcome, coupled
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.native_result import EQUAL
 from harness.parity.facts.resumed import not_shared
 from harness.parity.lifted import lifted_said
 from harness.parity.native.stage import samplers_said
@@ -77,7 +78,8 @@ def cut_short(why: str) -> Answer:
 
 def untested(check: Check) -> Answer:
     """Of a check without which nothing passes."""
-    return Answer(f"{check.name} was not tested", [check.evidence])
+    state = "was not tested" if check.state == "not tested" else "is undecided"
+    return Answer(f"{check.name} {state}", [check.evidence])
 
 
 def confounded(e: Evidence) -> Answer:
@@ -137,7 +139,8 @@ def equal(e: Evidence, metrics: dict[str, Any]) -> Answer:
         evidence.append(f"beyond published limits all the same: {outside[0]}{more}")
     if coupled(e) or e.native is None:
         return Answer(f"{compared - counts.flips:,} of {compared:,} tokens equal", evidence)
-    return Answer(f"{len(e.native.outcomes)} of {len(e.native.outcomes)} distributions equal", evidence)
+    outcomes = list(e.native.outcomes.values())
+    return Answer(f"{outcomes.count(EQUAL)} of {len(outcomes)} distributions equal", evidence)
 
 
 def _bound(e: Evidence) -> str:

@@ -37,7 +37,11 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
         "logprobs_beyond_tolerance": e.beyond(Kind.LOGPROB.of()),
         "tokens_after_first_difference": e.counts.after_first_difference,
         **({"repeated": {name: one.facts() for name, one in again.items()}} if again else {}),
-        **({"native_samples": list(native.samples)} if native is not None and not native.skipped else {}),
+        **(
+            {"native_samples": list(native.samples), "native_draws": len(native.looks)}
+            if native is not None and not native.skipped
+            else {}
+        ),
         "native": native.covered if native is not None else NOT_RUN,
         **({"lifted": lifted.covered} if lifted is not None else {}),
         "modes": [

@@ -25,7 +25,7 @@ from harness.parity.facts.repeated import SecondRun
 from harness.parity.facts.rounding import Rounding
 from harness.parity.facts.seeded import same_sampler
 from harness.parity.facts.weightsync import weight_syncs
-from harness.parity.native.stage import alpha_of, native_stage
+from harness.parity.native.stage import native_stage
 from harness.recordings.store import Recording
 from probes.format import mapping, number
 from reports.text import figure
@@ -103,7 +103,7 @@ def gather(
         learners(e)
     experience.settle(e)
     if native:
-        native_stage(e, alpha=alpha_of(baseline))
+        native_stage(e)
     e.settle()
     drifts.settle(e)
     ties.too_many(e)

@@ -49,7 +49,7 @@ from harness.parity.native.stage import in_doubt
 from harness.parity.rules.suspected import confirm_suspicions
 from harness.recordings.store import Recording
 from probes.format import SIDES, FormatError, Run
-from reports.model import BETWEEN, EXIT_CODES, Check, Parity, Verdict
+from reports.model import BETWEEN, EXIT_CODES, OPEN, Check, Parity, Verdict
 from reports.text import counted
 
 
@@ -166,12 +166,12 @@ def kinds_of(outcomes: list[tuple[Registered, Outcome]]) -> list[DivergenceKey]:
 
 
 def not_tested(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> list[Check]:
-    """Required checks that nothing settles."""
+    """Required checks that nothing settles, tested or not."""
     ruled_out = {found.check.name for _, found in outcomes if found.check.state == "ruled out"}
     return [
         found.check
         for one, found in outcomes
-        if one.required(e) and found.check.state == "not tested" and found.settled_by not in ruled_out
+        if one.required(e) and found.check.state in OPEN and found.settled_by not in ruled_out
     ]
 
 

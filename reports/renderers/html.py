@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from reports.run_model import RecordedRun
 
 TONES = {"EQUIVALENT": "ok", "INCONCLUSIVE": "warn", "CONFOUNDED": "warn", "SLOW": "warn", "INSUFFICIENT": "warn"}
-STATES = {"ruled out": "ok", "confirmed": "bad", "not tested": "warn"}
+STATES = {"ruled out": "ok", "confirmed": "bad", "not tested": "warn", "undecided": "warn"}
 _TILES = 7  # chosen: one row of a wide window
 MOST_STEPS = 1000  # of a recorded run: a table that a browser lays out at once
 

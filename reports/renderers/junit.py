@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from xml.etree import ElementTree
 
 from reports.doctor_model import Hazard, Passed, Report, Unchecked
+from reports.model import OPEN
 from reports.nightly_model import Night
 from reports.renderers import Renderer
 from reports.sections import nightly as night_arrange
@@ -139,7 +140,7 @@ def _check_case(suite: ElementTree.Element, classname: str, check: Check) -> Non
     case = ElementTree.SubElement(suite, "testcase", classname=classname, name=name)
     if check.state == "confirmed":
         ElementTree.SubElement(case, "failure", type="confirmed", message=clean(check.evidence))
-    elif check.state == "not tested":
+    elif check.state in OPEN:
         ElementTree.SubElement(case, "skipped", message=clean(check.evidence))
     else:
         ElementTree.SubElement(case, "system-out").text = clean(check.evidence)

@@ -24,7 +24,7 @@ from reports.model import (
 )
 from reports.text import clean, flatten, same, show, show_apart
 
-MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}  # of a check, by its state
+MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○", "undecided": "?"}  # of a check, by its state
 _NAMES = ("seed",)  # rows whose integer is a name, not an amount
 PROVEN = 1 - RESIDUE
 PLACES = (("in the baseline", "in the candidate"), ("in the run", "expected"))  # what stands at a place; of a run alone
@@ -139,15 +139,15 @@ def suspicions(parity: Parity) -> list[Check]:
 
 
 def other_checks(parity: Parity) -> list[Check]:
-    """Checks that are none of the eleven: confirmed, not tested, ruled out."""
-    order = {"confirmed": 0, "not tested": 1, "ruled out": 2}
+    """Checks that are none of the eleven: confirmed, undecided, not tested, ruled out."""
+    order = {"confirmed": 0, "undecided": 1, "not tested": 2, "ruled out": 3}
     others = [check for check in parity.checks if check.number not in SUSPICIONS]
     return sorted(others, key=lambda check: order.get(check.state, 0))
 
 
 def tally(checks: list[Check]) -> str:
     """`1 confirmed, 2 not tested, 8 ruled out`, leaving out what there is none of."""
-    states = dict.fromkeys(["confirmed", "not tested", "ruled out", *(check.state for check in checks)])
+    states = dict.fromkeys(["confirmed", "undecided", "not tested", "ruled out", *(check.state for check in checks)])
     counts = [(sum(check.state == state for check in checks), state) for state in states]
     return ", ".join(f"{count} {clean(state)}" for count, state in counts if count)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from harness.parity.facts.native_result import EQUIVALENCE_ALPHA
 from harness.parity.native.two_samples import (
-    EQUIVALENCE_ALPHA,
     POWER,
     equivalence,
     holm,
@@ -109,7 +109,7 @@ def uneven(rng: np.random.Generator, group: int, prompts: int = 40, shift: float
 
 def shown_equal(rng: np.random.Generator, rounds: int, group: int, shift: float, family: int = 1) -> float:
     level = EQUIVALENCE_ALPHA / family
-    return sum(equivalence(*uneven(rng, group, shift=shift), family=family).p <= level for _ in range(rounds)) / rounds
+    return sum(equivalence(*uneven(rng, group, shift=shift)).p <= level for _ in range(rounds)) / rounds
 
 
 @pytest.mark.parametrize("group", [6, 16])
@@ -121,12 +121,25 @@ def test_a_difference_as_large_as_the_margin_is_called_equal_at_most_as_often_as
 
 
 def test_as_many_samples_as_enough_show_equality_as_often_as_stated() -> None:
-    rng = np.random.default_rng(12)
-    enough = equivalence(*uneven(rng, 6), family=4).enough
+    rng, level = np.random.default_rng(12), EQUIVALENCE_ALPHA / 4
+    enough = equivalence(*uneven(rng, 6)).enough(level)
     group = round(enough / 40)
     rate = shown_equal(rng, 400, group, 0.0, family=4)
     assert POWER - 0.06 <= rate <= POWER + 0.08, (enough, rate)
-    assert equivalence(*uneven(rng, group), family=4).power == pytest.approx(POWER, abs=0.08)
+    assert equivalence(*uneven(rng, group)).power(level) == pytest.approx(POWER, abs=0.08)
+
+
+@pytest.mark.parametrize("shift", [0.05, 0.15, 0.3])
+def test_as_many_samples_as_needed_decide_as_often_as_stated(shift: float) -> None:
+    """Whichever decision takes fewer: equality of a small difference, or the difference of a large one."""
+    rng, level, alpha = np.random.default_rng(17), 0.01, 0.001
+    needed = equivalence(*uneven(rng, 400, shift=shift)).needed(level, alpha)
+
+    def decided(samples: int) -> float:
+        pairs = [equivalence(*uneven(rng, round(samples / 40), shift=shift)) for _ in range(200)]
+        return sum(one.p <= level or abs(one.difference) / one.error >= 3.29 for one in pairs) / len(pairs)
+
+    assert decided(needed) >= POWER - 0.1 and decided(needed // 2) <= 0.6
 
 
 def test_few_samples_show_no_equality_whatever_they_look_like() -> None:
@@ -144,7 +157,7 @@ def test_prompts_that_one_side_alone_has_say_nothing() -> None:
     rng = np.random.default_rng(14)
     values, stratum, side = uneven(rng, 8)
     alone = equivalence(values, np.where(side, stratum, stratum + 40), side)
-    assert alone.p == 1.0 and alone.power == 0.0
+    assert alone.p == 1.0 and alone.power(0.05) == 0.0
     more = np.concatenate([values, [1e6] * 4]), np.concatenate([stratum, [99] * 4]), np.concatenate([side, [True] * 4])
     assert equivalence(*more).difference == pytest.approx(equivalence(values, stratum, side).difference)
 

@@ -115,14 +115,13 @@ def frames(stage: Stage, version: int) -> list[FrameRecord]:
     return [native, repeat, FrameRecord("native_score", -1, fields, arrays)]
 
 
-def give(recording: Recording, stage: Stage, second: Stage | None = None) -> None:
-    """Replace the native stage of a recording. `second`: what a second draw is of; None without one."""
+def give(recording: Recording, *draws: Stage) -> None:
+    """Replace the native stage of a recording by these draws."""
     version = next(recording.frames("native")).fields["weight_version"]
     recording.drop("native", "repeat", "native_score")
-    drawn, repeat, score = frames(stage, version)
-    recording.logs["native"].frames += [drawn, repeat]
-    recording.logs["trainer"].frames.append(score)
-    if second is not None:
-        drawn, _, score = (dataclasses.replace(one, step=-2) for one in frames(second, version))
-        recording.logs["native"].frames.append(drawn)
+    for number, stage in enumerate(draws, 1):
+        drawn, repeat, score = (dataclasses.replace(frame, step=-number) for frame in frames(stage, version))
+        for frame in (drawn, score):
+            frame.arrays["sample"] = np.asarray(frame.arrays["sample"]) + 10**6 * (number - 1)
+        recording.logs["native"].frames += [drawn, repeat] if number == 1 else [drawn]
         recording.logs["trainer"].frames.append(score)

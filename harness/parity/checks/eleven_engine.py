@@ -290,12 +290,11 @@ def native(e: Evidence) -> Outcome:
         return outcome("native", "not tested", "the native stage was not asked for")
     kinds = tuple(key for key in e.first if key.kind.stage is Stage.NATIVE)
     details: dict[str, Any] = {
-        **{key: value for key, value in vars(result).items() if key != "findings"},
-        "outcomes": result.outcomes,
+        **result.details(),
         "collisions": {side.name: side.collisions and side.collisions.facts() for side in e.sides},
     }
     state: CheckState = "ruled out"
-    text, missing = result.said(), list(result.not_compared)
+    text, missing = result.skipped or "; ".join(result.sentences()), list(result.not_compared)
     if kinds:
         place = e.earliest(*kinds)
         assert place is not None
@@ -304,8 +303,8 @@ def native(e: Evidence) -> Outcome:
         state, text = "not tested", f"{result.skipped}: the engines' own samplers"
         missing = []
     elif not result.adequate:
-        state, text = "not tested", text if result.doubtful else f"insufficient: {text}"
-        missing = [f"native: {text}", *missing]
+        state = "not tested" if result.absent else "undecided"
+        missing = [f"native: {result.summary()}{result.remedy()}", *missing]
     elif result.unread:
         missing = [*(f"native: {one}" for one in result.unread), *missing]
         state, text = "not tested", f"{result.unread[0]}; {text}"

@@ -28,6 +28,7 @@ from harness.parity.facts.parameters import (
     engines_sampling,
     sampling_events,
 )
+from harness.parity.native.stage import samplers_said
 from probes.format import mapping, names
 from probes.format import number as as_number
 from reports.model import SUSPICIONS, Cause, CauseKey, Finding
@@ -290,12 +291,11 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
         return outcome(
             name, "ruled out", "the engine was given every sampling parameter as it was asked", number=number
         )
-    if result is None or result.skipped or not result.adequate:
-        text = "parameters agree; the engines' own samplers were not tested: no native stage with enough samples"
+    text = f"parameters agree; {samplers_said(e)}"
+    if result is None or result.skipped or result.absent or result.unread:
         return outcome(name, "not tested", text, number=number)
-    if result.unread:
-        text = f"parameters agree; the engines' own samplers were not tested: {result.unread[0]}"
-        return outcome(name, "not tested", text, number=number)
+    if not result.adequate:
+        return outcome(name, "undecided", text, number=number)
     smallest = min(test["p_holm"] for test in result.tests.values())
     text = f"parameters agree; native stage: {len(result.tests)} tests, smallest corrected p {figure(smallest)}"
     return outcome(name, "ruled out", text, number=number)

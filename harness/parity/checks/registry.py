@@ -23,7 +23,7 @@ from harness.parity.facts.evidence import Evidence
 from probes import plugins
 from probes.plugins import Plugin, PluginError
 from reports import codec
-from reports.model import Check, CheckState, Finding
+from reports.model import OPEN, Check, CheckState, Finding
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def outcome(
     settled_by: str = "",
     **details: Any,
 ) -> Outcome:
-    if state == "not tested" and not missing:
+    if state in OPEN and not missing:
         missing = [f"{name}: {evidence}"]
     made = Check(name, state, evidence, number, details)
     return Outcome(made, decides, kinds, findings or [], missing or [], settled_by)

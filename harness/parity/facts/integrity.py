@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.native_result import MOST_DRAWS
 from harness.parity.facts.ranks import world_size
 from harness.recordings.store import Recording
 from probes.format import mapping, names, number
@@ -28,11 +29,11 @@ _RANKED = ("actor", "critic", "reference", "reward")
 # Settings that are counted with: another word in their place is a recording that nobody can read.
 _NUMBERS = {
     "scenario": ("steps", "seed"),
-    "scenario.native": ("alpha", "margin"),
+    "scenario.native": ("alpha", "margin", "draws"),
     "scenario.rollout": ("prompts_per_step", "samples_per_prompt"),
     "scenario.sampling": tuple(one.name for one in fields(Sampling) if one.type in ("int", "float")),
 }
-_NATIVE = {"alpha": 0.5, "margin": 2.0}  # largest family-wise error, and effect in standard deviations
+_NATIVE = {"alpha": 0.5, "margin": 2.0, "draws": MOST_DRAWS}  # largest error rate, margin and number of looks
 
 
 def integrity(recordings: Mapping[str, Recording]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Two native stages as distributions: which quantities differ, which are equal, and which nobody can tell.
+"""Two native stages as distributions: which quantities differ, and which are equal.
 
 Location (difference of means) and shape (Kolmogorov-Smirnov distance) of lengths, rewards and surprisal, and the counts
 of finish reasons: tests of a difference, permuted within prompts, in one family with those of each sampler against the
@@ -7,16 +7,27 @@ learner. Equality is of the mean, to within a margin; of a shape only a differen
 
 from __future__ import annotations
 
-import dataclasses
-import math
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from harness.parity.facts.divergence import DivergenceKey, Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.native_result import DIFFERENT, EQUAL, FINISH, TOO_LITTLE, NativeResult, Statistic
+from harness.parity.facts.native_result import (
+    DIFFERENT,
+    EQUAL,
+    FINISH,
+    UNDECIDED,
+    Look,
+    NativeResult,
+    Quantity,
+    Statistic,
+    Tests,
+)
 from harness.parity.native.samples import QUANTITIES, Samples
+from harness.parity.native.sequential import DOUBT, Plan
 from harness.parity.native.two_samples import (
+    PERMUTATIONS,
     Equivalence,
     equivalence,
     holm,
@@ -24,61 +35,71 @@ from harness.parity.native.two_samples import (
     quantile_sum,
     statistics_of,
 )
+from probes.format import SIDES
 from reports.model import Place
 from reports.text import figure
 
 MOST_SAMPLES = 20_000  # of both stages: 1,999 permutations of as many booleans are 40 MB, their weights four times that
-# A difference of means is this many standard deviations of the permuted ones: p = 2e-9 if those are normal. It is taken
-# for alpha² = 1e-4 of a family of 11, which is 4.4, so that heavier tails do no harm.
-SURE_ERRORS = 6.0
 
 
-def distributions(e: Evidence, one: Samples, two: Samples, result: NativeResult) -> dict[str, Equivalence]:
-    """Add the tests of a difference to `result`; returns each quantity's test of equality."""
-    shared_prompts = sorted(set(one.prompt) & set(two.prompt))
-    result.prompts = len(shared_prompts)
+@dataclass
+class Compared:
+    """Both stages at one look. `means`: quantity -> of the baseline and the candidate, over all prompts."""
+
+    prompts: int = 0
+    tests: Tests = field(default_factory=dict)
+    equalities: dict[str, Equivalence] = field(default_factory=dict)
+    means: dict[str, tuple[float, float]] = field(default_factory=dict)
+    not_compared: list[str] = field(default_factory=list)
+
+
+def compared(
+    baseline: Samples, candidate: Samples, *, margin: float, permutations: int = PERMUTATIONS
+) -> Compared | None:
+    """The tests of a difference and of equality of two stages; None where they have no prompt in common."""
+    pair = baseline, candidate
+    shared_prompts = sorted(set(baseline.prompt) & set(candidate.prompt))
     if not shared_prompts:
-        result.skipped = "the two stages have no prompt in common"
-        return {}
-    if len(one) + len(two) > MOST_SAMPLES:
-        shared_prompts = shared_prompts[: max(1, len(shared_prompts) * MOST_SAMPLES // (len(one) + len(two)))]
-        result.not_compared.append(
+        return None
+    both = Compared()
+    total = len(baseline) + len(candidate)
+    if total > MOST_SAMPLES:
+        shared_prompts = shared_prompts[: max(1, len(shared_prompts) * MOST_SAMPLES // total)]
+        both.not_compared.append(
             f"native samples beyond the first {len(shared_prompts)} prompts: the permutations would not fit in memory"
         )
+    both.prompts = len(shared_prompts)
     number_of = {prompt: index for index, prompt in enumerate(shared_prompts)}
-    keep = [np.array([i for i, p in enumerate(s.prompt) if p in number_of], int) for s in (one, two)]
-    for side, samples, kept in zip(e.sides, (one, two), keep, strict=True):
+    keep = [np.array([i for i, prompt in enumerate(samples.prompt) if prompt in number_of], int) for samples in pair]
+    for side, samples, kept in zip(SIDES, pair, keep, strict=True):
         if len(kept) < len(samples):
-            result.not_compared.append(
-                f"{side.name}: {len(samples) - len(kept)} native samples of prompts that the other run does not have"
+            both.not_compared.append(
+                f"{side}: {len(samples) - len(kept)} native samples of prompts that the other run does not have"
             )
     stratum = np.concatenate(
-        [[number_of[s.prompt[i]] for i in kept] for s, kept in zip((one, two), keep, strict=True)]
+        [[number_of[samples.prompt[i]] for i in kept] for samples, kept in zip(pair, keep, strict=True)]
     ).astype(int)
-    baseline = np.repeat([True, False], [len(keep[0]), len(keep[1])])
-    finish = np.concatenate([one.finish[keep[0]], two.finish[keep[1]]])
-    data = {name: np.concatenate([one.values[name][keep[0]], two.values[name][keep[1]]]) for name in QUANTITIES}
+    labels = np.repeat([True, False], [len(kept) for kept in keep])
+    data = {
+        name: np.concatenate([samples.values[name][kept] for samples, kept in zip(pair, keep, strict=True)])
+        for name in QUANTITIES
+    }
     usable = {name: values for name, values in data.items() if np.isfinite(values).all()}
-    result.not_compared += [
+    both.not_compared += [
         f"{name} of the native samples: not recorded for every sample" for name in QUANTITIES if name not in usable
     ]
-    known = not {None, ""} & set(finish)
-    if not known:
-        result.not_compared.append("finish reasons of the native samples: not recorded for every sample")
-    drawn = dict(zip(one.sample.tolist(), one.output, strict=True))
-    result.identical = sum(
-        drawn.get(number) == row for number, row in zip(two.sample.tolist(), two.output, strict=True)
-    )
-    shared_numbers = np.isin(two.sample, one.sample)
-    result.identical_expected = float(np.exp(np.nan_to_num(two.likelihood[shared_numbers], nan=-np.inf)).sum())
-    result.tests |= statistics_of(permuted_labels(baseline, stratum), stratum, usable, finish if known else None)
-    means = dict(usable)
-    if known:
-        means[FINISH] = (finish == _commonest(finish)).astype(np.float64)
-    return {
-        name: equivalence(values, stratum, baseline, margin=result.margin, family=len(means))
-        for name, values in means.items()
-    }
+    finish = np.concatenate([samples.finish[kept] for samples, kept in zip(pair, keep, strict=True)])
+    ended = not {None, ""} & set(finish)
+    if not ended:
+        both.not_compared.append("finish reasons of the native samples: not recorded for every sample")
+    permuted = permuted_labels(labels, stratum, permutations=permutations)
+    both.tests = statistics_of(permuted, stratum, usable, finish if ended else None)
+    if ended:
+        usable[FINISH] = (finish == _commonest(finish)).astype(np.float64)
+    for name, values in usable.items():
+        both.equalities[name] = equivalence(values, stratum, labels, margin=margin)
+        both.means[name] = float(values[labels].mean()), float(values[~labels].mean())
+    return both
 
 
 def _commonest(finish: np.ndarray) -> object:
@@ -86,34 +107,62 @@ def _commonest(finish: np.ndarray) -> object:
     return reasons[np.argmax(counts)]
 
 
-def reject(result: NativeResult) -> None:
-    """Correct the whole family, and say what one draw shows and what it leaves in doubt.
+def look(both: Compared, plan: Plan, draws: int, samples: tuple[int, int]) -> Look:
+    """What the samples of so many draws show, each family corrected and held to what this look may spend.
 
-    A test that is rejected at alpha may be chance, which a gate of many comparisons meets every week; at alpha² it is
-    none. Where one is sure, those at alpha say what else is different, and whose sampler is wrong.
+    A test that does not reject and whose p is at most `DOUBT` is worth another draw. That costs no error: a look may
+    spend its part of alpha, whatever made it happen.
     """
-    holm(result.tests)
-    below = [name for name, test in result.tests.items() if test["p_holm"] <= result.alpha]
-    sure = any(_is_sure(result.tests[name], result.alpha) for name in below)
-    result.rejected, result.doubtful = (below, []) if sure else ([], below)
+    alpha, equivalence_alpha = plan.level(plan.alpha, draws), plan.level(plan.equivalence_alpha, draws)
+    holm(both.tests)
+    corrected = {name: {"p": equality.p} for name, equality in both.equalities.items()}
+    holm(corrected)
+    return Look(
+        draws, samples, alpha, equivalence_alpha, both.tests,
+        rejected=[name for name, test in both.tests.items() if test["p_holm"] <= alpha],
+        doubtful=[name for name, test in both.tests.items() if alpha < test["p_holm"] <= DOUBT],
+        equal=[name for name, test in corrected.items() if test["p_holm"] <= equivalence_alpha],
+    )  # fmt: skip
 
 
-def reject_both(first: NativeResult, second: NativeResult) -> None:
-    """The tests of two draws as those of one (Fisher 1925): in `second`, whose own tests they replace.
+def conclude(result: NativeResult, last: Compared, plan: Plan) -> None:
+    """Put into `result` what its looks show together: what differs at any of them, and what became of each quantity."""
+    result.prompts, result.tests = last.prompts, last.tests
+    result.rejected = list(dict.fromkeys(name for look in result.looks for name in look.rejected))
+    corrected = {name: {"p": equality.p} for name, equality in last.equalities.items()}
+    holm(corrected)
+    alpha, equivalence_alpha = plan.strictest
+    alpha, equivalence_alpha = alpha / max(1, len(last.tests)), equivalence_alpha / max(1, len(last.equalities))
+    doubtful = {name.quantity for name in result.doubtful}
+    for name, equality in last.equalities.items():
+        different = [look for look in result.looks if name in {test.quantity for test in look.rejected}]
+        equal = [look for look in result.looks if name in look.equal] if name not in doubtful else []
+        decided = (different or equal or result.looks[-1:])[0]
+        result.quantities[name] = Quantity(
+            outcome=DIFFERENT if different else EQUAL if equal else UNDECIDED,
+            means=last.means[name],
+            samples=min(decided.samples),
+            difference=equality.difference,
+            error=equality.error,
+            margin=equality.margin,
+            spread=equality.spread,
+            p=equality.p,
+            p_holm=corrected[name]["p_holm"],
+            enough=equality.enough(equivalence_alpha),
+            needed=equality.needed(equivalence_alpha, alpha),
+            detectable=quantile_sum(result.looks[-1].alpha, len(last.tests)) * equality.error,
+        )
 
-    Both draws together are tested at alpha / 10, so that sound samplers differ once in some 900 comparisons at an alpha
-    of 0.01: at alpha / 10 here, or at alpha² in the first draw.
-    """
-    second.first_draw = first.tests
-    for name, test in second.tests.items():
-        product = max(first.tests[name]["p"] * test["p"], 1e-300) if name in first.tests else 1.0
-        test["p"] = product * (1 - math.log(product))
-    holm(second.tests)
-    second.rejected = [name for name, test in second.tests.items() if test["p_holm"] <= second.alpha / 10]
 
-
-def _is_sure(test: dict[str, float], alpha: float) -> bool:
-    return test["p_holm"] <= alpha**2 or test.get("errors", 0.0) >= SURE_ERRORS
+def identical(baseline: Samples, candidate: Samples) -> tuple[int, float]:
+    """How many samples of one number both sides drew alike, and how many chance would, as the learner says."""
+    drawn = dict(zip(baseline.sample.tolist(), baseline.output, strict=True))
+    alike = sum(
+        drawn.get(number) == row for number, row in zip(candidate.sample.tolist(), candidate.output, strict=True)
+    )
+    shared_numbers = np.isin(candidate.sample, baseline.sample)
+    likelihood = np.nan_to_num(candidate.likelihood[shared_numbers], nan=-np.inf)
+    return alike, float(np.exp(likelihood).sum())
 
 
 def note(e: Evidence, result: NativeResult) -> None:
@@ -123,23 +172,8 @@ def note(e: Evidence, result: NativeResult) -> None:
 
 
 def _note(e: Evidence, key: DivergenceKey, name: Statistic, result: NativeResult) -> None:
-    test = result.tests[name]
-    text = f"p = {figure(test['p_holm'])} after Holm's correction, alpha {result.alpha}"
+    look = next(look for look in result.looks if name in look.rejected)
+    test = look.tests[name]
+    text = f"p = {figure(test['p_holm'])} after Holm's correction, alpha {figure(look.alpha)} at look {look.draws}"
     place = Place(-1, "native", 0, -1, -1, name, test.get("baseline"), test.get("candidate"), context=text)
     e.diverges(key, [], place, phase="native")
-
-
-def quantities(result: NativeResult, found: dict[str, Equivalence]) -> None:
-    """What is equal, different, or neither shown, after `reject`."""
-    corrected = {name: {"p": one.p} for name, one in found.items()}
-    holm(corrected)
-    for name, one in found.items():
-        rejected, doubtful = (
-            any(one.quantity == name for one in those) for those in (result.rejected, result.doubtful)
-        )
-        equal = corrected[name]["p_holm"] <= result.equivalence_alpha and not doubtful
-        outcome = DIFFERENT if rejected else EQUAL if equal else TOO_LITTLE
-        seen = quantile_sum(result.alpha, len(result.tests)) * one.error  # by the strictest test of a difference
-        numbers = dataclasses.asdict(one) | {"p_holm": corrected[name]["p_holm"], "detectable": seen}
-        result.quantities[name] = {"outcome": outcome} | numbers
-    result.enough = max((one.enough for one in found.values()), default=0)

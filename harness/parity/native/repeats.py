@@ -18,7 +18,7 @@ from harness.parity.facts.engines import engines
 from harness.parity.facts.evidence import Collisions, Evidence, Side
 from harness.parity.facts.native_result import NativeResult
 from harness.parity.facts.parameters import engine_infos
-from harness.parity.native.samples import FIRST, Samples, tables
+from harness.parity.native.samples import Samples, tables
 from probes.format import mapping
 from reports.model import CauseKey, Finding, Place
 from reports.text import figure
@@ -66,9 +66,9 @@ def collisions(e: Evidence, side: Side, samples: Samples, result: NativeResult) 
     return True
 
 
-def shared_seeds(e: Evidence, side: Side, result: NativeResult) -> None:
+def shared_seeds(e: Evidence, side: Side, draws: int, result: NativeResult) -> None:
     """Note samples of one engine that were drawn with seeds of another one's."""
-    drawn = tables(side, "native", FIRST)
+    drawn = tables(side, "native", draws)
     if engines(side) < 2 or not drawn:
         return
     columns = [table.flat("seed") for table in drawn]

@@ -8,6 +8,7 @@ outside of the support is no matter of chance.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,24 +16,66 @@ from scipy import stats
 
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.native_result import NativeResult, Statistic
-from harness.parity.native.samples import FIRST, Samples, Tokens, tables
+from harness.parity.facts.native_result import NativeResult, Statistic, Tests
+from harness.parity.native.samples import Samples, Tokens, tables
 from reports.model import Place
 
 SLACK = 1e-3  # nats, at least: a token this near to the boundary of the support may have been let in by rounding
 NEEDED = ("entropy", "varentropy", "mass_before", "outside")
 
 
+@dataclass(frozen=True)
+class _Reading:
+    """What the learner says of all tokens of a side. `off`: how many standard errors their surprisal is off its mean;
+    `mass`: before each token, with a random share of its own; `outside`: tokens that could not have been drawn."""
+
+    tokens: int
+    off: float
+    mass: np.ndarray
+    outside: np.ndarray
+
+
 def sampler(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> None:
-    """Add this side's tests to the family, and note tokens that it could not have drawn."""
-    parts = [one for one in samples.tokens if "processed_logprob" in one.views and set(NEEDED) <= set(one.readings)]
+    """Note what the learner says of this side's sampler, and tokens that it could not have drawn."""
+    parts = _parts(samples)
     if not parts:
         if samples.tokens:
             result.not_compared.append(f"{side.name}: the learner did not say what the sampler should have drawn")
         return
+    reading = _reading(e, parts)
+    result.sampler[side.name] = {
+        "tokens": reading.tokens, "surprisal_off": reading.off, "outside": len(reading.outside), "fits": samples.fits,
+    }  # fmt: skip
+    if len(reading.outside):
+        _outside(e, side, parts, reading)
+
+
+def sampler_tests(e: Evidence, side: Side, samples: Samples) -> Tests:
+    """This side's tests of the family: its surprisal and its mass against the learner's."""
+    parts = _parts(samples)
+    reading = _reading(e, parts) if parts else None
+    if reading is None or not len(reading.mass):
+        return {}
+    uniform = stats.kstest(np.clip(reading.mass, 0.0, 1.0), "uniform")
+    surprisal = reading.off, 2 * float(stats.norm.sf(abs(reading.off)))
+    return {
+        Statistic.of_sampler(side.name, name): {"statistic": float(statistic), "p": float(p)}
+        for name, (statistic, p) in {"surprisal": surprisal, "mass": (uniform.statistic, uniform.pvalue)}.items()
+    }
+
+
+def _parts(samples: Samples) -> list[Tokens]:
+    return [
+        tokens
+        for tokens in samples.tokens
+        if "processed_logprob" in tokens.views and set(NEEDED) <= set(tokens.readings)
+    ]
+
+
+def _reading(e: Evidence, parts: list[Tokens]) -> _Reading:
     slack = max(SLACK, e.tolerance.cap)
-    column = {name: np.concatenate([one.readings[name] for one in parts]) for name in NEEDED}
-    chosen = np.concatenate([one.views["processed_logprob"] for one in parts])
+    column = {name: np.concatenate([part.readings[name] for part in parts]) for name in NEEDED}
+    chosen = np.concatenate([part.views["processed_logprob"] for part in parts])
     inside = np.isfinite(chosen)
     surplus = -(chosen + column["entropy"])[inside]
     variance = float(column["varentropy"][inside].sum())
@@ -41,23 +84,14 @@ def sampler(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
     off = float(np.copysign(excess, surplus.sum())) / float(np.sqrt(variance)) if variance > 0 else 0.0
     share = np.random.default_rng(0).random(len(chosen))  # a verdict must be the same twice
     mass = (column["mass_before"] + share * np.exp(chosen))[inside]
-    outside = np.flatnonzero(column["outside"] > slack)
-    found: dict[str, Any] = {"tokens": len(chosen), "surprisal_off": off, "outside": len(outside), "fits": samples.fits}
-    result.sampler[side.name] = found
-    if inside.any():
-        uniform = stats.kstest(np.clip(mass, 0.0, 1.0), "uniform")
-        tests = {"surprisal": (off, 2 * float(stats.norm.sf(abs(off)))), "mass": (uniform.statistic, uniform.pvalue)}
-        for name, (statistic, p) in tests.items():
-            result.tests[Statistic.of_sampler(side.name, name)] = {"statistic": float(statistic), "p": float(p)}
-    if len(outside):
-        _outside(e, side, parts, outside, len(chosen))
+    return _Reading(len(chosen), off, mass, np.flatnonzero(column["outside"] > slack))
 
 
 def unread(side: Side, samples: Samples) -> list[str]:
     """What the engine and the learner did not say of a side's native samples, by the names of the format; [] where they
     said all.
     """
-    stage, scores = tables(side, "native", FIRST), tables(side, "native_score", FIRST)
+    stage, scores = (tables(side, kind, samples.draws) for kind in ("native", "native_score"))
     if len(samples.tokens) < len(stage):
         return ["`learner_logprob` of every sample"]
     known = [_numbers(one) for one in samples.tokens]
@@ -73,8 +107,8 @@ def _numbers(tokens: Tokens) -> set[str]:
     return whole | ({"logprob"} if tokens.reported is not None else set())
 
 
-def _outside(e: Evidence, side: Side, parts: list[Tokens], outside: np.ndarray, tokens: int) -> None:
-    first, at = parts[0], int(outside[0])
+def _outside(e: Evidence, side: Side, parts: list[Tokens], reading: _Reading) -> None:
+    first, at = parts[0], int(reading.outside[0])
     for part in parts:
         first = part
         if at < part.grid.size:
@@ -89,6 +123,6 @@ def _outside(e: Evidence, side: Side, parts: list[Tokens], outside: np.ndarray, 
         int(first.grid.position[at]),
         "a token outside of the support",
         *side.paired(int(first.output[at]), None),
-        context=f"{len(outside)} of {tokens:,} tokens that the sampler could not have drawn as asked",
+        context=f"{len(reading.outside)} of {reading.tokens:,} tokens that the sampler could not have drawn as asked",
     )
     e.diverges(Kind.NATIVE_SAMPLER.of(side.name), [], place)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,8 @@ import numpy as np
 from harness.parity.facts.align import Grid, Match, shared
 from harness.parity.facts.evidence import Side
 from harness.recordings.tables import Rows, Table
+from probes.format import number
 
-FIRST, SECOND = -1, -2  # the steps of the frames of a first draw, and of the one that a difference in it asks for
 QUANTITIES = ("length", "reward", "surprisal")
 # What the learner may say of a token beside its plain log-probability (docs/reference/format.md).
 VIEWS = ("tempered_logprob", "processed_logprob", "joint_logprob", "blind_logprob")
@@ -48,31 +48,58 @@ class Samples:
     values: dict[str, np.ndarray]  # length, reward, surprisal (mean per token, nats); NaN where it was not scored
     likelihood: np.ndarray  # log-probability of the whole sample under what was asked, as the learner says
     sample: np.ndarray
+    draw: np.ndarray  # from 1 on, in which it was drawn
     tokens: list[Tokens] = field(default_factory=list)  # one a frame
-    fits: list[dict[str, Any]] = field(default_factory=list)  # what the learner says that the sampler did instead
+    # What the learner says that the sampler did instead; of the draw that shows it best.
+    fits: list[dict[str, Any]] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.output)
 
+    @property
+    def draws(self) -> int:
+        """How many draws they are of."""
+        return int(self.draw.max(initial=0))
 
-def tables(side: Side, kind: str, draw: int | None = None) -> list[Table]:
-    """Every frame of a kind, joined by step; with `draw`, of that draw only."""
-    steps = [step for step in side.recording.steps(kind) if draw is None or (step == SECOND) == (draw == SECOND)]
-    found = [side.recording.table(kind, step) for step in steps]
-    return [table for table in found if table is not None]
+    def first(self, draws: int) -> Samples:
+        """Those of the first draws."""
+        n = int(np.count_nonzero(self.draw <= draws))
+        return replace(
+            self, prompt=self.prompt[:n], output=self.output[:n], finish=self.finish[:n],
+            values={name: values[:n] for name, values in self.values.items()}, likelihood=self.likelihood[:n],
+            sample=self.sample[:n], draw=self.draw[:n],
+            tokens=[tokens for tokens in self.tokens if draw_of(tokens.table.step) <= draws],
+        )  # fmt: skip
 
 
-def samples_of(side: Side, draw: int = FIRST) -> Samples:
-    """What one side drew in the native stage; empty when there was none."""
+def draw_of(step: int) -> int:
+    """The draw of a native frame: the first has step -1, the next -2. Recordings of others may have any step."""
+    return max(1, -step)
+
+
+def draws_of(side: Side) -> int:
+    """How many times a side drew its native stage; 0 without one."""
+    return max(map(draw_of, side.recording.steps("native")), default=0)
+
+
+def tables(side: Side, kind: str, draws: int | None = None) -> list[Table]:
+    """Every frame of a kind, joined by step, the first draw before the next; with `draws`, of the first ones only."""
+    steps = sorted(side.recording.steps(kind), key=draw_of)
+    joined = [side.recording.table(kind, step) for step in steps if draws is None or draw_of(step) <= draws]
+    return [table for table in joined if table is not None]
+
+
+def samples_of(side: Side, draws: int) -> Samples:
+    """What one side drew in the first draws of the native stage; empty when there was none."""
     missing: list[str] = []
     prompts: list[bytes] = []
     outputs: list[bytes] = []
     finish: list[Any] = []
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in (*QUANTITIES, "likelihood", "sample")}
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in (*QUANTITIES, "likelihood", "sample", "draw")}
     scored: list[Tokens] = []
-    fits: list[dict[str, Any]] = []
-    for table in tables(side, "native", draw):
+    fits: list[list[dict[str, Any]]] = [[]]
+    for table in tables(side, "native", draws):
         prompt, output = table.rows("prompt"), table.rows("output")
         if prompt is None or output is None:
             continue
@@ -88,16 +115,24 @@ def samples_of(side: Side, draw: int = FIRST) -> Samples:
             total[tokens.rows] = tokens.sums(tokens.learner)
             drawn[tokens.rows] = tokens.sums(tokens.views.get("processed_logprob", tokens.learner))
             reward = _rewards(table, score)
-            fits += [one for one in score.fields.get("fits") or [] if isinstance(one, dict)]
+            fits.append([fit for fit in score.fields.get("fits") or [] if isinstance(fit, dict)])
         lengths = output.lengths.astype(np.float64)
-        values = (lengths, reward, -total / np.maximum(lengths, 1), drawn, table.sample)
+        values = (
+            lengths,
+            reward,
+            -total / np.maximum(lengths, 1),
+            drawn,
+            table.sample,
+            np.full(n, draw_of(table.step)),
+        )
         for name, value in zip(parts, values, strict=True):
             parts[name].append(value)
     joined = {name: np.concatenate(found) if found else np.zeros(0) for name, found in parts.items()}
-    likelihood, sample = joined.pop("likelihood"), joined.pop("sample")
-    prompt_keys = np.array(prompts, object)
+    likelihood, sample, draw = (joined.pop(name) for name in ("likelihood", "sample", "draw"))
+    clearest = max(fits, key=lambda of_a_draw: sum(number(fit.get("gain"), 0.0) for fit in of_a_draw))
     return Samples(
-        prompt_keys, outputs, np.array(finish, object), joined, likelihood, sample, scored, fits, missing
+        np.array(prompts, object), outputs, np.array(finish, object), joined, likelihood, sample, draw, scored,
+        clearest, list(dict.fromkeys(missing)),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ corrected by Holm.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from harness.parity.facts.native_result import EQUIVALENCE_ALPHA, FINISH, MARGIN, Statistic, Tests
+from harness.parity.facts.native_result import FINISH, MARGIN, OUT_OF_REACH, Statistic, Tests
 
-PERMUTATIONS = 1999  # p is 1/2000 at least, below alpha = 0.01 of a family of 11 by Holm
+PERMUTATIONS = 1999  # p is 1/2000 at least, where they decide: `p_value` has what is smaller
 POWER = 0.8  # the usual one (Cohen 1988)
 PLACES = 64  # of a distribution at which two are compared
 
@@ -45,43 +46,49 @@ def permuted_labels(baseline: np.ndarray, stratum: np.ndarray, *, permutations: 
 def statistics_of(
     labels: np.ndarray, stratum: np.ndarray, quantities: dict[str, np.ndarray], finish: np.ndarray | None
 ) -> Tests:
-    """Name -> statistic, p and both means; of a difference of means `errors` too, in standard deviations of the
-    permuted ones: p is no smaller than one of the permutations, however far apart the means are.
-    """
+    """Name -> statistic, p, errors (see `p_value`) and both means."""
     counts = labels[0].sum(), (~labels[0]).sum()
     # a row times values is the difference of means
     weight = np.where(labels, np.float32(1 / counts[0]), np.float32(-1 / counts[1]))
-    found: Tests = {}
+    tests: Tests = {}
     for name, values in quantities.items():
         centred = values - (np.bincount(stratum, values) / np.maximum(np.bincount(stratum), 1))[stratum]
         means = {"baseline": float(values[labels[0]].mean()), "candidate": float(values[~labels[0]].mean())}
-        apart = np.abs(weight @ centred.astype(weight.dtype))
-        spread = float(np.sqrt(np.mean(np.square(apart[1:], dtype=np.float64))))
-        errors = float(apart[0]) / spread if spread > 0 else 0.0
-        found[Statistic.of(name, "mean")] = _p_value(apart) | {"errors": errors} | means
+        apart = weight @ centred.astype(weight.dtype)[:, None]
+        tests[Statistic.of(name, "mean")] = p_value(np.abs(apart[:, 0]), apart) | means
         places = np.unique(values)
         if len(places) > PLACES:
             places = np.unique(np.quantile(values, np.arange(1, PLACES) / PLACES, method="inverted_cdf"))
         below = (values[:, None] <= places).astype(weight.dtype)
-        found[Statistic.of(name, "distribution (KS)")] = _p_value(np.abs(weight @ below).max(axis=1)) | means
+        apart = weight @ below
+        tests[Statistic.of(name, "distribution (KS)")] = p_value(np.abs(apart).max(axis=1), apart) | means
     if finish is not None:
         reasons = sorted(set(finish))
         shares = np.stack([(finish == reason).astype(weight.dtype) for reason in reasons], axis=1)
-        pooled = shares.mean(axis=0)
-        found[Statistic.of(FINISH, "chi²")] = _p_value((((weight @ shares) ** 2) / pooled).sum(axis=1)) | {
+        apart = weight @ shares
+        tests[Statistic.of(FINISH, "chi²")] = p_value((apart**2 / shares.mean(axis=0)).sum(axis=1), apart) | {
             f"{side}: {reason}": float(shares[rows, i].mean())
             for side, rows in (("baseline", labels[0]), ("candidate", ~labels[0]))
             for i, reason in enumerate(reasons)
         }
-    return found
+    return tests
 
 
-def _p_value(statistics: np.ndarray) -> dict[str, float]:
-    """The share of permutations that are at least as extreme as the observation, itself included (Phipson and Smyth
-    2010).
+def p_value(statistics: np.ndarray, apart: np.ndarray) -> dict[str, float]:
+    """p is the share of permutations that are at least as extreme as the observation, itself included (Phipson and
+    Smyth 2010). Where no other one is, it may be far smaller than one of their number: then it is at most what the
+    largest of the differences behind the statistic, `apart` [1 + permutations, differences], allows by itself.
+
+    `errors`: that difference in standard deviations of the permuted ones. Such a difference is nearly normal, with
+    lighter tails where groups are balanced (Hoeffding 1951, 1963); Bonferroni corrects for the number of them.
     """
     extreme = np.count_nonzero(statistics >= statistics[0] * (1 - 1e-5) - 1e-7)  # ties, in float32
-    return {"statistic": float(statistics[0]), "p": float(extreme / len(statistics))}
+    off, spread = np.abs(apart[0] - apart[1:].mean(axis=0)), apart[1:].std(axis=0, dtype=np.float64)
+    errors = float((off[spread > 0] / spread[spread > 0]).max(initial=0.0))
+    p = extreme / len(statistics)
+    if extreme == 1:
+        p = min(p, 2 * float(stats.norm.sf(errors)) * apart.shape[1])
+    return {"statistic": float(statistics[0]), "p": float(p), "errors": errors}
 
 
 def holm(tests: Mapping[Any, dict[str, float]]) -> None:
@@ -97,8 +104,7 @@ class Equivalence:
     """Two one-sided tests of a difference of means against a margin.
 
     `difference`, `error` (its standard error) and `margin` in units of the value; `spread`: standard deviation within
-    strata. `p`: of the larger of the two tests. `power`: chance of showing equality were there no difference, by as
-    many samples as these, at the family's strictest level; `enough`: samples a side with which it is `POWER`.
+    strata. `p`: of the larger of the two tests. `samples`: a side, of which the strata use a part.
     """
 
     difference: float
@@ -106,12 +112,37 @@ class Equivalence:
     margin: float
     spread: float
     p: float
-    power: float
-    enough: int
+    samples: float
+
+    def power(self, level: float) -> float:
+        """The chance of showing equality at this level, were there no difference, by as many samples as these."""
+        if self.error == 0.0:
+            return 1.0
+        return max(0.0, 2 * float(stats.norm.cdf(self.margin / self.error - _z(level))) - 1)
+
+    def enough(self, level: float) -> int:
+        """Samples a side with which that chance is `POWER`."""
+        return self._samples(self.margin / (_z(level) + float(stats.norm.ppf((1 + POWER) / 2))))
+
+    def needed(self, level: float, alpha: float) -> int:
+        """Samples a side that decide with a chance of `POWER`, if the difference is what was measured: show equality at
+        `level`, or a difference at `alpha` of a two-sided test, whichever takes fewer."""
+        z, apart = float(stats.norm.ppf(POWER)), abs(self.difference)
+        return min(self._samples((self.margin - apart) / (_z(level) + z)), self._samples(apart / (_z(alpha / 2) + z)))
+
+    def _samples(self, error: float) -> int:
+        """Samples a side that make the standard error as small."""
+        if not math.isfinite(self.error):
+            return OUT_OF_REACH
+        return min(OUT_OF_REACH, math.ceil(self.samples * (self.error / error) ** 2)) if error > 0 else OUT_OF_REACH
+
+
+def _z(level: float) -> float:
+    return float(stats.norm.isf(level))
 
 
 def equivalence(
-    values: np.ndarray, stratum: np.ndarray, baseline: np.ndarray, *, margin: float = MARGIN, family: int = 1
+    values: np.ndarray, stratum: np.ndarray, baseline: np.ndarray, *, margin: float = MARGIN
 ) -> Equivalence:
     """Are the means equal to within `margin` standard deviations within strata?
 
@@ -128,24 +159,20 @@ def equivalence(
     weight = n.prod(axis=1) / np.maximum(n.sum(axis=1), 1)
     used, freedom = weight > 0, float(free.sum())
     if freedom <= 0 or not used.any():
-        return Equivalence(float("nan"), float("inf"), float("nan"), float("nan"), 1.0, 0.0, 0)
+        return Equivalence(float("nan"), float("inf"), float("nan"), float("nan"), 1.0, 0.0)
     pooled = float(square.sum() / freedom)
     own = np.where(free > 0, square / np.maximum(free, 1), pooled)
     total = float(weight[used].sum())
     difference = float((weight * (mean[0::2] - mean[1::2]))[used].sum() / total)
     error = float(np.sqrt((weight * own)[used].sum()) / total)
     spread = float(np.sqrt(pooled))
-    strictest = stats.norm.ppf(1 - EQUIVALENCE_ALPHA / family)
-    if error == 0.0:
-        return Equivalence(difference, 0.0, margin * spread, spread, float(difference != 0.0), 1.0, 0)
-    p = float(stats.t.sf((margin * spread - abs(difference)) / error, freedom))
-    sides = n[used].sum(axis=0)
-    design = (error / spread) ** 2 / float((1 / sides).sum())
-    enough = 2 * design * ((strictest + stats.norm.ppf((1 + POWER) / 2)) / margin) ** 2
-    power = max(0.0, 2 * float(stats.norm.cdf(margin * spread / error - strictest)) - 1)
-    return Equivalence(difference, error, margin * spread, spread, p, power, int(np.ceil(enough)))
+    samples = 2 / float((1 / n[used].sum(axis=0)).sum())
+    p = float(difference != 0.0)
+    if error > 0:
+        p = float(stats.t.sf((margin * spread - abs(difference)) / error, freedom))
+    return Equivalence(difference, error, margin * spread, spread, p, samples)
 
 
 def quantile_sum(alpha: float, family: int) -> float:
     """z of a two-sided test at alpha / family, plus z of the power: effects are this many standard errors."""
-    return float(stats.norm.ppf(1 - alpha / (2 * family)) + stats.norm.ppf(POWER))
+    return _z(alpha / (2 * family)) + float(stats.norm.ppf(POWER))

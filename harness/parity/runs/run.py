@@ -18,6 +18,7 @@ from harness.cluster.waiting import RunCut
 from harness.errors import BadInput
 from harness.parity.runs import user_mapping
 from harness.parity.runs.command_line import command_line, scenario_word
+from harness.parity.runs.draws import draw_on
 from harness.parity.runs.engines import cluster_for
 from harness.parity.runs.lifting import Lifting, wanted
 from harness.parity.runs.options import JudgeOptions, ParityOptions, RunOptions, command_options, silent
@@ -31,7 +32,6 @@ from harness.parity.runs.preflight import (
 )
 from harness.parity.runs.recording import check_ranks, compacted, guarded, judged, recording_in, written
 from harness.parity.runs.scenario_check import with_scenario
-from harness.parity.runs.second_draw import second_draw
 from harness.triage.watch.guard import Guard
 from probes.format import SIDES
 from reports.model import Verdict
@@ -283,8 +283,8 @@ def _record_pair(
                 experiment.begin_native(right, policy)
                 experiment.native(left, right, policy=policy)
                 clock.lap("native_s")
-                if second_draw(experiment, left, right, policy, cap=options.cap):
-                    clock.lap("second_draw_s")
+                draw_on(experiment, left, right, policy, cap=options.cap)
+                clock.lap("native_looks_s")
         clock.lap("teardown_s")
     except RunCut as cut:
         return cut, attribution, lifting

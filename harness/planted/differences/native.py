@@ -12,7 +12,7 @@ from harness import config, verdict_file
 from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.errors import HarnessError
-from harness.parity.runs.second_draw import second_draw
+from harness.parity.runs.draws import draw_on
 from harness.parity.verdict import judged
 from harness.planted.differences.files import reproduced_by
 from harness.planted.differences.outcome import Outcome, started_since
@@ -75,7 +75,7 @@ def natively(
             experiment.vary(side, manifest=False)
             experiment.native(side, policy=policy)
             pure = True
-            second_draw(experiment, held, side, policy, cap=fault.cap)
+            draw_on(experiment, held, side, policy, cap=fault.cap)
         except HarnessError as error:
             yield Outcome(fault, None, round(time.monotonic() - started, 1), pair=pair, error=error.message)
             experiment.revive()

@@ -12,7 +12,12 @@ from reports.sections.terminal import triage
 from reports.text import clean
 
 SUSPICIONS, OTHERS = "The eleven suspicions", "Other checks"
-STATES = {"ruled out": ("✓", "green"), "confirmed": ("✗", "bold red"), "not tested": ("○", "yellow")}
+STATES = {
+    "ruled out": ("✓", "green"),
+    "confirmed": ("✗", "bold red"),
+    "not tested": ("○", "yellow"),
+    "undecided": ("?", "yellow"),
+}
 
 
 def details(page: Page, verdict: Verdict, verbose: bool) -> None:

@@ -1,0 +1,108 @@
+"""Simulated pairs of native stages, drawn again from recorded samples of vLLM and SGLang at equal weights.
+
+`fixtures/native_samples.npz` has the 2,048 native samples of one `harness parity vllm sglang`. Both sides of a sound
+pair draw from all samples of a prompt. A sampler at temperature T draws a sample with weights p ** (1 / T - 1): that is
+what a temperature does to whole sequences.
+
+`python tests/support/native_pairs.py [PAIRS [TEMPERATURE]]` prints how pairs end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from harness.parity.facts.native_result import NativeResult, Statistic, Tests
+from harness.parity.native.distributions import compared, conclude, look
+from harness.parity.native.samples import Samples
+from harness.parity.native.sequential import Plan
+
+RECORDED = Path(__file__).parents[1] / "fixtures/native_samples.npz"
+GROUP = 4  # samples of a prompt side by side, as the built-in scenario draws them
+PERMUTATIONS = 399  # what decides is below one of 1,999 anyhow
+
+
+@cache
+def recorded() -> dict[str, np.ndarray]:
+    columns = dict(np.load(RECORDED))
+    order = np.argsort(columns["prompt"], kind="stable")
+    return {name: (values if values.dtype == bool else values.astype(float))[order] for name, values in columns.items()}
+
+
+@cache
+def weights(temperature: float) -> np.ndarray:
+    """The cumulated share of each sample among those of its prompt, plus the prompt's number."""
+    columns = recorded()
+    prompt = columns["prompt"].astype(int)
+    tilt = np.exp(-(1 / temperature - 1) * columns["surprisal"] * columns["length"])
+    total = np.bincount(prompt, tilt)
+    cumulated = np.cumsum(tilt / total[prompt])
+    return cumulated - np.floor(cumulated - tilt / total[prompt] + 1e-9) + prompt
+
+
+def drawn(rng: np.random.Generator, prompts: np.ndarray, temperature: float) -> np.ndarray:
+    """A row of the recorded samples for each of `prompts`."""
+    return np.searchsorted(weights(temperature), prompts + rng.random(len(prompts)) * (1 - 1e-9))
+
+
+def samples(rng: np.random.Generator, rows: np.ndarray, draw: np.ndarray) -> Samples:
+    columns = recorded()
+    finish = np.where(columns["stop"][rows], "stop", "length").astype(object)
+    values = {name: columns[name][rows] for name in ("length", "reward", "surprisal")}
+    prompt = np.array([b"%d" % number for number in columns["prompt"][rows].astype(int)], object)
+    return Samples(prompt, [b""] * len(rows), finish, values, np.zeros(len(rows)), np.arange(len(rows)), draw)
+
+
+def sampler_tests(rng: np.random.Generator, side: str, rows: np.ndarray) -> Tests:
+    """The surprisal against the learner's; the mass of a sampler that draws as asked is uniform, and so is its p."""
+    columns = recorded()
+    sound = columns["surplus"].sum() / columns["variance"].sum()
+    variance = columns["variance"][rows]
+    off = float((columns["surplus"][rows] - sound * variance).sum() / np.sqrt(variance.sum()))
+    surprisal, mass = (Statistic.of_sampler(side, name) for name in ("surprisal", "mass"))
+    return {
+        surprisal: {"statistic": off, "p": 2 * float(stats.norm.sf(abs(off)))},
+        mass: {"statistic": 0.0, "p": float(rng.random())},
+    }
+
+
+def ended(seed: int, temperature: float = 1.0, plan: Plan | None = None, part: int = 1024) -> NativeResult:
+    """One pair, looked at until it is decided, or until the cap. `temperature`: of the candidate."""
+    plan, rng = plan or Plan(), np.random.default_rng(seed)
+    count = int(recorded()["prompt"].max()) + 1
+    passes = -(-part * plan.draws // (count * GROUP))
+    prompts = np.concatenate([np.repeat(rng.permutation(count), GROUP) for _ in range(passes)])[: part * plan.draws]
+    draw = np.repeat(np.arange(1, plan.draws + 1), part)
+    rows = drawn(rng, prompts, 1.0), drawn(rng, prompts, temperature)
+    pair = [samples(rng, side, draw) for side in rows]
+    result = NativeResult(draws=plan.draws, margin=plan.margin, alpha=plan.alpha, most=part * plan.draws)
+    for number in range(1, plan.draws + 1):
+        both = compared(*(side.first(number) for side in pair), margin=plan.margin, permutations=PERMUTATIONS)
+        assert both is not None
+        for name, side in zip(("baseline", "candidate"), rows, strict=True):
+            both.tests |= sampler_tests(rng, name, side[: part * number])
+        result.samples = (part * number, part * number)
+        result.looks.append(look(both, plan, number, result.samples))
+        conclude(result, both, plan)
+        if not result.wants_more:
+            break
+    return result
+
+
+def tally(results: list[NativeResult]) -> tuple[Counter[str], Counter[int]]:
+    """How pairs ended, and after how many draws."""
+    words = [
+        "different" if one.rejected else "undecided" if one.undecided or one.doubtful else "equal" for one in results
+    ]
+    return Counter(words), Counter(len(one.looks) for one in results)
+
+
+if __name__ == "__main__":
+    pairs, hot = int((sys.argv[1:2] or ["1000"])[0]), float((sys.argv[2:3] or ["1"])[0])
+    for words in tally([ended(seed, hot) for seed in range(pairs)]):
+        print(dict(sorted(words.items())))

@@ -1,0 +1,111 @@
+"""The plan of looks at a native stage: what each may spend, and when drawing ends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from harness.parity.facts.native_result import EQUAL, UNDECIDED, Look, NativeResult, Quantity, Statistic
+from harness.parity.native.distributions import Compared, conclude, look
+from harness.parity.native.sequential import Plan
+from harness.parity.native.two_samples import Equivalence, p_value
+
+MEAN, SHAPE = Statistic.of("length", "mean"), Statistic.of("length", "distribution (KS)")
+
+
+@pytest.mark.parametrize("draws", [1, 2, 4, 20])
+def test_all_looks_together_spend_the_error_and_no_more(draws: int) -> None:
+    plan = Plan(draws=draws)
+    levels = [plan.level(plan.alpha, draw) for draw in range(1, draws + 1)]
+    assert sum(levels) == pytest.approx(plan.alpha) and levels == sorted(levels, reverse=True)
+    assert plan.strictest == (pytest.approx(levels[-1]), pytest.approx(levels[-1] * 50))
+
+
+def measured(p: float, apart: float, error: float = 0.044) -> Compared:
+    """A length with a test of a difference at `p`, and means so many standard deviations apart."""
+    equality = Equivalence(apart, error, 0.2, 1.0, float(stats.norm.sf((0.2 - abs(apart)) / error)), 1024)
+    return Compared(64, {MEAN: {"p": p}}, {"length": equality}, {"length": (8.0, 8.0 + apart)})
+
+
+def after(*looks: Compared, plan: Plan) -> NativeResult:
+    result = NativeResult(draws=plan.draws, most=1024 * plan.draws, samples=(1024 * len(looks),) * 2)
+    result.looks = [look(one, plan, number, (1024 * number,) * 2) for number, one in enumerate(looks, 1)]
+    conclude(result, looks[-1], plan)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("p", "apart", "outcome", "more"),
+    [
+        (0.5, 0.0, "equal", False),
+        (1e-6, 0.5, "different", False),
+        (1e-6, 0.05, "different", False),  # a difference within the margin is one
+        (0.003, 0.15, "undecided", True),
+        (0.003, 0.0, "undecided", True),  # equal in the mean, and in doubt
+        (0.02, 0.15, "undecided", True),
+    ],
+)
+def test_a_look_decides_or_asks_for_more(p: float, apart: float, outcome: str, more: bool) -> None:
+    result = after(measured(p, apart), plan=Plan())
+    assert result.outcomes == {"length": outcome} and result.wants_more == more
+
+
+def test_what_was_shown_at_one_look_stays_shown() -> None:
+    result = after(measured(0.5, 0.0), measured(0.2, 0.17, 0.03), plan=Plan())
+    assert result.outcomes == {"length": "equal"} and result.quantities["length"].samples == 1024
+    result = after(measured(1e-6, 0.1), measured(0.2, 0.0, 0.03), plan=Plan())
+    assert result.outcomes == {"length": "different"} and result.rejected == [MEAN]
+
+
+def test_a_p_that_one_look_alone_may_reject_is_rejected_at_no_later_one() -> None:
+    """The level of a fixed sample, 0.001, is more than any look of four may spend."""
+    assert after(measured(0.0009, 0.15), plan=Plan()).rejected == []
+    assert after(measured(0.0009, 0.15), plan=Plan(draws=1)).rejected == [MEAN]
+    assert after(measured(0.5, 0.0), measured(0.0003, 0.15), plan=Plan()).rejected == []
+    assert after(measured(0.0003, 0.15), plan=Plan()).rejected == [MEAN]
+
+
+def test_a_doubt_at_the_cap_is_none() -> None:
+    looks = [measured(0.005, 0.0)] * 4
+    assert after(*looks[:3], plan=Plan()).doubtful == [MEAN]
+    result = after(*looks, plan=Plan())
+    assert not result.doubtful and not result.wants_more and result.outcomes == {"length": "equal"}
+
+
+def test_nothing_is_drawn_for_what_all_draws_could_not_show() -> None:
+    plan = Plan(margin=0.2)
+    within_reach, out_of_reach = measured(0.5, 0.05, 0.08), measured(0.5, 0.05, 0.3)
+    assert after(within_reach, plan=plan).wants_more
+    result = after(out_of_reach, plan=plan)
+    assert result.undecided == ["length"] and not result.wants_more
+
+
+def test_each_undecided_quantity_says_its_own_number() -> None:
+    numbers = {"length": 5231, "reward": 623}
+    quantities = {
+        name: Quantity(UNDECIDED, (1.0, 2.0), 1024, 0.1, 0.1, 0.2, 1.0, 0.4, 0.4, 900, needed, 0.3)
+        for name, needed in numbers.items()
+    }
+    quantities["surprisal"] = Quantity(EQUAL, (1.0, 1.0), 1024, 0.0, 0.1, 0.2, 1.0, 0.0, 0.0, 900, 900, 0.3)
+    looks = [Look(1, (1024, 1024), 0.001, 0.05, {}, [], [], [])]
+    result = NativeResult(looks, quantities=quantities, draws=1, most=1024, samples=(1024, 1024))
+    length, reward, surprisal = (
+        next(line for line in result.sentences() if line.startswith(name)) for name in quantities
+    )
+    assert "5,300" in length and "630" in reward
+    assert "undecided after 1,024 of at most 1,024 samples" in length and "equal" in surprisal
+    assert not any(line.startswith("surprisal undecided") for line in result.sentences())
+    assert "finish not recorded" in result.summary()
+    assert result.remedy() == " (--set native.samples=5300)"
+
+
+def test_a_difference_beyond_all_permutations_has_a_p_far_below_one_of_them() -> None:
+    rng = np.random.default_rng(0)
+    apart = rng.normal(0, 1, (2000, 3))
+    apart[0] = 9.0, 0.0, 0.0
+    far = p_value(np.abs(apart).max(axis=1), apart)
+    assert far["p"] == pytest.approx(3 * 2 * stats.norm.sf(far["errors"])) and far["p"] < 1e-15
+    apart[0] = 1.0
+    near = p_value(np.abs(apart).max(axis=1), apart)
+    assert near["p"] == pytest.approx(1 - (1 - 2 * stats.norm.sf(1.0)) ** 3, abs=0.04)
