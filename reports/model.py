@@ -411,7 +411,6 @@ class Triage:
     waits: list[Wait]
     next: list[str]  # what to try, most useful first
     place: str = ""  # group and operation, engine and transition, call: where it stands
-    evidence: list[str] = field(default_factory=list)  # facts behind the reason, beside those of culprits and waits
 
     @property
     def name(self) -> str:

@@ -46,6 +46,7 @@ def triage(
         verdict=ruling.verdict,
         exit_code=TRIAGE_EXIT_CODES[ruling.verdict],
         reason=ruling.reason,
+        evidence=list(ruling.evidence),
         findings=_findings(evidence, comparison),
         missing=missing,
         coverage=_coverage(evidence, comparison, graph),
@@ -129,7 +130,6 @@ def _body(case: Case, ruling: Ruling) -> Triage:
         waits=list(graph.waits),
         next=[_filled(case, ruling, step) for step in ruling.next if step],
         place=ruling.place,
-        evidence=list(ruling.evidence),
     )
 
 

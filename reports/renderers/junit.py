@@ -129,7 +129,6 @@ def _triage_lines(triage: Triage) -> list[str]:
         f"culprit: {row.who} {row.process}: {row.why}" + (f" ({row.frame})" if row.frame else "")
         for row in triage_arrange.culprits(triage)
     ]
-    lines += [f"evidence: {clean(fact)}" for fact in triage.evidence]
     lines += [f"cycle: {step.waiter} waits for {step.target}: {step.because}" for step in triage_arrange.cycle(triage)]
     lines += [f"victims: {group.line} ({group.who})" for group in triage_arrange.victims(triage)]
     return [*lines, *(f"try: {clean(step)}" for step in triage.next)]

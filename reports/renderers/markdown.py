@@ -192,8 +192,6 @@ def hang(body: Triage) -> list[str]:
     ]
     if rows:
         lines += ["### Culprits", "", *table(("", "role", "process", "why", "frame"), rows)]
-    if body.evidence:
-        lines += ["### Evidence", "", *(f"- {escape(fact)}" for fact in body.evidence), ""]
     if steps := triage.cycle(body):
         lines += ["### Cycle: everybody waits for the next one", ""]
         lines += [

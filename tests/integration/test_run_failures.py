@@ -202,6 +202,6 @@ def test_an_engine_that_never_wakes_is_named(tmp_path: Path) -> None:
     journal = next((tmp_path / "run" / "events").glob("rollout-0-*.jsonl"))
     [culprit] = verdict.triage.culprits
     assert culprit.pid == scheduler.pid, verdict.reason
-    assert any("sglang::scheduler" in fact for fact in verdict.triage.evidence), verdict.triage.evidence
+    assert any("sglang::scheduler" in fact for fact in verdict.evidence), verdict.evidence
     assert int(journal.stem.rpartition("-")[2]) in {party.pid for party in verdict.triage.victims}
     assert gone(processes) == []

@@ -29,7 +29,7 @@ def said(flights: Comparison | Any, groups: Iterable[Group] = ()) -> Said:
     found: Verdict = triage(Evidence("", "dumps", "", 0.0), compared)
     assert found.triage is not None
     ranks = frozenset(party.rank for party in found.triage.culprits if party.rank is not None)
-    return Said(ranks, found.triage.hang, found.verdict, "; ".join([found.reason, *found.triage.evidence]))
+    return Said(ranks, found.triage.hang, found.verdict, "; ".join([found.reason, *found.evidence]))
 
 
 def of_job(job: Job, form: Any = "json", *, active: Collection[int] = ()) -> Flights:

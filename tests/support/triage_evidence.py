@@ -165,7 +165,7 @@ def compared(*groups: GroupState, world: int | None = None, jobs: int = 1) -> Co
 def wording(verdict: Verdict) -> str:
     """Everything that a verdict says: its headline, the evidence below it, and why each culprit is one."""
     body = verdict.triage
-    return "; ".join([verdict.reason, *((*body.evidence, *(one.why for one in body.culprits)) if body else ())])
+    return "; ".join([verdict.account, *(culprit.why for culprit in (body.culprits if body else ()))])
 
 
 def late(one: Process) -> Verdict:

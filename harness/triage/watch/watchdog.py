@@ -139,13 +139,19 @@ class Watchdog:
         verdict = self.verdict
         if exit_code or verdict is None or verdict.verdict != "INSUFFICIENT":
             return
-        body = verdict.triage and replace(
-            verdict.triage, hang="K7", evidence=[*verdict.triage.evidence, f"when it stood still: {verdict.reason}"]
-        )
+        body = verdict.triage and replace(verdict.triage, hang="K7")
+        evidence = [*verdict.evidence, f"when it stood still: {verdict.reason}"]
         reason = (
             f"not hung: it stood still for {verdict.figures.get('stall_seconds', 0):.0f} s, went on, and ended well"
         )
-        self.verdict = replace(verdict, verdict="SLOW", exit_code=TRIAGE_EXIT_CODES["SLOW"], reason=reason, triage=body)
+        self.verdict = replace(
+            verdict,
+            verdict="SLOW",
+            exit_code=TRIAGE_EXIT_CODES["SLOW"],
+            reason=reason,
+            evidence=evidence,
+            triage=body,
+        )
         self.retention.publish(self.verdict, final=True)
 
     def _confirm(self) -> Stall | None:

@@ -20,7 +20,6 @@ def print_body(page: Page, triage: Triage, *, verbose: bool = False) -> None:
     _processes(page, triage)
     _victims(page, triage)
     _cycle(page, triage)
-    _evidence(page, triage)
     _culprits(page, triage)
     _next(page, triage)
 
@@ -47,13 +46,6 @@ def _stacks(page: Page, triage: Triage) -> None:
         page.prose(Text(stack.who, "bold"), "  ", "  ")
         for frame in stack.frames:
             page.prose(frame, "    ", "      ")
-
-
-def _evidence(page: Page, triage: Triage) -> None:
-    if triage.evidence:
-        page.heading("Evidence")
-    for fact in triage.evidence:
-        page.prose(clean(fact), "  ", "    ")
 
 
 def _victims(page: Page, triage: Triage) -> None:
