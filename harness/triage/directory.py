@@ -120,7 +120,7 @@ def adopt(file: Path, into: Path) -> Evidence:
 def readable(path: Path) -> bool:
     """Whether a directory holds evidence or flight recorder dumps."""
     try:
-        return is_evidence(path) or any(map(_is_dump, path.iterdir()))
+        return is_evidence(path) or any(_is_dump(file) and file.stat().st_size for file in path.iterdir())
     except OSError:  # nobody may list it
         return False
 
