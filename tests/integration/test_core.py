@@ -164,6 +164,21 @@ def test_a_job_of_another_python_is_watched_and_triaged(core: Path, interpreter:
     assert code in (1, 3) and "wait_for_the_other" in said, said
 
 
+@pytest.mark.parametrize("interpreter", [path for path in map(python, ("3.12", "3.13", "3.14")) if path])
+def test_the_core_runs_on_another_python(core: Path, interpreter: str, tmp_path: Path) -> None:
+    [wheel], env = (core.parents[2] / "wheel").glob("*.whl"), tmp_path / "env"
+    subprocess.run([interpreter, "-m", "venv", env], check=True)
+    subprocess.run([env / "bin" / "python", "-m", "pip", "install", "--quiet", wheel], check=True)
+    harness = env / "bin" / "harness"
+    directory.write(
+        evidence(rank(0, "main:10 step:44 load_data"), rank(1, "main:10 step:42 all_reduce")), tmp_path / "e"
+    )
+    assert json.loads(run(harness, tmp_path, "triage", "e", "--format", "json")[1])["kind"] == "triage"
+    assert run(harness, tmp_path, "watch", "--out", "w", "--", interpreter, "-c", "print('done')") == (0, "done\n")
+    (tmp_path / "users.py").write_text("def f(args):\n    return dict(args)\n")
+    assert run(harness, tmp_path, "mapping", "users.py", "--from", "sglang", "--engine", "sglang")[0] == 0
+
+
 def test_a_command_is_watched(core: Path, tmp_path: Path) -> None:
     assert run(core, tmp_path, "watch", "--out", "w", "--", sys.executable, "-c", "print('done')")[0] == 0
     assert (tmp_path / "w" / "run.json").exists()
