@@ -44,6 +44,8 @@ def main(descriptor: int, modules: Sequence[str]) -> None:
     for module in modules:
         with contextlib.suppress(ImportError):  # the process that needs it says so
             importlib.import_module(module)
+    if titles := sys.modules.get("setproctitle"):
+        titles.getproctitle()  # it finds the place of the title by the environment, which a fork replaces
     gc.collect()
     gc.freeze()  # or a collection in a fork copies every page
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for them
