@@ -7,7 +7,6 @@ import builtins
 import importlib.util
 import py_compile
 import re
-import shlex
 import subprocess
 import sys
 import textwrap
@@ -15,9 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-import typer
 
-from harness.cli import app
 from harness.doctor.checks import CHECKS as DOCTOR_CHECKS
 from harness.doctor.checks import COMPARISONS
 from harness.parity.causes.registry import families
@@ -151,57 +148,6 @@ def test_no_message_sends_a_user_to_a_page_that_a_wheel_lacks() -> None:
 
 
 # --- examples
-
-
-def _command_lines(text: str) -> list[str]:
-    """Every `harness ...` line in fenced blocks, with comments, prompts and explanations in columns taken off."""
-    lines = []
-    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.M | re.S):
-        if language not in {"", "console", "bash", "sh", "text"}:
-            continue
-        for line in block.splitlines():
-            for part in re.split(r"\s;\s|\s&&\s", re.split(r"\s#\s|\s{3,}|\s>\s", line.strip())[0]):
-                if found := re.match(r"(?:\$ )?(?:\.venv/bin/)?harness (.+)", part.strip()):
-                    lines.append(found[1])
-    return lines
-
-
-COMMAND_LINES = [(page, line) for page in PAGES for line in _command_lines(page.read_text("utf-8"))]
-
-
-def test_documented_command_lines_are_found() -> None:
-    assert len(COMMAND_LINES) >= 40
-    assert {page.name for page, _ in COMMAND_LINES} >= {"README.md", "hang.md", "two-runs.md", "ci-gate.md", "watch.md"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("page", "line"), COMMAND_LINES, ids=lambda value: getattr(value, "name", value))
-def test_every_documented_command_line_parses(page: Path, line: str) -> None:
-    _parse(line)
-
-
-@pytest.mark.parametrize("line", ["partiy vllm sglang", "parity vllm sglang --no-such-option", "env mend vllm"])
-def test_a_wrong_command_line_does_not_parse(line: str) -> None:
-    with pytest.raises(Exception) as refused:
-        _parse(line)
-    assert re.search(r"partiy|no-such-option|mend", str(refused.value) + getattr(refused.value, "message", ""))
-
-
-def _parse(line: str) -> None:
-    """Hold the words against the command line's own parser; placeholders may stand where values do."""
-    words = shlex.split(re.sub(r"\[([^][]*)\]", r"\1", line).replace("|", " "))
-    command = typer.main.get_command(app)
-    while hasattr(command, "commands") and words and not words[0].startswith("-"):
-        command = command.commands[words.pop(0)]
-    if {"--help", "--version"} & set(words):
-        return
-    try:
-        command.make_context("harness", words)
-    except (
-        Exception
-    ) as error:  # a placeholder may stand for a number or a file; names and numbers of words may not be wrong
-        if type(error).__name__ != "BadParameter":
-            raise
 
 
 EXAMPLES = [

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from printed_fixes import ROOMS, Fix, Source
 from printed_judge import commands, of_harness, wrong
-from printed_recorder import is_circular
+from printed_recorder import Recorder, is_circular
+
+from harness.errors import BadInput
 
 pytestmark = pytest.mark.slow
 
@@ -113,6 +115,14 @@ def test_a_fix_is_not_the_command_that_failed() -> None:
     words = ["env", "create", "vllm"]
     assert is_circular("harness env create vllm   # again", words)
     assert not is_circular("harness env create vllm --recreate", words)
+
+
+def test_an_error_that_is_printed_without_a_fix_or_with_the_same_command_is_seen() -> None:
+    recorder = Recorder()
+    recorder.commands.append(["env", "list"])
+    for fix in ("", "harness env list   # again", "harness env create vllm"):
+        recorder.print(BadInput("there is no environment"), fix)
+    assert len(recorder.faults()) == 2
 
 
 # --- the documentation
