@@ -112,8 +112,8 @@ def checks() -> str:
     unregistered = [(f"`{name}`", number, "") for number, name in SUSPICIONS.items()
                     if name not in {item.name for item in found}]  # fmt: skip
     return (
-        "# Parity checks\n\nEach check is *ruled out*, *confirmed*, *not tested*, or *undecided*: tested, with too little data "
-        "for an answer. The last two never count as a pass. The number is the check's place among "
+        "# Parity checks\n\nEach check is *ruled out*, *confirmed*, *not tested*, or *undecided*: tested, with "
+        "too little data for an answer. The last two never count as a pass. The number is the check's place among "
         "[the eleven suspicions](verdicts.md#the-eleven-suspicions).\n\n"
         + _table(("check", "number", "what it compares"), [*rows, *unregistered])
     )
