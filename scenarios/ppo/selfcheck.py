@@ -44,12 +44,12 @@ def report(run: Any, *, floor: float = FLOOR, tolerance: float = TOLERANCE) -> l
     lengths: list[int] = []
     cached = 0
     for frame in run.frames(kind="rollout", role="rollout"):
-        finish += frame.fields["finish"]
-        lengths += [len(row) for row in frame.arrays["output"].rows()]
-        cached += sum(frame.arrays["cached"].tolist())
-    engines = {event["engine"] for event in run.events(kind="engine_info")}
+        finish += frame.fields.get("finish") or []
+        lengths += [len(row) for row in frame.arrays["output"].rows()] if "output" in frame.arrays else []
+        cached += sum(frame.arrays["cached"].tolist()) if "cached" in frame.arrays else 0
+    engines = {str(event.get("engine")) for event in run.events(kind="engine_info")}
     bare = {name for name, spec in registry.specs().items() if "prefix_caching" not in spec.engine_arguments}
-    steps = [event["metrics"] for event in run.events(kind="step")]
+    steps = [event.get("metrics") or {} for event in run.events(kind="step")]
     shifts = [float(metrics["update_logprob_shift"]) for metrics in steps if "update_logprob_shift" in metrics]
     # What the proof of each sync would have said of the weights before: the control of every proof that passed.
     stale = [float(event["proof_stale"]) for event in run.events(kind="sync") if "proof_stale" in event]

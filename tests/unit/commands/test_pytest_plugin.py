@@ -98,6 +98,8 @@ def test_recorded_runs_are_judged(tmp_path: Path) -> None:
     tests += "def test_none(harness_diff):\n    harness_diff('baseline', 'absent')\n"
     told = run(tmp_path, "-q", tests=tests, conftest="")
     assert "1 failed, 2 passed" in told and "absent does not exist" in told, told
+    told = run(tmp_path, "-q", "--harness-strict", "-k", "pair", tests=tests, conftest="")
+    assert "1 failed" in told and "EQUIVALENT, but" in told and "(exit code 3)" in told, told
 
 
 def test_a_run_that_does_not_use_it_imports_nothing_of_it(tmp_path: Path) -> None:

@@ -455,7 +455,8 @@ def test_a_matrix_that_cannot_be_is_one_sentence(
 
 def test_the_product_without_what_is_excluded(folder: Path) -> None:
     (folder / "matrix.toml").write_text(
-        'name = "x"\n[defaults]\nlimit = "5m"\n[matrix]\npairs = [["hf", "vllm"], ["vllm@0.31", "vllm@0.32"]]\n'
+        'name = "x"\n[defaults]\nlimit = "5m"\nstrict = true\n'
+        '[matrix]\npairs = [["hf", "vllm"], ["vllm@0.31", "vllm@0.32"]]\n'
         'modes = ["coupled", "greedy"]\ndtypes = ["float32", "bfloat16"]\n'
         'exclude = [{ mode = "greedy", dtype = "bfloat16" }]\n'
         '[[faults]]\nsuite = "parity"\ndtype = "bfloat16"\nlimit = "6h"\n'
@@ -468,6 +469,8 @@ def test_the_product_without_what_is_excluded(folder: Path) -> None:
     assert by_name["hf-vllm/grpo"].limit_s == 300
     words = by_name["hf-vllm/ppo-tiny/coupled/bfloat16"].arguments(Path("x"))
     assert words[:3] == ["parity", "hf", "vllm"] and words[-2:] == ["--set", "model.dtype=bfloat16"]
+    assert "--strict" in words and "--strict" in by_name["hf-vllm/grpo"].arguments(Path("x"))
+    assert "--strict" not in by_name["faults/parity/vllm-sglang/bfloat16"].arguments(Path("x"))
     assert by_name["hf-vllm/grpo"].arguments(Path("x"))[-3:] == ["--", "python", "train.py"]
 
 

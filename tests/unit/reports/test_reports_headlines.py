@@ -11,6 +11,8 @@ import pytest
 import reports_examples as examples
 
 import reports
+from harness import verdict_file
+from harness.errors import BadInput
 from reports import headline
 from reports.model import Check, Finding, Verdict
 from reports.sections import parity as arrange
@@ -25,7 +27,7 @@ def reserved(*findings: Finding, untested: int = 0) -> Verdict:
     ruled_out = [dataclasses.replace(check, state="ruled out") for check in verdict.parity.checks]
     silent = [Check(f"check-{number}", "not tested", "no evidence") for number in range(untested)]
     body = dataclasses.replace(verdict.parity, checks=[*ruled_out, *silent])
-    return dataclasses.replace(verdict, findings=list(findings), parity=body)
+    return dataclasses.replace(verdict, reason="9 of 9 tokens equal", findings=list(findings), parity=body)
 
 
 def test_what_passes_without_reservations_is_equivalent_and_no_more() -> None:
@@ -60,6 +62,15 @@ def test_strict_keeps_the_verdict_and_changes_the_exit_code() -> None:
     verdict = reserved(WARNING)
     assert (verdict.exit_code, verdict.strict.exit_code, verdict.strict.verdict) == (0, 3, "EQUIVALENT")
     assert examples.stale_tensor().strict.exit_code == 1
+
+
+def test_a_strict_verdict_that_was_written_is_read_again_and_an_edited_one_is_not(tmp_path) -> None:
+    for verdict in (reserved(WARNING), reserved(WARNING).strict, reserved()):
+        (tmp_path / "verdict.json").write_text(verdict.to_json())
+        assert verdict_file.read(tmp_path).exit_code == verdict.exit_code
+    (tmp_path / "verdict.json").write_text(dataclasses.replace(reserved(), exit_code=3).to_json())
+    with pytest.raises(BadInput, match="edited"):
+        verdict_file.read(tmp_path)
 
 
 @pytest.mark.parametrize("format", ["text", "md", "html", "junit", "json"])
