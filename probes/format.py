@@ -274,35 +274,42 @@ class Run:
 
     def _compare_with_close(self) -> None:
         """Compare what the `close` events say was written with what is there."""
+        journals = {journal.path.name for journal in self._journals}
         frames = {log.name: Counter(extent.kind for extent in log.extents) for log in self._logs}
-        present = {journal.path.name for journal in self._journals}
         for log in self._logs:
-            if f"{log.path.stem}.jsonl" not in present:
+            if f"{log.path.stem}.jsonl" not in journals:
                 self.torn.append((f"{EVENTS}/{log.path.stem}.jsonl", "the file is missing; its tokens file is there"))
         for journal in self._journals:
             self._check_run(journal)
-            if journal.closing is None:
+            if journal.closing is not None:
+                tokens = f"{TOKENS}/{journal.path.stem}.bin"
+                self._compare_records(journal, journal.closing, tokens, frames.get(tokens, Counter()))
+                self._miss_files(journal, journal.closing, journals)
+            else:
                 self.incomplete.append(journal.name)
                 if os.path.exists(f"{journal.path}{FULL_SUFFIX}"):
                     self.torn.append((journal.name, "the disk was full: records of this process are missing"))
-                continue
-            lost = journal.closing.get("lost", 0)
-            if lost:
-                self.torn.append((journal.name, f"{lost} records could not be written when they were made"))
-            log = f"{TOKENS}/{journal.path.stem}.bin"
-            wrote, there = journal.closing.get("frames", 0), frames.get(log, Counter()).total()
-            if not isinstance(wrote, int):
-                self.torn.append((journal.name, f"`frames` of its close event is not a number: {wrote!r}"))
-            elif wrote > there:
-                self.torn.append((log, f"{wrote - there} of the {wrote} frames that were written are missing"))
-            self.torn += [
-                (f"{EVENTS}/{name}", f"the file is missing; {journal.path.name} was recorded beside it")
-                for name in names(journal.closing.get("beside"))
-                if name not in present
-            ]
-            events = {kind: len(places) for kind, places in journal.kinds.items() if kind != "close"}
-            self._compare_kinds(journal.name, "events", journal.closing.get("events"), events)
-            self._compare_kinds(log, "frames", journal.closing.get("frame_kinds"), frames.get(log, {}))
+
+    def _compare_records(
+        self, journal: JournalIndex, closing: Mapping[str, Any], tokens: str, frames: Counter[str]
+    ) -> None:
+        """Compare the counts of a `close` event with the events and frames that are there."""
+        lost, wrote, there = closing.get("lost", 0), closing.get("frames", 0), frames.total()
+        if lost:
+            self.torn.append((journal.name, f"{lost} records could not be written when they were made"))
+        if not isinstance(wrote, int):
+            self.torn.append((journal.name, f"`frames` of its close event is not a number: {wrote!r}"))
+        elif wrote > there:
+            self.torn.append((tokens, f"{wrote - there} of the {wrote} frames that were written are missing"))
+        events = {kind: len(places) for kind, places in journal.kinds.items() if kind != "close"}
+        self._compare_kinds(journal.name, "events", closing.get("events"), events)
+        self._compare_kinds(tokens, "frames", closing.get("frame_kinds"), frames)
+
+    def _miss_files(self, journal: JournalIndex, closing: Mapping[str, Any], journals: set[str]) -> None:
+        """Name the events files that lay beside this one when it was closed and are gone."""
+        for name in names(closing.get("beside")):
+            if name not in journals:
+                self.torn.append((f"{EVENTS}/{name}", f"the file is missing; {journal.path.name} lay beside it"))
 
     def _compare_kinds(self, name: str, what: str, wrote: Any, there: Mapping[str, int]) -> None:
         """Compare the records of each kind that the process counted with those in its file."""

@@ -189,6 +189,7 @@ def _concepts(one: Told, two: Told) -> Iterator[Outcome]:
     yield Problem(
         "info", "the frameworks differ", f"A: {one.framework.name}; B: {two.framework.name}",
         "settings are compared by what they mean: those that only one of the two has are not",
+        "compare two commands of one framework, if you can",
     )  # fmt: skip
     sides = {side.name: _by_concept(side) for side in (one, two)}
     alike, lacking = 0, []
@@ -280,7 +281,8 @@ def _variables(one: Told, two: Told) -> Iterator[Outcome]:
         if first.get(name) != second.get(name):
             shown = [f"{side.name}: {redaction.arguments([f'{name}={mine[name]}'])[0] if name in mine else 'not set'}"
                      for side, mine in ((one, first), (two, second))]  # fmt: skip
-            yield Problem("warning", f"the variable {name} differs", "; ".join(shown), _ANY.does)
+            fix = f"set {name} alike for both commands"
+            yield Problem("warning", f"the variable {name} differs", "; ".join(shown), _ANY.does, fix)
 
 
 def _meant(one: Told, two: Told) -> Iterator[Outcome]:
@@ -317,6 +319,7 @@ def _meant(one: Told, two: Told) -> Iterator[Outcome]:
             "the engines count the context another way",
             "; ".join(notes),
             BY_NAME["max_model_len"].trap,
+            "set the longest prompt and the longest response alike, and leave room for one token more",
         )
     yield from _left_out(one, two)
 
@@ -334,7 +337,7 @@ def _left_out(one: Told, two: Told) -> Iterator[Outcome]:
                   for side, argument in zip((one, two), (first, second), strict=True)]  # fmt: skip
         yield Problem(
             "info", f"the engines have another {parameter.concept} where none is given", "; ".join(stated),
-            parameter.trap or _ANY.does,
+            parameter.trap or _ANY.does, f"set {parameter.concept} in both commands",
         )  # fmt: skip
 
 

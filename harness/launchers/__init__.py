@@ -48,8 +48,8 @@ def write(files: Mapping[str, str], out: Path, command: str) -> None:
             text = f"{shebang}{WRITTEN_BY}\n# {' '.join(command.splitlines())}\n{body}"
             secret = _holds_secret([command, *_values(name, body)])
             file = out / name
-            mode = file.stat().st_mode & 0o777 if file.exists() else 0o666 & ~files_of.umask()
-            files_of.write_whole(file, text.encode(), 0o600 if secret else mode)
+            mode = file.stat().st_mode & 0o777 if file.exists() else files_of.FILE_MODE
+            files_of.write_whole(file, text.encode(), files_of.FILE_MODE if secret else mode)
             print(out / name)
             if secret:
                 say(

@@ -173,8 +173,8 @@ def _missing(evidence: Evidence, comparison: Comparison | None, graph: Graph, ru
         found += [f"{name}: {note}" for note in process.notes]
     found += evidence.notes
     found = list(dict.fromkeys(found))
-    more = len(found) - MAX_MISSING
-    return found[:MAX_MISSING] + ([f"{more} more"] if more > 0 else [])
+    hidden = len(found) - MAX_MISSING
+    return found[:MAX_MISSING] + ([f"{hidden} more"] if hidden > 0 else [])
 
 
 def _findings(evidence: Evidence, comparison: Comparison | None) -> list[Finding]:
