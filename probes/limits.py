@@ -24,7 +24,7 @@ def bounded(value: int, limit: int, name: str, *, least: int = 0) -> int:
     raise FormatError(f"{name} is {shown}: a number from {least} to {limit:,} was expected")
 
 
-# Numbers of run.json that size a loop or a list, with the largest that is read.
+# Numbers of run.json that size a loop or a list, with the largest that is read. Those of the scenario are counts.
 _MANIFEST = {
     ("scenario", "steps"): STEPS,
     ("scenario", "rollout", "prompts_per_step"): SAMPLES,
@@ -47,7 +47,7 @@ def check_manifest(manifest: Any) -> None:
         for key in path:
             value = value.get(key) if isinstance(value, dict) else None
         if isinstance(value, int) and not isinstance(value, bool):
-            bounded(value, limit, ".".join(path))
+            bounded(value, limit, ".".join(path), least=0 if path[0] == "scenario" else -limit)
     check_whole(manifest)
 
 

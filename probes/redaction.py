@@ -73,7 +73,7 @@ _SPOKEN = re.compile(
 _SENTENCE_WORD = re.compile(r"[a-z\-]{1,30}+[.,:;!?)]*+")
 # The body of a private key in PKCS 1 or 8 (DER in base64) without its header.
 _KEY_BODY = re.compile(
-    r"(?<![A-Za-z0-9+/])MI[IG][A-Za-z0-9+/]{45,}+={0,2}(?:(?:\r?\n|\\n)[A-Za-z0-9+/]{1,80}+={0,2}(?![\w+/=]))*+"
+    r"(?<![A-Za-z0-9+])MI[IG][A-Za-z0-9+/]{45,}+={0,2}(?:(?:\r?\n|\\n)[A-Za-z0-9+/]{1,80}+={0,2}(?![\w+/=]))*+"
 )
 _YAML_TAG = re.compile(r"!!?\w*+[ \t]++")  # key: !!str value
 _OPENING = re.compile(r"(\\*)([\"'])")

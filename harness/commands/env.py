@@ -142,7 +142,12 @@ def arguments(
     name: Annotated[str, typer.Argument(help="the name of the environment", show_default=False)],
     format: TextOrJson = "text",
 ) -> None:
-    """List the arguments that the engine of an environment takes: to start it, and to draw samples."""
+    """List the arguments that the engine of an environment takes: to start it, and to draw samples.
+
+    \b
+    Example:
+      harness env arguments sglang
+    """
     import dataclasses
 
     from harness import envs

@@ -17,6 +17,7 @@ from recordings import Recording, check, digest, jagged, make, pair, put, scenar
 from harness.parity import judge
 from harness.parity.facts.integrity import Minimum
 from probes.format import FORMAT_VERSION
+from probes.lines import decode_line, encode_events
 from reports.model import SUSPICIONS
 from reports.sections import answer
 from scenarios.settings import Scenario
@@ -368,7 +369,7 @@ def test_a_torn_run_json_is_inconclusive_and_a_newer_format_an_error(tmp_path: P
     assert ("fix", verdict.fix) in answer.of(verdict).parts
     file.write_text(whole.replace(f'"format_version": {FORMAT_VERSION}', '"format_version": 99'))
     verdict = judge(tmp_path / "baseline", tmp_path / "candidate")
-    assert (verdict.verdict, verdict.exit_code) == ("ERROR", 2) and verdict.fix.startswith("pip install")
+    assert (verdict.verdict, verdict.exit_code) == ("ERROR", 2) and "newer one" in verdict.fix
 
 
 def test_a_malformed_frame_is_inconclusive(tmp_path: Path) -> None:
@@ -386,7 +387,6 @@ def test_a_verdict_is_the_same_twice_and_survives_json(tmp_path: Path) -> None:
     put(tmp_path, *pair())
     one, two = (judge(tmp_path / "baseline", tmp_path / "candidate") for _ in range(2))
     assert one.to_json() == two.to_json()
-    import json
 
     assert Verdict.from_dict(json.loads(one.to_json())).to_json() == one.to_json()
 
@@ -568,10 +568,9 @@ def test_a_part_of_run_json_that_is_no_object_is_unreadable(tmp_path: Path, part
 def test_a_close_event_that_counts_no_frames_is_torn(tmp_path: Path) -> None:
     paths = [one.write(tmp_path / name) for name, one in zip("bc", pair(plan=scenario(steps=2)), strict=True)]
     journal = next((paths[1] / "events").glob("rollout*"))
-    lines = journal.read_text(encoding="utf-8").splitlines()
-    closing = json.loads(lines[-1])
-    assert closing["kind"] == "close"
-    journal.write_text("\n".join([*lines[:-1], json.dumps(closing | {"frames": "x"})]) + "\n", encoding="utf-8")
+    events = [decode_line(line) for line in journal.read_bytes().splitlines(keepends=True)]
+    assert events[-1]["kind"] == "close"
+    journal.write_bytes(encode_events([*events[:-1], events[-1] | {"frames": "x"}]))
     verdict = judge(*paths)
     assert verdict.verdict == "INCONCLUSIVE" and "is not a number" in verdict.account
 

@@ -42,17 +42,17 @@ def test_reservations_are_counted_by_kind_the_gravest_first() -> None:
     other = dataclasses.replace(WARNING, where="baseline")
     verdict = reserved(scenario, Finding("idle engine", "", "", "warning"), WARNING, again, other, untested=3)
     assert [(item.kind, len(item.items)) for item in verdict.reservations] == [
-        ("setting", 2), ("scenario", 1), ("warning", 1), ("check", 3),
+        ("setting", 2), ("scenario", 1), ("warning", 1), ("untested", 3),
     ]  # fmt: skip
     assert verdict.headline.startswith("EQUIVALENT, but 2 settings") and "5 more" in verdict.headline
     assert headline.fits(verdict.headline, "1,234,567 of 1,234,567 tokens equal")
 
 
-@pytest.mark.parametrize("kind", ["setting", "scenario", "warning", "check"])
+@pytest.mark.parametrize("kind", ["setting", "scenario", "warning", "untested"])
 def test_one_and_several_of_a_kind_are_worded_apart(kind) -> None:
     findings = [dataclasses.replace(WARNING, name=name, about="" if kind == "warning" else kind) for name in "ab"]
-    two = reserved(untested=2) if kind == "check" else reserved(*findings)
-    one = reserved(untested=1) if kind == "check" else reserved(findings[0])
+    two = reserved(untested=2) if kind == "untested" else reserved(*findings)
+    one = reserved(untested=1) if kind == "untested" else reserved(findings[0])
     assert two.reservations[0].words.split()[0] == "2" and one.reservations[0].words.split()[0] == "1"
     assert two.reservations[0].words.split()[1].rstrip("s") == one.reservations[0].words.split()[1].rstrip("s")
     assert two.reservations[0].words != one.reservations[0].words.replace("1", "2")
