@@ -9,7 +9,6 @@ import os
 import signal
 from collections.abc import Callable
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _pending: list[Callable[[], object]] = []
 
 
@@ -30,6 +29,8 @@ def now() -> None:
 def with_parent(pid: int) -> None:
     """Let SIGTERM end this process when its parent `pid` has ended, be it by SIGKILL."""
     import ctypes
+
+    from probes.identity import PR_SET_PDEATHSIG
 
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != pid:  # before we asked for it

@@ -7,8 +7,8 @@ import os
 import tempfile
 from pathlib import Path
 
-FILE_MODE = 0o600
-FOLDER_MODE = 0o700
+FILE_MODE = 0o600  # its owner reads and writes it, and nobody else
+FOLDER_MODE = 0o700  # and enters it
 
 
 def make_folder(folder: str | os.PathLike[str]) -> None:

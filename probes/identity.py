@@ -19,6 +19,7 @@ WATCH, SOCKETS = "RLHF_HARNESS_WATCH", "RLHF_HARNESS_SOCKETS"
 # Of a recorded one besides: `adapter:package,package`, where the adapter is a module of `probes` or the file of another
 # package's module; and whether digests of weights are wanted.
 ADAPTER, DIGESTS = "RLHF_HARNESS_ADAPTER", "RLHF_HARNESS_DIGESTS"
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h: a process ends with its parent
 IDLE = "worker"  # a process of Ray's that has no task or actor yet
 NOWHERE: tuple[int | None, int | None] = (None, None)
 _inherited: set[int] = set()  # this process, when its process groups are those of the process that it was forked from

@@ -20,7 +20,7 @@ from probes.errors import FormatError, Torn
 
 RESERVED = frozenset({"seq", "t_ns", "kind", "crc"})  # keys of every event, so no field may have their names
 SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n\Z')  # how a line with a checksum ends
-SEAL_BYTES = len(',"crc":"01234567"}\n')
+SEAL_BYTES = len(',"crc":"01234567"}\n')  # of fixed length: a reader finds it without parsing
 
 
 def encode_line(seq: int, t_ns: int, kind: str, fields: Mapping[str, Any], *, before: int | None = None) -> bytes:

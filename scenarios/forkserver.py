@@ -28,12 +28,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from probes.identity import WATCH
+from probes.identity import PR_SET_PDEATHSIG, WATCH
 
 LONGEST = 4 << 20  # bytes of an order; Linux takes 2 MiB of arguments and environment (execve(2))
-WAITING = 64  # processes that may ask at once: an engine has one for each of its ranks
+RANKS_WAITING = 64  # processes that may ask at once: an engine has one for each of its ranks
 CHILDREN = "RLHF_HARNESS_FORKED_CHILDREN"  # set for a process whose own children are forked too
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 STREAMS = 3  # of every process: input, output, errors
 
 
@@ -109,7 +108,7 @@ def _fork_children(client: socket.socket) -> None:
     address: str = multiprocessing.connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined]
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
-    listener.listen(WAITING)
+    listener.listen(RANKS_WAITING)
     alive_r, alive_w = os.pipe()
     multiprocessing.spawn.get_preparation_data = functools.partial(  # type: ignore[assignment]
         _preparation, multiprocessing.spawn.get_preparation_data

@@ -27,12 +27,12 @@ from harness.frameworks.installed import ask
 from harness.frameworks.record import record
 from harness.frameworks.spec import Framework, frameworks
 from harness.frameworks.steering import refuse, steered, unsteered
+from harness.triage.watch.hearing import STDERR
 from probes import redaction
 from probes.format import Run, write_manifest
 from reports.doctor_model import Hazard, Unchecked
 from reports.model import Finding, Verdict
 
-STDERR = 2  # where a job's output goes: stdout is the verdict's
 PYTHON = "{python}"  # in a command: where the interpreter of the side stands
 Repeat = Literal["baseline", "both", "none"]
 AGAIN = "-again"  # of the directory of a second run

@@ -16,9 +16,9 @@ from harness.mapping.judge import Arrival, Judge, Mapping, Trial
 from harness.mapping.settings import CANONICAL, Setting, asked_for, harness_gives, settings
 from harness.triage.collect import bounded
 from scenarios.engines import registry
+from scenarios.engines.mapping import PARTS
 from scenarios.engines.spec import EngineSpec
 
-PARTS = ("engine", "sampling")
 _WITH_THE_REST = " with the rest"  # requests of a part, with the other part's settings beside it
 _ADVICE = (
     "def to_engine(args): ...   # takes a dictionary of settings, or the settings by name, and returns the engine's "

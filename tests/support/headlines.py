@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +15,7 @@ from reports.model import Verdict
 from reports.nightly_model import Night
 from reports.sections import answer
 
+KEPT = 500  # answers; a test of a week makes thousands, and measures memory
 KINDS = (Verdict, Report, Night, Bisection)
 _MAKERS = {"dataclasses", "reports.model", __name__}  # of an answer on behalf of their caller
 
@@ -26,16 +28,18 @@ def first_line(subject: Any) -> str:
     return f"{subject.status}  {subject.reason}" if isinstance(subject, Bisection) else str(subject.reason)
 
 
-def too_long(subjects: list[Any]) -> list[str]:
-    """The first lines of these answers that are no headlines. Of a verdict of triage its reason is not held to it."""
-    lines = [first_line(one) for one in subjects if not (isinstance(one, Verdict) and one.kind == "triage")]
-    return sorted({line for line in lines if not headline.fits(line)})
+def too_long(subjects: Iterable[Any]) -> list[str]:
+    """The first lines of these answers that are no headlines."""
+    return sorted({line for line in map(first_line, subjects) if not headline.fits(line)})
 
 
 @contextmanager
-def answers(package: str = "harness.") -> Iterator[list[Any]]:
-    """The answers that modules of this package make within the block; what a test writes down itself is not listed."""
-    made: list[Any] = []
+def answers(package: str = "harness.") -> Iterator[Sequence[Any]]:
+    """The last answers that modules of this package make within the block.
+
+    What a test writes down itself is not listed.
+    """
+    made: deque[Any] = deque(maxlen=KEPT)
     own = {kind: kind.__init__ for kind in KINDS}
 
     def listing(kind: type) -> Any:

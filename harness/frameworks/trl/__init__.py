@@ -9,7 +9,7 @@ from harness.frameworks.settings import Settings
 from harness.frameworks.spec import Framework, Trap
 from harness.frameworks.trl import traps
 from harness.frameworks.trl.command import examine
-from harness.frameworks.trl.meanings import ASIDE, MEANINGS
+from harness.frameworks.trl.meanings import MEANINGS, WITHOUT_EFFECT
 from harness.frameworks.trl.traps import LOADED
 
 _COMMANDS = "distillation|dpo|env|grpo|kto|reward|rloo|sft|skills|vllm-serve"
@@ -38,7 +38,7 @@ FRAMEWORK = Framework(
     plugin="scenarios.jobs.trl",
     own_seeds="seed=N among the trainer's arguments",
     meanings=MEANINGS,
-    aside=ASIDE,
+    aside=WITHOUT_EFFECT,
     examine=examine,
     configured=configured,
     traps=(

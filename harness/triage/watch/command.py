@@ -27,7 +27,7 @@ from harness.exit_codes import NOT_FOUND, NOT_RUNNABLE, STALLED
 from harness.triage.remote import token
 from harness.triage.watch.claim import Claim
 from harness.triage.watch.ending import KILL_S, end, unended
-from harness.triage.watch.hearing import Hearing
+from harness.triage.watch.hearing import STDERR, Hearing
 from harness.triage.watch.retention import Limits
 from harness.triage.watch.signals import Passing, passing_on
 from harness.triage.watch.watchdog import Stall, Watchdog
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 OnStall = Literal["report", "end", "exit"]
 # What a process has to be told where it inherits nothing; probes/site/rlhf_harness_ray.py tells Ray's workers the same.
 TOLD = (WATCH, SOCKETS, ADAPTER, DIGESTS, engines.TOLD)
-STDERR = 2
 SITE = Path(__file__).resolve().parents[3] / "probes" / "site"
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from scenarios.engines import last_words
 
+STDERR = 2  # the descriptor of standard error
 DRAIN_S = 0.5  # chosen: what is still in the pipe is passed on in milliseconds, unless a daemon holds it open
 # Reads 0, writes 1, keeps the end in a file of at most twice KEPT. Keys and signals are meant for the command.
 PROGRAM = """
@@ -57,7 +58,7 @@ KEPT = 1 << 17  # bytes, chosen: an engine's traceback and what its siblings log
 class Hearing:
     """Gives the command a standard error, `descriptor` (None: ours), and has its last words afterwards."""
 
-    def __init__(self, into: int = 2) -> None:
+    def __init__(self, into: int = STDERR) -> None:
         self.descriptor: int | None = None
         self._into = into
         self._file, self._begin = Path(), 0
