@@ -42,7 +42,7 @@ class LocalCluster(Cluster):
 
     actor_cpus = 1.0
 
-    def __init__(self, address: str | None = None) -> None:
+    def __init__(self, address: str | None = None, preload: Sequence[object] = ()) -> None:
         self._actors: list[Local] = []
 
     def __enter__(self) -> LocalCluster:

@@ -103,6 +103,7 @@ EXPRESSIONS = (
     (r"self\.what", "v0.31..v0.32"),
     (r"pid|living|_pids|state\.descriptor|os\.pread", "4711"),
     (r"pairs\[0\]", "vllm sglang"),
+    (r"^two\[", "vllm"),
     (r"framework\b|framework\.name|candidates\[0\]\.name|^name$", "verl"),
     (r"engine$|engine\b.*|wanted\.recipe\.engine", "vllm"),
     (r"rebuild|wanted\.command", "harness env create vllm"),
@@ -336,7 +337,8 @@ def _unknown_options(text: str, where: str) -> list[str]:
     if where.startswith("harness/frameworks/") or any(word in text.split() for word in SHELL):
         return []
     mentioned = {*re.findall(r"(?<![\w'=-])--[a-z][a-z-]+", re.sub(r"\s-- .*", " ", text))}
-    options = {name for _, command in _leaves(_tree(), "") for item in command.params
+    every = [_tree(), *(command for _, command in _leaves(_tree(), ""))]
+    options = {name for command in every for item in command.params
              for name in (*item.opts, *item.secondary_opts)} | {"--help", "--version"}  # fmt: skip
     return [f"no command has the option {name}" for name in sorted(mentioned - options)]
 
