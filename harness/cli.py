@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -75,6 +76,29 @@ class _Formatter(TyperGroup.context_class.formatter_class):  # type: ignore[name
 
     def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
         super().write_dl(rows, col_max if self.width > 60 else 4, col_spacing)
+
+    def write_text(self, text: str) -> None:
+        """An example that is wider goes on below, as a shell reads it."""
+        room = self.width - self.current_indent
+        paragraphs = [
+            re.sub(r"^( *)(harness .*)$", lambda line: _continued(line[1], line[2], room), part, flags=re.M)
+            if part.startswith("\b")
+            else part
+            for part in text.split("\n\n")
+        ]
+        super().write_text("\n\n".join(paragraphs))
+
+
+def _continued(indent: str, command: str, room: int) -> str:
+    """The command in lines of at most this width, broken between words only, each but the last ending with \\."""
+    if len(indent + command) <= room:
+        return indent + command
+    lines = [indent]
+    for word in re.findall(r"(?:'[^']*'|\"[^\"]*\"|\S)+", command):
+        if lines[-1].strip() and len(f"{lines[-1]}{word} \\") > room:
+            lines.append(f"{indent}  ")
+        lines[-1] += f"{word} "
+    return "\\\n".join(lines).rstrip()
 
 
 TyperGroup.context_class.formatter_class = _Formatter  # of every command: their contexts have this class

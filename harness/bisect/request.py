@@ -135,6 +135,8 @@ class Request:
         if not self.run:
             alone = over == "settings" and not self.against
             given = check_options(self.options, "run" if alone else "parity", own_scenario=over == "settings")
+            if over == "commits":
+                self.engine_and_ends()
             if over != "settings":
                 self._check_comparison(given)
 

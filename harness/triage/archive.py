@@ -29,6 +29,7 @@ BLOCK = 1 << 20  # bytes read at a time
 _ROOT = str(Path(__file__).resolve().parents[2])
 # -I: neither the current folder nor PYTHONPATH has a say in what is imported
 _START = f"import sys; sys.path.insert(0, {_ROOT!r}); from {__name__} import main; main(*sys.argv[1:])"
+_BY_HAND = "unzip FILE, then harness triage DIR"
 _ENDED = "{file} ended the process that unpacked it: refused"
 
 
@@ -68,9 +69,10 @@ def unpack(file: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
             [sys.executable, "-I", "-c", _START, *words], capture_output=True, stdin=subprocess.DEVNULL, cwd="/",
             timeout=DEADLINE_S,
         )  # fmt: skip
-        said = json.loads(done.stdout) if done.returncode == 0 else {"error": _ENDED.format(file=file)}
+        ended = {"error": _ENDED.format(file=file), "fix": _look(file)}
+        said = json.loads(done.stdout) if done.returncode == 0 else ended
     except (subprocess.TimeoutExpired, ValueError, OSError):
-        said = {"error": f"{file} was not unpacked within {DEADLINE_S:.0f} s: refused"}
+        said = {"error": f"{file} was not unpacked within {DEADLINE_S:.0f} s: refused", "fix": _BY_HAND}
     if said["error"]:
         shutil.rmtree(folder, ignore_errors=True)
         raise BadInput(said["error"], fix=said.get("fix"))
@@ -85,7 +87,7 @@ def unpack_into(folder: Path, file: Path, max_bytes: int, max_files: int) -> Non
         with zipfile.ZipFile(file) as zipped:
             members = [member for member in zipped.infolist() if not member.is_dir()]
             if len(members) > max_files:
-                raise BadInput(f"{file} holds {len(members)} files; evidence has at most {max_files}")
+                raise BadInput(f"{file} holds {len(members)} files; evidence has at most {max_files}", fix=_BY_HAND)
             top = _top(members)
             left = max_bytes
             for member in members:
@@ -98,6 +100,10 @@ def unpack_into(folder: Path, file: Path, max_bytes: int, max_files: int) -> Non
             f"{file} is not a readable zip of evidence: {error}",
             fix=f"sha256sum {shlex.quote(str(file))}   # as at the sender's? if not, copy it again",
         ) from error
+
+
+def _look(file: Path) -> str:
+    return f"unzip -l {shlex.quote(str(file))}   # its members; ask the sender for another"
 
 
 def main(file: str, folder: str, max_bytes: str, max_files: str) -> None:
@@ -136,9 +142,12 @@ def _safe(file: Path, member: zipfile.ZipInfo, top: str) -> PurePosixPath:
     kind = stat.S_IFMT(member.external_attr >> 16)
     link = kind not in (0, stat.S_IFREG)  # a link, a device, a pipe
     if len(path.parts) > MAX_DEPTH or len(name) > MAX_NAME:
-        raise BadInput(f"{file}: the member {name[:100]!r} has too long a path: nothing was unpacked")
+        raise BadInput(f"{file}: the member {name[:100]!r} has too long a path: nothing was unpacked", fix=_look(file))
     if link or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or not path.parts:
-        raise BadInput(f"{file}: the member {member.filename[:100]!r} would leave the directory: nothing was unpacked")
+        raise BadInput(
+            f"{file}: the member {member.filename[:100]!r} would leave the directory: nothing was unpacked",
+            fix=_look(file),
+        )
     return path
 
 
@@ -149,6 +158,6 @@ def _extract(zipped: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, lef
         while block := source.read(BLOCK):
             left -= len(block)
             if left < 0:
-                raise BadInput(f"{file} is too large when it is unpacked", fix="unzip FILE, then harness triage DIR")
+                raise BadInput(f"{file} is too large when it is unpacked", fix=_BY_HAND)
             sink.write(block)
     return left

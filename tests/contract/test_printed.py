@@ -30,12 +30,10 @@ def fixes() -> list[Fix]:
 
 
 def test_every_fix_of_the_source_works(fixes: list[Fix]) -> None:
-    faults = {fix: wrong(fix.text, fix.where) for fix in dict.fromkeys(fixes) if fix.text not in AWAITED}
+    faults = {fix: wrong(fix.text, fix.where) for fix in dict.fromkeys(fixes)}
     assert not [f"{fix.where}: {fix.text}: {fault}" for fix, wrongs in faults.items() for fault in wrongs]
 
 
-# Repaired elsewhere at this time.
-AWAITED = {"harness watch PID waits until nothing moves any more"}
 REFUSALS = {
     "BadInput",
     "EnvironmentUnusable",
@@ -52,7 +50,7 @@ REFUSALS = {
 
 
 def test_every_refusal_has_a_fix() -> None:
-    assert not [where for where in Source().without(REFUSALS) if not where.startswith("harness/triage/archive.py")]
+    assert not [*Source().without(REFUSALS)]
 
 
 def test_an_error_without_a_fix_is_seen() -> None:

@@ -108,7 +108,10 @@ EXPRESSIONS = (
     (r"engine$|engine\b.*|wanted\.recipe\.engine", "vllm"),
     (r"rebuild|wanted\.command", "harness env create vllm"),
     (r"run_dir|evidence|path|run\b|named|folder|given|file|state\.LOG|out\b|Path\(|tempfile", "runs/x"),
-    (r"size|ranks|version|number|len\(|low|high|steps|limit|stop|MiB|int\(|max\(|min\(|math|minutes", "2"),
+    (
+        r"size|ranks|shape\.context|version|number|len\(|low|high|steps|limit|stop|MiB|int\(|max\(|min\(|math|minutes",
+        "2",
+    ),
     (r"host", "10.0.0.1"),
 )
 WORD = "word"

@@ -135,11 +135,15 @@ def _check_names(environment: Environment, kind: str, names: Iterable[str], take
 
 def _not_brought(environment: Environment, why: str) -> BadInput:
     plugin = registry.home(environment.engine)
-    package = plugin.entry.dist.name if plugin is not None and plugin.entry.dist else "the package"
-    reason = why or f"{package}, which brings the engine {environment.engine!r}, is not installed there"
+    package = plugin.entry.dist.name if plugin is not None and plugin.entry.dist else ""
+    reason = (
+        why or f"{package or 'the package'}, which brings the engine {environment.engine!r}, is not installed there"
+    )
     return BadInput(
         f"the environment {environment.name} ({environment.python}) cannot start {environment.engine}: {reason}",
-        fix=f"uv pip install --python {environment.python} {package}",
+        fix=f"uv pip install --python {environment.python} {package}"
+        if package
+        else f"uv pip list --python {environment.python}   # without what brings {environment.engine}: add it",
     )
 
 

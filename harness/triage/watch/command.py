@@ -31,7 +31,7 @@ from harness.triage.watch.hearing import STDERR, Hearing
 from harness.triage.watch.retention import Limits
 from harness.triage.watch.signals import Passing, passing_on
 from harness.triage.watch.watchdog import Stall, Watchdog
-from probes import engines
+from probes import engines, redaction
 from probes.errors import FULL_SUFFIX
 from probes.heartbeat import BEATS
 from probes.identity import ADAPTER, DIGESTS, SOCKETS, WATCH
@@ -302,12 +302,14 @@ def _program(command: Sequence[str], environment: Mapping[str, str]) -> str:
     found = shutil.which(command[0], path=environment.get("PATH"))
     if found is None:
         there = os.path.exists(command[0])
+        # Scrubbed first: quotes within quotes would hide a secret from whoever prints it.
+        word, name = (shlex.quote(redaction.text(text)) for text in (command[0], os.path.basename(command[0])))
         what = "is not executable" if there else "is not found"
-        fix = f"chmod +x {command[0]}" if there else f"which {os.path.basename(command[0])}"
+        fix = f"chmod +x {word}" if there else f"which {name}"
         if os.path.isdir(command[0]):
-            what, fix = "is a directory", f"ls {command[0]}   # and name the program in it"
+            what, fix = "is a directory", f"ls {word}   # and name the program in it"
         if re.match(r"[A-Za-z_]\w*=", command[0]) and not there:  # only a shell takes it for a variable
-            fix = f"-- env {command[0]} …"
+            fix = f"-- env {word} …"
         raise CommandNotRun(f"the command {command[0]!r} {what}", NOT_RUNNABLE if there else NOT_FOUND, fix)
     return found
 

@@ -12,6 +12,7 @@ from harness.nightly import cells
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "home"))  # what environments this machine has says nothing here
     (tmp_path / "player.py").write_text(PLAYER)
     monkeypatch.setattr(cells, "COMMAND", (sys.executable, str(tmp_path / "player.py"), str(tmp_path / "script.json")))
     monkeypatch.setattr(cells, "GRACE_S", 2.0)

@@ -72,7 +72,7 @@ def test_the_package_runs_as_a_module() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "words"),
-    [("harness pari", {"parity"}), ("harness env ", {"create", "add", "check", "list", "path", "remove"}),
+    [("harness pari", {"parity"}), ("harness env ", {"create", "add", "arguments", "check", "list", "path", "remove"}),
      ("harness parity --candidate-", {"--candidate-set"})],
 )  # fmt: skip
 def test_bash_completes_commands_and_options(typed: str, words: set[str], tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from waiting import until
 
 from harness import cli
 from harness.launchers import WRITTEN_BY, dstack, kuberay, skypilot, slurm
+from probes.files import FILE_MODE
 from reports.model import Verdict
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -102,7 +103,11 @@ SAID = {
 
 def rendered(launcher: str, folder: Path, *words: str) -> Path:
     """The script of a launcher, what it leaves below `folder`."""
-    options = {"ray-job": ["--results", str(folder)], "kuberay": ["--image", "ray:1"]}.get(launcher, [])
+    options = {
+        "ray-job": ["--results", str(folder)],
+        "kuberay": ["--image", "ray:1"],
+        "github-job": ["--source", "."],  # where this harness is installed from is not what is tested
+    }.get(launcher, [])
     assert cli.main(["render", launcher, *options, "--out", str(folder), *words]) == 0
     if launcher != "kuberay":
         return next(folder.glob("*.sbatch" if launcher == "slurm" else f"*.{launcher}.sh"))
@@ -572,10 +577,14 @@ def test_a_script_with_a_secret_is_its_user_s_alone_and_says_what_to_do(
 def test_a_script_that_reads_its_secrets_where_it_runs_is_no_secret(
     launcher: str, setup: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "new").touch()
     options = {"slurm": ["--local", "/tmp"], "dstack": ["--ray"], "skypilot": ["--ray"]}.get(launcher, [])
-    script = rendered(launcher, folder, *options, "--setup", setup, "--", "keep", "--hf-token", "$HF_TOKEN")
-    assert script.stat().st_mode == (folder / "new").stat().st_mode and not capsys.readouterr().err
+    rendered(launcher, folder, *options, "--", "keep")
+    files = [*folder.glob("keep.*")]
+    assert {file.stat().st_mode & 0o777 for file in files} == {FILE_MODE}
+    for file in files:
+        file.chmod(0o644)
+    rendered(launcher, folder, *options, "--setup", setup, "--", "keep", "--hf-token", "$HF_TOKEN")
+    assert {file.stat().st_mode & 0o777 for file in folder.glob("keep.*")} == {0o644} and not capsys.readouterr().err
 
 
 REFERRING = {  # a manifest that names secrets, and what makes it hold one

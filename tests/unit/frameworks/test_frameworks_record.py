@@ -21,6 +21,7 @@ from harness.frameworks.spec import frameworks
 from probes.format import Flat, Ragged, Run, write_manifest
 from probes.heartbeat import Heartbeat
 from probes.install import start
+from probes.lines import decode_line, encode_events
 
 # A `trl` of a few lines, so that the real table and the real way into a process are what is tested.
 TRAINER = """
@@ -190,9 +191,9 @@ def test_a_process_of_another_node_has_ended_when_it_beats_no_more(
 ) -> None:
     killed(tmp_path / "run", torn=False)
     [file] = (tmp_path / "run" / "events").iterdir()
-    here = f'"host":"{os.uname().nodename}"'.encode()
-    assert here in file.read_bytes()
-    file.write_bytes(file.read_bytes().replace(here, b'"host":"node-2"'))
+    opening, *others = [decode_line(line) for line in file.read_bytes().splitlines(keepends=True)]
+    assert opening["host"] == os.uname().nodename
+    file.write_bytes(encode_events([opening | {"host": "node-2"}, *others]))
     pid = int(file.stem.rpartition("-")[2])
     heart = Heartbeat(tmp_path / "run")
     heart._fixed |= {"host": "node-2", "pid": pid}

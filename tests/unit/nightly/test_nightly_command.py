@@ -460,18 +460,18 @@ def test_the_product_without_what_is_excluded(folder: Path) -> None:
         'modes = ["coupled", "greedy"]\ndtypes = ["float32", "bfloat16"]\n'
         'exclude = [{ mode = "greedy", dtype = "bfloat16" }]\n'
         '[[faults]]\nsuite = "parity"\ndtype = "bfloat16"\nlimit = "6h"\n'
-        '[[job]]\nname = "grpo"\npair = ["hf", "vllm"]\nframework = "trl"\ncommand = ["python", "train.py"]\n'
+        '[[job]]\nname = "grpo"\npair = ["sglang", "vllm"]\nframework = "verl"\ncommand = ["python", "train.py"]\n'
     )
     loaded, found = matrix.load(folder / "matrix.toml")
     assert len(found) == 8 and loaded.name == "x"
     by_name = {cell.name: cell for cell in found}
     assert by_name["faults/parity/vllm-sglang/bfloat16"].limit_s == 21600
-    assert by_name["hf-vllm/grpo"].limit_s == 300
+    assert by_name["sglang-vllm/grpo"].limit_s == 300
     words = by_name["hf-vllm/ppo-tiny/coupled/bfloat16"].arguments(Path("x"))
     assert words[:3] == ["parity", "hf", "vllm"] and words[-2:] == ["--set", "model.dtype=bfloat16"]
-    assert "--strict" in words and "--strict" in by_name["hf-vllm/grpo"].arguments(Path("x"))
+    assert "--strict" in words and "--strict" in by_name["sglang-vllm/grpo"].arguments(Path("x"))
     assert "--strict" not in by_name["faults/parity/vllm-sglang/bfloat16"].arguments(Path("x"))
-    assert by_name["hf-vllm/grpo"].arguments(Path("x"))[-3:] == ["--", "python", "train.py"]
+    assert by_name["sglang-vllm/grpo"].arguments(Path("x"))[-3:] == ["--", "python", "train.py"]
 
 
 def test_the_matrix_of_this_project_can_be() -> None:

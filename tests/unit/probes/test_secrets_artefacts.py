@@ -5,6 +5,7 @@ Every artefact is searched as bytes, zips member by member, and as JSON and HTML
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import io
 import json
@@ -209,7 +210,7 @@ def verdict_with_secrets() -> Verdict:
         "parity",
         "DIVERGENT",
         1,
-        f"{ALL} {IN_VARIABLE}",
+        f"{SENTENCES[0]} {IN_VARIABLE}",  # a first line has few words
         [finding],
         [Cause("UNEXPLAINED", "unknown", ALL, ALL, {"x": ALL})],
         [finding],
@@ -220,6 +221,7 @@ def verdict_with_secrets() -> Verdict:
         waits,
         reproduce,
         {"run": f"/runs/{PLANTED[2].text}"},
+        evidence=[*SENTENCES, IN_VARIABLE],
     )
 
 
@@ -230,15 +232,17 @@ def test_a_verdict_in_every_format(job: None, tmp_path: Path, capsys: pytest.Cap
         (tmp_path / f"stdout.{format}").write_text(reports.render(verdict, format))
     assert cli.main(["report", str(tmp_path)]) == 1
     (tmp_path / "stdout").write_text("".join(capsys.readouterr()))
-    assert_clean(tmp_path, 8)
+    for number, sentence in enumerate(SENTENCES):
+        (tmp_path / f"reason-{number}").write_text(
+            reports.render(dataclasses.replace(verdict, reason=sentence), "text")
+        )
+    assert_clean(tmp_path, 8 + len(SENTENCES))
     assert '"max_tokens": 512' in (tmp_path / "verdict.json").read_text()
 
 
 @pytest.mark.slow
 def test_a_verdict_file_of_a_stranger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A verdict.json that another version or another hand wrote is scrubbed when it is shown."""
-    import dataclasses
-
     data = dataclasses.asdict(verdict_with_secrets())
     (tmp_path / "verdict.json").write_text(json.dumps(data, default=str))
     for format in names("parity"):
