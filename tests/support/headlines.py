@@ -21,7 +21,9 @@ _MAKERS = {"dataclasses", "reports.model", __name__}  # of an answer on behalf o
 
 
 def first_line(subject: Any) -> str:
-    """As every format shows it."""
+    """As every format shows it; of triage without the name of the kind of hang, which is a title."""
+    if isinstance(subject, Verdict) and subject.kind == "triage":
+        return subject.reason
     if isinstance(subject, (Verdict, Report)):
         said = answer.of(subject)
         return f"{said.title}  {said.reason}"

@@ -14,6 +14,9 @@ from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import YOUNG_S, Case, Ruling, brief
 from harness.triage.stacks import EVENT_LOOP
 
+SERVER_CALLS = frozenset({"accept", "serve_forever"})  # of the standard library's socket and socketserver
+SERVER_FRAMES = 2  # `serve_forever` stands below its selector's `select`
+
 
 def left_loop(case: Case) -> Ruling | None:
     """K1: ranks have left the loop in which the others still wait, or some go round once more than the others."""
@@ -63,6 +66,7 @@ def trip(why: dict[str, str], case: Case, where: str, *, how: str) -> Ruling:
 def outside(case: Case) -> Ruling | None:
     """K4: whoever the others wait for is alive, outside any collective, and does nothing that would end it."""
     ends = [one for one in _absent(case) if not (one.polls or fills(one) or reads(one) or takes_orders(case, one))]
+    ends = [one for one in ends if not (_serves(case, one) or _moved_lately(case, one))]
     if not ends or not _waiters(case, ends) or _young(case):
         return None
     why = {one.key: _why(case, one) for one in ends}
@@ -79,6 +83,22 @@ def outside(case: Case) -> Ruling | None:
             "let a failed rank end: torchrun and Ray then end the others",
         ),
     )
+
+
+def _serves(case: Case, subject: Subject) -> bool:
+    """It waits for a connection, and whoever waits for it waits for its end: a server that is idle is not dead."""
+    waits = [wait for wait in case.graph.waits if wait.target == subject.key]
+    samples = subject.process.samples if subject.process else ()
+    innermost = main_frames(samples[-1].threads)[:SERVER_FRAMES] if samples else []
+    calls = {frame.function.rpartition(".")[2] for frame in innermost}
+    return all(wait.layer == "process" for wait in waits) and not SERVER_CALLS.isdisjoint(calls)
+
+
+def _moved_lately(case: Case, subject: Subject) -> bool:
+    """Its own heartbeat tells of progress within half of the stall: others may have stood still, it has not."""
+    beat = subject.process.beat if subject.process else None
+    threshold_s = case.evidence.threshold_s
+    return beat is not None and not beat.ended and 0 < beat.progress_age_s < threshold_s / 2
 
 
 def device(case: Case) -> Ruling | None:
