@@ -98,3 +98,11 @@ def test_of_several_children_that_live_nothing_says_whose_end_is_awaited() -> No
     assert [party.pid for party in alone.triage.culprits] == [9]  # type: ignore[union-attr]
     ended = dataclasses.replace(ranks[0], exit_code=0)
     assert [party.pid for party in triage(evidence(parent, monitor, ended)).triage.culprits] == [9]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("call", "verdict"), [("accept", "INSUFFICIENT"), ("stands", "HUNG")])
+def test_an_idle_server_whose_end_alone_is_waited_for_is_not_dead(call: str, verdict: str) -> None:
+    """A launcher waits for the end of an engine that it started, and the engine for a connection."""
+    found = triage(evidence(driver(), child(200, f"main:30 engine:28 {call}")), None)
+    assert found.verdict == verdict, found.account
+    assert named(found) == ([] if verdict == "INSUFFICIENT" else ["node0:200"])

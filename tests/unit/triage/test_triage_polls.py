@@ -321,15 +321,6 @@ def test_a_loader_whose_workers_stand_is_named(tmp_path: Path, woken: int, verdi
     assert told.verdict == verdict
 
 
-@pytest.mark.parametrize("call", ["Socket.accept", "BaseServer.serve_forever"])
-def test_an_idle_server_whose_end_alone_is_waited_for_is_not_dead(call: str) -> None:
-    """A launcher waits for an engine that it started, and the engine for a connection."""
-    launcher = process(100, "process", "launch.py:9 Popen.wait launch.py:17 launch")
-    engine = dataclasses.replace(process(200, "process", f"engine.py:28 {call} engine.py:30 engine"), ppid=100)
-    verdict = triage(evidence(launcher, engine), None)
-    assert verdict.verdict != "HUNG", verdict.account
-
-
 @pytest.mark.parametrize(("progress_s", "verdict"), [(0.7, "INSUFFICIENT"), (31.0, "HUNG")])
 def test_a_rank_that_its_heartbeat_saw_move_lately_is_no_dead_peer(progress_s: float, verdict: str) -> None:
     """Of a job that fetches each batch from its own loader: a look falls between two steps."""
