@@ -17,7 +17,8 @@ UNDER_WAY = 10  # steps
 
 
 def keep_alive() -> None:
-    time.sleep(3600)
+    while True:
+        time.sleep(3600)
 
 
 def main() -> None:
