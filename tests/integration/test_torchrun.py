@@ -39,8 +39,9 @@ if dist.get_rank() == 1:
         lock = threading.Lock()
         with lock, lock:
             pass
-    while mode == "stops":
-        time.sleep(1)
+    if mode == "stops":
+        while True:
+            time.sleep(1)
 if mode != "succeeds":
     dist.all_reduce(torch.ones(4))
 """

@@ -49,7 +49,7 @@ def main() -> None:
     arguments.add_argument("--phase", choices=["lost", "idle"], required=True)
     arguments.add_argument("--stall", type=float, default=5.0)
     asked = arguments.parse_args()
-    signal.signal(signal.SIGALRM, lambda *_: os._exit(int(asked.phase == "lost")))
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
     signal.alarm(round(4 * asked.stall))
     slots = [SharedMemory(create=True, size=2) for _ in range(4)]
     orders, answers = slots[:2], slots[2:]
