@@ -30,7 +30,8 @@ def main(spec: Path) -> int:
     asked: dict[str, Any] = json.loads(spec.read_text(encoding="utf-8"))
     stalls: list[Stall] = []
     result = watch(
-        asked["command"], stall_s=asked["stall_s"], out=Path(asked["out"]), on_stall="end", show=stalls.append, watchdog=LookedAt,
+        asked["command"], stall_s=asked["stall_s"], out=Path(asked["out"]), on_stall="end", show=stalls.append,
+        watchdog=LookedAt,
         say=lambda line: print(f"watch: {line}", file=sys.stderr, flush=True),
     )  # fmt: skip
     found = {
