@@ -124,9 +124,12 @@ class _Origin:
 
 
 def _origin() -> _Origin:
+    # In a checkout its own build leaves an egg-info beside the installation, which does not say from where it came.
+    installed = importlib.metadata.distributions(name=NAME)
+    origins = filter(None, (distribution.read_text("direct_url.json") for distribution in installed))
     try:
-        origin = json.loads(importlib.metadata.distribution(NAME).read_text("direct_url.json") or "{}")
-    except (importlib.metadata.PackageNotFoundError, ValueError):
+        origin = json.loads(next(origins, "{}"))
+    except ValueError:
         origin = {}
     url = str(origin.get("url", ""))
     if url.startswith("file:"):
