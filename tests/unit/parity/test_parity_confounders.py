@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from recordings import check, make, pair, put, scenario
 
 from harness.parity import judge
-from probes.format import FORMAT_VERSION
+from probes.format import encode_manifest, read_manifest
 from scenarios.settings import PPO, Model, Rollout, Scenario
 
 
@@ -204,8 +203,8 @@ def test_digests_of_another_format_version_are_not_compared(tmp_path: Path) -> N
         event |= {"digests": {name: one[::-1] for name, one in event.get("digests", {}).items()}}
     assert put(tmp_path / "same", baseline, candidate).verdict == "CONFOUNDED"
     put(tmp_path / "old", baseline, candidate)
-    file = tmp_path / "old" / "candidate" / "run.json"
-    file.write_text(file.read_text().replace(f'"format_version": {FORMAT_VERSION}', '"format_version": 1'))
+    folder = tmp_path / "old" / "candidate"
+    (folder / "run.json").write_bytes(encode_manifest(read_manifest(folder) | {"format_version": 1}))
     verdict = judge(tmp_path / "old" / "baseline", tmp_path / "old" / "candidate")
     assert verdict.confounders == [] and verdict.causes == []
     assert verdict.coverage["compared_tokens"] > 0
@@ -248,8 +247,8 @@ def test_jobs_of_two_frameworks_are_said_first(tmp_path: Path, other: str, secon
     left, right = sides(changed(ppo=PPO(world_size=2)))
     for recording, name, framework in ((left, "a", "trl"), (right, "b", other)):
         recording.write(tmp_path / name)
-        manifest = tmp_path / name / "run.json"
-        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "framework": framework}))
+        folder = tmp_path / name
+        (folder / "run.json").write_bytes(encode_manifest(read_manifest(folder) | {"framework": framework}))
     verdict = judge(tmp_path / "a", tmp_path / "b")
     assert verdict.verdict == "CONFOUNDED"
     assert f"the baseline is a job of trl and the candidate one of {second}: " in verdict.account
