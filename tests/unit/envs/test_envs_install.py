@@ -89,8 +89,8 @@ def test_the_reason_is_the_error_with_its_first_and_its_root_cause() -> None:
 
 def test_the_address_that_could_not_be_reached_is_told_from_other_failures() -> None:
     # As uv 0.9 says it without a network, and for a package that the index does not have.
-    tail = ["error: Request failed after 3 retries", "  cause: Failed to fetch: https://pypi.org/simple/vllm/"]
-    assert CommandFailed(["uv"], 2, tail).unreached() == "https://pypi.org/simple/vllm/"
+    tail = ["error: Request failed after 3 retries", "  cause: Failed to fetch: https://index.example/vllm/"]
+    assert CommandFailed(["uv"], 2, tail).unreached() == "https://index.example/vllm/"
     assert CommandFailed(["uv"], 1, ["error: No solution found", "  cause: there is no vllm"]).unreached() == ""
 
 
