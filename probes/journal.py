@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 import time
-import zlib
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from probes import redaction
 from probes.errors import FULL, FULL_SUFFIX, RecordingError
 from probes.files import FILE_MODE, make_folder
-from probes.lines import encode_line
+from probes.lines import encode_sealed
 
 
 class AppendOnly:
@@ -35,9 +35,10 @@ class AppendOnly:
         self.records = 0
         self.lost = 0  # records that could not be written
         self.checksum = 0  # CRC-32 of all whole records, where the records of this file need it
-        self.kinds: dict[str, int] = {}  # how many records of each kind were written
+        self.kinds: defaultdict[str, int] = defaultdict(int)  # how many records of each kind were written
         self._size = 0  # bytes of whole records
-        self._pending: tuple[str, bytes] | None = None  # kind and bytes of the record that is being written
+        # Of the record that is being written: its kind, its length in bytes, the checksum after it.
+        self._pending: tuple[str, int, int] | None = None
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._busy = False
@@ -63,11 +64,8 @@ class AppendOnly:
         if self._fd < 0:
             raise ValueError(f"{self.path} is closed: nothing more can be recorded to it")
 
-    def append(self, kind: str, encode: Callable[[int, int], bytes]) -> None:
-        """Append the record that `encode` makes of its number and of the CRC-32 of all records before it.
-
-        Raises RecordingError when it cannot be written.
-        """
+    def append(self, kind: str, content: Any) -> None:
+        """Append the record of this content; RecordingError when it cannot be written."""
         self.check()
         with self._lock:
             if self._busy:
@@ -78,17 +76,27 @@ class AppendOnly:
                     self._settle()
                 if self._fd < 0:  # closed while this thread waited
                     self.check()
-                self._write(kind, encode(self.records, self.checksum))
+                record, checksum = self._encode(kind, content)
+                self._write(kind, record, checksum)
             finally:
                 self._busy = False
 
-    def _write(self, kind: str, record: bytes) -> None:
-        self._pending = kind, record
+    def _encode(self, kind: str, content: Any) -> tuple[bytes, int]:
+        """The next record, and the checksum of the file after it (0 where the records of this file need none)."""
+        raise NotImplementedError
+
+    def _write(self, kind: str, record: bytes, checksum: int) -> None:
+        self._pending = kind, len(record), checksum
         try:
             done = os.write(self._fd, record)
-            while done < len(record):  # the disk is nearly full, or more than 2 GiB were asked of one write
-                done += os.write(self._fd, memoryview(record)[done:])
-            self._acknowledge(kind, record)
+            if done < len(record):  # the disk is nearly full, or more than 2 GiB were asked of one write
+                done += self._write_rest(memoryview(record)[done:])
+            # No call from here on: Python runs signal handlers after calls, and one may raise.
+            self.kinds[kind] += 1
+            self._size += done
+            self.records += 1
+            self.checksum = checksum
+            self._pending = None
         except OSError as error:
             if error.errno is None:  # a TimeoutError, say, of the job's signal handler: the kernel's have a number
                 raise
@@ -98,33 +106,29 @@ class AppendOnly:
                 self._mark_full()
             raise RecordingError.of(self.path, error) from error
 
+    def _write_rest(self, record: memoryview) -> int:
+        """Write all of this, and return its length in bytes."""
+        done = 0
+        while done < len(record):
+            done += os.write(self._fd, record[done:])
+        return done
+
     def _mark_full(self) -> None:
         """Leave an empty file beside this one, which a full disk still takes: it says why the records stop."""
         with contextlib.suppress(OSError):
             os.close(os.open(f"{self.path}{FULL_SUFFIX}", os.O_WRONLY | os.O_CREAT, FILE_MODE))
 
-    def _acknowledge(self, kind: str, record: bytes) -> None:
-        """Count a record that is whole in the file."""
-        checksum, count = self._checksum_after(record), self.kinds.get(kind, 0) + 1
-        size = self._size + len(record)
-        # No call from here on: Python runs signal handlers after calls, and one may raise.
-        self.kinds[kind] = count
-        self._size = size
-        self.records += 1
-        self.checksum = checksum
-        self._pending = None
-
-    def _checksum_after(self, record: bytes) -> int:
-        return zlib.crc32(record, self.checksum)
-
     def _settle(self) -> None:
         """After a write that did not end: leave whole records in the file, and the counts as the file is."""
         if self._pending is None:
             return
-        kind, record = self._pending
+        kind, length, checksum = self._pending
         there = os.fstat(self._fd).st_size
-        if there == self._size + len(record):
-            self._acknowledge(kind, record)
+        if there == self._size + length:
+            self.kinds[kind] += 1
+            self._size = there
+            self.records += 1
+            self.checksum = checksum
         elif there > self._size:
             os.ftruncate(self._fd, self._size)
         self._pending = None
@@ -155,5 +159,7 @@ class Journal(AppendOnly):
 
     def write(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Append one event, scrubbed of secrets; ValueError when a field is called seq, t_ns or kind."""
-        shown = redaction.event(kind, fields)
-        self.append(kind, lambda seq, checksum: encode_line(seq, self._clock(), kind, shown, before=checksum))
+        self.append(kind, redaction.event(kind, fields))
+
+    def _encode(self, kind: str, content: Mapping[str, Any]) -> tuple[bytes, int]:
+        return encode_sealed(self.records, self._clock(), kind, content, self.checksum)

@@ -1,7 +1,8 @@
 """What a process holds of memory, in bytes: resident pages, and torch's allocator where CUDA is in use.
 
-Sources are chosen by their cost, which every phase of a run pays twice. /proc/PID/statm takes 2 µs, status 8 µs, and
-smaps_rollup, the only source of PSS, walks all pages: 19 ms for 800 MiB (measured 2026-11-25), so it is not read.
+Sources are chosen by their cost, which every phase of a run pays twice. /proc/PID/statm takes 2 µs (1 µs where it is
+kept open, as this process's own is), status 8 µs, and smaps_rollup, the only source of PSS, walks all pages: 19 ms
+for 800 MiB (measured 2026-11-25), so it is not read.
 """
 
 from __future__ import annotations
@@ -19,12 +20,33 @@ def resident(pid: int | str = "self") -> dict[str, int]:
     except OSError:
         return {}
     try:
-        words = os.read(file, 128).split()
+        return _pages(os.read(file, 128))
     except OSError:
         return {}
     finally:
         os.close(file)
-    return {"rss": int(words[1]) * PAGE, "shared": int(words[2]) * PAGE} if len(words) > 2 else {}
+
+
+def _pages(statm: bytes) -> dict[str, int]:
+    _, rss, shared, _ = statm.split(None, 3)
+    return {"rss": int(rss) * PAGE, "shared": int(shared) * PAGE}
+
+
+_own_statm = (0, -1)  # a pid, and its statm's descriptor: a forked child must not read its parent's
+
+
+def own() -> dict[str, int]:
+    """`resident` of this process, in half the time."""
+    global _own_statm
+    pid, file = _own_statm
+    try:
+        if pid != os.getpid():
+            file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+            _own_statm = os.getpid(), file
+        return _pages(os.pread(file, 128, 0))
+    except (OSError, ValueError):  # no /proc; or the job has closed all its files, and the number is another file's
+        _own_statm = (0, -1)
+        return resident()
 
 
 def on_device() -> dict[str, int]:
@@ -49,7 +71,7 @@ def on_device() -> dict[str, int]:
 
 def held() -> dict[str, int]:
     """What this process holds now."""
-    return resident() | on_device()
+    return own() | on_device()
 
 
 def shm_used() -> int | None:

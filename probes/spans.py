@@ -27,7 +27,8 @@ def said(error: BaseException | None) -> str:
     return redaction.text(f"{type(error).__name__}: {text[:LOOKED_AT]}", SAID)
 
 
-BEFORE = ("rss", "cuda_allocated", "cuda_reserved")  # told of a span's beginning too: what it freed or took
+# Recorded of a span's beginning too, under these names: the difference is what the span freed or took.
+BEFORE = {name: f"{name}_before" for name in ("rss", "cuda_allocated", "cuda_reserved")}
 
 
 class Span:
@@ -65,8 +66,10 @@ class Span:
         fields = {**self._fields, "name": self._name, "start_ns": self._start,
                   "dur_ns": time.monotonic_ns() - self._start, "ok": error is None}  # fmt: skip
         if fields.get("step") is not None:
-            fields |= self._recorder.memory()
-            fields |= {f"{name}_before": self._before[name] for name in BEFORE if name in self._before}
+            fields.update(self._recorder.memory())
+            for name, before in BEFORE.items():
+                if name in self._before:
+                    fields[before] = self._before[name]
         if error is not None:
             fields["error"] = said(error)
         try:

@@ -34,6 +34,32 @@ def test_what_is_resident_is_what_the_kernel_says() -> None:
     assert memory.resident(2**22 + 1) == {}  # beyond the largest pid
 
 
+def test_memory_of_a_forked_child_is_its_own(tmp_path: Path) -> None:
+    memory.own()
+    kept = b"x" * (64 * MIB)
+    assert memory.own()["rss"] >= 64 * MIB and len(kept) == 64 * MIB
+    child = os.fork()
+    if child == 0:
+        shared = memory.own()["rss"]
+        del kept
+        fresh = b"y" * (128 * MIB)
+        grown = memory.own()["rss"] - shared
+        os._exit(0 if 50 * MIB <= grown <= 140 * MIB and len(fresh) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_memory_is_read_anew_when_the_job_has_closed_all_files() -> None:
+    memory.own()
+    _, file = memory._own_statm
+    kept = os.dup(file)
+    os.close(file)
+    assert memory.own().keys() == {"rss", "shared"}
+    with open(os.devnull) as other:  # the number may be another file's by now
+        memory._own_statm = (os.getpid(), other.fileno())
+        assert memory.own().keys() == {"rss", "shared"}
+    os.close(kept)
+
+
 def test_a_span_of_a_step_says_what_its_process_holds_before_and_after(tmp_path: Path) -> None:
     write_manifest(tmp_path, {})
     with install.start(tmp_path, role="actor") as recorder:
