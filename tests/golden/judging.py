@@ -1,0 +1,126 @@
+"""Judge one row of the golden table: unpack what is kept, run its command, and read the verdict that it gives."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import tarfile
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from harness import cli
+from tests.golden.bench_answers import NAME as ANSWERS
+
+TESTS = Path(__file__).resolve().parents[1]
+ATTRIBUTE = "attribute"  # in place of `diff`: with the interventions, which the answers of the bench decide
+
+
+def judged(row: dict[str, Any]) -> dict[str, Any]:
+    """What is said of the row today: the columns of the table that `python -m tests.golden.update` writes."""
+    with _unpacked(TESTS / row["input"]) as folder, contextlib.chdir(folder):
+        command, *words = row["command"]
+        verdict = _attributed(*words) if command == ATTRIBUTE else _by_command(row["command"])
+    return columns(verdict)
+
+
+@contextlib.contextmanager
+def _unpacked(path: Path) -> Iterator[Path]:
+    if path.is_dir():
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="golden-") as scratch, tarfile.open(path) as packed:
+        packed.extractall(scratch, filter="data")
+        yield Path(scratch)
+
+
+def _by_command(words: list[str]) -> dict[str, Any]:
+    printed, told = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(told):
+        status = cli.main([*words, "--format", "json"])
+    try:
+        verdict: dict[str, Any] = json.loads(printed.getvalue())
+    except ValueError as error:
+        raise AssertionError(f"harness {' '.join(words)} printed no verdict: {told.getvalue()[:300]}") from error
+    assert verdict["exit_code"] == status
+    return verdict
+
+
+def _attributed(baseline: str, candidate: str) -> dict[str, Any]:
+    from harness.parity.attribution import attribute
+    from harness.parity.verdict import judged as compared
+    from tests.golden.bench_answers import ReplayedBench
+
+    bench = ReplayedBench(Path(ANSWERS))
+    verdict = attribute(compared(Path(baseline), Path(candidate), native=False), bench)  # type: ignore[arg-type]
+    assert not bench.unused, f"{bench.unused} answers of the engines were not asked for"
+    return verdict.to_dict()
+
+
+def columns(verdict: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a verdict's JSON."""
+    found = {
+        "verdict": verdict["verdict"],
+        "exit_code": verdict["exit_code"],
+        "reason": verdict["reason"],
+        "causes": [_cause(cause) for cause in verdict["causes"]],
+        "confounders": [_finding(finding) for finding in verdict["confounders"]],
+        "findings": [_finding(finding) for finding in verdict["findings"]],
+        "missing": verdict["missing"],
+    }
+    if verdict["parity"]:
+        found |= _of_parity(verdict["parity"])
+    if verdict["triage"]:
+        found |= _of_triage(verdict["triage"])
+    return {name: value for name, value in found.items() if value not in ([], {}, "", None)}
+
+
+def _of_parity(parity: dict[str, Any]) -> dict[str, Any]:
+    checks = defaultdict(list)
+    for check in parity["checks"]:
+        checks[check["state"]].append(check["name"])
+    first = parity["first_divergence"]
+    place = ("step", "phase", "rank", "sample", "position", "field")
+    return {
+        "first_divergence": first and {name: first[name] for name in place},
+        "confirmed": checks["confirmed"],
+        "undecided": checks["undecided"],
+        "not_tested": checks["not tested"],
+        "ruled_out": checks["ruled out"],
+    }
+
+
+def _of_triage(triage: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "hang": triage["hang"],
+        "culprits": [_party(party) for party in triage["culprits"]],
+        "victims": [_party(party) for party in triage["victims"]],
+        "cycle": triage["cycle"],
+        "place": triage["place"],
+    }
+
+
+def _cause(cause: dict[str, Any]) -> dict[str, Any]:
+    proofs = [
+        f"{proof['intervention']}: {_short(proof['before'])} to {_short(proof['after'])} {proof['unit']}, {proof['on']}"
+        for proof in cause["proofs"]
+    ]
+    level = {"proofs": proofs} if proofs else {"proofs": "none"}
+    return {"cause": cause["name"], "party": cause["party"], **level, "observed": len(cause["observed"])}
+
+
+def _finding(finding: dict[str, Any]) -> str:
+    where = f" ({finding['where']})" if finding["where"] else ""
+    return f"{finding['severity']}: {finding['name']}{where}"
+
+
+def _party(party: dict[str, Any]) -> str:
+    words = [party["key"], "" if party["rank"] is None else f"rank {party['rank']}", party["role"], party["frame"]]
+    return ", ".join(filter(None, words))
+
+
+def _short(number: Any) -> str:
+    return f"{number:.4g}" if isinstance(number, float) else str(number)
