@@ -347,7 +347,7 @@ class Experiment:
 
     def _warm_native(self, side: Side, policy: str, scenario: Scenario) -> Remote:
         """The native engine that is up, with the weights in `policy`, which the learner's log-probabilities prove."""
-        from harness.parity.facts.floor import CAPS  # the judge's libraries, which no run needs
+        from harness.parity.subjects.precision.observed_floor import CAPS  # the judge's libraries, which no run needs
 
         assert self._warm is not None
         _, roles = self._roles[side.name]

@@ -34,7 +34,7 @@ FEWER_TOKENS = 0.98  # of the median; another version may stop a sample elsewher
 _FEWER = {"steps": 1.0, "samples": 1.0, "native_samples": 1.0, "compared_tokens": FEWER_TOKENS}
 _NUMBERS = ("max_delta_logprob", "k1")
 _ERROR = ("verdict", "ERROR")
-_CAP = 1e-4  # nats: float32's (`harness.parity.facts.floor`), the strictest, where a verdict names none
+_CAP = 1e-4  # nats: float32's (subjects/precision/observed_floor.py), the strictest, where a verdict names none
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.checks.registry import Outcome, coupled
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.native_result import EQUAL
-from harness.parity.facts.resumed import not_shared
 from harness.parity.lifted import lifted_said
-from harness.parity.native.stage import samplers_said
+from harness.parity.subjects.native_sampler.observed import EQUAL
+from harness.parity.subjects.native_sampler.observed_stage import samplers_said
+from harness.parity.subjects.recording.observed_resumed import not_shared
 from probes.format import SIDES
 from reports.headline import headline
 from reports.model import Cause, Check

@@ -14,16 +14,17 @@ from typing import Any
 
 from harness.parity import answers, explain
 from harness.parity.answers import Answer, Doubts
-from harness.parity.checks import parameter_maps
 from harness.parity.checks.registry import Outcome, Registered, not_brought
 from harness.parity.checks.summary import mode_name, summary
 from harness.parity.coverage import failed_calls, limits, refused_calls
-from harness.parity.facts.agreement import contradictions
-from harness.parity.facts.boundaries import with_text
-from harness.parity.facts.copied import copies_of_numbers
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import ALONE, Evidence
-from harness.parity.facts.integrity import (
+from harness.parity.facts.progress_messages import Told, nobody
+from harness.parity.gather import gather
+from harness.parity.subjects.prompts.observed_text import with_text
+from harness.parity.subjects.recording.observed_consistency import contradictions
+from harness.parity.subjects.recording.observed_copies import copies_of_numbers
+from harness.parity.subjects.recording.observed_integrity import (
     LEAST,
     Minimum,
     absent_processes,
@@ -32,11 +33,10 @@ from harness.parity.facts.integrity import (
     strange_engines,
     too_little,
 )
-from harness.parity.facts.margins import odd_margins
-from harness.parity.facts.patience import Told, nobody
-from harness.parity.facts.replayed import replayed
-from harness.parity.facts.unknowns import unknowns
-from harness.parity.gather import gather
+from harness.parity.subjects.recording.observed_replay import replayed
+from harness.parity.subjects.recording.observed_unknowns import unknowns
+from harness.parity.subjects.sampling import checks as sampling_checks
+from harness.parity.subjects.sampling.observed_margins import odd_margins
 from harness.parity.verdict import asked, is_torn_manifest, kinds_of, not_tested
 from harness.recordings.store import Recording
 from probes.format import FormatError
@@ -115,7 +115,7 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
         verdict,
         AUDIT_EXIT_CODES[verdict],
         answer.reason,
-        parameter_maps.measured(findings, causes),
+        sampling_checks.measured(findings, causes),
         causes if verdict == "UNSOUND" else [],
         missing=list(dict.fromkeys(missing)),
         coverage=_coverage(e, outcomes),

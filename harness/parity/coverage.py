@@ -8,7 +8,7 @@ from harness.parity.checks.registry import Outcome, Registered
 from harness.parity.checks.summary import mode_name
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.native_result import NOT_RUN
+from harness.parity.subjects.native_sampler.observed import NOT_RUN
 from probes.format import names
 from probes.kinds import EVENT_KINDS, MANIFEST_KEYS
 from reports.model import Finding

@@ -11,8 +11,6 @@ from dataclasses import replace
 import numpy as np
 
 from harness.parity.causes import registry
-from harness.parity.causes.parameters import party
-from harness.parity.causes.stale_cache import untried_cache
 from harness.parity.causes.turns import Turn
 from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.facts.divergence import DivergenceKey, Kind, Order
@@ -20,38 +18,50 @@ from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, when
 from harness.parity.lifted import remark
 from harness.parity.rivals import told_apart
-from harness.parity.rules import (
-    native,
-    readings,
-)
+from harness.parity.subjects.log_probabilities import explain as log_probabilities_explain
+from harness.parity.subjects.native_sampler import explain as native_sampler
+from harness.parity.subjects.prefix_cache.causes import untried_cache
+from harness.parity.subjects.sampling.causes import party
 from reports.model import Cause, Place
 from reports.text import counted
 
 # What rules see of earlier ones is what those left open (`Explained.left`); causes are listed in this order too.
 _RULES = (
     Turn(
-        readings.alignment,
+        log_probabilities_explain.alignment,
         "collisions",
         "numbers are read again once it is known whose tokens they belong to",
         alone=True,
     ),
-    Turn(readings.scaled, "alignment", "a factor can be fitted to numbers of neighbouring tokens"),
+    Turn(log_probabilities_explain.scaled, "alignment", "a factor can be fitted to numbers of neighbouring tokens"),
     Turn(
-        readings.mixed_version,
+        log_probabilities_explain.mixed_version,
         "stale_cache",
         "a stale cache moves samples from their first token on, as an early change of the weights does",
         alone=True,
     ),
     Turn(
-        readings.semantics,
+        log_probabilities_explain.semantics,
         "mixed_version",
         "bounds hold for many faults that are small: it is the last of the re-readings",
     ),
-    Turn(native.native_prompts, "shapes", "the native stage comes after the rollouts, and again prompts come first"),
-    Turn(native.native_ends, "native_prompts", "what a cut makes of native samples would be fitted by a parameter"),
-    Turn(native.samplers, "native_ends", "a parameter is fitted to what ends and prompts leave"),
-    Turn(native.meanings, "samplers", "what the numbers mean is asked after what was drawn"),
-    Turn(native.seeds, "meanings", "the repeats need nothing of the others; they are the last of the native stage"),
+    Turn(
+        native_sampler.native_prompts,
+        "shapes",
+        "the native stage comes after the rollouts, and again prompts come first",
+    ),
+    Turn(
+        native_sampler.native_ends,
+        "native_prompts",
+        "what a cut makes of native samples would be fitted by a parameter",
+    ),
+    Turn(native_sampler.samplers, "native_ends", "a parameter is fitted to what ends and prompts leave"),
+    Turn(native_sampler.meanings, "samplers", "what the numbers mean is asked after what was drawn"),
+    Turn(
+        native_sampler.seeds,
+        "meanings",
+        "the repeats need nothing of the others; they are the last of the native stage",
+    ),
 )
 
 

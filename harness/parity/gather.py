@@ -9,23 +9,26 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.parity.facts import drifts, experience, second_run, ties
 from harness.parity.facts.compare import compare
-from harness.parity.facts.confounders import CUTS, Weights, learner_devices
-from harness.parity.facts.confounders import find as find_confounders
 from harness.parity.facts.evidence import ALONE, Evidence, Side
-from harness.parity.facts.floor import CAP_TF32, CAPS, EngineFloor, Tolerance, measure
-from harness.parity.facts.learners import learners
 from harness.parity.facts.missteps import missteps
-from harness.parity.facts.modes import REPLAY, drawn_in, unclear
-from harness.parity.facts.one_engine import note_floors
-from harness.parity.facts.parameters import engine_infos, tf32_devices
-from harness.parity.facts.patience import Told, nobody
-from harness.parity.facts.repeated import SecondRun
-from harness.parity.facts.rounding import Rounding
-from harness.parity.facts.seeded import same_sampler
-from harness.parity.facts.weightsync import weight_syncs
-from harness.parity.native.stage import native_stage
+from harness.parity.facts.progress_messages import Told, nobody
+from harness.parity.subjects.engines import observed_second_run
+from harness.parity.subjects.engines.observed_alone import note_floors
+from harness.parity.subjects.engines.observed_repetition import SecondRun
+from harness.parity.subjects.learner import observed_experience
+from harness.parity.subjects.learner.observed import learners
+from harness.parity.subjects.log_probabilities import observed_drifts
+from harness.parity.subjects.native_sampler.observed_stage import native_stage
+from harness.parity.subjects.precision.observed_floor import CAP_TF32, CAPS, EngineFloor, Tolerance, measure
+from harness.parity.subjects.precision.observed_rounding import Rounding
+from harness.parity.subjects.recording.observed_confounders import CUTS, Weights, learner_devices
+from harness.parity.subjects.recording.observed_confounders import find as find_confounders
+from harness.parity.subjects.sampling import observed_unjudged_flips
+from harness.parity.subjects.sampling.observed import engine_infos, tf32_devices
+from harness.parity.subjects.sampling.observed_modes import REPLAY, drawn_in, unclear
+from harness.parity.subjects.sampling.observed_seeds import same_sampler
+from harness.parity.subjects.weights.observed_sync import weight_syncs
 from harness.recordings.store import Recording
 from probes.format import mapping, number
 from reports.text import figure
@@ -46,7 +49,7 @@ def gather(
     first = {ALONE: baseline} if candidate is None else {"baseline": baseline, "candidate": candidate}
     candidate = candidate or baseline
     repeated = {
-        name: second_run.compared(gather(first[name], one, native=False, cap=cap, tell=tell), first.values())
+        name: observed_second_run.compared(gather(first[name], one, native=False, cap=cap, tell=tell), first.values())
         for name, one in (again or {}).items()
     }
     sides = []
@@ -101,12 +104,12 @@ def gather(
     missteps(e)
     if not alone:
         learners(e)
-    experience.settle(e)
+    observed_experience.settle(e)
     if native:
         native_stage(e)
     e.settle()
-    drifts.settle(e)
-    ties.too_many(e)
+    observed_drifts.settle(e)
+    observed_unjudged_flips.too_many(e)
     return e
 
 

@@ -14,10 +14,10 @@ from typing import Any
 from harness.parity.causes.unexplained import COMPUTATION, UNEXPLAINED
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.floor import RESOLUTION
-from harness.parity.facts.lifted_result import LiftedResult
-from harness.parity.facts.native_result import NOT_RUN
-from harness.parity.facts.parameters import engine_infos, tf32_devices
+from harness.parity.subjects.native_sampler.observed import NOT_RUN
+from harness.parity.subjects.precision.observed_floor import RESOLUTION
+from harness.parity.subjects.precision.observed_lifted import LiftedResult
+from harness.parity.subjects.sampling.observed import engine_infos, tf32_devices
 from harness.recordings.store import Recording
 from probes.format import EVENTS, FormatError, Run, mapping
 from reports.model import Place, Verdict

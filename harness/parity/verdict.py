@@ -15,19 +15,23 @@ from typing import Any
 from harness.parity import answers, explain
 from harness.parity.answers import Answer, Doubts
 from harness.parity.causes import registry as families
-from harness.parity.checks import parameter_maps
 from harness.parity.checks.completeness import require_completeness
 from harness.parity.checks.excused import excused
 from harness.parity.checks.registry import Outcome, Registered, checks, coupled, not_brought, refused, unless_native
 from harness.parity.checks.summary import summary
 from harness.parity.coverage import coverage, failed_calls, limits, refused_calls
-from harness.parity.facts import second_run
-from harness.parity.facts.agreement import contradictions
-from harness.parity.facts.boundaries import with_text
-from harness.parity.facts.copied import copies_of_numbers
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.integrity import (
+from harness.parity.facts.progress_messages import Told, nobody
+from harness.parity.gather import gather
+from harness.parity.lifted import lifted_stage, stage_steps
+from harness.parity.subjects.engines import observed_second_run
+from harness.parity.subjects.native_sampler.observed_stage import in_doubt
+from harness.parity.subjects.prompts.observed_text import with_text
+from harness.parity.subjects.recording.observed_compared_share import too_small
+from harness.parity.subjects.recording.observed_consistency import contradictions
+from harness.parity.subjects.recording.observed_copies import copies_of_numbers
+from harness.parity.subjects.recording.observed_integrity import (
     LEAST,
     Minimum,
     absent_processes,
@@ -37,16 +41,12 @@ from harness.parity.facts.integrity import (
     strange_engines,
     too_little,
 )
-from harness.parity.facts.margins import odd_margins
-from harness.parity.facts.patience import Told, nobody
-from harness.parity.facts.replayed import replayed
-from harness.parity.facts.resumed import not_shared, shared
-from harness.parity.facts.shares import too_small
-from harness.parity.facts.unknowns import unknowns
-from harness.parity.gather import gather
-from harness.parity.lifted import lifted_stage, stage_steps
-from harness.parity.native.stage import in_doubt
-from harness.parity.rules.suspected import confirm_suspicions
+from harness.parity.subjects.recording.observed_replay import replayed
+from harness.parity.subjects.recording.observed_resumed import not_shared, shared
+from harness.parity.subjects.recording.observed_unknowns import unknowns
+from harness.parity.subjects.sampling import checks as sampling_checks
+from harness.parity.subjects.sampling.observed_margins import odd_margins
+from harness.parity.suspected import confirm_suspicions
 from harness.recordings.store import Recording
 from probes.format import SIDES, FormatError, Run
 from reports.model import BETWEEN, EXIT_CODES, OPEN, Check, Parity, Verdict
@@ -204,7 +204,7 @@ def _decide(
         stop_free = f"only {counted(compared, 'token')} could be compared, at least {minimum.tokens} are needed"
     if not stop_free and coupled(e):
         stop_free = too_small(e, minimum.share)
-    parted = second_run.irreproducible(e)
+    parted = observed_second_run.irreproducible(e)
     doubts = Doubts(
         [*failed_jobs(e), *refused_calls(e)],
         [*unknowns(e), *in_doubt(e)],
@@ -242,7 +242,7 @@ def _decide(
         )
     )
     findings = [finding for _, found in outcomes for finding in found.findings] + failed_calls(e)
-    findings = parameter_maps.measured(findings, named if verdict == "DIVERGENT" else [])
+    findings = sampling_checks.measured(findings, named if verdict == "DIVERGENT" else [])
     body = Parity(
         place,
         e.tolerance.facts({side.name: side.floor for side in e.sides})

@@ -20,7 +20,7 @@ from scenarios.ppo.batches import Sample
 from scenarios.settings import Scenario
 
 # Nats of logits by which the edge of a filter may lie elsewhere, beyond `EDGE`: the largest is twice what any token of
-# half precision may differ by (`harness.parity.facts.floor.EXTREME_HALF` times its cap).
+# half precision may differ by (`harness.parity.subjects.precision.observed_floor.EXTREME_HALF` times its cap).
 REACHES = (0.05, 0.1, 0.2, 0.4)
 CHUNK = 256  # positions at a time: float64 scores and noise over a vocabulary of 150,000 take 0.3 GiB each
 

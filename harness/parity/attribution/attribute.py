@@ -10,14 +10,14 @@ from harness.parity.attribution import live, reference
 from harness.parity.attribution.case import choose, unexplained
 from harness.parity.attribution.merge import merged
 from harness.parity.attribution.outcome import Attribution
-from harness.parity.causes.itself import itself
-from harness.parity.causes.retokenization import read_aloud
-from harness.parity.causes.stale_cache import differ_past_cache
 from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.explain import explain
 from harness.parity.facts.divergence import Kind
 from harness.parity.interventions.bench import Bench
 from harness.parity.interventions.situation import LEAST, Situation, gone, settled
+from harness.parity.subjects.engines.causes_self_disagreement import itself
+from harness.parity.subjects.prefix_cache.causes import differ_past_cache
+from harness.parity.subjects.prompts.causes_retokenization import read_aloud
 from harness.parity.verdict import Judged
 from probes.format import mapping
 from reports.model import Verdict

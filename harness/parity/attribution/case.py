@@ -6,9 +6,9 @@ import numpy as np
 
 from harness.parity.explain import remaining
 from harness.parity.facts.divergence import DivergenceKey
-from harness.parity.facts.engines import drawn_by_suspect
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained
+from harness.parity.subjects.engines.observed import drawn_by_suspect
 from scenarios.bench.case import CaseSample
 
 OFFENDING = 24  # chosen: every intervention draws all of them again

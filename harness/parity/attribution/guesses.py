@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from harness.parity.causes.family import Seen
-from harness.parity.causes.parameters import SAMPLING_PARAM, sampling_key
-from harness.parity.causes.rng import RNG
-from harness.parity.causes.sampler import SPORADIC, excluded
 from harness.parity.interventions.situation import LEAST, Situation
 from harness.parity.interventions.trial import Trial, same, shown
+from harness.parity.subjects.sampling.causes import SAMPLING_PARAM, sampling_key
+from harness.parity.subjects.sampling.causes_random_numbers import RNG
+from harness.parity.subjects.sampling.causes_sampler import SPORADIC, excluded
 from probes.format import mapping
 from reports.text import counted, figure
 from scenarios.bench.case import Fitted

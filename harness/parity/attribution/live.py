@@ -10,8 +10,17 @@ import functools
 from collections.abc import Callable
 
 from harness.parity.attribution.put_back import engine_parameters
-from harness.parity.attribution.read_back import equal_weights, in_words, past, read_back
-from harness.parity.attribution.tensors import (
+from harness.parity.causes import registry
+from harness.parity.causes.family import Seen
+from harness.parity.causes.turns import Intervention
+from harness.parity.interventions.bench import Bench
+from harness.parity.interventions.situation import LEAST, Situation, Tried, improves
+from harness.parity.interventions.steps import add_cause, tell, undo
+from harness.parity.subjects.engines.causes_self_disagreement import itself
+from harness.parity.subjects.weights.causes import WEIGHTS
+from harness.parity.subjects.weights.causes_derived import STALE_DERIVED
+from harness.parity.subjects.weights.live_read_back import equal_weights, in_words, past, read_back
+from harness.parity.subjects.weights.live_tensors import (
     LISTED,
     other,
     recorded,
@@ -20,15 +29,6 @@ from harness.parity.attribution.tensors import (
     tensors,
     weights_key,
 )
-from harness.parity.causes import registry
-from harness.parity.causes.derived import STALE_DERIVED
-from harness.parity.causes.family import Seen
-from harness.parity.causes.itself import itself
-from harness.parity.causes.turns import Intervention
-from harness.parity.causes.weights import WEIGHTS
-from harness.parity.interventions.bench import Bench
-from harness.parity.interventions.situation import LEAST, Situation, Tried, improves
-from harness.parity.interventions.steps import add_cause, tell, undo
 from reports.model import CauseKey
 from reports.text import counted
 from scenarios.bench.case import Symptoms

@@ -12,13 +12,13 @@ from harness.parity.attribution.outcome import Attribution
 from harness.parity.causes.family import OnBench, best, differences
 from harness.parity.causes.registry import family
 from harness.parity.causes.unexplained import COMPUTATION, UNEXPLAINED
-from harness.parity.checks.parameter_maps import measured
 from harness.parity.explain import find
 from harness.parity.facts.evidence import Learned
-from harness.parity.facts.lifted_result import STAGE as LIFTED
 from harness.parity.interventions.situation import LEAST, Named
 from harness.parity.rivals import noted, told_apart
-from harness.parity.rules.suspected import confirm_suspicions, in_words
+from harness.parity.subjects.precision.observed_lifted import STAGE as LIFTED
+from harness.parity.subjects.sampling.checks import measured
+from harness.parity.suspected import confirm_suspicions, in_words
 from harness.parity.verdict import Judged
 from probes.format import SIDES
 from probes.plugins import PluginError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.parity.causes.derived import STALE_DERIVED
-from harness.parity.causes.ends import CAPACITY, LENGTH
-from harness.parity.causes.parameters import CONFIG
 from harness.parity.interventions.situation import ROOMY, Named, Situation, Tried, gone, improves
+from harness.parity.subjects.sampling.causes import CONFIG
+from harness.parity.subjects.stop_conditions.causes import CAPACITY, LENGTH
+from harness.parity.subjects.weights.causes_derived import STALE_DERIVED
 from reports.model import CauseKey, Proof
 from scenarios.bench.case import Symptoms
 

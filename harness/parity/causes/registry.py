@@ -1,19 +1,18 @@
-"""Every family of causes: those of this folder, and another package's by its entry point.
+"""Every family of causes: those of the subjects, and another package's by its entry point.
 
-Each module of this folder that has `FAMILIES` is read, and each entry point of the group `rlhf_harness.causes`: a
-`CauseFamily` of another package. What one of those raises explains nothing, and is told.
+`FAMILIES` of each module of causes is read (`harness.parity.subjects`), and each entry point of the group
+`rlhf_harness.causes`: a `CauseFamily` of another package. What one of those raises explains nothing, and is told.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
+from harness.parity import subjects
+from harness.parity.causes import unexplained
 from harness.parity.causes.family import CauseFamily
 from harness.parity.causes.turns import Intervention, Turn, in_order
 from harness.parity.facts.evidence import Evidence
@@ -161,5 +160,5 @@ def _tell(error: PluginError, *arguments: Any) -> None:
 
 
 def _ours() -> Iterator[CauseFamily]:
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        yield from getattr(importlib.import_module(f"{__package__}.{module.name}"), "FAMILIES", ())
+    for module in [*subjects.modules("causes"), *subjects.modules("explain"), unexplained]:
+        yield from getattr(module, "FAMILIES", ())

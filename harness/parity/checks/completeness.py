@@ -6,7 +6,7 @@ import dataclasses
 
 from harness.parity.checks.registry import Outcome, outcome
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.gaps import gaps, never
+from harness.parity.subjects.recording.observed_missing_steps import gaps, never
 
 
 def require_completeness(e: Evidence, found: Outcome) -> Outcome:

@@ -9,8 +9,8 @@ import numpy as np
 from harness.parity.checks.registry import Outcome, check, coupled, outcome, trains, unless_native
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.systematic import FALSE_ALARM
-from harness.parity.facts.tails import Tail, outliers
+from harness.parity.subjects.log_probabilities.observed_outliers import Tail, outliers
+from harness.parity.subjects.log_probabilities.observed_systematic import FALSE_ALARM
 from reports.model import Finding
 from reports.text import counted, figure, show
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from harness.parity.checks.registry import Outcome, always, check, coupled, outcome, trains, unless_native
-from harness.parity.facts import second_run
-from harness.parity.facts.copied import alike, own_kernels
 from harness.parity.facts.divergence import Kind, Stage
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.modes import REPLAY
-from harness.parity.facts.repeated import SecondRun
-from harness.parity.facts.sync_record import SyncRecord
+from harness.parity.subjects.engines import observed_second_run
+from harness.parity.subjects.engines.observed_repetition import SecondRun
+from harness.parity.subjects.recording.observed_copies import alike, own_kernels
+from harness.parity.subjects.sampling.observed_modes import REPLAY
+from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from probes.format import mapping, number
 from reports.limits import limit_of
 from reports.model import SUSPICIONS, CheckState, Finding
@@ -238,7 +238,7 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         ):
             text = "the floor was not measured: no engine gave log-probabilities with which the job could be compared "
             text += "with its second run, which is equal in every other respect; "
-        others = not second_run.required(e, side.name) and not np.isnan(e.tolerance.floor)
+        others = not observed_second_run.required(e, side.name) and not np.isnan(e.tolerance.floor)
         text += "the tolerance is of the other side's floor" if others else f"the tolerance is the cap, {figure(cap)}"
         return outcome(name, "not tested", text, number=number, **details)
     taken = {variant for one in e.sides for variant in one.floor.variants if variant not in one.floor.absent}
@@ -250,7 +250,7 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         text = f"the floor was not taken under {under}, in which engines differ from themselves; of the others: {shown}"
         return outcome(name, "not tested", text, number=number, **details)
     missing = [f"{name}: the floor was not taken under: {', '.join(floor.absent)}"] if floor.absent else []
-    own = ", ".join(variant for variant in floor.variants if variant != second_run.VARIANT)
+    own = ", ".join(variant for variant in floor.variants if variant != observed_second_run.VARIANT)
     if own:
         shown += f"; the engine against itself at equal seeds under another {own}, in one start"
     if floor.sharded is not None:
@@ -268,7 +268,7 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
 @check(
     SUSPICIONS[4],
     4,
-    required=lambda e: not e.alone and unless_native(e) and second_run.required(e, "baseline"),
+    required=lambda e: not e.alone and unless_native(e) and observed_second_run.required(e, "baseline"),
     alone=True,
 )
 def baseline_itself(e: Evidence) -> Outcome:
@@ -276,7 +276,7 @@ def baseline_itself(e: Evidence) -> Outcome:
     return itself(e, e.baseline, 4)
 
 
-@check("candidate-itself", required=lambda e: unless_native(e) and second_run.required(e, "candidate"))
+@check("candidate-itself", required=lambda e: unless_native(e) and observed_second_run.required(e, "candidate"))
 def candidate_itself(e: Evidence) -> Outcome:
     """The candidate against itself: at equal seeds in other batches and orders."""
     return itself(e, e.candidate, 0)

@@ -1,9 +1,9 @@
 """What a check is: a name, a function of the evidence, and for which runs EQUIVALENT needs it.
 
 A check rules a difference out, confirms it, or says that it was not tested; one that finds no evidence is *not tested*,
-never a pass. Every module of this folder is read, and so is each entry point of the group `rlhf_harness.checks`: a
-module of another package that registers its checks in the same way. Whatever is wrong with one of those is a check
-that was not tested, and disturbs no other.
+never a pass. Every module of this folder is read, every module of checks in `harness.parity.subjects`, and each entry
+point of the group `rlhf_harness.checks`: a module of another package that registers its checks in the same way.
+Whatever is wrong with one of those is a check that was not tested, and disturbs no other.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+from harness.parity import subjects
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from probes import plugins
@@ -85,6 +86,7 @@ def check(
 def _loaded() -> tuple[tuple[Registered, ...], tuple[PluginError, ...]]:
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         importlib.import_module(f"{__package__}.{module.name}")
+    tuple(subjects.modules("checks"))
     silent: list[Plugin] = []
     wrong = [*plugins.load(GROUP, lambda plugin, module: silent.append(plugin))]
     known = {one.name: one for one in _REGISTERED if _is_ours(one)}
@@ -121,7 +123,7 @@ def not_brought(error: PluginError) -> Registered:
 
 
 def _is_ours(one: Registered) -> bool:
-    return one.home.startswith(f"{__package__}.")
+    return one.home.startswith("harness.parity.")
 
 
 def _bringing(module: str) -> Plugin:

@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from harness.parity.checks.surroundings import hit_rate
-from harness.parity.facts import memory
-from harness.parity.facts.confounders import differences, flatten
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.parameters import engine_infos
+from harness.parity.subjects.engines import observed_memory
+from harness.parity.subjects.recording.checks import hit_rate
+from harness.parity.subjects.recording.observed_confounders import differences, flatten
+from harness.parity.subjects.sampling.observed import engine_infos
 from harness.recordings.store import Recording
 from probes.format import mapping, number
 from reports.model import RunSummary
@@ -50,7 +50,7 @@ def summary(e: Evidence, side: Side) -> RunSummary:
         _rows(e, side, series),
         series,
         _measured(e, side, series),
-        memory.by_phase(run),
+        observed_memory.by_phase(run),
     )
 
 
@@ -126,7 +126,7 @@ def _series(side: Side, steps: list[int]) -> dict[str, list[float]]:
         lengths = [_lengths(run, step) for step in steps]
         series["length_mean"] = [float(one.mean()) if len(one) else NAN for one in lengths]
         series["length_max"] = [float(one.max()) if len(one) else NAN for one in lengths]
-    series |= {f"memory of {role}, MiB": values for role, values in memory.largest(side.memory, steps).items()}
+    series |= {f"memory of {role}, MiB": values for role, values in observed_memory.largest(side.memory, steps).items()}
     return {name: values for name, values in series.items() if name == "step" or not all(np.isnan(values))}
 
 

@@ -4,13 +4,14 @@ against learner. Of one recording alone: its engine against its learner.
 
 from __future__ import annotations
 
-from harness.parity.facts import ends, order
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.experience import experiences
-from harness.parity.facts.gaps import TOKENS, note_experience
-from harness.parity.facts.one_engine import one_engine
-from harness.parity.facts.patience import Told, nobody
-from harness.parity.facts.rollouts import SERIES, rollouts
+from harness.parity.facts.progress_messages import Told, nobody
+from harness.parity.subjects.engines.observed_alone import one_engine
+from harness.parity.subjects.learner.observed_experience import experiences
+from harness.parity.subjects.order import observed as order_observed
+from harness.parity.subjects.recording.observed_missing_steps import TOKENS, note_experience
+from harness.parity.subjects.sampling.observed_rollouts import SERIES, rollouts
+from harness.parity.subjects.stop_conditions import observed as stop_conditions_observed
 
 
 def compare(e: Evidence, tell: Told = nobody) -> None:
@@ -29,7 +30,7 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
         if e.alone:
             if drawn[0] is not None:
                 e.guided = e.guided or bool(drawn[0].fields.get("guided"))
-                ends.note_alone(e, e.baseline, drawn[0])
+                stop_conditions_observed.note_alone(e, e.baseline, drawn[0])
             if trained[0] is not None:
                 note_experience(e, trained[0])
             elif e.train:
@@ -43,7 +44,7 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
         rollouts(e, drawn[0], drawn[1], trained)
         for side, own, experience in zip(e.sides, drawn, trained, strict=True):
             if own is not None and experience is not None:
-                order.exchanged(side, drawn[0] if e.guided else own, own, experience)
+                order_observed.exchanged(side, drawn[0] if e.guided else own, own, experience)
         if trained[0] is not None and trained[1] is not None:
             experiences(e, trained[0], trained[1])
         elif e.train:

@@ -16,25 +16,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.parity.facts.align import Grid, Match
-from harness.parity.facts.behind import InUse, Updates
-from harness.parity.facts.clusters import Clusters
-from harness.parity.facts.confounders import Confounder, Weights
 from harness.parity.facts.divergence import Divergence, DivergenceKey, Kind, Stage
-from harness.parity.facts.floor import EngineFloor, Tolerance
-from harness.parity.facts.lifecycle import Lifecycle, lifecycle
-from harness.parity.facts.lifted_result import LiftedResult
-from harness.parity.facts.margin_counts import Margins
-from harness.parity.facts.memory import Held, recorded
-from harness.parity.facts.metrics import Mismatch
-from harness.parity.facts.native_result import NativeResult
-from harness.parity.facts.order import Exchange
-from harness.parity.facts.rank_faults import RankFault, What, rank_faults
-from harness.parity.facts.ranks import Ranks
-from harness.parity.facts.repeated import SecondRun
-from harness.parity.facts.reread import Readings
-from harness.parity.facts.sync_record import SyncRecord
-from harness.parity.facts.systematic import Drift, Means, Tested
-from harness.parity.facts.tails import Tail, Weighed
+from harness.parity.subjects.engines.observed_lifecycle import Lifecycle, lifecycle
+from harness.parity.subjects.engines.observed_memory import Held, recorded
+from harness.parity.subjects.engines.observed_repetition import SecondRun
+from harness.parity.subjects.log_probabilities.observed_clusters import Clusters
+from harness.parity.subjects.log_probabilities.observed_metrics import Mismatch
+from harness.parity.subjects.log_probabilities.observed_outliers import Tail, Weighed
+from harness.parity.subjects.log_probabilities.observed_rereading import Readings
+from harness.parity.subjects.log_probabilities.observed_systematic import Drift, Means, Tested
+from harness.parity.subjects.native_sampler.observed import NativeResult
+from harness.parity.subjects.order.observed import Exchange
+from harness.parity.subjects.precision.observed_floor import EngineFloor, Tolerance
+from harness.parity.subjects.precision.observed_lifted import LiftedResult
+from harness.parity.subjects.ranks.observed import Ranks
+from harness.parity.subjects.ranks.observed_faults import RankFault, What, rank_faults
+from harness.parity.subjects.recording.observed_confounders import Confounder, Weights
+from harness.parity.subjects.sampling.observed_margin_counts import Margins
+from harness.parity.subjects.weights.observed_lag import InUse, Updates
+from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from harness.recordings.store import Recording
 from harness.recordings.tables import Table
 from reports.model import Finding, Place

@@ -11,11 +11,11 @@ import numpy as np
 from harness.parity.causes.family import Seen
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.floor import Tolerance
-from harness.parity.facts.parameters import engine_given, engine_infos
-from harness.parity.facts.rounding import largest_of, share_of
-from harness.parity.facts.tails import Share
 from harness.parity.interventions.bench import Bench
+from harness.parity.subjects.log_probabilities.observed_outliers import Share
+from harness.parity.subjects.precision.observed_floor import Tolerance
+from harness.parity.subjects.precision.observed_rounding import largest_of, share_of
+from harness.parity.subjects.sampling.observed import engine_given, engine_infos
 from probes.format import mapping
 from reports.model import RESIDUE, CauseKey, Proof
 from scenarios.bench.case import NUMBERS, Alteration, CaseSample, HeldReport, Symptoms

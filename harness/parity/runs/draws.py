@@ -8,7 +8,9 @@ from harness.cluster.side import Side
 
 def draw_on(experiment: Experiment, left: Side, right: Side, policy: str, *, cap: float | None) -> None:
     """Let each side draw on, part by part, while another part may decide more of what both have drawn."""
-    from harness.parity.native.samples import draws_of  # the judge's libraries, which no run needs
+    from harness.parity.subjects.native_sampler.observed_samples import (
+        draws_of,  # the judge's libraries, which no run needs
+    )
     from harness.parity.verdict import judged
 
     for draw in range(2, left.scenario.native.draws + 1):

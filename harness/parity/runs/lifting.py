@@ -71,7 +71,7 @@ def attributed(experiment: Experiment, left: Side, right: Side) -> tuple[Verdict
     """(the verdict on both lifted stages with what interventions on their engines prove, None where nothing differs;
     why an intervention ended early)."""
     from harness.parity.attribution import merged, search
-    from harness.parity.facts.engines import suspect
+    from harness.parity.subjects.engines.observed import suspect
     from harness.parity.verdict import judged
 
     found = judged(left.lift().run_dir, right.lift().run_dir, native=False)

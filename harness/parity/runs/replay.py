@@ -57,8 +57,8 @@ def run_replay(
     if prompt_key(run):
         raise BadInput(f"the prompts of {run} were hashed: no engine can score them", fix="harness bundle RUN")
     envs.parse(backend)
-    from harness.parity.facts.replayed import answer, halves
     from harness.parity.runs.source import source
+    from harness.parity.subjects.recording.observed_replay import answer, halves
 
     known, name = source(path), places.shown(str(path))
     window = known.window(from_step, steps)

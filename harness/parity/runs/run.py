@@ -188,7 +188,7 @@ def diff(
     for path, named in zip(runs, given, strict=True):
         if not is_run(path):
             raise no_run(path, "diff", named)
-    from harness.parity.facts.patience import Patience
+    from harness.parity.facts.progress_messages import Patience
     from harness.parity.verdict import judge
 
     tell = Patience(lambda doing: progress(ProgressEvent("", "", message=doing)))
@@ -220,7 +220,7 @@ def audit(
     if not is_run(path):
         raise no_run(path, "audit", run)
     from harness.parity.audit import audit as judge
-    from harness.parity.facts.patience import Patience
+    from harness.parity.facts.progress_messages import Patience
 
     verdict = judge(path, cap=cap, tell=Patience(lambda doing: progress(ProgressEvent("", "", message=doing))))
     reproduce = command_line("audit", Path(run), cap=cap, strict=strict)
@@ -311,7 +311,7 @@ def _attributed(
 ) -> Attribution | None:
     """What interventions on the live engines show of a divergence; None without one."""
     from harness.parity.attribution import search
-    from harness.parity.facts.engines import suspect
+    from harness.parity.subjects.engines.observed import suspect
     from harness.parity.verdict import judged as judgement
 
     before = judgement(left.run_dir, right.run_dir, native=False, cap=cap)

@@ -14,11 +14,11 @@ from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
 from harness.errors import HarnessError
 from harness.parity.attribution import attribute
-from harness.parity.facts.engines import suspect
 from harness.parity.runs import recording
 from harness.parity.runs.engines import cluster_for
 from harness.parity.runs.options import LaunchOptions, silent
 from harness.parity.runs.preflight import environment_for, preflight
+from harness.parity.subjects.engines.observed import suspect
 from harness.parity.verdict import judged
 from harness.planted.differences.damage import damage
 from harness.planted.differences.files import reproduced_by

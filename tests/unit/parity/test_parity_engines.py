@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from recordings import FrameRecord, Log, Recording, check, pair, put, scenario
 
-from harness.parity.facts.engines import drawn_by_suspect, suspect
+from harness.parity.subjects.engines.observed import drawn_by_suspect, suspect
 from harness.parity.verdict import judged
 from scenarios.fleet import engine_of
 from scenarios.settings import Engine, Scenario

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from recordings import FrameRecord, Jagged, Recording, jagged, make, pair, put, scenario
 
-from harness.parity.facts.floor import CAPS, EngineFloor, Tolerance, measure
-from harness.parity.facts.rounding import Rounding
+from harness.parity.subjects.precision.observed_floor import CAPS, EngineFloor, Tolerance, measure
+from harness.parity.subjects.precision.observed_rounding import Rounding
 from harness.recordings.store import Recording as Stored
 
 

@@ -15,7 +15,7 @@ import pytest
 from recordings import Recording, check, digest, jagged, make, pair, put, scenario
 
 from harness.parity import judge
-from harness.parity.facts.integrity import Minimum
+from harness.parity.subjects.recording.observed_integrity import Minimum
 from probes.format import FORMAT_VERSION
 from probes.lines import decode_line, encode_events
 from reports.model import SUSPICIONS

@@ -13,9 +13,9 @@ from framework_recordings import PLAN, job
 from recordings import TENSORS, FrameRecord, Jagged, Recording, causes, check, make, put, scenario
 
 from harness.errors import HarnessError
-from harness.parity.facts.rank_faults import What, _orders, dealt, divided, summed
-from harness.parity.facts.ranks import Updates
 from harness.parity.runs.recording import check_ranks
+from harness.parity.subjects.ranks.observed import Updates
+from harness.parity.subjects.ranks.observed_faults import What, _orders, dealt, divided, summed
 from reports.model import Verdict
 from scenarios.ppo.advantages import whiten
 

@@ -31,10 +31,10 @@ from recordings import (
 )
 
 from harness.parity.attribution.case import LATEST, OFFENDING, choose
-from harness.parity.causes.retokenization import read_aloud
 from harness.parity.explain import explain, find
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Learned
+from harness.parity.subjects.prompts.causes_retokenization import read_aloud
 from harness.parity.verdict import judged
 from reports.model import Verdict
 

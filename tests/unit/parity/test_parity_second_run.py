@@ -12,7 +12,7 @@ from framework_recordings import PLAN, job
 from recordings import Recording, causes, check, digest, jagged, make, scenario
 
 from harness.parity import judge
-from harness.parity.facts.floor import CAPS
+from harness.parity.subjects.precision.observed_floor import CAPS
 from reports.model import Verdict
 from scenarios.settings import Scenario
 

@@ -12,10 +12,10 @@ from recordings import Recording, check, jagged, pair
 from harness.parity import explain
 from harness.parity.attribution import merge, merged
 from harness.parity.attribution.outcome import Attribution
-from harness.parity.causes.arithmetic import STAGE
 from harness.parity.causes.family import Seen
 from harness.parity.facts.evidence import Learned
 from harness.parity.interventions.situation import Named
+from harness.parity.subjects.precision.causes import STAGE
 from harness.parity.verdict import Judged, judged
 from reports.model import Proof
 from scenarios.bench.case import Symptoms

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from recordings import Recording, causes, check, pair, put, scenario
 
-from harness.parity.facts import systematic
-from harness.parity.facts.floor import CAPS, EPSILON, RESOLUTION, Tolerance
+from harness.parity.subjects.log_probabilities import observed_systematic as systematic
+from harness.parity.subjects.precision.observed_floor import CAPS, EPSILON, RESOLUTION, Tolerance
 
 FLOAT32 = scenario(dtype="float32")
 ENGINES = systematic.Means(systematic.Compared.ENGINES)

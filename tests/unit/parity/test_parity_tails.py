@@ -10,9 +10,15 @@ import pytest
 from recordings import Recording, causes, check, jagged, make, pair, put, scenario
 
 from harness.parity.facts.align import Grid
-from harness.parity.facts.floor import Tolerance
-from harness.parity.facts.rounding import Rounding
-from harness.parity.facts.tails import FALSE_OUTLIERS, OUTLIERS, Share, Weighed, outliers
+from harness.parity.subjects.log_probabilities.observed_outliers import (
+    FALSE_OUTLIERS,
+    OUTLIERS,
+    Share,
+    Weighed,
+    outliers,
+)
+from harness.parity.subjects.precision.observed_floor import Tolerance
+from harness.parity.subjects.precision.observed_rounding import Rounding
 
 
 def moved(recording: Recording, step: int, positions: list[int], by: float) -> None:

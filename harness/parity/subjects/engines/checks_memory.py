@@ -1,0 +1,66 @@
+"""Memory that grows step after step: of a role, of an engine's process, of /dev/shm."""
+
+from __future__ import annotations
+
+from harness.parity.checks.registry import Outcome, check, outcome
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.subjects.engines.observed_memory import FEWEST, MIB, WHAT, Held, growth
+from probes.format import number
+from reports.model import Finding
+from reports.text import counted, figure
+
+NAME = "memory-growth"
+MOST = 5  # processes that are named
+
+
+def _applies(e: Evidence) -> bool:
+    """Runs that are long enough to show growth, by their scenario or by their rollouts."""
+    steps = [len(side.recording.steps("rollout")) for side in e.sides]
+    steps += [int(number(side.recording.scenario.get("steps"), 0)) for side in e.sides]
+    return any(side.memory for side in e.sides) and max(steps) >= FEWEST
+
+
+@check(NAME, applies=_applies, alone=True)
+def memory_growth(e: Evidence) -> Outcome:
+    """Whether a process holds more memory after each step; warm-up, jumps and what is given back are no growth."""
+    findings, quiet = [], []
+    silent: dict[str, list[str]] = {}  # why a run cannot be tested -> which
+    for side in e.sides:
+        series = side.memory
+        tested = [(one, found) for one in series if (found := growth(one, len(series))) is not None]
+        if not tested:
+            longest = max((len(one.steps) for one in series), default=0)
+            why = f"memory of {counted(longest, 'step')}, {FEWEST} are needed" if series else "no memory was recorded"
+            silent.setdefault(why, []).append(side.name)
+            continue
+        growing = [(one, found.rate) for one, found in tested if found.grows]
+        findings += [_finding(side, one, rate) for one, rate in growing[:MOST]]
+        if growing:
+            continue
+        worst, found = max(tested, key=lambda pair: pair[1].smallest)
+        quiet.append(
+            f"{side.name}: none of {len(tested):,} series grows; {_mib(found.smallest)} a step would have "
+            f"been found in each (in {WHAT[worst.what]} of {worst.who} no less)"
+        )
+    if findings:
+        text = "; ".join(f"{one.where}: {one.summary}" for one in findings)
+        return outcome(NAME, "confirmed", text, decides=False, findings=findings)
+    if silent:
+        reasons = [f"{' and '.join(sides)}: {why}" for why, sides in silent.items()]
+        return outcome(NAME, "not tested", "; ".join([*reasons, *quiet]))
+    return outcome(NAME, "ruled out", "; ".join(quiet))
+
+
+def _finding(side: Side, held: Held, rate: float) -> Finding:
+    steps = f"{int(held.steps[0])} to {int(held.steps[-1])}"
+    return Finding(
+        "memory growth",
+        f"{WHAT[held.what]} of {held.who} grows by {_mib(rate)} a step",
+        f"from {_mib(held.low[0])} to {_mib(held.low[-1])} in steps {steps}",
+        where=side.name,
+        details={"process": held.who, "memory": held.what, "mib_per_step": rate / MIB},
+    )
+
+
+def _mib(size: float) -> str:
+    return f"{figure(float(size) / MIB)} MiB"

@@ -1,0 +1,113 @@
+"""Mean differences, gathered beside the largest ones while the steps are compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness.parity.facts.align import Grid, Match
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.subjects.log_probabilities import observed_systematic as systematic
+from harness.parity.subjects.log_probabilities.observed_clusters import prompts
+from harness.parity.subjects.log_probabilities.observed_systematic import Compared, Means
+from harness.parity.subjects.precision.observed_rounding import both
+from harness.parity.subjects.weights import observed_lag
+from harness.recordings.tables import Table
+from reports.model import Place
+from reports.text import figure
+
+NAMES = ("actor_logprob", "exact_logprob")
+BEFORE = ("behind_logprob", "behind_exact_logprob")
+
+
+def engines(
+    e: Evidence, b: Table, match: Match, grid: Grid, same: np.ndarray, p: np.ndarray, q: np.ndarray, cached: Any
+) -> None:
+    """Engine against engine, one step; flat arrays on `grid`, `cached` per row."""
+    _drift(e, Means(Compared.ENGINES), b, match.a, grid, same, p, q, None, cached)
+
+
+def against_learner(
+    e: Evidence, side: Side, rollout: Table, experience: Table, match: Match, grid: Grid, same: np.ndarray,
+    engine: np.ndarray, learner: np.ndarray, cached: Any,
+) -> None:  # fmt: skip
+    """One engine against its learner, one step: in half precision against what float32 makes of the same weights, where
+    that is known."""
+    found = both(experience, *NAMES)
+    exact = grid.take(found[1], match.b) if found is not None and e.tolerance.rounding.measured else None
+    means = Means(Compared.ENGINE, side.name)
+    if exact is None:
+        _drift(e, means, rollout, match.a, grid, same, learner, engine, None, cached)
+        return
+    rounding = learner.astype(np.float64) - exact
+    _drift(e, means, rollout, match.a, grid, same, exact, engine, rounding, cached)
+    _drift(e, Means(Compared.TRAINER, side.name), rollout, match.a, grid, same, exact, learner, None, cached)
+    before = both(experience, *BEFORE)
+    if before is not None and same.any():
+        updates: observed_lag.Updates = e.updates.setdefault(side.name, observed_lag.Updates())
+        then = (grid.take(before[0], match.b)[same], grid.take(before[1], match.b)[same])
+        cluster = prompts(rollout)[match.a][grid.row[same]]
+        updates.add(rollout.step, cluster, engine[same], (learner[same], exact[same]), then)
+
+
+def _drift(
+    e: Evidence, means: Means, rollout: Table, rows: np.ndarray, grid: Grid, same: np.ndarray,
+    one: np.ndarray, two: np.ndarray, rounding: np.ndarray | None, cached: Any,
+) -> None:  # fmt: skip
+    if not same.any():
+        return
+    row = grid.row[same]
+    e.drifts.setdefault(means, systematic.Drift()).add(
+        rollout.step,
+        prompts(rollout)[rows][row],
+        one[same],
+        two[same],
+        None if rounding is None else rounding[same],
+        grid.position[same],
+        None if cached is None else (np.asarray(cached) > 0)[row],
+    )
+
+
+def settle(e: Evidence) -> None:
+    """Turn what the tests found into divergences, where no single token of the comparison diverged already."""
+    e.drift_tests = results = systematic.tested(e.drifts, systematic.Null.of(e.tolerance, e.mean_floor))
+    for (compared, side), tests in results.items():
+        if compared.single is not None and compared.single.of(side) in e.first:
+            continue
+        for one in tests:
+            if one.found:
+                field, values = "mean log-probability", _values(e, side, one)
+                e.diverges(
+                    compared.drift.of(side),
+                    [],
+                    Place(one.step, "rollout", 0, -1, -1, field, *values, context=describe(one)),
+                )
+    e.weights_in_use = sides = observed_lag.sides(e.updates)
+    for name, found in sides.items():
+        for test in found.behind:
+            context = f"over {test.where} the {name} is nearer to the learner's weights before the last update than to "
+            context += f"its weights, by {figure(-test.errors)} standard errors ({test.reading})"
+            place = Place(
+                test.step, "rollout", 0, -1, -1, "distance from the learner's weights",
+                *e.side(name).paired(found.now, found.before), context=context,
+            )  # fmt: skip
+            e.diverges(Kind.BEHIND.of(name), [], place)
+
+
+def _values(e: Evidence, side: str | None, one: systematic.Tested) -> tuple[float, float]:
+    """(baseline's, candidate's) mean; of a side the reference stands in the other's place."""
+    return e.side(side).paired(one.values[1], one.values[0]) if side else one.values
+
+
+def describe(one: systematic.Tested) -> str:
+    """One test in words."""
+    if one.what == "size":
+        mean = one.mean.value + one.bound
+        size = f"mean |Δ| of {one.where} {figure(mean)} nats"
+        return f"{size}, {figure(mean / one.unit)} times {one.unit_of}" if one.unit else f"{size}, and none is allowed"
+    return (
+        f"mean Δ of {one.where} {figure(one.mean.value)} nats, standard error {figure(one.mean.error)} over "
+        f"{one.mean.clusters} prompts; rounding alone leaves {figure(one.bound)}"
+    )

@@ -1,0 +1,182 @@
+"""Where samples end, and why: lengths and finish reasons of equal tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.parity.facts.align import Grid, Match
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Ending, Evidence, Reason, Side
+from harness.parity.subjects.recording.observed_missing_steps import FINISH
+from harness.parity.subjects.sampling.observed import sampling_events, told_ends
+from harness.parity.subjects.sampling.observed_modes import REPLAY
+from harness.recordings.tables import Table
+from probes.format import mapping
+from reports.model import Place
+
+MOST_ENDINGS = 100_000  # that are kept, for memory; the counts go on
+GIVEN_UP = ("abort", "error")  # the engine ended the sample, not the model and not the limit
+UNSEEN = ("stop", "stop_regex", "stop_strings")  # native parameters that end a sample at a text, which no id tells
+
+
+def note(
+    e: Evidence,
+    b: Table,
+    c: Table,
+    match: Match,
+    grid: Grid,
+    judged: np.ndarray,
+    differs: np.ndarray,
+    lengths: np.ndarray,
+    lengths2: np.ndarray,
+) -> None:
+    """Lengths and finish reasons. A guided sample that was cut at a flip ("flip") was not compared beyond it; its last
+    token is that flip, and one that ends with its guide's token was cut by something else.
+    """
+    finish, finish2 = b.finish, c.finish
+    finish = finish[match.a] if finish is not None else None
+    finish2 = finish2[match.b] if finish2 is not None else None
+    cut = (finish2 == "flip") if finish2 is not None else np.zeros(len(judged), bool)
+    any_flip = grid.any(differs)
+    last = np.zeros(len(judged), bool)
+    ends = np.flatnonzero(grid.length)
+    last[ends] = differs[grid.start[1:][ends] - 1]
+    if e.guided:
+        short = judged & cut & last & (lengths2 < lengths)
+        e.counts.not_reached += int((lengths - lengths2)[short].sum())
+        wrong = np.flatnonzero(judged & (lengths != lengths2) & ~short)
+    else:
+        wrong = np.flatnonzero(judged & (lengths != lengths2) & ~any_flip)
+    if len(wrong):
+        e.counts.length_differences += len(wrong)
+        row = int(wrong[0])
+        _note_endings(e, b, c, match, wrong, finish, finish2)
+        e.diverges(
+            Kind.LENGTH.of(),
+            match.sample[wrong],
+            Place(
+                b.step,
+                "rollout",
+                int(b.rank[match.a[row]]),
+                int(match.sample[row]),
+                int(min(lengths[row], lengths2[row])),
+                "length",
+                int(lengths[row]),
+                int(lengths2[row]),
+                context=f"the tokens before it are equal; finish {finish[row] if finish is not None else '?'} against "
+                f"{finish2[row] if finish2 is not None else '?'}",
+            ),
+        )
+    e.note_recorded(FINISH, b.step, *(one is not None and bool((one[judged] != "").all()) for one in (finish, finish2)))
+    if finish is None or finish2 is None:
+        return
+    given_up = np.isin(finish, GIVEN_UP) & np.isin(finish2, GIVEN_UP) & judged
+    if given_up.any():
+        e.rollouts.given_up[b.step] = int(given_up.sum())
+    told = (finish != "") & (finish2 != "")
+    comparable = judged & told & (lengths == lengths2) & ~(last if e.guided else any_flip | cut)
+    e.counts.finish_reasons += int(np.count_nonzero(comparable))
+    wrong = np.flatnonzero(comparable & (finish != finish2))
+    if len(wrong):
+        row, output = int(wrong[0]), b.rows("output")
+        assert output is not None
+        for at in wrong[: MOST_ENDINGS - len(e.reasons)].tolist():
+            token = int(output.row(int(match.a[at]))[-1]) if lengths[at] else -1
+            said = str(finish[at]), str(finish2[at])
+            e.reasons.append(Reason(b.step, int(match.sample[at]), int(lengths[at]), token, said))
+        e.diverges(
+            Kind.FINISH.of(),
+            match.sample[wrong],
+            Place(
+                b.step,
+                "rollout",
+                int(b.rank[match.a[row]]),
+                int(match.sample[row]),
+                int(lengths[row]) - 1,
+                "finish_reason",
+                str(finish[row]),
+                str(finish2[row]),
+            ),
+        )
+
+
+def note_alone(e: Evidence, side: Side, table: Table) -> None:
+    """Finish reasons of one run that the samples' own ends contradict: `length` at an end token, `stop` at none. A
+    replay drew nothing: its reasons are of its source, or made up where that has none."""
+    output, finish, ends = table.rows("output"), table.finish, told_ends(side, e.mode)
+    if (
+        output is None
+        or finish is None
+        or ends is None
+        or e.mode == REPLAY
+        or isinstance(table.fields.get("uncompared"), str)
+    ):
+        return
+    native = mapping(mapping(sampling_events(side).get(e.mode)).get("native"))
+    some = output.lengths > 0
+    last = np.full(len(some), -1, np.int64)
+    last[some] = output.values[output.offsets[1:][some] - 1]
+    at_end = np.isin(last, sorted(ends))
+    cut, stopped = some & (finish == "length"), some & (finish == "stop")
+    if any(native.get(name) for name in UNSEEN):
+        stopped &= at_end
+    side.reasons_held += int(np.count_nonzero(cut | stopped))
+    wrong = np.flatnonzero(cut & at_end | stopped & ~at_end)
+    if not len(wrong):
+        return
+    for row in wrong[: MOST_ENDINGS - len(side.reasons)].tolist():
+        said = str(finish[row]), ""
+        side.reasons.append(Reason(table.step, int(table.sample[row]), int(output.lengths[row]), int(last[row]), said))
+    row = int(wrong[0])
+    which = "an end token" if at_end[row] else "no end token"
+    e.diverges(
+        Kind.REASON.of(side.name),
+        table.sample[wrong],
+        Place(
+            table.step,
+            "rollout",
+            int(table.rank[row]),
+            int(table.sample[row]),
+            int(output.lengths[row]) - 1,
+            "finish_reason",
+            str(finish[row]),
+            "stop" if at_end[row] else None,
+            context=f"its last token, {last[row]}, is {which}",
+        ),
+    )
+
+
+def _note_endings(
+    e: Evidence,
+    b: Table,
+    c: Table,
+    match: Match,
+    wrong: np.ndarray,
+    finish: np.ndarray | None,
+    finish2: np.ndarray | None,
+) -> None:
+    """How each of these samples ends in either run."""
+    output, output2, prompt = b.rows("output"), c.rows("output"), b.rows("prompt")
+    assert output is not None and output2 is not None
+    seen = b.rows("prompt_seen"), c.rows("prompt_seen")
+    for row in wrong[: MOST_ENDINGS - len(e.endings)]:
+        ends = output.row(int(match.a[row])), output2.row(int(match.b[row]))
+        shorter, longer = sorted(ends, key=len)
+        sent = len(prompt.row(int(match.a[row]))) if prompt is not None else 0
+        own = [
+            len(rows.row(int(at[row]))) if rows is not None else 0
+            for rows, at in zip(seen, (match.a, match.b), strict=True)
+        ]
+        e.endings.append(
+            Ending(
+                b.step,
+                int(match.sample[row]),
+                sent,
+                (own[0] or sent, own[1] or sent),
+                (len(ends[0]), len(ends[1])),
+                ("" if finish is None else str(finish[row]), "" if finish2 is None else str(finish2[row])),
+                int(shorter[-1]) if len(shorter) else -1,
+                int(longer[len(shorter)]),
+                int(longer[-1]),
+            )
+        )
