@@ -52,8 +52,8 @@ def audit(path: Path, *, cap: float | None = None, minimum: Minimum = LEAST, tel
     try:
         recording = Recording(path, tell=tell)
     except (FormatError, OSError) as error:
-        found = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", [str(error)])
-        return replace(found, fix=getattr(error, "fix", ""))
+        verdict = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", [str(error)])
+        return replace(verdict, fix=getattr(error, "fix", ""))
     window = replayed(recording)
     if window is not None:
         recording.restrict(window)
@@ -76,10 +76,10 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
         unknowns(e),
         odd=[*contradictions(e), *copies_of_numbers(e), *odd_margins(e)],
     )
-    wrong = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
+    wrong = [outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"]
     explained, untested = explain.explain(e, kinds), not_tested(e, outcomes)
-    outcomes = [*outcomes, *((one, one.run(e)) for one in map(not_brought, explained.failed))]
-    causes, open_ = [one.cause for one in explained.explanations], explain.remaining(explained, kinds)
+    outcomes = [*outcomes, *((check, check.run(e)) for check in map(not_brought, explained.failed))]
+    causes, open_ = [explanation.cause for explanation in explained.explanations], explain.remaining(explained, kinds)
     fix = ""
     if stop:
         verdict, answer = "INCONCLUSIVE", answers.unjudgeable("INCONCLUSIVE", stop[0])
@@ -100,13 +100,13 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
         *limits(e),
         *e.unmatched,
     ]
-    missing += [item for _, found in outcomes for item in found.missing]
-    findings = [finding for _, found in outcomes for finding in found.findings] + failed_calls(e)
+    missing += [item for _, outcome in outcomes for item in outcome.missing]
+    findings = [finding for _, outcome in outcomes for finding in outcome.findings] + failed_calls(e)
     place = e.earliest(*kinds)
     body = Parity(
         with_text(e, place) if place is not None else None,
         e.tolerance.facts({side.name: side.floor}),
-        [found.check for _, found in outcomes],
+        [outcome.check for _, outcome in outcomes],
         [summary(e, side)],
         {"against its learner": side.to_learner.result()} if side.to_learner.tokens else {},
     )
@@ -162,8 +162,8 @@ def _sound(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> Answer:
 
 def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
     states: dict[str, int] = {}
-    for _, found in outcomes:
-        states[found.check.state] = states.get(found.check.state, 0) + 1
+    for _, outcome in outcomes:
+        states[outcome.check.state] = states.get(outcome.check.state, 0) + 1
     return {
         "steps": len(e.steps),
         "samples": e.baseline.samples,

@@ -49,13 +49,13 @@ def gather(
     first = {ALONE: baseline} if candidate is None else {"baseline": baseline, "candidate": candidate}
     candidate = candidate or baseline
     repeated = {
-        name: observed_second_run.compared(gather(first[name], one, native=False, cap=cap, tell=tell), first.values())
-        for name, one in (again or {}).items()
+        name: observed_second_run.compared(gather(first[name], rerun, native=False, cap=cap, tell=tell), first.values())
+        for name, rerun in (again or {}).items()
     }
     sides = []
     for name, recording in first.items():
-        own = repeated.get(name, SecondRun())
-        sides.append(Side(name, recording, measure(recording, own.pairs, drawn=own.drawn)))
+        repetition = repeated.get(name, SecondRun())
+        sides.append(Side(name, recording, measure(recording, repetition.pairs, drawn=repetition.drawn)))
     alone = len(sides) == 1
     confounders = [] if alone else find_confounders(baseline, candidate, (sides[0].ranks, sides[1].ranks))
     mode = drawn = drawn_in(baseline)
@@ -86,10 +86,12 @@ def gather(
         coarsest = CAP_TF32 if tf32 and engines == "float32" else CAPS[engines]
         if coarsest < tolerance.cap:
             finer = Tolerance.of(engines, floors, scale=scale, temperature=temperature, cap=coarsest)
-    last = max((step for one in first.values() for step in one.steps("experience")), default=0)
-    acting = [one for one in confounders if one.finding.name not in CUTS or one.step <= last]
+    last = max((step for run in first.values() for step in run.steps("experience")), default=0)
+    acting = [
+        confounder for confounder in confounders if confounder.finding.name not in CUTS or confounder.step <= last
+    ]
     e = Evidence(sides[0], sides[-1], tolerance, acting, Weights(baseline, candidate), mode, finer)
-    e.learners.cuts = [one.finding for one in confounders if one.finding.name in CUTS]
+    e.learners.cuts = [confounder.finding for confounder in confounders if confounder.finding.name in CUTS]
     e.second_runs, e.cap = repeated, cap
     e.modes_unclear = [why for name, recording in first.items() for why in unclear(recording, name)]
     e.seeded = mode == "native" and not alone and same_sampler(baseline, candidate)
@@ -124,15 +126,15 @@ def _in_tf32(side: Side, mode: str) -> bool:
 def _engines_type(sides: Sequence[Side], mode: str) -> str:
     """The coarsest type in which the engines compute, by what they resolved; empty where one does not say, or keeps its
     KV cache in another."""
-    found = set()
+    all_types = set()
     for side in sides:
         infos = [mapping(info.get("resolved")) for info in engine_infos(side, mode)]
-        types = {str(one.get("dtype")).removeprefix("torch.") for one in infos}
-        caches = {str(one.get("kv_cache_dtype") or "auto").removeprefix("torch.") for one in infos}
+        types = {str(resolved.get("dtype")).removeprefix("torch.") for resolved in infos}
+        caches = {str(resolved.get("kv_cache_dtype") or "auto").removeprefix("torch.") for resolved in infos}
         if not types or not types <= set(CAPS) or not caches <= {"auto", *types}:
             return ""
-        found |= types
-    return max(found, key=lambda name: CAPS[name])
+        all_types |= types
+    return max(all_types, key=lambda name: CAPS[name])
 
 
 def _scale(baseline: Recording) -> float:

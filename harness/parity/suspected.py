@@ -22,15 +22,15 @@ def confirm_suspicions(verdict: Verdict, *, removed_by: list[str] | None = None)
     if verdict.verdict != "DIVERGENT" or body is None:
         return verdict
     checks, missing = [], list(verdict.missing)
-    for one in body.checks:
-        found = _confirmed(_own(one), verdict.causes, removed_by or [])
-        if found != one:
-            missing = [item for item in missing if item != f"{one.name}: {one.evidence}"]
-            missing += [f"{found.name}: {found.evidence}"] if found.state == "not tested" else []
-        checks.append(found)
+    for check in body.checks:
+        confirmed = _confirmed(_own(check), verdict.causes, removed_by or [])
+        if confirmed != check:
+            missing = [item for item in missing if item != f"{check.name}: {check.evidence}"]
+            missing += [f"{confirmed.name}: {confirmed.evidence}"] if confirmed.state == "not tested" else []
+        checks.append(confirmed)
     states: dict[str, int] = {}
-    for one in checks:
-        states[one.state] = states.get(one.state, 0) + 1
+    for updated_check in checks:
+        states[updated_check.state] = states.get(updated_check.state, 0) + 1
     return dataclasses.replace(
         verdict,
         parity=dataclasses.replace(body, checks=checks),
@@ -43,23 +43,23 @@ def _own(check: Check) -> Check:
     if _OWN not in check.details:
         return check
     details = dict(check.details)
-    own = details.pop(_OWN)
-    return dataclasses.replace(check, state=own["state"], evidence=own["evidence"], details=details)
+    original = details.pop(_OWN)
+    return dataclasses.replace(check, state=original["state"], evidence=original["evidence"], details=details)
 
 
 def _confirmed(check: Check, causes: list[Cause], removed_by: list[str]) -> Check:
     if check.number not in SUSPICIONS or check.state == "confirmed":
         return check
     proven = [cause for cause in causes if family(cause.key).suspicion_of(cause.key) == check.number]
-    own = {_OWN: {"state": check.state, "evidence": check.evidence}}
+    original = {_OWN: {"state": check.state, "evidence": check.evidence}}
     if proven:
-        said = "; ".join(f"{cause.name}: {_shown(cause)}" for cause in proven)
-        text = f"{said}; on its own the check was {check.state}: {check.evidence}"
-        return dataclasses.replace(check, state="confirmed", evidence=text, details=check.details | own)
+        claims = "; ".join(f"{cause.name}: {_shown(cause)}" for cause in proven)
+        text = f"{claims}; on its own the check was {check.state}: {check.evidence}"
+        return dataclasses.replace(check, state="confirmed", evidence=text, details=check.details | original)
     if check.number == ENVIRONMENT and check.state == "not tested" and removed_by:
         text = f"what differs was removed by: {', '.join(removed_by)}; on its own the check was not tested: "
         return dataclasses.replace(
-            check, state="ruled out", evidence=text + check.evidence, details=check.details | own
+            check, state="ruled out", evidence=text + check.evidence, details=check.details | original
         )
     return check
 

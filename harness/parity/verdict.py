@@ -97,22 +97,22 @@ def judged(
     interventions proved there. `tell`: is told what is being done.
     """
     recordings = []
-    paths = [Path(one.path if isinstance(one, Run) else one) for one in (baseline, candidate)]
+    paths = [Path(run.path if isinstance(run, Run) else run) for run in (baseline, candidate)]
     second = {side: Path(path) for side, path in (again or {}).items()}
     for path in (*paths, *second.values()):
         try:
             recordings.append(Recording(path, tell=tell))
         except (FormatError, OSError) as error:
-            found = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", str(error), paths, reproduce)
-            return Judged(replace(found, fix=getattr(error, "fix", "")))
+            verdict = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", str(error), paths, reproduce)
+            return Judged(replace(verdict, fix=getattr(error, "fix", "")))
     window = replayed(recordings[1]) or stage_steps(recordings) or shared(recordings)
     if window is not None:
         for recording in recordings:
             recording.restrict(window)
-    recordings, others = recordings[:2], dict(zip(second, recordings[2:], strict=True))
+    recordings, reruns = recordings[:2], dict(zip(second, recordings[2:], strict=True))
     e, malformed = None, []
     try:
-        e = gather(recordings[0], recordings[1], native=native, cap=cap, again=others, tell=tell)
+        e = gather(recordings[0], recordings[1], native=native, cap=cap, again=reruns, tell=tell)
         lifted_stage(e, _judged_alone, lifted_verdict)
         e.seal()
     except FormatError as error:
@@ -134,13 +134,13 @@ def decided(e: Evidence, minimum: Minimum = LEAST, reproduce: str = "") -> Judge
 def asked(e: Evidence) -> list[tuple[Registered, Outcome]]:
     """What each check says that judges this evidence."""
     listed = (*checks(), *map(not_brought, (*refused(), *families.refused())))
-    listed = tuple(one for one in listed if one.alone or not e.alone)
-    return [(one, require_completeness(e, excused(e, one.run(e)))) for one in listed if one.applies(e)]
+    listed = tuple(check for check in listed if check.alone or not e.alone)
+    return [(check, require_completeness(e, excused(e, check.run(e)))) for check in listed if check.applies(e)]
 
 
 def _judged_alone(baseline: Path, candidate: Path) -> tuple[Verdict, Evidence | None]:
-    found = judged(baseline, candidate, native=False)
-    return found.verdict, found.evidence
+    judgement = judged(baseline, candidate, native=False)
+    return judgement.verdict, judgement.evidence
 
 
 def is_torn_manifest(path: Path) -> bool:
@@ -161,17 +161,17 @@ def _other_version(path: Path) -> bool:
 
 def kinds_of(outcomes: list[tuple[Registered, Outcome]]) -> list[DivergenceKey]:
     """The kinds of divergence that decide, in the order of the checks that confirmed them."""
-    confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
-    return list(dict.fromkeys(kind for found in confirmed for kind in found.kinds))
+    confirmed = [outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"]
+    return list(dict.fromkeys(kind for outcome in confirmed for kind in outcome.kinds))
 
 
 def not_tested(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> list[Check]:
     """Required checks that nothing settles, tested or not."""
-    ruled_out = {found.check.name for _, found in outcomes if found.check.state == "ruled out"}
+    ruled_out = {outcome.check.name for _, outcome in outcomes if outcome.check.state == "ruled out"}
     return [
-        found.check
-        for one, found in outcomes
-        if one.required(e) and found.check.state in OPEN and found.settled_by not in ruled_out
+        outcome.check
+        for check, outcome in outcomes
+        if check.required(e) and outcome.check.state in OPEN and outcome.settled_by not in ruled_out
     ]
 
 
@@ -186,10 +186,10 @@ def _decide(
     if same_recording(e):
         stop.append("the same recording twice proves nothing about the engines")
     stop += [*e.modes_unclear, *absent_processes(e), *strange_engines(e), *too_little(e, minimum)]
-    confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
+    confirmed = [outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"]
     explained = explain.explain(e, kinds)
     named = explain.named(explained, kinds)
-    outcomes = [*outcomes, *((one, one.run(e)) for one in map(not_brought, explained.failed))]
+    outcomes = [*outcomes, *((check, check.run(e)) for check in map(not_brought, explained.failed))]
     untested = not_tested(e, outcomes)
     if e.unjudged_steps and not untested and not e.confounders and unless_native(e):
         step, reason = next(iter(e.unjudged_steps.items()))
@@ -237,29 +237,29 @@ def _decide(
                 *e.missing,
                 *limits(e),
                 *e.unmatched,
-                *(item for _, found in outcomes for item in found.missing),
+                *(item for _, outcome in outcomes for item in outcome.missing),
             ]
         )
     )
-    findings = [finding for _, found in outcomes for finding in found.findings] + failed_calls(e)
+    findings = [finding for _, outcome in outcomes for finding in outcome.findings] + failed_calls(e)
     findings = sampling_checks.measured(findings, named if verdict == "DIVERGENT" else [])
     body = Parity(
         place,
         e.tolerance.facts({side.name: side.floor for side in e.sides})
         | ({} if e.finer is None else {"tolerance between engines": e.finer.value}),
-        [found.check for _, found in outcomes],
+        [outcome.check for _, outcome in outcomes],
         [summary(e, side) for side in e.sides],
         metrics,
         dict(e.series),
     )
-    found = Verdict(
+    full_verdict = Verdict(
         "parity",
         verdict,
         EXIT_CODES[verdict],
         answer.reason,
         findings,
         named,
-        [one.finding for one in e.confounders],
+        [confounder.finding for confounder in e.confounders],
         missing,
         coverage(e, outcomes),
         {},
@@ -268,15 +268,15 @@ def _decide(
         paths={side.name: str(side.recording.path) for side in e.sides},
         evidence=answer.evidence,
     )
-    return confirm_suspicions(found)
+    return confirm_suspicions(full_verdict)
 
 
 def _metrics(e: Evidence) -> dict[str, Any]:
-    found = {
+    by_comparison = {
         BETWEEN: e.engines.result(),
         **{f"{side.name} against learner": side.to_learner.result() for side in e.sides},
     }
-    return {name: values for name, values in found.items() if values}
+    return {name: values for name, values in by_comparison.items() if values}
 
 
 def _early(verdict: str, reason: str, paths: list[Path], reproduce: str, missing: list[str] | None = None) -> Verdict:

@@ -57,15 +57,15 @@ class SpanNames:
 def blocks(path: Path) -> Iterator[tuple[int, bytes]]:
     """(where it begins, whole lines) until the file's end; only the last may lack its newline."""
     with open(path, "rb") as stream:
-        at, rest = 0, b""
+        at, pending = 0, b""
         while part := stream.read(BLOCK):
-            data = rest + part
+            data = pending + part
             cut = data.rfind(b"\n") + 1
             if cut:
                 yield at, data[:cut]
-            at, rest = at + cut, data[cut:]
-    if rest:
-        yield at, rest
+            at, pending = at + cut, data[cut:]
+    if pending:
+        yield at, pending
 
 
 def lines_at(path: Path, places: Any) -> Iterator[bytes]:
@@ -159,8 +159,8 @@ def counts_up(buffer: np.ndarray, at: np.ndarray, first: int) -> bool:
         stop = min(10**digits - first, len(at))
         value, places = np.arange(first + done, first + stop), at[done:stop]
         for digit in range(digits - 1, -1, -1):
-            value, rest = np.divmod(value, 10)
-            if np.any(buffer[places + digit] != ord("0") + rest):
+            value, last_digit = np.divmod(value, 10)
+            if np.any(buffer[places + digit] != ord("0") + last_digit):
                 return False
         if np.any(buffer[places + digits] != ord(",")):
             return False

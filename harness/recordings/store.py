@@ -49,8 +49,8 @@ class Recording(Run):
     @property
     def scenario(self) -> dict[str, Any]:
         """The resolved scenario of run.json; {} where another framework recorded none."""
-        found = self.manifest.get("scenario")
-        return found if isinstance(found, dict) else {}
+        scenario = self.manifest.get("scenario")
+        return scenario if isinstance(scenario, dict) else {}
 
     @property
     def kinds(self) -> set[str]:
@@ -88,14 +88,14 @@ class Recording(Run):
         """
         needle = f'{mention}"'.encode() if mention else b""
         if (kind, mention) not in self._decoded:
-            found: list[dict[str, Any]] = []
+            events: list[dict[str, Any]] = []
             for journal in self._journals:
                 anchor = {"file": journal.name, **{key: journal.opening.get(key) for key in ("role", "rank", "pid")}}
                 for line in self._lines(journal, kind):
                     event = self.parsed(journal, line) if needle in line else None
                     if event is not None and self._within(event):
-                        found.append({**anchor, **event})
-            self._decoded[kind, mention] = found
+                        events.append({**anchor, **event})
+            self._decoded[kind, mention] = events
         return self._decoded[kind, mention]
 
     def count(self, kind: str) -> int:
@@ -122,15 +122,15 @@ class Recording(Run):
         The hash is Python's, which differs between processes: compare within one.
         """
         if kind not in self._hashes:
-            found = [self._content(journal, kind, scan.content_of(kind, journal.sealed)) for journal in self._journals]
-            self._hashes[kind] = np.concatenate(found) if found else np.zeros(0, np.int64)
+            hashes = [self._content(journal, kind, scan.content_of(kind, journal.sealed)) for journal in self._journals]
+            self._hashes[kind] = np.concatenate(hashes) if hashes else np.zeros(0, np.int64)
         return self._hashes[kind]
 
     def _content(self, journal: JournalIndex, kind: str, pattern: re.Pattern[bytes]) -> np.ndarray:
         count = len(journal.kinds.get(kind, ()))
         if self.window is not None:
             kept = [(pattern.match(line), line) for line in self._kept(journal, kind)]
-            return np.array([hash(found.group(1) if found else line) for found, line in kept], np.int64)
+            return np.array([hash(match.group(1) if match else line) for match, line in kept], np.int64)
         hashes = array("q")
         for _, data in scan.blocks(journal.path) if count else ():
             hashes.extend(map(hash, pattern.findall(data)))
@@ -140,21 +140,23 @@ class Recording(Run):
 
     def spans(self, names: tuple[str, ...]) -> Spans:
         """The spans of these names, journal by journal."""
-        found = Spans.joined([self._spans_of(journal, names) for journal in self._journals])
+        spans = Spans.joined([self._spans_of(journal, names) for journal in self._journals])
         if self.window is None:
-            return found
-        return found.where((found.step < 0) | np.isin(found.step, self.window))
+            return spans
+        return spans.where((spans.step < 0) | np.isin(spans.step, self.window))
 
     def steps(self, kind: str) -> list[int]:
         """The steps that have a frame of this kind, in order."""
-        found = {step for known, step in self._extents if known == kind}
+        steps = {step for frame_kind, step in self._extents if frame_kind == kind}
         if self.window is not None and kind != "floor":
-            found = {step for step in found if step < 0 or step in self.window}
-        return sorted(found)
+            steps = {step for step in steps if step < 0 or step in self.window}
+        return sorted(steps)
 
     def ranks(self, kind: str) -> set[int]:
         """The ranks of the processes that have a frame of this kind."""
-        return {at.rank for (known, _), those in self._extents.items() if known == kind for _, at in those}
+        return {
+            at.rank for (frame_kind, _), extents in self._extents.items() if frame_kind == kind for _, at in extents
+        }
 
     def table(self, kind: str, step: int, **fields: Any) -> Table | None:
         """The frames of one kind and step whose fields have these values, as columns; None where there is none.
@@ -165,8 +167,10 @@ class Recording(Run):
         if key in self._tables:
             self._tables.move_to_end(key)
             return self._tables[key]
-        found = [one for one in self.frames_of(kind, step) if all(one.fields.get(k) == v for k, v in fields.items())]
-        table = table_of(found) if found else None
+        frames = [
+            frame for frame in self.frames_of(kind, step) if all(frame.fields.get(k) == v for k, v in fields.items())
+        ]
+        table = table_of(frames) if frames else None
         if table is not None and kind == "rollout":
             table = self._seen.told(table)
         self._tables[key] = table
@@ -178,19 +182,19 @@ class Recording(Run):
 
     def said(self, kind: str, field: str) -> set[str]:
         """Every value, as text, that the frames of one kind have in one field; None is no value. Reads headers only."""
-        found: set[str] = set()
+        values: set[str] = set()
         for step in self.steps(kind):
             for path, at in self._extents.get((kind, step), ()):
                 with open(path, "rb") as stream:
                     stream.seek(at.start + PREFIX.size)
                     value = decode_header(stream.read(at.header))["fields"].get(field)
-                found |= {str(value)} if value is not None else set()
-        return found
+                values |= {str(value)} if value is not None else set()
+        return values
 
     @cached_property
     def _seen(self) -> Seen:
         """What engines' own processes saw, which know neither steps nor samples."""
-        places = [one for (kind, _), those in self._extents.items() if kind == "seen" for one in those]
+        places = [place for (kind, _), extents in self._extents.items() if kind == "seen" for place in extents]
         return Seen(places, self._frame)
 
     def frames_of(self, kind: str, step: int) -> Iterator[FrameArrays]:
@@ -207,11 +211,11 @@ class Recording(Run):
 
     @cached_property
     def _extents(self) -> dict[tuple[str, int], list[tuple[Path, Extent]]]:
-        found: dict[tuple[str, int], list[tuple[Path, Extent]]] = {}
+        extents: dict[tuple[str, int], list[tuple[Path, Extent]]] = {}
         for log in self._logs:
             for at in log.extents:
-                found.setdefault((at.kind, at.step), []).append((log.path, at))
-        return found
+                extents.setdefault((at.kind, at.step), []).append((log.path, at))
+        return extents
 
     def _kept(self, journal: JournalIndex, kind: str) -> Iterator[bytes]:
         """The lines of one kind within the window."""
@@ -238,16 +242,16 @@ class Recording(Run):
             self.torn.append(note)
 
     def _spans_of(self, journal: JournalIndex, names: tuple[str, ...]) -> Spans:
-        known = self._span_names.get(journal.name)
+        span_names = self._span_names.get(journal.name)
         places: Any = journal.kinds.get("span", ())
-        if known is not None and not known.unnamed and len(places):
-            places = np.frombuffer(places, np.int64)[known.of(names)]
+        if span_names is not None and not span_names.unnamed and len(places):
+            places = np.frombuffer(places, np.int64)[span_names.of(names)]
         lines = list(scan.lines_at(journal.path, places))
         columns = self._columns(journal, lines, _NUMBERS)
         step = np.where(np.isfinite(columns["step"]), columns["step"], -1).astype(np.int64)
         process = np.full(len(lines), journal.name, object)
-        found = Spans(process, columns["name"], step, columns["start_ns"] / 1e9, columns["dur_ns"] / 1e9)
-        return found.where(np.array([name in names for name in found.name.tolist()], bool))
+        spans = Spans(process, columns["name"], step, columns["start_ns"] / 1e9, columns["dur_ns"] / 1e9)
+        return spans.where(np.array([name in names for name in spans.name.tolist()], bool))
 
     def numbers(
         self, kind: str, mention: str, keys: tuple[str, ...]
@@ -267,8 +271,8 @@ class Recording(Run):
         columns = _arrow_columns(lines, keys) if len(lines) > 1000 else None
         if columns is None:  # few; or a broken line, or a foreign writer with other types
             events = [self.parsed(journal, line) or {} for line in lines]
-            columns = {"name": np.array([str(one.get("name")) for one in events], object)}
-            columns |= {key: np.array([number(one.get(key)) for one in events]) for key in keys}
+            columns = {"name": np.array([str(event.get("name")) for event in events], object)}
+            columns |= {key: np.array([number(event.get(key)) for event in events]) for key in keys}
         return columns
 
     def _scan_events(self, path: Path) -> JournalIndex:

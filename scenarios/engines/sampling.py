@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scenarios.engines.coupling import Draw
 
 OUTSIDE = 1e-3  # nats; a token nearer to the boundary may have been let in by rounding
-OUTSIDE_HALF = 0.05  # in half precision: the cap on what it rounds by (harness.parity.subjects.precision.observed_floor)
+OUTSIDE_HALF = 0.05  # in half precision: the cap on what it rounds by (subjects/precision/observed_floor.py)
 
 
 def barred(logits: Tensor, positions: Tensor, min_tokens: int, end_ids: tuple[int, ...]) -> Tensor:

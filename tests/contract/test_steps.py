@@ -1,4 +1,4 @@
-"""Within the subjects of the judge, a step imports only from those before it: observe, cause, explain, check, ask live."""
+"""Within the subjects of the judge, a step imports only from those before it."""
 
 from __future__ import annotations
 

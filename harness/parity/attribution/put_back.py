@@ -45,12 +45,12 @@ class _Search:
         if self.s.clock() + self.seconds > self.until:
             self.s.notes.append(f"no time to tell {', '.join(names)} apart: each needs a start of the engine")
             return [names]
-        half, rest = names[: len(names) // 2], names[len(names) // 2 :]
+        half, other_half = names[: len(names) // 2], names[len(names) // 2 :]
         if self.clean([*half, *fixed]):
             return self.guilty(half, fixed)
-        if self.clean([*rest, *fixed]):
-            return self.guilty(rest, fixed)
-        return self.guilty(half, [*fixed, *rest]) + self.guilty(rest, [*fixed, *half])
+        if self.clean([*other_half, *fixed]):
+            return self.guilty(other_half, fixed)
+        return self.guilty(half, [*fixed, *other_half]) + self.guilty(other_half, [*fixed, *half])
 
 
 def engine_parameters(s: Situation) -> None:
@@ -80,16 +80,17 @@ def engine_parameters(s: Situation) -> None:
             return
     if s.last_put_back != names:
         s.symptoms = _read(s, names)
-    for group in (part for one in groups for part in _narrowed(s, one)):
-        told = {name: s.changed[name] for name in group}
+    for group in (part for guilty_group in groups for part in _narrowed(s, guilty_group)):
+        changed = {name: s.changed[name] for name in group}
         summary = f"the {s.side}'s engine was started with " + ", ".join(
-            f"{name} {given!r} where {asked!r} was asked" for name, (asked, given) in told.items()
+            f"{name} {given_value!r} where {asked_value!r} was asked"
+            for name, (asked_value, given_value) in changed.items()
         )
         proof = Proof(_said(s, group), before.total, after.total, "differences", "live engines", round(seconds, 3))
         details = {
             "side": s.side,
-            "asked": {n: a for n, (a, _) in told.items()},
-            "given": {n: g for n, (_, g) in told.items()},
+            "asked": {n: a for n, (a, _) in changed.items()},
+            "given": {n: g for n, (_, g) in changed.items()},
         }
         s.named.append(Named(_cause(group), "mapping", s.side, summary, proof, details))
 
@@ -110,8 +111,8 @@ def _only_a_limit(s: Situation, names: list[str]) -> bool:
 
 def _narrowed(s: Situation, group: list[str]) -> list[list[str]]:
     """What recordings name of a group that could not be told apart; else the group."""
-    known = [[name] for name in group if _cause([name]) in s.recorded]
-    return known or [group]
+    recorded_groups = [[name] for name in group if _cause([name]) in s.recorded]
+    return recorded_groups or [group]
 
 
 def _read(s: Situation, names: list[str]) -> Symptoms:

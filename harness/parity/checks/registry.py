@@ -89,20 +89,22 @@ def _loaded() -> tuple[tuple[Registered, ...], tuple[PluginError, ...]]:
     tuple(subjects.modules("checks"))
     silent: list[Plugin] = []
     wrong = [*plugins.load(GROUP, lambda plugin, module: silent.append(plugin))]
-    known = {one.name: one for one in _REGISTERED if _is_ours(one)}
-    last = max(one.number for one in known.values()) + 1
-    for one in _REGISTERED:
-        if _is_ours(one):
+    checks_by_name = {registered.name: registered for registered in _REGISTERED if _is_ours(registered)}
+    last = max(registered.number for registered in checks_by_name.values()) + 1
+    for registered in _REGISTERED:
+        if _is_ours(registered):
             continue
-        plugin = _bringing(one.home)
-        silent = [other for other in silent if other != plugin]
-        if one.name in known:
-            what = plugins.taken(one.name, known[one.name].home)
-            wrong.append(plugin.error(f"registers a check in {one.home} that cannot be used: {what}", one.name))
+        plugin = _bringing(registered.home)
+        silent = [silent_plugin for silent_plugin in silent if silent_plugin != plugin]
+        if registered.name in checks_by_name:
+            what = plugins.taken(registered.name, checks_by_name[registered.name].home)
+            wrong.append(
+                plugin.error(f"registers a check in {registered.home} that cannot be used: {what}", registered.name)
+            )
         else:
-            known[one.name] = _guarded(one, plugin)
+            checks_by_name[registered.name] = _guarded(registered, plugin)
     wrong += [plugin.error("registers no check") for plugin in silent]
-    return tuple(sorted(known.values(), key=lambda one: one.number or last)), tuple(wrong)
+    return tuple(sorted(checks_by_name.values(), key=lambda registered: registered.number or last)), tuple(wrong)
 
 
 def checks() -> tuple[Registered, ...]:
@@ -122,8 +124,8 @@ def not_brought(error: PluginError) -> Registered:
     )
 
 
-def _is_ours(one: Registered) -> bool:
-    return one.home.startswith("harness.parity.")
+def _is_ours(registered: Registered) -> bool:
+    return registered.home.startswith("harness.parity.")
 
 
 def _bringing(module: str) -> Plugin:
@@ -132,24 +134,24 @@ def _bringing(module: str) -> Plugin:
 
     def common(plugin: Plugin) -> int:
         pairs = zip(path, plugin.entry.module.split("."), strict=False)
-        return next((at for at, (one, other) in enumerate(pairs) if one != other), len(path))
+        return next((at for at, (part, plugin_part) in enumerate(pairs) if part != plugin_part), len(path))
 
     unknown = Plugin(EntryPoint(module, module, GROUP))  # registered by hand
-    return max((one for one in plugins.installed(GROUP) if common(one)), key=common, default=unknown)
+    return max((plugin for plugin in plugins.installed(GROUP) if common(plugin)), key=common, default=unknown)
 
 
-def _guarded(one: Registered, plugin: Plugin) -> Registered:
+def _guarded(registered: Registered, plugin: Plugin) -> Registered:
     """A check of another package. Whatever is wrong with it, it is *not tested*, and disturbs no other check."""
 
-    @functools.wraps(one.run)
+    @functools.wraps(registered.run)
     def run(e: Evidence) -> Outcome:
         try:
             with plugin.guarded():
-                for question in (one.applies, one.required):
+                for question in (registered.applies, registered.required):
                     bool(question(e))
-                return _valid(e, one.run(e), one.name)
+                return _valid(e, registered.run(e), registered.name)
         except PluginError as error:
-            return outcome(one.name, "not tested", str(error))
+            return outcome(registered.name, "not tested", str(error))
 
     def asked(question: Callable[[Evidence], bool], otherwise: bool) -> Callable[[Evidence], bool]:
         def ask(e: Evidence) -> bool:
@@ -160,19 +162,30 @@ def _guarded(one: Registered, plugin: Plugin) -> Registered:
 
         return ask
 
-    return Registered(one.name, 0, run, asked(one.required, False), asked(one.applies, True), one.home, one.alone)
+    return Registered(
+        registered.name,
+        0,
+        run,
+        asked(registered.required, False),
+        asked(registered.applies, True),
+        registered.home,
+        registered.alone,
+    )
 
 
-def _valid(e: Evidence, found: Any, name: str) -> Outcome:
+def _valid(e: Evidence, returned: Any, name: str) -> Outcome:
     """What a check of another package returned, under its own name. Raises TypeError and ValueError."""
-    if not isinstance(found, Outcome):
-        raise TypeError(f"it returned {type(found).__name__}, which is no Outcome")
-    if unknown := [kind for kind in found.kinds if kind not in e.first]:
+    if not isinstance(returned, Outcome):
+        raise TypeError(f"it returned {type(returned).__name__}, which is no Outcome")
+    if unknown := [kind for kind in returned.kinds if kind not in e.first]:
         raise ValueError(f"these runs do not diverge in {unknown[0]}")
-    made = codec.convert(codec.builtins(found.check), Check)
-    findings = [codec.convert(codec.builtins(one), Finding) for one in found.findings]
+    made = codec.convert(codec.builtins(returned.check), Check)
+    findings = [codec.convert(codec.builtins(finding), Finding) for finding in returned.findings]
     return replace(
-        found, check=replace(made, name=name, number=0), findings=findings, missing=[str(one) for one in found.missing]
+        returned,
+        check=replace(made, name=name, number=0),
+        findings=findings,
+        missing=[str(gap) for gap in returned.missing],
     )
 
 

@@ -19,9 +19,9 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
     e.series = {name: [] for name in SERIES}
     recorded = [set(side.recording.steps("rollout")) for side in e.sides]
     e.steps = sorted(set.intersection(*recorded))
-    every = sorted(set.union(*recorded))
-    for number, step in enumerate(every, 1):
-        tell(f"comparing step {number} of {len(every)}")
+    all_steps = sorted(set.union(*recorded))
+    for number, step in enumerate(all_steps, 1):
+        tell(f"comparing step {number} of {len(all_steps)}")
         drawn = [side.recording.table("rollout", step) for side in e.sides]
         trained = [side.recording.table("experience", step) for side in e.sides]
         for side, rollout, experience in zip(e.sides, drawn, trained, strict=True):
@@ -42,9 +42,9 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
         follows = drawn[0] if e.mode == "replay" else drawn[1]
         e.guided = bool(follows.fields.get("guided"))
         rollouts(e, drawn[0], drawn[1], trained)
-        for side, own, experience in zip(e.sides, drawn, trained, strict=True):
-            if own is not None and experience is not None:
-                order_observed.exchanged(side, drawn[0] if e.guided else own, own, experience)
+        for side, side_rollout, experience in zip(e.sides, drawn, trained, strict=True):
+            if side_rollout is not None and experience is not None:
+                order_observed.exchanged(side, drawn[0] if e.guided else side_rollout, side_rollout, experience)
         if trained[0] is not None and trained[1] is not None:
             experiences(e, trained[0], trained[1])
         elif e.train:

@@ -97,9 +97,9 @@ class Side:
         """What is wrong with them by that."""
         return rank_faults(self.ranks)
 
-    def paired(self, own: Any, reference: Any) -> tuple[Any, Any]:
+    def paired(self, value: Any, reference: Any) -> tuple[Any, Any]:
         """(baseline's value, candidate's value) of a place where this side's own stands against a reference."""
-        return (reference, own) if self.name == "candidate" else (own, reference)
+        return (reference, value) if self.name == "candidate" else (value, reference)
 
 
 @dataclass
@@ -324,12 +324,12 @@ class Evidence:
 
         What a stage put into a record of its own (`Side`, `Rollouts`, `Learners`, ...) is left as it is.
         """
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for attribute in fields(self):
+            value = getattr(self, attribute.name)
             if isinstance(value, dict):
-                setattr(self, one.name, MappingProxyType(value))
+                setattr(self, attribute.name, MappingProxyType(value))
             elif isinstance(value, list):
-                setattr(self, one.name, tuple(value))
+                setattr(self, attribute.name, tuple(value))
         self.sealed = True
         return self
 
@@ -362,7 +362,7 @@ class Evidence:
         that was repeated."""
         floors = [side.floor for side in self.sides if not self.second_runs or side.name in self.second_runs
                   or side.floor.measured]  # fmt: skip
-        return max(one.changed_mean for one in floors) if all(one.measured for one in floors) else float("nan")
+        return max(floor.changed_mean for floor in floors) if all(floor.measured for floor in floors) else float("nan")
 
     def tolerated(self, kind: Kind) -> Tolerance:
         """What counts as equal in this kind of comparison."""
@@ -381,40 +381,40 @@ class Evidence:
         """Note divergences of one kind in one step; `place` is the earliest of them. `samples` may be empty: not per
         sample.
         """
-        found = Divergence(*key, place, phase or place.phase)
-        if key not in self.first or found.order < self.first[key].order:
-            self.first[key] = found
-        known = self.places.setdefault(key, {})
-        if place.step not in known or found.order < known[place.step].order:
-            known[place.step] = found
+        divergence = Divergence(*key, place, phase or place.phase)
+        if key not in self.first or divergence.order < self.first[key].order:
+            self.first[key] = divergence
+        earliest_by_step = self.places.setdefault(key, {})
+        if place.step not in earliest_by_step or divergence.order < earliest_by_step[place.step].order:
+            earliest_by_step[place.step] = divergence
         samples = np.asarray(samples, np.int64).reshape(-1)
         samples = samples if len(samples) else np.array([-1])
         self.items.setdefault(key, []).append(np.stack([np.full(len(samples), place.step), samples], axis=1))
 
     def differs(
-        self, key: DivergenceKey, found: Weighed, samples: Any, place: Place, *, phase: str | None = None
+        self, key: DivergenceKey, weighed: Weighed, samples: Any, place: Place, *, phase: str | None = None
     ) -> bool:
         """Note one step's differences beyond the tolerance; returns whether they are more than outliers.
 
         A few outliers a step are kept back: `settle` counts them over the whole run.
         """
-        if found.diverges:
+        if weighed.diverges:
             self.diverges(key, samples, place, phase=phase)
         else:
             self.tail(key).kept.append((samples, place))
-        return found.diverges
+        return weighed.diverges
 
     def tail(self, key: DivergenceKey) -> Tail:
         return self.tails.setdefault(key, Tail())
 
-    def weigh(self, key: DivergenceKey, grid: Grid, same: np.ndarray, size: np.ndarray) -> Weighed:
+    def weigh(self, key: DivergenceKey, grid: Grid, compared: np.ndarray, size: np.ndarray) -> Weighed:
         """One step's |differences| of log-probabilities against the tolerance, added to the run's tail."""
         tolerance = self.tolerated(key.kind)
-        spared = tolerance.spared(int(np.count_nonzero(same)))
+        spared = tolerance.spared(int(np.count_nonzero(compared)))
         extreme = tolerance.extreme if key.kind.stage is Stage.NATIVE else tolerance.extreme_drawn
-        found = Weighed.of(grid, same, size, tolerance.value, extreme, tolerance.share, spared)
-        self.tail(key).add(found)
-        return found
+        weighed = Weighed.of(grid, compared, size, tolerance.value, extreme, tolerance.share, spared)
+        self.tail(key).add(weighed)
+        return weighed
 
     def settle(self) -> None:
         """Outliers of steps that do not diverge by themselves, too many together, are divergences after all."""
@@ -431,13 +431,17 @@ class Evidence:
 
     def earliest(self, *keys: DivergenceKey) -> Place | None:
         """Where the first divergence among these kinds begins."""
-        found = [self.first[key] for key in keys if key in self.first]
-        return min(found, key=lambda one: one.order).place if found else None
+        divergences = [self.first[key] for key in keys if key in self.first]
+        return min(divergences, key=lambda divergence: divergence.order).place if divergences else None
 
     def confounded(self, *scopes: str, step: int | None = None) -> Confounder | None:
         """The first confounder of one of these scopes that acts in `step` or before."""
-        found = [one for one in self.confounders if one.scope in scopes and (step is None or one.step <= step)]
-        return min(found, key=lambda one: one.step) if found else None
+        acting = [
+            confounder
+            for confounder in self.confounders
+            if confounder.scope in scopes and (step is None or confounder.step <= step)
+        ]
+        return min(acting, key=lambda confounder: confounder.step) if acting else None
 
     def unpaired(self, match: Match, where: str, only_a: str, only_b: str) -> None:
         """Note samples without a partner: missing evidence, never skipped in silence."""

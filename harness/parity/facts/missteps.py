@@ -14,9 +14,16 @@ def missteps(e: Evidence) -> None:
             rank, values = next(iter(fault.ranks), 0), side.paired(str(fault.what), None)
             place = Place(fault.steps[0], "train", rank, -1, -1, "ranks", *values, context=fault.text)
             e.diverges(Kind.RANKS.of(side.name), [], place)
-        for one in side.lifecycle.missteps if side.lifecycle is not None else ():
-            text = f"engine {one.engine} of the {side.name} {one.what.words}"
+        for misstep in side.lifecycle.missteps if side.lifecycle is not None else ():
+            text = f"engine {misstep.engine} of the {side.name} {misstep.what.words}"
             place = Place(
-                one.step, "sync", one.engine, -1, -1, "sleep and wake", *side.paired(str(one.what), None), context=text
+                misstep.step,
+                "sync",
+                misstep.engine,
+                -1,
+                -1,
+                "sleep and wake",
+                *side.paired(str(misstep.what), None),
+                context=text,
             )
             e.diverges(Kind.LIFECYCLE.of(side.name), [], place)

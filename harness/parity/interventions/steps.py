@@ -40,9 +40,9 @@ def add_cause(
     done: Undone,
     summary: str,
     details: dict[str, Any],
-    seen: tuple[Seen, ...] = (),
+    exclusions: tuple[Seen, ...] = (),
 ) -> None:
     proof = Proof(
         intervention, done.before.total, done.after.total, "differences", "live engines", round(done.seconds, 3)
     )
-    s.named.append(Named(cause, s.side, s.side, summary, proof, details, seen))
+    s.named.append(Named(cause, s.side, s.side, summary, proof, details, exclusions))

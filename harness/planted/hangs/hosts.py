@@ -122,14 +122,14 @@ class Hosts:
         """Switch the switch off."""
         subprocess.run(["ip", "-n", self.switch, "link", "set", "switch", "down"], check=True)
 
-    def astray(self, host: int, other: int) -> None:
+    def astray(self, host: int, target_host: int) -> None:
         """Route what a host sends to another one through a gateway that forwards nothing: an asymmetric route."""
-        self.inside(host, "ip", "route", "add", f"{ADDRESSES[other]}/32", "via", GATEWAY, "dev", INTERFACE)
+        self.inside(host, "ip", "route", "add", f"{ADDRESSES[target_host]}/32", "via", GATEWAY, "dev", INTERFACE)
 
-    def firewall(self, host: int, other: int, port: int) -> None:
+    def firewall(self, host: int, source_host: int, port: int) -> None:
         """Drop what comes from another host, but to one port and from it. By IPsec's policies, which iproute2 alone can
         set, where nft and iptables are not installed; they drop as silently."""
-        source, target = (f"{ADDRESSES[one]}/32" for one in (other, host))
+        source, target = (f"{ADDRESSES[endpoint]}/32" for endpoint in (source_host, host))
         between = ["ip", "xfrm", "policy", "add", "src", source, "dst", target]
         self.inside(host, *between, "dir", "in", "action", "block", "priority", "9")
         for end in ("sport", "dport"):
@@ -141,8 +141,8 @@ class Hosts:
         The others have a route to it through the gateway, so that a packet is lost, and not refused. Its address is
         below theirs: of two ranks, gloo lets the one with the lower address listen.
         """
-        for one in set(range(len(self.names))) - {host}:
-            self.inside(one, "ip", "route", "add", "10.42.0.0/24", "via", GATEWAY)
+        for other_host in set(range(len(self.names))) - {host}:
+            self.inside(other_host, "ip", "route", "add", "10.42.0.0/24", "via", GATEWAY)
         self.inside(host, "ip", "link", "add", BRIDGE, "type", "bridge")
         self.inside(host, "ip", "addr", "add", "10.42.0.1/24", "dev", BRIDGE)
         self.inside(host, "ip", "link", "set", BRIDGE, "up")
@@ -233,11 +233,11 @@ def _relay(ends: Sequence[int], delay_s: float, loss: float, over: threading.Eve
     while not over.is_set():
         wait_s = max(0.0, min(flying[0][0] - time.monotonic(), 0.2)) if flying else 0.2
         for end in select.select(ends, [], [], wait_s)[0]:
-            packet, other = os.read(end, 1 << 16), ends[1 - ends.index(end)]
+            packet, opposite_end = os.read(end, 1 << 16), ends[1 - ends.index(end)]
             carried = chance.random() >= loss
             packets["carried" if carried else "lost"] += 1
             if carried:
-                heapq.heappush(flying, (time.monotonic() + delay_s, next(order), other, packet))
+                heapq.heappush(flying, (time.monotonic() + delay_s, next(order), opposite_end, packet))
         while flying and flying[0][0] <= time.monotonic():
             os.write(flying[0][2], flying[0][3])
             heapq.heappop(flying)

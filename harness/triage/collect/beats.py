@@ -42,7 +42,7 @@ def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tu
     `now_ns`: CLOCK_MONOTONIC of this host. Another host's is another clock: the ages in its beats are as of the beat. A
     beat caught in the middle of being rewritten is read once more.
     """
-    found, notes, here = {}, [], socket.gethostname()
+    pulses, notes, here = {}, [], socket.gethostname()
     for file in sorted((directory / FOLDER).glob("[0-9]*.json")):  # the watchdog's own beat lies there too
         for last in (False, True):
             try:
@@ -54,9 +54,9 @@ def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tu
                     continue
                 notes.append(f"{FOLDER}/{file.name} is no heartbeat: it is damaged or was never written whole")
             else:
-                found[pulse.host, pulse.pid] = dataclasses.replace(pulse, file=str(file), read_ns=now_ns)
+                pulses[pulse.host, pulse.pid] = dataclasses.replace(pulse, file=str(file), read_ns=now_ns)
             break
-    return found, tuple(notes)
+    return pulses, tuple(notes)
 
 
 def again(pulse: Pulse, now_ns: int) -> Pulse:
@@ -71,8 +71,8 @@ def again(pulse: Pulse, now_ns: int) -> Pulse:
         later = parse(_block(Path(pulse.file)), now_ns, here)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         later = pulse
-    same = (later.host, later.pid, later.start_ticks) == (pulse.host, pulse.pid, pulse.start_ticks)
-    if same and later.beat.count > pulse.beat.count:
+    is_same_process = (later.host, later.pid, later.start_ticks) == (pulse.host, pulse.pid, pulse.start_ticks)
+    if is_same_process and later.beat.count > pulse.beat.count:
         return dataclasses.replace(later, file=pulse.file, read_ns=now_ns)
     if pulse.host == here:
         return pulse
@@ -96,8 +96,8 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
     if here and fields["host"] != here:
         now_ns = int(fields["t_ns"])
     spans = tuple(
-        OpenSpan(str(one["name"]), _age(now_ns, one["start_ns"]), redact.fields(one.get("fields") or {}))
-        for one in fields.get("open") or ()
+        OpenSpan(str(span["name"]), _age(now_ns, span["start_ns"]), redact.fields(span.get("fields") or {}))
+        for span in fields.get("open") or ()
     )
     beat = Beat(
         count=int(fields["count"]),

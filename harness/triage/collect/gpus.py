@@ -40,8 +40,8 @@ def _ask(program: str, query: str, timeout_s: float) -> list[list[str]] | str:
     if done.code is None:
         return f"no GPU state: nvidia-smi had no answer within {timeout_s:.0f} s; the driver may hang (see dmesg)"
     if done.code:
-        said = (done.out or done.err).strip().splitlines()
-        return f"no GPU state: nvidia-smi says {said[0][:200]!r}" if said and DRIVER.exists() else ""
+        output_lines = (done.out or done.err).strip().splitlines()
+        return f"no GPU state: nvidia-smi says {output_lines[0][:200]!r}" if output_lines and DRIVER.exists() else ""
     return [[cell.strip() for cell in line.split(",")] for line in done.out.splitlines() if line.strip()]
 
 

@@ -20,17 +20,17 @@ def used_asleep(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     for side in e.sides:
         missteps = side.lifecycle.missteps if side.lifecycle is not None else ()
         for what in What:
-            own = [one for one in missteps if one.what is what]
-            if not own:
+            missteps_of_kind = [misstep for misstep in missteps if misstep.what is what]
+            if not missteps_of_kind:
                 continue
-            first, steps = own[0], {one.step for one in own}
-            shown = f"{counted(len(own), 'time')}, first in step {first.step}"
+            first, steps = missteps_of_kind[0], {misstep.step for misstep in missteps_of_kind}
+            evidence = f"{counted(len(missteps_of_kind), 'time')}, first in step {first.step}"
             drawn = what is What.UNSYNCED
             cause = Cause.of(
                 LIFECYCLE.key(what),
                 side.name,
                 f"the {side.name}'s engine {what.words}",
-                shown,
+                evidence,
                 {"engine": first.engine, "steps": sorted(steps)},
                 without_steps(e, side.name, steps, "leave out the steps drawn unsynced") if drawn else [],
             )

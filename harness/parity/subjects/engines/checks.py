@@ -48,14 +48,18 @@ def one_of_several(e: Evidence) -> Outcome:
             astray += _astray(side, by, *rule)
         apart, drew = differing(e, side), Counter(by.values())
         numbers = range(engines(side)) if routed(side) else sorted(drew)
-        shares = ", ".join(f"engine {one}: {apart[one]:,} of {counted(drew[one], 'sample')}" for one in numbers)
+        shares = ", ".join(
+            f"engine {engine}: {apart[engine]:,} of {counted(drew[engine], 'sample')}" for engine in numbers
+        )
         texts.append(f"{side.name}, samples that differ: {shares}")
-        one = _alone(apart, drew)
-        if one is not None:
-            alone.setdefault((f"only samples of engine {one} of {len(drew)} differ", shares), []).append(side.name)
+        lone_engine = _alone(apart, drew)
+        if lone_engine is not None:
+            alone.setdefault((f"only samples of engine {lone_engine} of {len(drew)} differ", shares), []).append(
+                side.name
+            )
     findings += [
-        Finding("one engine of several", shares, effect=said, severity="warning", where=" and ".join(sides))
-        for (said, shares), sides in alone.items()
+        Finding("one engine of several", shares, effect=effect, severity="warning", where=" and ".join(sides))
+        for (effect, shares), sides in alone.items()
     ]
     text = "; ".join([*astray, *silent, *texts])
     if astray or findings:
@@ -77,7 +81,7 @@ def _answered_again(side: Side, samples: set[int]) -> list[str]:
     if not again:
         return []
     (sample, _), by = again[0]
-    who = " and ".join(f"engine {one}" for one in sorted(set(by)))
+    who = " and ".join(f"engine {engine}" for engine in sorted(set(by)))
     text = f"{side.name}: {counted(len(again), 'request')} answered more than once behind the router, the first of them"
     return [f"{text} sample {sample}, by {who}"]
 
@@ -94,7 +98,7 @@ def _unanswered(side: Side, lost: list[tuple[int, int]]) -> list[str]:
 def _idle(side: Side, by: dict[tuple[int, int], int]) -> list[Finding]:
     """Engines that a router gave nothing: of their weights and settings the comparison has only proofs."""
     drew, number = Counter(by.values()), engines(side)
-    idle = [one for one in range(number) if not drew[one]]
+    idle = [engine for engine in range(number) if not drew[engine]]
     if not idle or not drew:
         return []
     who = f"engine {' and '.join(map(str, idle))} of {number}"
@@ -112,12 +116,12 @@ def _rule(side: Side) -> tuple[int, int] | None:
 
 def _astray(side: Side, by: dict[tuple[int, int], int], per_prompt: int, number: int) -> list[str]:
     """Samples that another engine drew than the rule says, in words."""
-    wrong = [(*at, one) for at, one in sorted(by.items()) if engine_of(at[1], per_prompt, number) != one]
+    wrong = [(*at, engine) for at, engine in sorted(by.items()) if engine_of(at[1], per_prompt, number) != engine]
     if not wrong:
         return []
-    step, sample, one = wrong[0]
+    step, sample, wrong_engine = wrong[0]
     right = engine_of(sample, per_prompt, number)
     return [
         f"{side.name}: {counted(len(wrong), 'sample')} drawn by another engine than the rule says, the first of them "
-        f"sample {sample} of step {step}, by engine {one} instead of {right}"
+        f"sample {sample} of step {step}, by engine {wrong_engine} instead of {right}"
     ]

@@ -21,16 +21,20 @@ def _applies(e: Evidence) -> bool:
 def lifecycle(e: Evidence) -> Outcome:
     """Whether an engine slept while the learner trained, was awake for each sync and each draw, and what it freed."""
     kinds = tuple(kind for side in e.sides if (kind := Kind.LIFECYCLE.of(side.name)) in e.first)
-    told = {side.name: _told(side.lifecycle, on_cpu(side, e.mode)) for side in e.sides if side.lifecycle is not None}
+    descriptions = {
+        side.name: _told(side.lifecycle, on_cpu(side, e.mode)) for side in e.sides if side.lifecycle is not None
+    }
     if kinds:
         place = e.earliest(*kinds)
         assert place is not None
-        return outcome(NAME, "confirmed", f"{place.field}: {place.context}", kinds=kinds, sides=told)
+        return outcome(NAME, "confirmed", f"{place.field}: {place.context}", kinds=kinds, sides=descriptions)
     silent = [side.name for side in e.sides if _unseen(side)]
     if silent:
         why = f"{' and '.join(silent)}: engine.sleep_level is set, and no call that put an engine to sleep was recorded"
-        return outcome(NAME, "not tested", why, sides=told)
-    return outcome(NAME, "ruled out", "; ".join(f"{name}: {text}" for name, text in told.items()), sides=told)
+        return outcome(NAME, "not tested", why, sides=descriptions)
+    return outcome(
+        NAME, "ruled out", "; ".join(f"{name}: {text}" for name, text in descriptions.items()), sides=descriptions
+    )
 
 
 def _unseen(side: Side) -> bool:
@@ -38,11 +42,11 @@ def _unseen(side: Side) -> bool:
     return side.lifecycle is not None and side.lifecycle.engines < engines(side)
 
 
-def _told(one: Lifecycle, cpu: bool) -> str:
-    if one.freed is None and not cpu:
+def _told(record: Lifecycle, cpu: bool) -> str:
+    if record.freed is None and not cpu:
         freed = "not recorded"
     else:  # on a CPU no engine frees memory
-        freed = f"{one.freed / (1 << 20):,.0f} MiB at most" if one.freed else "nothing, on this device"
-    several = f" of {counted(one.engines, 'engine')}" if one.engines > 1 else ""
-    slept = f"asleep {counted(one.sleeps, 'time')}{several} at level {one.level}"
+        freed = f"{record.freed / (1 << 20):,.0f} MiB at most" if record.freed else "nothing, on this device"
+    several = f" of {counted(record.engines, 'engine')}" if record.engines > 1 else ""
+    slept = f"asleep {counted(record.sleeps, 'time')}{several} at level {record.level}"
     return f"{slept}, awake for each sync and draw; freed: {freed}"

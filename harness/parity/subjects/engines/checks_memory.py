@@ -27,23 +27,23 @@ def memory_growth(e: Evidence) -> Outcome:
     silent: dict[str, list[str]] = {}  # why a run cannot be tested -> which
     for side in e.sides:
         series = side.memory
-        tested = [(one, found) for one in series if (found := growth(one, len(series))) is not None]
+        tested = [(record, trend) for record in series if (trend := growth(record, len(series))) is not None]
         if not tested:
-            longest = max((len(one.steps) for one in series), default=0)
+            longest = max((len(record.steps) for record in series), default=0)
             why = f"memory of {counted(longest, 'step')}, {FEWEST} are needed" if series else "no memory was recorded"
             silent.setdefault(why, []).append(side.name)
             continue
-        growing = [(one, found.rate) for one, found in tested if found.grows]
-        findings += [_finding(side, one, rate) for one, rate in growing[:MOST]]
+        growing = [(record, trend.rate) for record, trend in tested if trend.grows]
+        findings += [_finding(side, record, rate) for record, rate in growing[:MOST]]
         if growing:
             continue
-        worst, found = max(tested, key=lambda pair: pair[1].smallest)
+        worst, trend = max(tested, key=lambda pair: pair[1].smallest)
         quiet.append(
-            f"{side.name}: none of {len(tested):,} series grows; {_mib(found.smallest)} a step would have "
+            f"{side.name}: none of {len(tested):,} series grows; {_mib(trend.smallest)} a step would have "
             f"been found in each (in {WHAT[worst.what]} of {worst.who} no less)"
         )
     if findings:
-        text = "; ".join(f"{one.where}: {one.summary}" for one in findings)
+        text = "; ".join(f"{finding.where}: {finding.summary}" for finding in findings)
         return outcome(NAME, "confirmed", text, decides=False, findings=findings)
     if silent:
         reasons = [f"{' and '.join(sides)}: {why}" for why, sides in silent.items()]
@@ -51,14 +51,14 @@ def memory_growth(e: Evidence) -> Outcome:
     return outcome(NAME, "ruled out", "; ".join(quiet))
 
 
-def _finding(side: Side, held: Held, rate: float) -> Finding:
-    steps = f"{int(held.steps[0])} to {int(held.steps[-1])}"
+def _finding(side: Side, record: Held, rate: float) -> Finding:
+    steps = f"{int(record.steps[0])} to {int(record.steps[-1])}"
     return Finding(
         "memory growth",
-        f"{WHAT[held.what]} of {held.who} grows by {_mib(rate)} a step",
-        f"from {_mib(held.low[0])} to {_mib(held.low[-1])} in steps {steps}",
+        f"{WHAT[record.what]} of {record.who} grows by {_mib(rate)} a step",
+        f"from {_mib(record.low[0])} to {_mib(record.low[-1])} in steps {steps}",
         where=side.name,
-        details={"process": held.who, "memory": held.what, "mib_per_step": rate / MIB},
+        details={"process": record.who, "memory": record.what, "mib_per_step": rate / MIB},
     )
 
 

@@ -17,9 +17,9 @@ def placement(e: Evidence) -> Outcome:
     """Whether learner and engines ran on the nodes that `placement.learner` and `placement.engine` ask for."""
     astray, silent, kept = [], [], []
     for side in e.sides:
-        asked, seen = _asked(side), _seen(side)
-        for kind, hosts in asked.items():
-            ran = {role: its for role, its in seen.items() if KINDS.of(role) == kind}
+        asked_hosts, hosts_by_role = _asked(side), _seen(side)
+        for kind, hosts in asked_hosts.items():
+            ran = {role: its for role, its in hosts_by_role.items() if KINDS.of(role) == kind}
             if not hosts or not ran:
                 silent.append(f"{side.name}: {'no host' if ran else 'no process'} of {kind} was recorded")
                 continue
@@ -37,7 +37,7 @@ def placement(e: Evidence) -> Outcome:
             ]
             kept += [] if wrong else [f"{side.name}, {kind}: {', '.join(sorted(set().union(*ran.values())))}"]
     if astray:
-        text = "; ".join(f"{one.where}: {one.summary}" for one in astray)
+        text = "; ".join(f"{finding.where}: {finding.summary}" for finding in astray)
         return outcome(NAME, "confirmed", text, decides=False, findings=astray)
     if silent:
         return outcome(NAME, "not tested", "; ".join([*silent, *kept]))
@@ -46,16 +46,16 @@ def placement(e: Evidence) -> Outcome:
 
 def _asked(side: Side) -> dict[str, set[str]]:
     """engine, learner -> hosts that offered what was asked for; none where they were not recorded."""
-    told = mapping(side.recording.manifest.get("placement"))
-    asked = mapping(side.recording.scenario.get("placement"))
-    kinds = dict.fromkeys([*told, *(kind for kind, place in asked.items() if place)])
-    return {kind: {str(host) for host in mapping(told.get(kind)).get("hosts") or ()} for kind in kinds}
+    manifest_placement = mapping(side.recording.manifest.get("placement"))
+    scenario_placement = mapping(side.recording.scenario.get("placement"))
+    kinds = dict.fromkeys([*manifest_placement, *(kind for kind, place in scenario_placement.items() if place)])
+    return {kind: {str(host) for host in mapping(manifest_placement.get(kind)).get("hosts") or ()} for kind in kinds}
 
 
 def _seen(side: Side) -> dict[str, set[str]]:
     """Role -> hosts of its processes, of those that said theirs."""
-    seen: dict[str, set[str]] = {}
+    hosts_by_role: dict[str, set[str]] = {}
     for event in side.recording.all("open"):
         if event.get("host"):
-            seen.setdefault(str(event.get("role")), set()).add(str(event["host"]))
-    return seen
+            hosts_by_role.setdefault(str(event.get("role")), set()).add(str(event["host"]))
+    return hosts_by_role

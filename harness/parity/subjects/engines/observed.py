@@ -22,17 +22,17 @@ def engines(side: Side) -> int:
 
 def asked(side: Side) -> int:
     """How many its scenario asks for; 0 where it does not say."""
-    told = mapping(side.recording.scenario.get("engine")).get("engines")
-    return told if isinstance(told, int) and told > 0 else 0
+    engine_count = mapping(side.recording.scenario.get("engine")).get("engines")
+    return engine_count if isinstance(engine_count, int) and engine_count > 0 else 0
 
 
 def drawn(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
     """(step, sample) -> the engine that drew it; behind a router, of those whose engine said that it did."""
-    asked = rows(side, steps)
+    recorded_by = rows(side, steps)
     if not routed(side):
-        return asked
+        return recorded_by
     by = {sample: engines[0] for (sample, _), engines in sorted(answered(side).items(), reverse=True)}
-    return {at: by[at[1]] for at in asked if at[1] in by}
+    return {at: by[at[1]] for at in recorded_by if at[1] in by}
 
 
 def rows(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
@@ -53,19 +53,19 @@ def routed(side: Side) -> bool:
 
 def answered(side: Side) -> dict[tuple[int, int], list[int]]:
     """(sample, offset) of every request of a router -> the engines that answered it."""
-    found: dict[tuple[int, int], list[int]] = {}
+    engines_by_request: dict[tuple[int, int], list[int]] = {}
     for event in side.recording.all("answered"):
         sample, offset = event.get("sample"), event.get("offset")
         if isinstance(sample, int) and isinstance(offset, int):
-            found.setdefault((sample, offset), []).append(int(event["rank"]))
-    return found
+            engines_by_request.setdefault((sample, offset), []).append(int(event["rank"]))
+    return engines_by_request
 
 
 def differing(e: Evidence, side: Side) -> Counter[int]:
     """Engine -> samples of it that differ between the runs, or from the learner, in whatever way."""
     by = drawn(side, e.steps)
     apart = {(int(step), int(sample)) for kind in e.items for step, sample in e.found(kind).tolist()}
-    return Counter(by[one] for one in apart if one in by)
+    return Counter(by[sample_key] for sample_key in apart if sample_key in by)
 
 
 def suspect(e: Evidence | None) -> int:
@@ -79,7 +79,11 @@ def suspect(e: Evidence | None) -> int:
 def drawn_by_suspect(e: Evidence) -> set[tuple[int, int]] | None:
     """(step, sample) of what that engine drew; None where each side has one engine."""
     side, engine = _several(e), suspect(e)
-    return None if side is None else {at for at, one in drawn(side, e.steps).items() if one == engine}
+    return (
+        None
+        if side is None
+        else {at for at, drawing_engine in drawn(side, e.steps).items() if drawing_engine == engine}
+    )
 
 
 def _several(e: Evidence) -> Side | None:

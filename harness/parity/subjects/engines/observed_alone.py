@@ -106,20 +106,20 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     match = Match.of(rollout.sample, experience.sample)
     where = f"step {rollout.step}: {side.name}"
     e.unpaired(match, where, "rolled out but not trained on", "trained on but not rolled out")
-    told = rollout.fields.get("uncompared")
-    if told and isinstance(told, str):  # of a framework's tools or environment; a number in our own runs
-        side.uncompared = side.uncompared or (rollout.step, told)
+    uncompared = rollout.fields.get("uncompared")
+    if uncompared and isinstance(uncompared, str):  # of a framework's tools or environment; a number in our own runs
+        side.uncompared = side.uncompared or (rollout.step, uncompared)
         side.no_experience.append(rollout.step)
         return
     follows_guide = bool(rollout.fields.get("guided"))  # then it trains on the baseline's tokens, not on its own
     grid = shared([(output, match.a), (tokens, match.b)])
     drawn, trained = grid.take(output, match.a), grid.take(tokens, match.b)
-    same = drawn == trained
+    tokens_equal = drawn == trained
     side.trained_tokens += grid.size
     if not follows_guide:
-        _trained_tokens(e, side, rollout, output, tokens, match, grid, same)
-    off = _learner_off(e, rollout, output, experience, match, grid, same)
-    _choices(e, side, rollout, experience, match, grid, same, off)
+        _trained_tokens(e, side, rollout, output, tokens, match, grid, tokens_equal)
+    off = _learner_off(e, rollout, output, experience, match, grid, tokens_equal)
+    _choices(e, side, rollout, experience, match, grid, tokens_equal, off)
     if (
         actor is None
         or logprob is None
@@ -131,7 +131,7 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     p, q = grid.take(logprob, match.a), grid.take(actor, match.b)
     cached = rollout.flat("cached")
     cached = None if cached is None else cached[match.a]
-    at = slice(None) if same.all() else same
+    at = slice(None) if tokens_equal.all() else tokens_equal
     side.to_learner.add(
         p[at],
         q[at],
@@ -142,16 +142,16 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         step=rollout.step,
         version=version_of(rollout),
     )
-    observed_drifts.against_learner(e, side, rollout, experience, match, grid, same, p, q, cached)
+    observed_drifts.against_learner(e, side, rollout, experience, match, grid, tokens_equal, p, q, cached)
     kind = Kind.ENGINE.of(side.name)
-    found = e.weigh(kind, grid, same, np.abs(q - p))
-    if not len(found.beyond):
+    weighed = e.weigh(kind, grid, tokens_equal, np.abs(q - p))
+    if not len(weighed.beyond):
         return
-    first = found.deciding[0]
+    first = weighed.deciding[0]
     row, engine, learner = int(grid.row[first]), float(p[first]), float(q[first])
     margin = experience.rows("margin")
-    known = margin is not None and np.array_equal(margin.lengths, tokens.lengths)
-    gap = float(grid.take(margin, match.b)[first]) if margin is not None and known else float("nan")
+    has_margins = margin is not None and np.array_equal(margin.lengths, tokens.lengths)
+    gap = float(grid.take(margin, match.b)[first]) if margin is not None and has_margins else float("nan")
     place = Place(
         rollout.step,
         "rollout",
@@ -164,21 +164,32 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         context=f"the {side.name}'s engine reports {engine:.6g} for token {int(drawn[first])}, "
         f"the learner computes {learner:.6g}",
     )
-    if e.differs(kind, found, match.sample[np.unique(grid.row[found.deciding])], place):
+    if e.differs(kind, weighed, match.sample[np.unique(grid.row[weighed.deciding])], place):
         prompt = rollout.rows("prompt")
         lengths = prompt.lengths[match.a] if prompt is not None else None
-        observed_readings.reread(e, kind, rollout.step, match.sample, grid, q, p, same, cached, lengths, off > 0)
+        observed_readings.reread(
+            e, kind, rollout.step, match.sample, grid, q, p, tokens_equal, cached, lengths, off > 0
+        )
 
 
 def _trained_tokens(
-    e: Evidence, side: Side, rollout: Table, output: Rows, tokens: Rows, match: Match, grid: Grid, same: np.ndarray
+    e: Evidence,
+    side: Side,
+    rollout: Table,
+    output: Rows,
+    tokens: Rows,
+    match: Match,
+    grid: Grid,
+    tokens_equal: np.ndarray,
 ) -> None:
-    wrong = np.union1d(np.flatnonzero(output.lengths[match.a] != tokens.lengths[match.b]), np.unique(grid.row[~same]))
+    wrong = np.union1d(
+        np.flatnonzero(output.lengths[match.a] != tokens.lengths[match.b]), np.unique(grid.row[~tokens_equal])
+    )
     if not len(wrong):
         return
     row = int(wrong[0])
-    one, two = output.row(int(match.a[row])), tokens.row(int(match.b[row]))
-    at = first_difference(one, two)
+    drawn_ids, trained_ids = output.row(int(match.a[row])), tokens.row(int(match.b[row]))
+    at = first_difference(drawn_ids, trained_ids)
     e.diverges(
         Kind.TRAINED.of(side.name),
         match.sample[wrong],
@@ -189,8 +200,8 @@ def _trained_tokens(
             int(match.sample[row]),
             at,
             "token trained on",
-            around(one, at),
-            around(two, at),
+            around(drawn_ids, at),
+            around(trained_ids, at),
             context=f"{side.name}: rolled out against trained on, from position {at}",
         ),
     )
@@ -199,23 +210,32 @@ def _trained_tokens(
 
 
 def _learner_off(
-    e: Evidence, rollout: Table, output: Rows, experience: Table, match: Match, grid: Grid, same: np.ndarray
+    e: Evidence, rollout: Table, output: Rows, experience: Table, match: Match, grid: Grid, tokens_equal: np.ndarray
 ) -> np.ndarray:
     """By how many nats the learner's number is off where the engine's is not (`rounding.misrounded`), on `grid`; 0
     elsewhere, in float32, and where that was not recorded."""
     by = np.zeros(grid.size)
-    logprob, own = rollout.rows("logprob"), both(experience, "actor_logprob", "exact_logprob")
-    if not e.tolerance.half or own is None or logprob is None or not np.array_equal(logprob.lengths, output.lengths):
+    logprob, learner_logprobs = rollout.rows("logprob"), both(experience, "actor_logprob", "exact_logprob")
+    if (
+        not e.tolerance.half
+        or learner_logprobs is None
+        or logprob is None
+        or not np.array_equal(logprob.lengths, output.lengths)
+    ):
         return by
-    engine, learner, exact = grid.take(logprob, match.a), grid.take(own[0], match.b), grid.take(own[1], match.b)
-    there = np.flatnonzero(same)
-    there = there[misrounded(engine[there], learner[there], exact[there], e.tolerance.extreme_drawn)]
-    by[there] = np.abs(learner[there].astype(np.float64) - exact[there])
+    engine, learner, exact = (
+        grid.take(logprob, match.a),
+        grid.take(learner_logprobs[0], match.b),
+        grid.take(learner_logprobs[1], match.b),
+    )
+    places = np.flatnonzero(tokens_equal)
+    places = places[misrounded(engine[places], learner[places], exact[places], e.tolerance.extreme_drawn)]
+    by[places] = np.abs(learner[places].astype(np.float64) - exact[places])
     return by
 
 
 def _choices(
-    e: Evidence, side: Side, rollout: Table, experience: Table, match: Match, grid: Grid, same: np.ndarray,
+    e: Evidence, side: Side, rollout: Table, experience: Table, match: Match, grid: Grid, tokens_equal: np.ndarray,
     off: np.ndarray,
 ) -> None:  # fmt: skip
     """Tokens that the learner, under the same randomness, would not have drawn: its margin is negative beyond the
@@ -230,7 +250,7 @@ def _choices(
     ):
         return
     gap = grid.take(margin, match.b)
-    judged = same & np.isfinite(gap)
+    judged = tokens_equal & np.isfinite(gap)
     side.choices += int(np.count_nonzero(judged))
     beyond = np.flatnonzero(judged & (gap < -e.tolerance.margin))
     if not len(beyond):

@@ -68,11 +68,13 @@ def lifecycle(recording: Recording, versions: Mapping[int, int | None]) -> Lifec
     for call in recording.all("call"):
         if call.get("role") == "rollout":
             calls.setdefault(int(number(call.get("rank"), 0)), []).append(call)
-    slept = [call for own in calls.values() for call in own if call.get("name") == "sleep"]
+    slept = [call for engine_calls in calls.values() for call in engine_calls if call.get("name") == "sleep"]
     if not level and not slept:
         return None
     drawn = {step: versions.get(step) for step in recording.steps("rollout")}
-    missteps = [one for engine, own in sorted(calls.items()) for one in _missteps(engine, own, drawn)]
+    missteps = [
+        misstep for engine, engine_calls in sorted(calls.items()) for misstep in _missteps(engine, engine_calls, drawn)
+    ]
     freed = [int(number(call.get("freed"), 0)) for call in slept if call.get("freed") is not None]
     sleepers = {int(number(call.get("rank"), 0)) for call in slept}
     return Lifecycle(level, len(slept), len(sleepers), tuple(missteps), max(freed, default=None))
@@ -83,7 +85,7 @@ def _missteps(engine: int, calls: list[dict[str, Any]], versions: Mapping[int, i
     asleep: set[str] = set()
     slept, given_up = set(), False
     synced = any(call.get("name") == "sync" for call in calls)  # else nobody records syncs here
-    held: int | None = None  # the version that was drawn with since the last sync
+    drawn_version: int | None = None  # the version that was drawn with since the last sync
     for call in calls:
         name, step = call.get("name"), int(number(call.get("step"), -1))
         if name == "sleep":
@@ -92,16 +94,16 @@ def _missteps(engine: int, calls: list[dict[str, Any]], versions: Mapping[int, i
         elif name == "wake":
             asleep.discard(str(call.get("part")))
         elif name == "sync":
-            given_up, held = False, None
+            given_up, drawn_version = False, None
             if Part.WEIGHTS in asleep:
                 yield Misstep(What.SYNCED, step, engine)
         elif name in DRAWS and asleep:
             yield Misstep(What.DRAWN, step, engine)
         elif name in DRAWS:
             version = versions.get(step) if name == "generate" else None
-            older = synced and slept and None not in (version, held) and version != held
+            older = synced and slept and None not in (version, drawn_version) and version != drawn_version
             if given_up or older:
                 yield Misstep(What.UNSYNCED, step, engine)
             elif version is not None:
-                held = version
+                drawn_version = version
     yield from (Misstep(What.AWAKE, step, engine) for step in versions if slept and step not in slept)

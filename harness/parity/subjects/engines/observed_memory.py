@@ -60,17 +60,17 @@ class Growth:
     grows: bool
 
 
-def growth(held: Held, series: int) -> Growth | None:
+def growth(process_series: Held, series: int) -> Growth | None:
     """Whether one of so many `series` grows; None where it has too few steps. Linear in the steps.
 
     The rises between the low-water marks of successive blocks of steps, without the largest two, have a mean above zero
     (Student's t; it holds for noise about a level and for a random walk) that is large enough to matter. So have those
     of the second half, and theirs is at least half the median of the first: warm-up slows down.
     """
-    if len(held.steps) < FEWEST:
+    if len(process_series.steps) < FEWEST:
         return None
-    warm = len(held.steps) // WARM
-    steps, low = held.steps[warm:].astype(float), held.low[warm:]
+    warm = len(process_series.steps) // WARM
+    steps, low = process_series.steps[warm:].astype(float), process_series.low[warm:]
     size = len(steps) // BLOCKS
     blocks = len(steps) // size
     first = len(steps) - blocks * size  # what does not fill a block belongs to the warm-up
@@ -92,16 +92,20 @@ def _bound(rises: np.ndarray, alpha: float) -> float:
 
 def recorded(recording: Recording) -> list[Held]:
     """Every series of a recording, process by process. [] where memory was not recorded."""
-    found: list[Held] = []
+    all_series: list[Held] = []
     for journal, columns in recording.numbers("span", '"rss":', ("step", *WHAT)):
         role, rank = str(journal.opening.get("role")), int(journal.opening.get("rank") or 0)
-        found += [one for what in WHAT for one in _held(role, rank, what, columns["step"], columns[what])]
-    for (_, _, role), told in _calls(recording).items():
-        steps = np.array([number(one.get("step")) for one in told])
+        all_series += [
+            process_series
+            for what in WHAT
+            for process_series in _held(role, rank, what, columns["step"], columns[what])
+        ]
+    for (_, _, role), calls in _calls(recording).items():
+        steps = np.array([number(call.get("step")) for call in calls])
         for what in WHAT:
-            values = np.array([number(one.get(what)) for one in told])
-            found += _held(role, int(told[0].get("rank") or 0), what, steps, values)
-    return found
+            values = np.array([number(call.get(what)) for call in calls])
+            all_series += _held(role, int(calls[0].get("rank") or 0), what, steps, values)
+    return all_series
 
 
 def _calls(recording: Recording) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
@@ -111,58 +115,66 @@ def _calls(recording: Recording) -> dict[tuple[str, str, str], list[dict[str, An
         role = str(call.get("role"))
         calls.setdefault((str(call["file"]), "", role), []).append(call)
         listed = call.get("processes")
-        for one in map(mapping, listed if isinstance(listed, list) else []):
-            key = str(call["file"]), str(one.get("pid")), f"{role}, {one.get('title') or 'a process of the engine'}"
-            calls.setdefault(key, []).append({**one, **{name: call.get(name) for name in ("name", "step", "rank")}})
+        for process in map(mapping, listed if isinstance(listed, list) else []):
+            key = (
+                str(call["file"]),
+                str(process.get("pid")),
+                f"{role}, {process.get('title') or 'a process of the engine'}",
+            )
+            calls.setdefault(key, []).append({**process, **{name: call.get(name) for name in ("name", "step", "rank")}})
     return calls
 
 
 def by_phase(recording: Recording) -> list[PhaseMemory]:
     """What each role holds in each phase of the steps. [] where memory was not recorded."""
-    told: dict[tuple[str, str], dict[str, list[np.ndarray]]] = {}  # (role, phase) -> field of PhaseMemory -> values
+    values_by_phase: dict[
+        tuple[str, str], dict[str, list[np.ndarray]]
+    ] = {}  # (role, phase) -> field of PhaseMemory -> values
     keys = ("step", *WHAT, *(f"{what}_before" for what in _CHANGES))
     for journal, columns in recording.numbers("span", '"rss":', keys):
         columns |= {f"{what}_change": columns[what] - columns[f"{what}_before"] for what in _CHANGES}
-        _tell(told, str(journal.opening.get("role")), columns)
+        _tell(values_by_phase, str(journal.opening.get("role")), columns)
     for (_, _, role), calls in _calls(recording).items():
-        columns = {key: np.array([number(one.get(key)) for one in calls]) for key in ("step", *WHAT)}
-        columns["name"] = np.array([str(one.get("name")) for one in calls], object)
+        columns = {key: np.array([number(call.get(key)) for call in calls]) for key in ("step", *WHAT)}
+        columns["name"] = np.array([str(call.get("name")) for call in calls], object)
         for what in _CHANGES:  # an engine works in its calls alone
             columns[f"{what}_change"] = np.diff(columns[what], prepend=np.nan)
-        _tell(told, role, columns)
+        _tell(values_by_phase, role, columns)
     for stats in recording.all("engine_stats", mention="kv_usage"):
-        of_its_call = told.get((str(stats.get("role")), "generate"))
+        of_its_call = values_by_phase.get((str(stats.get("role")), "generate"))
         if of_its_call is not None:
             of_its_call.setdefault("kv_usage", []).append(np.array([number(stats.get("kv_usage"))]))
-    found = []
-    for (role, phase), columns_told in told.items():
-        held: dict[str, float] = {}
-        for what, parts in columns_told.items():
+    phase_memories = []
+    for (role, phase), parts_by_field in values_by_phase.items():
+        figures: dict[str, float] = {}
+        for what, parts in parts_by_field.items():
             values = np.concatenate(parts)
             values = values[np.isfinite(values) & (what.endswith("_change") | (values >= 0))]
             if len(values):
-                held[what] = float(np.median(values) if what.endswith("_change") else values.max())
-        found.append(PhaseMemory(role, phase, **held))
-    return found
+                figures[what] = float(np.median(values) if what.endswith("_change") else values.max())
+        phase_memories.append(PhaseMemory(role, phase, **figures))
+    return phase_memories
 
 
 _CHANGES = ("rss", "cuda_reserved")  # of which also the change over a phase is told
 
 
-def _tell(told: dict[tuple[str, str], dict[str, list[np.ndarray]]], role: str, columns: dict[str, np.ndarray]) -> None:
+def _tell(
+    values_by_phase: dict[tuple[str, str], dict[str, list[np.ndarray]]], role: str, columns: dict[str, np.ndarray]
+) -> None:
     within = columns["step"] >= 0
     for phase in dict.fromkeys(map(str, columns["name"][within])):
         at = within & (columns["name"] == phase)
         for what in (*WHAT, *(f"{what}_change" for what in _CHANGES)):
-            told.setdefault((role, phase), {}).setdefault(what, []).append(columns[what][at])
+            values_by_phase.setdefault((role, phase), {}).setdefault(what, []).append(columns[what][at])
 
 
 def _held(role: str, rank: int, what: str, steps: np.ndarray, values: np.ndarray) -> list[Held]:
     """The least and the largest of each step; none without any number."""
-    there = np.isfinite(values) & (values >= 0) & (steps >= 0)
-    if not there.any():
+    usable = np.isfinite(values) & (values >= 0) & (steps >= 0)
+    if not usable.any():
         return []
-    steps, values = steps[there].astype(np.int64), values[there]
+    steps, values = steps[usable].astype(np.int64), values[usable]
     order = np.lexsort((values, steps))
     steps, values = steps[order], values[order]
     begins = np.flatnonzero(np.r_[True, steps[1:] != steps[:-1]])
@@ -171,12 +183,12 @@ def _held(role: str, rank: int, what: str, steps: np.ndarray, values: np.ndarray
 
 def largest(series: list[Held], steps: list[int]) -> dict[str, list[float]]:
     """Role -> MiB that its largest process had resident in each of these steps, NaN where none tells."""
-    found: dict[str, list[float]] = {}
-    for one in series:
-        if one.what == "rss":
-            at = dict(zip(one.steps.tolist(), (one.high / MIB).tolist(), strict=True))
-            before = found.get(one.role, [float("nan")] * len(steps))
-            found[one.role] = [
+    by_role: dict[str, list[float]] = {}
+    for process_series in series:
+        if process_series.what == "rss":
+            at = dict(zip(process_series.steps.tolist(), (process_series.high / MIB).tolist(), strict=True))
+            before = by_role.get(process_series.role, [float("nan")] * len(steps))
+            by_role[process_series.role] = [
                 float(np.fmax(old, at.get(step, np.nan))) for old, step in zip(before, steps, strict=True)
             ]
-    return found
+    return by_role

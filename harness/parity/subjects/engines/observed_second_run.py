@@ -24,43 +24,45 @@ _OF_EACH_RUN = {
 _TOKENS = {Kind.FLIP, Kind.UNJUDGED_FLIP, Kind.LENGTH, Kind.FINISH}
 
 
-def compared(e: Evidence, others: Iterable[Recording] = ()) -> SecondRun:
-    """What the evidence of a run (`e.baseline`) against its repetition (`e.candidate`) says of the job. `others`: the
-    recordings that it is judged against, which are no repetition of it."""
-    own, again = (side.recording for side in e.sides)
-    broken = damage(again, "second run")
-    broken += [*unclear(again, "second run"), *bad_exit(again, "second run")]
+def compared(e: Evidence, other_recordings: Iterable[Recording] = ()) -> SecondRun:
+    """What the evidence of a run (`e.baseline`) against its repetition (`e.candidate`) says of the job.
+    `other_recordings`: the recordings that it is judged against, which are no repetition of it."""
+    first_run, repeated_run = (side.recording for side in e.sides)
+    broken = damage(repeated_run, "second run")
+    broken += [*unclear(repeated_run, "second run"), *bad_exit(repeated_run, "second run")]
     if broken:
         return SecondRun(broken[0])
-    if e.mode != drawn_in(again):
-        return SecondRun(f"the second run drew in {drawn_in(again)} mode, the first in {e.mode} mode")
-    if any(copies(again, one) for one in (own, *others)):
+    if e.mode != drawn_in(repeated_run):
+        return SecondRun(f"the second run drew in {drawn_in(repeated_run)} mode, the first in {e.mode} mode")
+    if any(copies(repeated_run, recording) for recording in (first_run, *other_recordings)):
         return SecondRun("the second run is a copy of another recording of this comparison")
-    if _engines(own) != _engines(again):
-        return SecondRun(f"the second run is of another engine: {_engines(again)} instead of {_engines(own)}")
+    if _engines(first_run) != _engines(repeated_run):
+        return SecondRun(
+            f"the second run is of another engine: {_engines(repeated_run)} instead of {_engines(first_run)}"
+        )
     pairs = []
     for step in e.steps:
-        one, two = (side.recording.table("rollout", step) for side in e.sides)
+        first_rollout, second_rollout = (side.recording.table("rollout", step) for side in e.sides)
         clear = step not in e.unjudged_steps and e.confounded("everything", "prompts", step=step) is None
-        if one is not None and two is not None and clear:
-            pairs.append((step, VARIANT, one, two))
+        if first_rollout is not None and second_rollout is not None and clear:
+            pairs.append((step, VARIANT, first_rollout, second_rollout))
     # Of one step the likeliest reason comes first.
-    parts, why = min(_partings(e), key=lambda one: one[0], default=(None, ""))
+    parts, why = min(_partings(e), key=lambda parting: parting[0], default=(None, ""))
     kinds = {key: first.step for key, first in e.first.items()}
     return SecondRun("", pairs, parts, why, kinds, drawn=e.mode in ("coupled", "greedy"))
 
 
 def _engines(recording: Recording) -> str:
-    found = {f"{one.get('engine')} {one.get('version')}" for one in recording.all("engine_info")}
-    return " and ".join(sorted(found)) or "unknown"
+    engine_names = {f"{info.get('engine')} {info.get('version')}" for info in recording.all("engine_info")}
+    return " and ".join(sorted(engine_names)) or "unknown"
 
 
 def _partings(e: Evidence) -> Iterator[tuple[int, str]]:
     """(step, what) of everything in which a job is not itself again."""
-    for one in e.confounders:
-        yield one.step, one.finding.summary
-    one_run, other = (set(side.recording.steps("rollout")) for side in e.sides)
-    for step in sorted(one_run ^ other)[:1]:
+    for confounder in e.confounders:
+        yield confounder.step, confounder.finding.summary
+    first_steps, second_steps = (set(side.recording.steps("rollout")) for side in e.sides)
+    for step in sorted(first_steps ^ second_steps)[:1]:
         yield step, "only one of the two runs has rollouts there"
     for first in e.first.values():
         if first.kind in _TOKENS:
@@ -79,9 +81,9 @@ def _partings(e: Evidence) -> Iterator[tuple[int, str]]:
 def irreproducible(e: Evidence) -> str:
     """A sentence where a side's job does not repeat itself; empty where each that was run again does."""
     for side in e.sides:
-        found = e.second_runs.get(side.name)
-        if found is not None and found.parts is not None:
-            return f"{side.name}-itself: run again, the job is another run from step {found.parts} on: {found.why}"
+        second = e.second_runs.get(side.name)
+        if second is not None and second.parts is not None:
+            return f"{side.name}-itself: run again, the job is another run from step {second.parts} on: {second.why}"
     return ""
 
 

@@ -32,30 +32,30 @@ def ranks(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """What a learner's ranks recorded of themselves. It explains all that is made of their work from then on."""
     for side in e.sides:
         for what in What:
-            faults = [one for one in side.rank_faults if one.what is what]
+            faults = [fault for fault in side.rank_faults if fault.what is what]
             if faults:
                 yield _explained(e, side, what, faults)
 
 
 def _explained(e: Evidence, side: Side, what: What, faults: list[RankFault]) -> Explanation:
-    steps = sorted({step for one in faults for step in one.steps})
-    blamed, shown = {rank for one in faults for rank in one.ranks}, faults[0].text
+    steps = sorted({step for fault in faults for step in fault.steps})
+    blamed, evidence = {rank for fault in faults for rank in fault.ranks}, faults[0].text
     if not blamed and what in (What.DEALT, What.APART):
         blamed = _unlike_the_other(e, side, faults[0])
         who = f"rank {' and '.join(map(str, sorted(blamed)))} alone did otherwise than in the other run"
-        shown += f"; {who}" if blamed else ""
+        evidence += f"; {who}" if blamed else ""
     who = f", rank {' and '.join(map(str, sorted(blamed)))} of {side.ranks.world}" if blamed else ""
     details = {
         "side": side.name,
         "ranks": sorted(blamed),
-        "roles": sorted({one.role for one in faults}),
+        "roles": sorted({fault.role for fault in faults}),
         "steps": steps,
     }
     summary = f"{_WORDS[what].format(side=side.name)}{who} {when(e, steps)}"
     apart = what in (What.GRADIENT, What.UPDATE, What.APART)  # then ranks score with other weights than are sent
     beyond = {kind: _not_of_others(side) for kind in keys(SCORED, side.name)} if apart else {}
     return Explanation(
-        Cause.of(TRAINER.key(what), "trainer", summary, shown, details),
+        Cause.of(TRAINER.key(what), "trainer", summary, evidence, details),
         (Kind.RANKS.of(side.name), *MADE, *beyond, *((Kind.TRAINER_DRIFT.of(),) if apart else ())),
         from_step(steps[0]),
         beyond=beyond,
@@ -64,53 +64,57 @@ def _explained(e: Evidence, side: Side, what: What, faults: list[RankFault]) -> 
 
 def _unlike_the_other(e: Evidence, side: Side, fault: RankFault) -> set[int]:
     """Ranks that did otherwise in that step than the same ranks of the other run, where that is sound."""
-    other = e.candidate if side is e.baseline else e.baseline
-    own, theirs = (one.ranks.updates.get((fault.steps[0], fault.role), {}) for one in (side, other))
-    if set(own) != set(theirs) or any(one.what is fault.what for one in other.rank_faults):
+    other_side = e.candidate if side is e.baseline else e.baseline
+    side_updates, other_updates = (
+        run.ranks.updates.get((fault.steps[0], fault.role), {}) for run in (side, other_side)
+    )
+    if set(side_updates) != set(other_updates) or any(
+        other_fault.what is fault.what for other_fault in other_side.rank_faults
+    ):
         return set()
     if fault.what is What.DEALT:
-        unlike = {rank for rank in own if own[rank].samples != theirs[rank].samples}
+        unlike = {rank for rank in side_updates if side_updates[rank].samples != other_updates[rank].samples}
     else:
-        unlike = {rank for rank in own if own[rank].digest != theirs[rank].digest}
-    return unlike if len(unlike) < len(own) else set()
+        unlike = {rank for rank in side_updates if side_updates[rank].digest != other_updates[rank].digest}
+    return unlike if len(unlike) < len(side_updates) else set()
 
 
 def _not_of_others(side: Side) -> Callable[[np.ndarray], np.ndarray]:
     """(step, sample) of samples that rank 0, whose weights are sent, scored itself."""
-    own = {(step, one) for (step, role), by in side.ranks.shares.items() if role == "actor" and 0 in by
-           for one in by[0].samples}  # fmt: skip
-    return lambda items: np.array([tuple(one) in own for one in items.tolist()], bool)
+    rank_0_samples = {(step, sample) for (step, role), by in side.ranks.shares.items() if role == "actor" and 0 in by
+           for sample in by[0].samples}  # fmt: skip
+    return lambda items: np.array([tuple(pair) in rank_0_samples for pair in items.tolist()], bool)
 
 
 def one_rank(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """A role of which only one rank answers otherwise than in the other run: it computes with something else."""
     if not any(len(so_far.left(kind)) for kind in MADE):
         return
-    for odd in odd_rank(e):
-        side = f"the {odd.side}'s" if odd.side else "one run's"
+    for lone in odd_rank(e):
+        side = f"the {lone.side}'s" if lone.side else "one run's"
         yield Explanation(
             Cause.of(
                 TRAINER.key("answers of a rank"),
                 "trainer",
-                f"rank {odd.rank} of {side} {odd.role} answers otherwise than the other ranks {when(e, odd.steps)}",
-                odd.text,
-                {"side": odd.side, "ranks": [odd.rank], "roles": [odd.role], "steps": list(odd.steps)},
+                f"rank {lone.rank} of {side} {lone.role} answers otherwise than the other ranks {when(e, lone.steps)}",
+                lone.text,
+                {"side": lone.side, "ranks": [lone.rank], "roles": [lone.role], "steps": list(lone.steps)},
             ),
             MADE,
-            from_step(odd.steps[0]),
+            from_step(lone.steps[0]),
         )
 
 
 def scaled_gradients(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Gradients that are the other run's, but for a divisor that ranks explain."""
-    parted, found = e.learners.parted, e.learners.scaled
-    if parted is None or found is None or not len(so_far.left(Kind.LEARNER.of())):
+    parted, divisor = e.learners.parted, e.learners.scaled
+    if parted is None or divisor is None or not len(so_far.left(Kind.LEARNER.of())):
         return
-    where = f"the {found.side}" if found.side else "one of the runs"
-    summary = f"gradients depend on the {found.what.removesuffix(' in the loss')} in {where}, "
+    where = f"the {divisor.side}" if divisor.side else "one of the runs"
+    summary = f"gradients depend on the {divisor.what.removesuffix(' in the loss')} in {where}, "
     summary += f"from step {parted} on"
-    details = {"side": found.side, "ranks": [], "roles": [], "steps": [parted]}
-    cause = Cause.of(TRAINER.key(found.what), "trainer", summary, found.text, details)
+    details = {"side": divisor.side, "ranks": [], "roles": [], "steps": [parted]}
+    cause = Cause.of(TRAINER.key(divisor.what), "trainer", summary, divisor.text, details)
     yield Explanation(cause, MADE, from_step(parted))
 
 

@@ -22,16 +22,20 @@ def shapes(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """
     if not any(len(so_far.left(kind)) for kind in MADE):
         return
-    for side in {found.side.name for found in unequal_ranks(e)}:
-        found = [one for one in unequal_ranks(e) if one.side.name == side]
-        first = min(found, key=lambda one: one.steps[0])
+    for side in {unequal.side.name for unequal in unequal_ranks(e)}:
+        unequal_phases = [unequal for unequal in unequal_ranks(e) if unequal.side.name == side]
+        first = min(unequal_phases, key=lambda unequal: unequal.steps[0])
         yield Explanation(
             Cause.of(
                 SHAPE.key(),
                 "trainer",
                 f"the ranks of the {side}'s learner get unequal shares of a batch {when(e, first.steps)}",
                 first.text,
-                {"side": side, "phases": sorted(one.phase for one in found), "steps": list(first.steps)},
+                {
+                    "side": side,
+                    "phases": sorted(unequal.phase for unequal in unequal_phases),
+                    "steps": list(first.steps),
+                },
             ),
             MADE,
             from_step(first.steps[0]),

@@ -23,55 +23,66 @@ Shapes = dict[int, dict[str, Any]]  # step -> shape (compared), sizes (of each r
 def experience_matrix_shapes(e: Evidence) -> Outcome:
     """Shapes, padding, skew and longest sample of each experience batch, and the padded batches of each rank."""
     name, number = SUSPICIONS[3], 3
-    one, two = (_shapes(side) for side in e.sides)
-    steps = [step for step in sorted(set(one) & set(two)) if step not in e.unjudged_steps]
+    baseline_shapes, candidate_shapes = (_shapes(side) for side in e.sides)
+    steps = [step for step in sorted(set(baseline_shapes) & set(candidate_shapes)) if step not in e.unjudged_steps]
     steps = [step for step in steps if e.confounded("everything", "prompts", "experience", step=step) is None]
     parted = e.experience.other_tokens
-    if not steps or not any(_skew(shapes, steps)["longest"] for shapes in (one, two)):
+    if not steps or not any(_skew(shapes, steps)["longest"] for shapes in (baseline_shapes, candidate_shapes)):
         return outcome(name, "not tested", "no shapes of an experience batch that both runs share", number=number)
-    wrong = [step for step in steps if one[step]["shape"] != two[step]["shape"]]
-    skew: dict[str, Any] = {side.name: _skew(shapes, steps) for side, shapes in zip(e.sides, (one, two), strict=True)}
+    wrong = [step for step in steps if baseline_shapes[step]["shape"] != candidate_shapes[step]["shape"]]
+    skew: dict[str, Any] = {
+        side.name: _skew(shapes, steps)
+        for side, shapes in zip(e.sides, (baseline_shapes, candidate_shapes), strict=True)
+    }
     for side in e.sides:
         _name_longest(side, skew[side.name])
-    shown = "; ".join(
+    skew_text = "; ".join(
         f"{side} padding ×{s['padding']:.2f}, longest {s['longest']:g} tokens (×{s['skew']:.1f} its step's mean)"
         for side, s in skew.items()
     )
     ranks = unequal_ranks(e)
     passes = other_passes(e, {step for step in steps if step not in wrong and step not in parted})
     if wrong or ranks or passes.other:
-        texts = [found.text for found in ranks]
+        texts = [unequal.text for unequal in ranks]
         if passes.other:
-            step, phase, *both = passes.other
-            texts.append(f"{phase} was given other batches in step {step} of the same experience: {_apart(*both)}")
+            step, phase, *batch_pair = passes.other
+            texts.append(
+                f"{phase} was given other batches in step {step} of the same experience: {_apart(*batch_pair)}"
+            )
         text = "; ".join(texts)
         if wrong:
-            parts = _apart(one[wrong[0]]["shape"], two[wrong[0]]["shape"])
+            parts = _apart(baseline_shapes[wrong[0]]["shape"], candidate_shapes[wrong[0]]["shape"])
             why = " (the runs trained on other tokens)" if wrong[0] in parted else ""
             text = f"shapes differ in {len(wrong)} of {len(steps):,} steps, first step {wrong[0]}{why}: {parts}" + (
                 f"; {text}" if text else ""
             )
-        text += f"; {shown}"
+        text += f"; {skew_text}"
         finding = Finding("experience shapes", text, effect(e))
         return outcome(name, "confirmed", text, number=number, decides=False, findings=[finding], **skew)
-    absent = [step for step in e.steps if step not in e.unjudged_steps and not (step in one and step in two)]
+    absent = [
+        step
+        for step in e.steps
+        if step not in e.unjudged_steps and not (step in baseline_shapes and step in candidate_shapes)
+    ]
     if absent and trains(e):
-        text = f"no shapes of an experience batch in step {absent[0]} of both runs; {shown}"
+        text = f"no shapes of an experience batch in step {absent[0]} of both runs; {skew_text}"
         return outcome(name, "not tested", text, number=number, **skew)
     equal = f"equal in {counted(len(steps), 'step')}"
     if passes.equal:
         equal += f", and so are all {counted(passes.equal, 'shape')} that were recorded"
-    return outcome(name, "ruled out", f"{equal}; {shown}", number=number, **skew)
+    return outcome(name, "ruled out", f"{equal}; {skew_text}", number=number, **skew)
 
 
-def _apart(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> str:
+def _apart(baseline_batches: list[dict[str, Any]], candidate_batches: list[dict[str, Any]]) -> str:
     """The first few entries that differ, of the first rank that has any."""
-    if len(one) != len(two):
-        return f"{len(one)} against {len(two)} batches"
-    a, b = next((pair for pair in zip(one, two, strict=True) if pair[0] != pair[1]), ({}, {}))
+    if len(baseline_batches) != len(candidate_batches):
+        return f"{len(baseline_batches)} against {len(candidate_batches)} batches"
+    a, b = next(
+        (pair for pair in zip(baseline_batches, candidate_batches, strict=True) if pair[0] != pair[1]), ({}, {})
+    )
     keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
-    said = [f"{key} {_described(a.get(key))} against {_described(b.get(key))}" for key in keys[:3]]
-    return ", ".join(said) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+    entries = [f"{key} {_described(a.get(key))} against {_described(b.get(key))}" for key in keys[:3]]
+    return ", ".join(entries) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
 def _described(value: Any) -> str:
@@ -82,13 +93,13 @@ def _described(value: Any) -> str:
 
 
 def _shapes(side: Side) -> Shapes:
-    found: Shapes = {}
+    by_step: Shapes = {}
     for event in side.recording.all("shapes", mention="experience"):
         if event.get("phase") == "experience" and isinstance(event.get("step"), int):
-            entry = found.setdefault(event["step"], {"shape": [], "sizes": []})
+            entry = by_step.setdefault(event["step"], {"shape": [], "sizes": []})
             entry["shape"].append(shape_of(event))
             entry["sizes"].append(sizes_of(event))
-    return found
+    return by_step
 
 
 def _skew(shapes: Shapes, steps: list[int]) -> dict[str, Any]:
@@ -96,9 +107,11 @@ def _skew(shapes: Shapes, steps: list[int]) -> dict[str, Any]:
     sizes = [(step, size) for step in steps for size in shapes[step]["sizes"]]
     padded, real = (sum(size[key] for _, size in sizes) for key in ("padded_tokens", "real_tokens"))
     nothing: tuple[int, dict[str, float]] = (-1, {})
-    step, widest = max(sizes, key=lambda one: one[1]["longest"], default=nothing)
+    step, widest = max(sizes, key=lambda step_size: step_size[1]["longest"], default=nothing)
     mean = widest.get("real_tokens", 0) / max(1, widest.get("samples", 0))
-    worst = sorted(sizes, key=lambda one: one[1]["padded_tokens"] / max(1, one[1]["real_tokens"]), reverse=True)[:3]
+    worst = sorted(
+        sizes, key=lambda step_size: step_size[1]["padded_tokens"] / max(1, step_size[1]["real_tokens"]), reverse=True
+    )[:3]
     return {
         "padding": padded / real if real else float("nan"),
         "longest": widest.get("longest", 0),
@@ -147,7 +160,7 @@ def sizes_and_times(e: Evidence) -> Outcome:
         for side in e.sides
     }
     if slow:
-        side, step, t, median = max(slow, key=lambda one: one[2])
+        side, step, t, median = max(slow, key=lambda slow_step: slow_step[2])
         text = f"the {side}'s step {step} took {t:.1f} s, its median step {median:.1f} s"
         text += _because(step, t, median, seconds[side], sizes[side])
         finding = Finding("slow step", text, where=side, details={"slowest": details[side]["slowest"]})
@@ -159,7 +172,7 @@ def sizes_and_times(e: Evidence) -> Outcome:
             f"{side} median {_median(list(times.values())):.2f} s, longest {times[worst]:.2f} s "
             f"(step {worst}{_size_of(sizes[side], worst)})"
         )
-    shown = "; ".join(parts)
+    times_text = "; ".join(parts)
     unsized = [
         f"step {step} of the {side}"
         for side, times in seconds.items()
@@ -167,23 +180,27 @@ def sizes_and_times(e: Evidence) -> Outcome:
         if "tokens" not in sizes[side].get(step, {})
     ]
     if trains(e) and unsized:
-        text = f"no input sizes of {unsized[0]} were recorded; {shown}"
+        text = f"no input sizes of {unsized[0]} were recorded; {times_text}"
         return outcome(name, "not tested", text, number=number, **details)
-    return outcome(name, "ruled out", f"no step stands out: {shown}", number=number, **details)
+    return outcome(name, "ruled out", f"no step stands out: {times_text}", number=number, **details)
 
 
 def _step_sizes(side: Side) -> dict[int, dict[str, float]]:
     """What made each step large: tokens and padding of its batch, what the engine generated, how full it was."""
-    found: dict[int, dict[str, float]] = {}
+    by_step: dict[int, dict[str, float]] = {}
     for step, entry in _shapes(side).items():
         sums = {key: float(sum(size[key] for size in entry["sizes"])) for key in ("real_tokens", "padded_tokens")}
         longest = max(size["longest"] for size in entry["sizes"])
-        found[step] = {"tokens": sums["real_tokens"], "padded_tokens": sums["padded_tokens"], "longest": longest}
+        by_step[step] = {"tokens": sums["real_tokens"], "padded_tokens": sums["padded_tokens"], "longest": longest}
     for event in side.recording.all("engine_stats"):
         if isinstance(event.get("step"), int) and event["step"] >= 0:
-            known = {key: number(event.get(key)) for key in ("generated_tokens", "kv_usage", "running", "waiting")}
-            found.setdefault(event["step"], {}).update({key: value for key, value in known.items() if value == value})
-    return found
+            engine_stats = {
+                key: number(event.get(key)) for key in ("generated_tokens", "kv_usage", "running", "waiting")
+            }
+            by_step.setdefault(event["step"], {}).update(
+                {key: value for key, value in engine_stats.items() if value == value}
+            )
+    return by_step
 
 
 def _slowest(side: Side, times: dict[int, float], sizes: dict[int, dict[str, float]]) -> list[dict[str, Any]]:
@@ -213,35 +230,35 @@ def _fit(times: dict[int, float], sizes: dict[int, dict[str, float]], without: i
     x, y = (np.array(column, np.float64) for column in zip(*pairs, strict=True))
     slope, intercept = np.polyfit(x, y, 1)
     spread = float(((y - y.mean()) ** 2).sum())
-    rest = float(((y - slope * x - intercept) ** 2).sum())
-    share = 1.0 - rest / spread if spread > 0 else 0.0
+    residual = float(((y - slope * x - intercept) ** 2).sum())
+    share = 1.0 - residual / spread if spread > 0 else 0.0
     return {"steps": len(pairs), "seconds per 1,000 tokens": 1e3 * slope, "seconds at none": intercept, "r2": share}
 
 
 def _because(step: int, t: float, median: float, times: dict[int, float], sizes: dict[int, dict[str, float]]) -> str:
     """Whether the step's size explains its time, by the line through the other steps."""
-    own = sizes.get(step, {})
-    shown = _size_of(sizes, step)
-    if "tokens" not in own:
+    step_size = sizes.get(step, {})
+    size_text = _size_of(sizes, step)
+    if "tokens" not in step_size:
         return "; its size was not recorded"
-    usual = _median([one["tokens"] for one in sizes.values() if "tokens" in one])
-    text = f"{shown}: {own['tokens'] / max(1.0, usual):.1f} times the median's tokens"
+    usual = _median([size["tokens"] for size in sizes.values() if "tokens" in size])
+    text = f"{size_text}: {step_size['tokens'] / max(1.0, usual):.1f} times the median's tokens"
     line = _fit(times, sizes, without=step)
     if not line:
         return f"{text}; too few steps to tell whether that explains it"
-    expected = line["seconds at none"] + line["seconds per 1,000 tokens"] * own["tokens"] / 1e3
+    expected = line["seconds at none"] + line["seconds per 1,000 tokens"] * step_size["tokens"] / 1e3
     if expected - median >= EXPLAINED * (t - median):
         return f"{text}, which explain {expected:.1f} s of it by the other steps' seconds per token"
     return f"{text}, which explain no more than {max(expected, 0.0):.1f} s by the other steps' seconds per token"
 
 
 def _size_of(sizes: dict[int, dict[str, float]], step: int) -> str:
-    own = sizes.get(step, {})
-    if "tokens" not in own:
+    step_size = sizes.get(step, {})
+    if "tokens" not in step_size:
         return ""
-    text = f", {figure(own['tokens'])} tokens, longest {figure(own['longest'])}"
-    text += f", padding ×{own['padded_tokens'] / own['tokens']:.2f}" if own["tokens"] else ""
-    return text + (f", KV pool {own['kv_usage']:.0%} full" if "kv_usage" in own else "")
+    text = f", {figure(step_size['tokens'])} tokens, longest {figure(step_size['longest'])}"
+    text += f", padding ×{step_size['padded_tokens'] / step_size['tokens']:.2f}" if step_size["tokens"] else ""
+    return text + (f", KV pool {step_size['kv_usage']:.0%} full" if "kv_usage" in step_size else "")
 
 
 def _median(values: list[float]) -> float:

@@ -44,14 +44,16 @@ def learners(e: Evidence) -> None:
     """Compare `learner` digests step by step, up to the first update that differs; what follows differs because of
     it.
     """
-    one, two = e.weights.updates
+    baseline_updates, candidate_updates = e.weights.updates
     if not e.weights.comparable:
         made = (f"those of the {side.name} were made by {side.recording.hashed_by}" for side in e.sides)
         e.missing.append(f"digests were not compared: {', '.join(made)}")
-    e.learners.updates = {"baseline": sorted(one), "candidate": sorted(two)}
+    e.learners.updates = {"baseline": sorted(baseline_updates), "candidate": sorted(candidate_updates)}
     compared = []
-    for step in sorted(set(one) & set(two)):
-        pairs: dict[str, tuple[Any, Any]] = {name: (one[step].get(name), two[step].get(name)) for name, _ in _DIGESTS}
+    for step in sorted(set(baseline_updates) & set(candidate_updates)):
+        pairs: dict[str, tuple[Any, Any]] = {
+            name: (baseline_updates[step].get(name), candidate_updates[step].get(name)) for name, _ in _DIGESTS
+        }
         if None in pairs["actor"]:
             continue  # the weights themselves: without their digest the update was not compared
         for name, what in (("batch", BATCH), ("critic", CRITIC)):
@@ -89,30 +91,37 @@ def learners(e: Evidence) -> None:
 
 def _losses(e: Evidence, steps: list[int]) -> None:
     """Losses of equal updates are equal numbers, and numbers."""
-    told = [
+    metrics_by_side = [
         {event.get("step"): mapping(event.get("metrics")) for event in side.recording.all("step")} for side in e.sides
     ]
     for step in steps:
         for name in LOSSES:
-            values = [metrics.get(step, {}).get(name) for metrics in told]
+            values = [metrics.get(step, {}).get(name) for metrics in metrics_by_side]
             if None in values:  # the weights agree without it
                 e.note_recorded(name, step, *(value is not None for value in values))
                 continue
-            one, two = map(number, values)
-            e.note_recorded(name, step, math.isfinite(one), math.isfinite(two))
-            if not (math.isfinite(one) and math.isfinite(two)):
+            baseline_value, candidate_value = map(number, values)
+            e.note_recorded(name, step, math.isfinite(baseline_value), math.isfinite(candidate_value))
+            if not (math.isfinite(baseline_value) and math.isfinite(candidate_value)):
                 e.odd_columns.add(name)
-            allowed = max(NO_LOSS, SAME_LOSS * max(abs(one), abs(two)))
-            if math.isfinite(one) != math.isfinite(two) or abs(one - two) > allowed:
+            allowed = max(NO_LOSS, SAME_LOSS * max(abs(baseline_value), abs(candidate_value)))
+            if (
+                math.isfinite(baseline_value) != math.isfinite(candidate_value)
+                or abs(baseline_value - candidate_value) > allowed
+            ):
                 context = "of an update that left both learners bit-identical"
-                e.diverges(Kind.LOSS.of(), [], Place(step, "train", 0, -1, -1, name, one, two, context=context))
-            elif one != two and math.isfinite(one):
+                e.diverges(
+                    Kind.LOSS.of(),
+                    [],
+                    Place(step, "train", 0, -1, -1, name, baseline_value, candidate_value, context=context),
+                )
+            elif baseline_value != candidate_value and math.isfinite(baseline_value):
                 e.learners.losses_differ.setdefault(name, step)
 
 
 def _only_cut(e: Evidence) -> bool:
     """Do the runs have the same to learn from, however they cut it into ranks and micro-batches?"""
-    return all(one.finding.name in CUTS for one in e.confounders)
+    return all(confounder.finding.name in CUTS for confounder in e.confounders)
 
 
 def _scaled(e: Evidence, step: int) -> OtherDivisor | None:
@@ -128,22 +137,26 @@ def _by_cut(e: Evidence, step: int) -> OtherDivisor | None:
     if not e.learners.cuts or any(kind in e.first for kind in (Kind.EXPERIENCE.of(), Kind.REWARD.of())):
         return None
     allowed = max(_same_size(e), e.tolerance.rounding.largest)
-    told, apart = [], None
+    descriptions, apart = [], None
     for role in ("actor", "critic"):
         norms = [mapping(updates[step].get("norms")).get(role) for updates in e.weights.updates]
-        one, two = (number(own[0]) if isinstance(own, list) and own else math.nan for own in norms)
-        if not (math.isfinite(one) and math.isfinite(two) and one > 0):
+        norm_b, norm_c = (
+            number(run_norms[0]) if isinstance(run_norms, list) and run_norms else math.nan for run_norms in norms
+        )
+        if not (math.isfinite(norm_b) and math.isfinite(norm_c) and norm_b > 0):
             return None
-        relative = abs(two / one - 1)
-        told.append(f"{figure(relative)} ({role})")
+        relative = abs(norm_c / norm_b - 1)
+        descriptions.append(f"{figure(relative)} ({role})")
         if relative > allowed and apart is None:
             apart = f"by equal weights and of an equal batch the norm of the {role}'s first gradient of step {step} is "
-            apart += f"{figure(one)} in the baseline and {figure(two)} in the candidate; rounding moves it by "
+            apart += f"{figure(norm_b)} in the baseline and {figure(norm_c)} in the candidate; rounding moves it by "
             apart += f"{figure(allowed)} of itself at most"
-    e.learners.norms = f"the norms of their first gradients differ, relative to themselves, by {' and '.join(told)}: "
+    e.learners.norms = (
+        f"the norms of their first gradients differ, relative to themselves, by {' and '.join(descriptions)}: "
+    )
     e.learners.norms += f"at most {figure(allowed)} is rounding"
-    first, *others = e.learners.cuts
-    what = "cut of the batch in the loss" if others else _IN_THE_LOSS[first.name]
+    first, *further_cuts = e.learners.cuts
+    what = "cut of the batch in the loss" if further_cuts else _IN_THE_LOSS[first.name]
     return OtherDivisor("", f"{apart}; {first.summary}", what) if apart else None
 
 
@@ -158,11 +171,15 @@ def _own_divisors(e: Evidence, step: int) -> OtherDivisor | None:
     first update is asked: later ones have other weights."""
     allowed = _same_size(e)
     for role in ("actor", "critic"):
-        one, two = (side.ranks.updates.get((step, role), {}) for side in e.sides)
-        if len(one) < 2 or set(one) != set(two) or any(one[rank].samples[:1] != two[rank].samples[:1] for rank in one):
+        ranks, candidate_ranks = (side.ranks.updates.get((step, role), {}) for side in e.sides)
+        if (
+            len(ranks) < 2
+            or set(ranks) != set(candidate_ranks)
+            or any(ranks[rank].samples[:1] != candidate_ranks[rank].samples[:1] for rank in ranks)
+        ):
             continue
-        tokens = np.array([each.tokens[0] for each in one.values()], np.float64)
-        sizes = np.array([[by[rank].size[0].sum() for rank in one] for by in (one, two)])
+        tokens = np.array([updates.tokens[0] for updates in ranks.values()], np.float64)
+        sizes = np.array([[by[rank].size[0].sum() for rank in ranks] for by in (ranks, candidate_ranks)])
         if not (tokens > 0).all() or not (np.isfinite(sizes) & (sizes > 0)).all():
             continue
         factors, shares = sizes[1] / sizes[0], tokens.sum() / tokens
@@ -170,10 +187,10 @@ def _own_divisors(e: Evidence, step: int) -> OtherDivisor | None:
             continue  # ranks of as many tokens: all have one factor
         for side, factor in (("candidate", factors), ("baseline", 1 / factors)):
             times = factor / shares
-            for how, by in (("sum", 1.0), ("mean", 1 / len(one))):
+            for how, by in (("sum", 1.0), ("mean", 1 / len(ranks))):
                 if (np.abs(times / by - 1) <= allowed).all():
                     text = f"by equal weights and of equal samples the {role}'s gradients of the first update of step "
-                    text += f"{step} are {_listed(factors)} times the baseline's on ranks {_listed(one)}, which have "
+                    text += f"{step} are {_listed(factors)} times the baseline's on ranks {_listed(ranks)}, which have "
                     text += f"{_listed(tokens)} of the mini-batch's {tokens.sum():.0f} response tokens; the {side} "
                     text += f"applies the {how} of its ranks' means, each over that rank's own tokens"
                     return OtherDivisor(side, text)
@@ -181,19 +198,21 @@ def _own_divisors(e: Evidence, step: int) -> OtherDivisor | None:
 
 
 def _listed(values: Iterable[float]) -> str:
-    return " and ".join(f"{one:.4g}" for one in values)
+    return " and ".join(f"{value:.4g}" for value in values)
 
 
 def _times_ranks(e: Evidence, step: int) -> OtherDivisor | None:
     """The norm of one sum, however many ranks make it."""
     factors = {times for side in e.sides for times in (side.ranks.world, 1 / side.ranks.world) if times != 1}
-    told = [[one for one in side.recording.all("step") if one.get("step") == step] for side in e.sides]
-    for name in NORMS if all(told) else ():
-        one, two = (number(mapping(events[0].get("metrics")).get(name)) for events in told)
+    events_by_side = [[event for event in side.recording.all("step") if event.get("step") == step] for side in e.sides]
+    for name in NORMS if all(events_by_side) else ():
+        norm_b, norm_c = (number(mapping(events[0].get("metrics")).get(name)) for events in events_by_side)
         for factor in sorted(factors):
-            if one > 0 and abs(two / (one * factor) - 1) <= SAME_NORM:
-                text = f"on an equal batch and by equal weights {name} of step {step} is {figure(one)} in the baseline "
-                text += f"and {figure(two)} in the candidate, {figure(factor)} times: the number of ranks"
+            if norm_b > 0 and abs(norm_c / (norm_b * factor) - 1) <= SAME_NORM:
+                text = (
+                    f"on an equal batch and by equal weights {name} of step {step} is {figure(norm_b)} in the baseline "
+                )
+                text += f"and {figure(norm_c)} in the candidate, {figure(factor)} times: the number of ranks"
                 return OtherDivisor("", text)
     return None
 
@@ -203,15 +222,15 @@ def _trained_apart(e: Evidence, step: int) -> bool:
     engines' own samplers do."""
     if e.mode == "native" and not e.seeded:
         return True
-    return bool([one for one in e.experience.other_tokens if one <= step])
+    return bool([trained_step for trained_step in e.experience.other_tokens if trained_step <= step])
 
 
 def _reordered(e: Evidence, step: int) -> bool:
     """Did the learners take the samples in another order, in this step or before? Frameworks take them as engines
     finish them, and a sum in another order rounds otherwise. Only recordings that say their order are asked."""
-    for each in range(step + 1):
-        one, two = (_order(side.recording, each) for side in e.sides)
-        if one is not None and two is not None and one != two:
+    for earlier_step in range(step + 1):
+        baseline_order, candidate_order = (_order(side.recording, earlier_step) for side in e.sides)
+        if baseline_order is not None and candidate_order is not None and baseline_order != candidate_order:
             return True
     return False
 

@@ -46,16 +46,16 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
     if tokens is None or tokens2 is None or not len(match.sample):
         return
     e.unpaired(match, f"step {b.step}", "trained on in the baseline only", "trained on in the candidate only")
-    alike = equal_rows(tokens, match.a, tokens2, match.b)
-    if not alike.all():
+    tokens_equal = equal_rows(tokens, match.a, tokens2, match.b)
+    if not tokens_equal.all():
         e.experience.other_tokens.append(b.step)
         if e.guided:
-            row = int(np.flatnonzero(~alike)[0])
-            one, two = tokens.row(int(match.a[row])), tokens2.row(int(match.b[row]))
-            at = first_difference(one, two)
+            row = int(np.flatnonzero(~tokens_equal)[0])
+            baseline_values, candidate_values = tokens.row(int(match.a[row])), tokens2.row(int(match.b[row]))
+            at = first_difference(baseline_values, candidate_values)
             e.diverges(
                 Kind.TRAINED.of("candidate"),
-                match.sample[~alike],
+                match.sample[~tokens_equal],
                 Place(
                     b.step,
                     "experience",
@@ -63,21 +63,21 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
                     int(match.sample[row]),
                     at,
                     "token trained on",
-                    around(one, at),
-                    around(two, at),
+                    around(baseline_values, at),
+                    around(candidate_values, at),
                     context="guided runs train on the baseline's tokens",
                 ),
             )
-    e.counts.experience_samples += int(np.count_nonzero(alike))
-    ia, ib, sample = match.a[alike], match.b[alike], match.sample[alike]
+    e.counts.experience_samples += int(np.count_nonzero(tokens_equal))
+    ia, ib, sample = match.a[tokens_equal], match.b[tokens_equal], match.sample[tokens_equal]
     rounds = bool(e.learners.cuts) or any(side.recording.manifest.get("framework") for side in e.sides)
-    exact = not rounds and bool(alike.all()) and not len(match.only_a) and not len(match.only_b)
+    exact = not rounds and bool(tokens_equal.all()) and not len(match.only_a) and not len(match.only_b)
     observed_margins.note_apart(e, b, c, ia, ib, exact=exact)
     for name in COLUMNS:
         column, column2 = b.rows(name), c.rows(name)
         if column is None or column2 is None:
             continue  # said by `gaps`
-        if name in ("advantage", "return") and not alike.all():
+        if name in ("advantage", "return") and not tokens_equal.all():
             continue  # normalised over the batch, of which some samples differ
         grid = shared([(column, ia), (column2, ib)])
         if name in FROZEN and not exact:
@@ -99,10 +99,17 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
     reward, reward2 = b.flat("reward"), c.flat("reward")
     if reward is not None and reward2 is not None:
         e.counts.rewards += int(np.count_nonzero(np.isfinite(reward[ia]) & np.isfinite(reward2[ib])))
-        every, nowhere, one, two = np.arange(len(sample)), np.full(len(sample), -1), reward[ia], reward2[ib]
+        all_rows, nowhere, baseline_values, candidate_values = (
+            np.arange(len(sample)),
+            np.full(len(sample), -1),
+            reward[ia],
+            reward2[ib],
+        )
         if not exact:
-            _shift(e, "reward", b, sample, one, two)
-        _same_numbers(e, Kind.REWARD, "reward", b, c, sample, every, nowhere, one, two, ib, exact)
+            _shift(e, "reward", b, sample, baseline_values, candidate_values)
+        _same_numbers(
+            e, Kind.REWARD, "reward", b, c, sample, all_rows, nowhere, baseline_values, candidate_values, ib, exact
+        )
 
 
 def _same_numbers(
@@ -114,20 +121,20 @@ def _same_numbers(
     sample: np.ndarray,
     row: np.ndarray,
     position: np.ndarray,
-    one: np.ndarray,
-    two: np.ndarray,
+    baseline_values: np.ndarray,
+    candidate_values: np.ndarray,
     ib: np.ndarray,
     exact: bool,
 ) -> None:
-    apart = (one != two) & ~(np.isnan(one) & np.isnan(two))
+    apart = (baseline_values != candidate_values) & ~(np.isnan(baseline_values) & np.isnan(candidate_values))
     if not apart.any():
         return
     e.experience.not_identical.setdefault(name, b.step)
-    allowed = 0.0 if exact else _allowed(e, name, one)
-    beyond = np.flatnonzero(apart & ~(np.abs(two - one) <= allowed))
-    within = np.abs(two - one)[apart & (np.abs(two - one) <= allowed)]
-    known = e.experience.apart
-    known[name] = max(known.get(name, (0.0, 0.0)), (float(np.max(within, initial=0.0)), allowed))
+    allowed = 0.0 if exact else _allowed(e, name, baseline_values)
+    beyond = np.flatnonzero(apart & ~(np.abs(candidate_values - baseline_values) <= allowed))
+    within = np.abs(candidate_values - baseline_values)[apart & (np.abs(candidate_values - baseline_values) <= allowed)]
+    apart_by_column = e.experience.apart
+    apart_by_column[name] = max(apart_by_column.get(name, (0.0, 0.0)), (float(np.max(within, initial=0.0)), allowed))
     if len(beyond):
         at = beyond[0]
         e.diverges(
@@ -140,8 +147,8 @@ def _same_numbers(
                 int(sample[row[at]]),
                 int(position[at]),
                 name,
-                float(one[at]),
-                float(two[at]),
+                float(baseline_values[at]),
+                float(candidate_values[at]),
                 context=f"on the same tokens; {counted(len(beyond), 'value')} "
                 + (f"differ by more than {figure(allowed)}" if allowed else "not bit-identical"),
             ),
@@ -157,15 +164,17 @@ def _allowed(e: Evidence, name: str, values: np.ndarray) -> float:
     return ROUNDINGS * spacing * scale
 
 
-def _shift(e: Evidence, name: str, b: Table, sample: np.ndarray, one: np.ndarray, two: np.ndarray) -> None:
+def _shift(
+    e: Evidence, name: str, b: Table, sample: np.ndarray, baseline_values: np.ndarray, candidate_values: np.ndarray
+) -> None:
     """Note one step's differences of a column that frozen models make, by prompt; flat, one sample number a value."""
     rollout = e.baseline.recording.table("rollout", b.step)
-    known = np.isfinite(one) & np.isfinite(two)
-    if rollout is None or not known.any():
+    finite = np.isfinite(baseline_values) & np.isfinite(candidate_values)
+    if rollout is None or not finite.any():
         return
     order = np.argsort(rollout.sample)
-    at = order[np.searchsorted(rollout.sample[order], sample[known]).clip(max=len(order) - 1)]
-    first, second = one[known].astype(np.float64), two[known].astype(np.float64)
+    at = order[np.searchsorted(rollout.sample[order], sample[finite]).clip(max=len(order) - 1)]
+    first, second = baseline_values[finite].astype(np.float64), candidate_values[finite].astype(np.float64)
     delta = second - first
     columns = (delta, delta * delta, np.maximum(np.abs(first), np.abs(second)), first, second)
     steps = e.experience.means.setdefault(name, {})
@@ -180,10 +189,10 @@ def settle(e: Evidence) -> None:
         parted = e.learners.parted
         last = np.inf if name == "reward" or parted is None else parted
         run = Clusters()
-        for step, one in sorted(steps.items()):
+        for step, clusters in sorted(steps.items()):
             if step <= last:
-                run.extend(one)
-                made.append((name, f"step {step}", step, one.table()))
+                run.extend(clusters)
+                made.append((name, f"step {step}", step, clusters.table()))
         made.append((name, "the run", min(steps), run.table()))
     for name, where, step, table in made:
         key = (Kind.REWARD if name == "reward" else Kind.EXPERIENCE).of()

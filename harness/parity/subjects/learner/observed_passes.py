@@ -30,29 +30,33 @@ def other_passes(e: Evidence, steps: set[int]) -> Passes:
     Lines are compared as they are written, so that few are parsed; where more than 20,000 differ (another device is in
     each) nothing is said.
     """
-    every = [side.recording.content_hashes("shapes") for side in e.sides]
-    found, count = np.unique(np.concatenate(every), return_inverse=True)
-    sign = np.concatenate([np.full(len(hashes), weight) for hashes, weight in zip(every, (1, -1), strict=True)])
-    odd = found[np.bincount(count, weights=sign, minlength=len(found)) != 0]
-    if not len(odd):
-        return Passes(equal=len(every[0]))
-    masks = [np.isin(hashes, odd) for hashes in every]
+    hashes_by_side = [side.recording.content_hashes("shapes") for side in e.sides]
+    unique_hashes, count = np.unique(np.concatenate(hashes_by_side), return_inverse=True)
+    sign = np.concatenate(
+        [np.full(len(hashes), weight) for hashes, weight in zip(hashes_by_side, (1, -1), strict=True)]
+    )
+    unequal_hashes = unique_hashes[np.bincount(count, weights=sign, minlength=len(unique_hashes)) != 0]
+    if not len(unequal_hashes):
+        return Passes(equal=len(hashes_by_side[0]))
+    masks = [np.isin(hashes, unequal_hashes) for hashes in hashes_by_side]
     if max(int(mask.sum()) for mask in masks) > FEW:
         return Passes()
-    one, two = (_by_phase(side, mask, steps) for side, mask in zip(e.sides, masks, strict=True))
-    for step, phase in sorted(one.keys() | two.keys()):
-        both = one.get((step, phase), []), two.get((step, phase), [])
-        if both[0] != both[1]:
-            return Passes(other=(step, phase, *both))
+    baseline_shapes, candidate_shapes = (
+        _by_phase(side, mask, steps) for side, mask in zip(e.sides, masks, strict=True)
+    )
+    for step, phase in sorted(baseline_shapes.keys() | candidate_shapes.keys()):
+        shape_lists = baseline_shapes.get((step, phase), []), candidate_shapes.get((step, phase), [])
+        if shape_lists[0] != shape_lists[1]:
+            return Passes(other=(step, phase, *shape_lists))
     return Passes()
 
 
 def _by_phase(side: Side, mask: np.ndarray, steps: set[int]) -> dict[tuple[int, str], list[Shape]]:
-    found: dict[tuple[int, str], list[Shape]] = {}
+    shapes_by_phase: dict[tuple[int, str], list[Shape]] = {}
     for event in _parsed(side, mask):
         if event.get("step") in steps and str(event.get("phase")).endswith(PASSES):
-            found.setdefault((event["step"], str(event["phase"])), []).append(shape_of(event))
-    return {key: sorted(shapes, key=repr) for key, shapes in found.items()}
+            shapes_by_phase.setdefault((event["step"], str(event["phase"])), []).append(shape_of(event))
+    return {key: sorted(shapes, key=repr) for key, shapes in shapes_by_phase.items()}
 
 
 def _parsed(side: Side, mask: np.ndarray) -> Iterator[dict[str, Any]]:

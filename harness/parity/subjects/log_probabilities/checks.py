@@ -26,29 +26,31 @@ def systematic_differences(e: Evidence) -> Outcome:
     """Mean differences of engines and learners, which rounding does not have."""
     results = e.drift_tests
     kinds = tuple(key for key in e.first if key.kind.systematic)
-    tests = [one for found in results.values() for one in found]
+    tests = [test for mean_tests in results.values() for test in mean_tests]
     details: dict[str, Any] = {
         "error rate of all tests": systematic.FALSE_ALARM,
         "tests": len(tests),
         "power": systematic.POWER,
-        "smallest": {means.label: _smallest(found) for means, found in results.items() if found},
+        "smallest": {means.label: _smallest(mean_tests) for means, mean_tests in results.items() if mean_tests},
     }
-    found = [(means, one) for means, found in results.items() for one in found if one.found]
-    if found:
-        text = "; ".join(f"{means.words}: {describe(one)}" for means, one in found[:3])
-        text += f"; and {len(found) - 3} more" if len(found) > 3 else ""
+    positive_tests = [(means, test) for means, mean_tests in results.items() for test in mean_tests if test.found]
+    if positive_tests:
+        text = "; ".join(f"{means.words}: {describe(test)}" for means, test in positive_tests[:3])
+        text += f"; and {len(positive_tests) - 3} more" if len(positive_tests) > 3 else ""
         return outcome("systematic", "confirmed", text, kinds=kinds, decides=bool(kinds), **details)
     wanted = dict.fromkeys([*_expected(e), *results])
     absent = [f"{means.words} was not compared" for means in wanted if not results.get(means)]
     if absent:
-        missing = [f"systematic: {one}" for one in absent]
+        missing = [f"systematic: {gap}" for gap in absent]
         return outcome("systematic", "not tested", absent[0], missing=missing, **details)
-    unseen = max((found[0].smallest, means.label, means) for means, found in results.items())
+    unseen = max((mean_tests[0].smallest, means.label, means) for means, mean_tests in results.items())
     if not unseen[0] <= LARGEST_UNSEEN * e.tolerance.cap:
         run = results[unseen[2]][0]
         text = f"{unseen[2].words}: over {counted(run.mean.clusters, 'prompt')} only a bias of more than "
         return outcome("systematic", "not tested", f"{text}{figure(unseen[0])} nats would be found", **details)
-    text = "; ".join(_power(means, found) for means, found in results.items() if means.compared is not Compared.TRAINER)
+    text = "; ".join(
+        _power(means, mean_tests) for means, mean_tests in results.items() if means.compared is not Compared.TRAINER
+    )
     text += f"; {len(tests)} tests, false alarms {systematic.FALSE_ALARM:g} together, power {systematic.POWER:g}"
     missing = []
     if not e.tolerance.half and math.isnan(e.mean_floor):
@@ -69,8 +71,8 @@ def _expected(e: Evidence) -> list[Means]:
 
 def _smallest(tests: list[systematic.Tested]) -> dict[str, float]:
     """What would have been found, nats: a bias of the run and of the worst step, a mean |Δ|."""
-    run = {one.what: one.smallest for one in tests if one.where == systematic.RUN}
-    steps = [one.smallest for one in tests if one.what == "bias" and one.where.startswith("step")]
+    run = {test.what: test.smallest for test in tests if test.where == systematic.RUN}
+    steps = [test.smallest for test in tests if test.what == "bias" and test.where.startswith("step")]
     return {**{f"{what} of the run": value for what, value in run.items()}, "bias of a step": max(steps)}
 
 
@@ -82,7 +84,7 @@ def _power(means: Means, tests: list[systematic.Tested]) -> str:
         if run.unit
         else (f"{figure(run.smallest)} would be found")
     )
-    sizes = [one for one in tests if one.what == "size" and one.where == systematic.RUN]
-    for one in sizes if run.unit else ():
-        text += f", mean |Δ| {figure((one.mean.value + one.bound) / one.unit)} times {one.unit_of}"
+    sizes = [test for test in tests if test.what == "size" and test.where == systematic.RUN]
+    for test in sizes if run.unit else ():
+        text += f", mean |Δ| {figure((test.mean.value + test.bound) / test.unit)} times {test.unit_of}"
     return text

@@ -31,12 +31,12 @@ AT_ONE = 2  # tokens beside a position that are still at it
 MOST_SAMPLES = 0.9  # of those that differ in a step must show what is said of the step
 
 
-def _open(kind: DivergenceKey, found: Readings, so_far: Explained) -> np.ndarray:
+def _open(kind: DivergenceKey, readings: Readings, so_far: Explained) -> np.ndarray:
     """Which rows still differ, and are explained by no cause named so far."""
-    return (found["beyond"] > 0) & np.isin(keys_of(found.keys), keys_of(so_far.left(kind)))
+    return (readings["beyond"] > 0) & np.isin(keys_of(readings.keys), keys_of(so_far.left(kind)))
 
 
-def _with_short_ones(found: Readings, open_: np.ndarray, good: np.ndarray, size: np.ndarray) -> np.ndarray:
+def _with_short_ones(readings: Readings, open_: np.ndarray, good: np.ndarray, size: np.ndarray) -> np.ndarray:
     """Of the rows that a re-reading sets right, the clear ones, and the short ones of the same steps.
 
     Once it is clear, a later step of short ones alone follows as well, where it sets every one of them right.
@@ -44,7 +44,7 @@ def _with_short_ones(found: Readings, open_: np.ndarray, good: np.ndarray, size:
     clear = good & (size >= CLEAR)
     if size[clear].sum() < LEAST:
         return np.zeros(len(good), bool)
-    steps = found["step"]
+    steps = readings["step"]
     contradicted = np.isin(steps, steps[open_ & ~good & (size > 0)])
     follows = np.isin(steps, steps[clear]) | ((steps > steps[clear].min()) & ~contradicted)
     sound: np.ndarray = good & follows
@@ -68,10 +68,10 @@ def _whose(e: Evidence, side: str, affected: np.ndarray) -> str:
     here = among(affected)
     if here(e.found(Kind.LOGPROB.of())).any():
         return side
-    other = next(one.name for one in e.sides if one.name != side)
-    if here(e.found(Kind.EXPERIENCE.of())).any() or here(e.found(Kind.ENGINE.of(other))).any():
+    other_side = next(each_side.name for each_side in e.sides if each_side.name != side)
+    if here(e.found(Kind.EXPERIENCE.of())).any() or here(e.found(Kind.ENGINE.of(other_side))).any():
         return "trainer"  # the learners differ on the same tokens, or both engines are apart from theirs
-    return "" if 2 * e.counts.compared_tokens >= min(one.tokens for one in e.sides) else "either"
+    return "" if 2 * e.counts.compared_tokens >= min(each_side.tokens for each_side in e.sides) else "either"
 
 
 def alignment(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
@@ -80,10 +80,10 @@ def alignment(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         kinds: tuple[DivergenceKey, ...]
         for kind, trainer in ((Kind.ENGINE.of(side.name), False), (Kind.TRAINED.of(side.name), True)):
             for shift in SHIFTS:
-                found = _shift(e, so_far, kind, shift)
-                if found is None:
+                shift_result = _shift(e, so_far, kind, shift)
+                if shift_result is None:
                     continue
-                rows, partial, proof = found
+                rows, partial, proof = shift_result
                 affected = e.readings[kind].keys[rows]
                 where = when(e, affected[:, 0])
                 whose = "" if trainer else _whose(e, side.name, affected)
@@ -135,40 +135,42 @@ def _rounded_far(e: Evidence, compared: np.ndarray) -> np.ndarray:
     return np.asarray((compared >= 2 * CLEAR) * np.minimum(likely, 1.0))
 
 
-def _rounding_beside(e: Evidence, found: Readings, kind: DivergenceKey, others: np.ndarray, shift: int) -> np.ndarray:
-    """Of `others`, samples in which a shift leaves no more than rounding does: in half precision, where all the tokens
-    that it leaves are as few as are tolerated of a sound pair, and none is further off than one may be."""
-    compared, remaining = found[f"shift {shift:+d} compared"], found[f"shift {shift:+d} left"]
-    known = f"shift {shift:+d} size" in found
-    if not (e.tolerance.half and known and others.any()):
-        return np.zeros(len(others), bool)
+def _rounding_beside(
+    e: Evidence, readings: Readings, kind: DivergenceKey, open_rows: np.ndarray, shift: int
+) -> np.ndarray:
+    """Of `open_rows`, samples in which a shift leaves no more than rounding does: in half precision, where all the
+    tokens that it leaves are as few as are tolerated of a sound pair, and none is further off than one may be."""
+    compared, remaining = readings[f"shift {shift:+d} compared"], readings[f"shift {shift:+d} left"]
+    has_sizes = f"shift {shift:+d} size" in readings
+    if not (e.tolerance.half and has_sizes and open_rows.any()):
+        return np.zeros(len(open_rows), bool)
     tolerated, all_ = e.tolerated(kind.kind), compared > 0
     if remaining[all_].sum() > tolerated.share.allowed(int(compared[all_].sum())):
-        return np.zeros(len(others), bool)
+        return np.zeros(len(open_rows), bool)
     reach = tolerated.extreme + tolerated.value * compared
-    return np.asarray(others & all_ & (remaining < compared) & (found[f"shift {shift:+d} size"] <= reach))
+    return np.asarray(open_rows & all_ & (remaining < compared) & (readings[f"shift {shift:+d} size"] <= reach))
 
 
 def _shift(e: Evidence, so_far: Explained, kind: DivergenceKey, shift: int) -> tuple[np.ndarray, bool, Proof] | None:
     """(rows that the shift sets right, whether something else is left in them, proof); None where it sets none."""
-    found = e.readings.get(kind)
-    if found is None:
+    readings = e.readings.get(kind)
+    if readings is None:
         return None
-    open_ = _open(kind, found, so_far)
-    compared, remaining = found[f"shift {shift:+d} compared"], found[f"shift {shift:+d} left"]
+    open_ = _open(kind, readings, so_far)
+    compared, remaining = readings[f"shift {shift:+d} compared"], readings[f"shift {shift:+d} left"]
     # Next to a token of its own, a number of another token stands: that is no fault of this reading.
-    beside = np.minimum(2 * found["other"], BESIDE * compared)
+    beside = np.minimum(2 * readings["other"], BESIDE * compared)
     good = open_ & (remaining <= np.maximum.reduce([RESIDUE * compared, beside, _rounded_far(e, compared)]))
-    rows = _with_short_ones(found, open_, good, compared)
+    rows = _with_short_ones(readings, open_, good, compared)
     if rows.any():
-        rows |= _rounding_beside(e, found, kind, open_ & ~rows, shift)
+        rows |= _rounding_beside(e, readings, kind, open_ & ~rows, shift)
         return rows, False, Proof(f"read {shift:+d} position", int(compared[rows].sum()), int(remaining[rows].sum()))
-    if f"shift {shift:+d} size" not in found:
+    if f"shift {shift:+d} size" not in readings:
         return None
-    rows = (found["beyond"] > 0) & (compared >= CLEAR)
+    rows = (readings["beyond"] > 0) & (compared >= CLEAR)
     before, after = (
-        float(found[f"shift {shift:+d} size before"][rows].sum()),
-        float(found[f"shift {shift:+d} size"][rows].sum()),
+        float(readings[f"shift {shift:+d} size before"][rows].sum()),
+        float(readings[f"shift {shift:+d} size"][rows].sum()),
     )
     if before > 0 and compared[rows].sum() >= 2 * LEAST and after <= MOST_OF_IT * before:
         return rows, True, Proof(f"read {shift:+d} position", before, after, "nats")
@@ -179,21 +181,21 @@ def scaled(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """One factor turns the engine's numbers into the learner's: log-probabilities divided by T, say."""
     for side in e.sides:
         kind = Kind.ENGINE.of(side.name)
-        found = e.readings.get(kind)
-        if found is None:
+        readings = e.readings.get(kind)
+        if readings is None:
             continue
-        beyond, remaining = found["beyond"], found["scale left"]
-        open_ = _open(kind, found, so_far)
-        good = open_ & (remaining <= RESIDUE * beyond) & (np.abs(found["scale"] - 1) > SAME_SCALE)
-        rows = _with_short_ones(found, open_, good, beyond)
+        beyond, remaining = readings["beyond"], readings["scale left"]
+        open_ = _open(kind, readings, so_far)
+        good = open_ & (remaining <= RESIDUE * beyond) & (np.abs(readings["scale"] - 1) > SAME_SCALE)
+        rows = _with_short_ones(readings, open_, good, beyond)
         if not rows.any():
             continue
-        rows &= ~np.isin(found["step"], _other_steps(found, open_ & (beyond >= CLEAR), rows))
+        rows &= ~np.isin(readings["step"], _other_steps(readings, open_ & (beyond >= CLEAR), rows))
         if not rows.any():
             continue
-        factor = float(np.median(found["scale"][rows]))
-        rows &= np.abs(found["scale"] - factor) <= SAME_SCALE * abs(factor)
-        affected = found.keys[rows]
+        factor = float(np.median(readings["scale"][rows]))
+        rows &= np.abs(readings["scale"] - factor) <= SAME_SCALE * abs(factor)
+        affected = readings.keys[rows]
         whose = _whose(e, side.name, affected)
         if not whose:
             continue
@@ -224,21 +226,21 @@ def scaled(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             (kind, *_MADE, *_FROM_THE_LEARNER)
             if trainer
             else (kind, Kind.LOGPROB.of(), *scored_otherwise(e, side.name)),
-            and_runs(np.concatenate([affected, _quiet(found, rows, remaining)])),
+            and_runs(np.concatenate([affected, _quiet(readings, rows, remaining)])),
         )
 
 
-def _quiet(found: Readings, rows: np.ndarray, left: np.ndarray) -> np.ndarray:
+def _quiet(readings: Readings, rows: np.ndarray, remaining: np.ndarray) -> np.ndarray:
     """(step, sample) of the same steps that read so as well, and differ too little from their own learner to speak:
     what is in all numbers of a step adds there to what the other run rounds by."""
-    quiet: np.ndarray = found.keys[np.isin(found["step"], found["step"][rows]) & (left == 0)]
+    quiet: np.ndarray = readings.keys[np.isin(readings["step"], readings["step"][rows]) & (remaining == 0)]
     return quiet
 
 
-def _other_steps(found: Readings, clear: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _other_steps(readings: Readings, clear: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Steps in which most of the clear samples are none of `rows`: a factor is in all numbers of a step."""
-    steps = np.unique(found["step"][rows])
-    of = found["step"]
+    steps = np.unique(readings["step"][rows])
+    of = readings["step"]
     return np.array([s for s in steps if (rows & clear & (of == s)).sum() < MOST_SAMPLES * (clear & (of == s)).sum()])
 
 
@@ -250,20 +252,20 @@ def semantics(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """
     for side in e.sides:
         kind = Kind.ENGINE.of(side.name)
-        found = e.readings.get(kind)
-        if found is None:
+        readings = e.readings.get(kind)
+        if readings is None:
             continue
         for name in ("tempered", "renormalised"):
-            if f"{name} left" not in found:
+            if f"{name} left" not in readings:
                 continue
-            outside, telling = found[f"{name} left"], found[f"{name} telling"]
-            open_ = _open(kind, found, so_far)
-            good = open_ & (outside <= RESIDUE * found["tokens"])
-            rows = _with_short_ones(found, open_, good, found["beyond"])
+            outside, telling = readings[f"{name} left"], readings[f"{name} telling"]
+            open_ = _open(kind, readings, so_far)
+            good = open_ & (outside <= RESIDUE * readings["tokens"])
+            rows = _with_short_ones(readings, open_, good, readings["beyond"])
             # Bounds hold for many faults that are small: most of what differs must lie within, and tell.
-            if telling[rows].sum() < 2 * LEAST or rows.sum() < MOST_SAMPLES * _open(kind, found, so_far).sum():
+            if telling[rows].sum() < 2 * LEAST or rows.sum() < MOST_SAMPLES * _open(kind, readings, so_far).sum():
                 continue
-            affected = found.keys[rows]
+            affected = readings.keys[rows]
             sampling = mapping(e.baseline.recording.scenario.get("sampling"))
             parameter = {"tempered": "temperature", "renormalised": "top_p"}[name]
             yield Explanation(
@@ -272,12 +274,12 @@ def semantics(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                     side.name,
                     f"the {side.name}'s engine reports log-probabilities {name} by {parameter} "
                     f"{sampling.get(parameter)} {when(e, affected[:, 0])}",
-                    f"{int((found['tokens'] - outside)[rows].sum())} of {int(found['tokens'][rows].sum())} tokens "
-                    f"lie within the bounds that this sets; at {int(telling[rows].sum())} the raw one would not",
+                    f"{int((readings['tokens'] - outside)[rows].sum())} of {int(readings['tokens'][rows].sum())} "
+                    f"tokens lie within the bounds that this sets; at {int(telling[rows].sum())} the raw one would not",
                     {"samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
                 ),
                 (kind, Kind.LOGPROB.of(), *scored_otherwise(e, side.name)),
-                among(np.concatenate([affected, _quiet(found, rows, outside)])),
+                among(np.concatenate([affected, _quiet(readings, rows, outside)])),
             )
 
 
@@ -285,32 +287,36 @@ def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Differences up to one position of each sample only, or from one on: the weights changed while it was drawn."""
     for side in e.sides:
         kind = Kind.ENGINE.of(side.name)
-        found = e.readings.get(kind)
-        if found is None or side.name not in _moved(e):
+        readings = e.readings.get(kind)
+        if readings is None or side.name not in _moved(e):
             continue
-        open_ = _open(kind, found, so_far)
+        open_ = _open(kind, readings, so_far)
         for ahead in (True, False):
-            clean = found["after" if ahead else "before"]
-            dense = 2 * found["beyond"] >= found["tokens"] - clean
-            split = open_ & dense & (clean >= 2) & (found["beyond"] >= 2)
-            cut = found["last"] + 1 if ahead else found["first"]
+            clean = readings["after" if ahead else "before"]
+            dense = 2 * readings["beyond"] >= readings["tokens"] - clean
+            split = open_ & dense & (clean >= 2) & (readings["beyond"] >= 2)
+            cut = readings["last"] + 1 if ahead else readings["first"]
             if split.sum() < 3 or clean[split].sum() < 2 * LEAST:
                 continue
             # Samples that lie on one side of the change altogether, or nearly, are of its steps as well.
-            consistent = (found["last"] < cut[split].max()) if ahead else (found["first"] >= cut[split].min())
-            steps = np.isin(found["step"], found["step"][split])
+            consistent = (readings["last"] < cut[split].max()) if ahead else (readings["first"] >= cut[split].min())
+            steps = np.isin(readings["step"], readings["step"][split])
             rows = open_ & dense & consistent & steps
             if rows.sum() < MOST_SAMPLES * open_[steps].sum():
                 continue
-            few = found["beyond"] <= cut[split].max() if ahead and e.tolerance.half else np.zeros(len(rows), bool)
-            rows |= open_ & steps & (consistent | few)  # less of it is beyond the tolerance, or one more is by rounding
+            within_cut = (
+                readings["beyond"] <= cut[split].max() if ahead and e.tolerance.half else np.zeros(len(rows), bool)
+            )
+            rows |= (
+                open_ & steps & (consistent | within_cut)
+            )  # less of it is beyond the tolerance, or one more is by rounding
             affected = np.concatenate(
-                [found.keys[rows], _flipped(e, int(cut[split].max()) if ahead else 0, rows, found)]
+                [readings.keys[rows], _flipped(e, int(cut[split].max()) if ahead else 0, rows, readings)]
             )
             words = "before" if ahead else "from"
             proof = Proof(
                 f"read the tokens {'behind' if ahead else 'ahead of'} the position of the change only",
-                int(found["beyond"][rows].sum()),
+                int(readings["beyond"][rows].sum()),
                 0,
             )
             yield Explanation(
@@ -327,7 +333,7 @@ def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                         "positions": np.unique(cut[split]).tolist()[:20],
                     },
                     [proof],
-                    (Seen.CUTS_VARY,) if _vary(cut, found["prompt"], split, ahead) else (),
+                    (Seen.CUTS_VARY,) if _vary(cut, readings["prompt"], split, ahead) else (),
                 ),
                 keys((Kind.LOGPROB, Kind.ENGINE, Kind.FLIP, Kind.CHOICE), side.name),
                 among(affected),
@@ -344,10 +350,10 @@ def _vary(cut: np.ndarray, prompt: np.ndarray, split: np.ndarray, ahead: bool) -
     return bool((prompt[split] >= 0).all())
 
 
-def _flipped(e: Evidence, cut: int, rows: np.ndarray, found: Readings) -> np.ndarray:
+def _flipped(e: Evidence, cut: int, rows: np.ndarray, readings: Readings) -> np.ndarray:
     """Samples of the same steps whose flips all lie ahead of the change: they were drawn with the older weights."""
     flips = e.flips.table
-    flips = flips[np.isin(flips[:, 0], found["step"][rows])]
+    flips = flips[np.isin(flips[:, 0], readings["step"][rows])]
     keys = keys_of(flips[:, :2])
     late = np.unique(keys[flips[:, 2] > cut])
     return flips[~np.isin(keys, late), :2] if cut else np.empty((0, 2), np.int64)

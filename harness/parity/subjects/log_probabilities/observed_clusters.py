@@ -28,12 +28,12 @@ class Clusters:
         """Flat: one cluster key and one number of each column a token."""
         keys, place = np.unique(cluster, return_inverse=True)
         sums: list[np.ndarray] = [np.bincount(place, minlength=len(keys)).astype(np.float64)]
-        sums += [np.bincount(place, weights=one, minlength=len(keys)) for one in columns]
+        sums += [np.bincount(place, weights=column, minlength=len(keys)) for column in columns]
         if len(keys):
             self.parts.append((keys, np.stack(sums, axis=1)))
 
-    def extend(self, other: Clusters) -> None:
-        self.parts.extend(other.parts)
+    def extend(self, clusters: Clusters) -> None:
+        self.parts.extend(clusters.parts)
 
     def table(self) -> np.ndarray:
         """One row a cluster: its tokens, then its sum of each column. No rows where nothing was added."""
@@ -41,9 +41,9 @@ class Clusters:
             return np.zeros((0, 1))
         keys, place = np.unique(np.concatenate([keys for keys, _ in self.parts]), return_inverse=True)
         rows = np.concatenate([rows for _, rows in self.parts])
-        found = np.zeros((len(keys), rows.shape[1]))
-        np.add.at(found, place, rows)
-        return found
+        totals = np.zeros((len(keys), rows.shape[1]))
+        np.add.at(totals, place, rows)
+        return totals
 
 
 @lru_cache(maxsize=4096)  # every step of a run asks for the same few
@@ -69,8 +69,12 @@ class Mean:
         if not total:
             return Mean(float("nan"), float("inf"), clusters, 0)
         value = float(sums.sum()) / total
-        rest = sums - value * count
-        error = float(np.sqrt(clusters / (clusters - 1) * (rest @ rest))) / total if clusters > 1 else float("inf")
+        residuals = sums - value * count
+        error = (
+            float(np.sqrt(clusters / (clusters - 1) * (residuals @ residuals))) / total
+            if clusters > 1
+            else float("inf")
+        )
         return Mean(value, error, clusters, int(total))
 
 

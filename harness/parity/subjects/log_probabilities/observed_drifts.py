@@ -23,49 +23,53 @@ BEFORE = ("behind_logprob", "behind_exact_logprob")
 
 
 def engines(
-    e: Evidence, b: Table, match: Match, grid: Grid, same: np.ndarray, p: np.ndarray, q: np.ndarray, cached: Any
+    e: Evidence, b: Table, match: Match, grid: Grid, tokens_equal: np.ndarray, p: np.ndarray, q: np.ndarray, cached: Any
 ) -> None:
     """Engine against engine, one step; flat arrays on `grid`, `cached` per row."""
-    _drift(e, Means(Compared.ENGINES), b, match.a, grid, same, p, q, None, cached)
+    _drift(e, Means(Compared.ENGINES), b, match.a, grid, tokens_equal, p, q, None, cached)
 
 
 def against_learner(
-    e: Evidence, side: Side, rollout: Table, experience: Table, match: Match, grid: Grid, same: np.ndarray,
+    e: Evidence, side: Side, rollout: Table, experience: Table, match: Match, grid: Grid, tokens_equal: np.ndarray,
     engine: np.ndarray, learner: np.ndarray, cached: Any,
 ) -> None:  # fmt: skip
     """One engine against its learner, one step: in half precision against what float32 makes of the same weights, where
     that is known."""
-    found = both(experience, *NAMES)
-    exact = grid.take(found[1], match.b) if found is not None and e.tolerance.rounding.measured else None
+    logprob_columns = both(experience, *NAMES)
+    exact = (
+        grid.take(logprob_columns[1], match.b)
+        if logprob_columns is not None and e.tolerance.rounding.measured
+        else None
+    )
     means = Means(Compared.ENGINE, side.name)
     if exact is None:
-        _drift(e, means, rollout, match.a, grid, same, learner, engine, None, cached)
+        _drift(e, means, rollout, match.a, grid, tokens_equal, learner, engine, None, cached)
         return
     rounding = learner.astype(np.float64) - exact
-    _drift(e, means, rollout, match.a, grid, same, exact, engine, rounding, cached)
-    _drift(e, Means(Compared.TRAINER, side.name), rollout, match.a, grid, same, exact, learner, None, cached)
+    _drift(e, means, rollout, match.a, grid, tokens_equal, exact, engine, rounding, cached)
+    _drift(e, Means(Compared.TRAINER, side.name), rollout, match.a, grid, tokens_equal, exact, learner, None, cached)
     before = both(experience, *BEFORE)
-    if before is not None and same.any():
+    if before is not None and tokens_equal.any():
         updates: observed_lag.Updates = e.updates.setdefault(side.name, observed_lag.Updates())
-        then = (grid.take(before[0], match.b)[same], grid.take(before[1], match.b)[same])
-        cluster = prompts(rollout)[match.a][grid.row[same]]
-        updates.add(rollout.step, cluster, engine[same], (learner[same], exact[same]), then)
+        then = (grid.take(before[0], match.b)[tokens_equal], grid.take(before[1], match.b)[tokens_equal])
+        cluster = prompts(rollout)[match.a][grid.row[tokens_equal]]
+        updates.add(rollout.step, cluster, engine[tokens_equal], (learner[tokens_equal], exact[tokens_equal]), then)
 
 
 def _drift(
-    e: Evidence, means: Means, rollout: Table, rows: np.ndarray, grid: Grid, same: np.ndarray,
-    one: np.ndarray, two: np.ndarray, rounding: np.ndarray | None, cached: Any,
+    e: Evidence, means: Means, rollout: Table, rows: np.ndarray, grid: Grid, tokens_equal: np.ndarray,
+    reference: np.ndarray, compared: np.ndarray, rounding: np.ndarray | None, cached: Any,
 ) -> None:  # fmt: skip
-    if not same.any():
+    if not tokens_equal.any():
         return
-    row = grid.row[same]
+    row = grid.row[tokens_equal]
     e.drifts.setdefault(means, systematic.Drift()).add(
         rollout.step,
         prompts(rollout)[rows][row],
-        one[same],
-        two[same],
-        None if rounding is None else rounding[same],
-        grid.position[same],
+        reference[tokens_equal],
+        compared[tokens_equal],
+        None if rounding is None else rounding[tokens_equal],
+        grid.position[tokens_equal],
         None if cached is None else (np.asarray(cached) > 0)[row],
     )
 
@@ -76,38 +80,40 @@ def settle(e: Evidence) -> None:
     for (compared, side), tests in results.items():
         if compared.single is not None and compared.single.of(side) in e.first:
             continue
-        for one in tests:
-            if one.found:
-                field, values = "mean log-probability", _values(e, side, one)
+        for mean_test in tests:
+            if mean_test.found:
+                field, values = "mean log-probability", _values(e, side, mean_test)
                 e.diverges(
                     compared.drift.of(side),
                     [],
-                    Place(one.step, "rollout", 0, -1, -1, field, *values, context=describe(one)),
+                    Place(mean_test.step, "rollout", 0, -1, -1, field, *values, context=describe(mean_test)),
                 )
     e.weights_in_use = sides = observed_lag.sides(e.updates)
-    for name, found in sides.items():
-        for test in found.behind:
+    for name, in_use in sides.items():
+        for test in in_use.behind:
             context = f"over {test.where} the {name} is nearer to the learner's weights before the last update than to "
             context += f"its weights, by {figure(-test.errors)} standard errors ({test.reading})"
             place = Place(
                 test.step, "rollout", 0, -1, -1, "distance from the learner's weights",
-                *e.side(name).paired(found.now, found.before), context=context,
+                *e.side(name).paired(in_use.now, in_use.before), context=context,
             )  # fmt: skip
             e.diverges(Kind.BEHIND.of(name), [], place)
 
 
-def _values(e: Evidence, side: str | None, one: systematic.Tested) -> tuple[float, float]:
+def _values(e: Evidence, side: str | None, test: systematic.Tested) -> tuple[float, float]:
     """(baseline's, candidate's) mean; of a side the reference stands in the other's place."""
-    return e.side(side).paired(one.values[1], one.values[0]) if side else one.values
+    return e.side(side).paired(test.values[1], test.values[0]) if side else test.values
 
 
-def describe(one: systematic.Tested) -> str:
+def describe(test: systematic.Tested) -> str:
     """One test in words."""
-    if one.what == "size":
-        mean = one.mean.value + one.bound
-        size = f"mean |Δ| of {one.where} {figure(mean)} nats"
-        return f"{size}, {figure(mean / one.unit)} times {one.unit_of}" if one.unit else f"{size}, and none is allowed"
+    if test.what == "size":
+        mean = test.mean.value + test.bound
+        size = f"mean |Δ| of {test.where} {figure(mean)} nats"
+        return (
+            f"{size}, {figure(mean / test.unit)} times {test.unit_of}" if test.unit else f"{size}, and none is allowed"
+        )
     return (
-        f"mean Δ of {one.where} {figure(one.mean.value)} nats, standard error {figure(one.mean.error)} over "
-        f"{one.mean.clusters} prompts; rounding alone leaves {figure(one.bound)}"
+        f"mean Δ of {test.where} {figure(test.mean.value)} nats, standard error {figure(test.mean.error)} over "
+        f"{test.mean.clusters} prompts; rounding alone leaves {figure(test.bound)}"
     )

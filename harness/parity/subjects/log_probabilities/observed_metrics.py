@@ -83,8 +83,8 @@ class Quantiles:
     def at(self, *quantiles: float) -> list[float]:
         """The smallest values that these shares of all do not exceed."""
         if self.counts is None:
-            found: list[float] = np.quantile(np.concatenate(self.fresh), quantiles, method="higher").tolist()
-            return found
+            exact_values: list[float] = np.quantile(np.concatenate(self.fresh), quantiles, method="higher").tolist()
+            return exact_values
         if self.fresh:
             self._fold()
         total = np.cumsum(self.counts)
@@ -139,12 +139,15 @@ class Mismatch:
         self.deltas.add(size)
         self.tokens += len(p)
         sizeable = np.abs(p) > SIZEABLE
-        told, same = self.identical.get(step, (0, 0))
-        alike = int(np.count_nonzero(sizeable & (size == 0.0)))
-        self.identical[step] = (told + int(np.count_nonzero(sizeable)), same + alike)
+        sizeable_count, identical_count = self.identical.get(step, (0, 0))
+        newly_identical = int(np.count_nonzero(sizeable & (size == 0.0)))
+        self.identical[step] = (sizeable_count + int(np.count_nonzero(sizeable)), identical_count + newly_identical)
         likely = sizeable & (np.abs(p) < LIKELY)
-        told, same = self.identical_likely
-        self.identical_likely = told + int(np.count_nonzero(likely)), same + int(np.count_nonzero(likely & (size == 0)))
+        sizeable_count, identical_count = self.identical_likely
+        self.identical_likely = (
+            sizeable_count + int(np.count_nonzero(likely)),
+            identical_count + int(np.count_nonzero(likely & (size == 0))),
+        )
         self._place(size, step, sample, row, position)
         self._sum(p, q, delta, size, row)
         self.buckets["position"].add(_POSITION_OF[np.minimum(position, POSITION_EDGES[-1])], size)
@@ -195,7 +198,7 @@ class Mismatch:
         p50, p95, p99 = self.deltas.at(0.5, 0.95, 0.99)
         apart = s["apart"] / n
         spread = np.sqrt(max(n * s["pp"] - s["p"] ** 2, 0.0) * max(n * s["qq"] - s["q"] ** 2, 0.0))
-        found = {
+        metrics = {
             "mean_delta_logprob": s["delta"] / n,
             "p50": p50,
             "p95": p95,
@@ -217,8 +220,8 @@ class Mismatch:
             "tokens": n,
         }
         if self.not_finite:
-            found["not_finite"] = self.not_finite
-        return found
+            metrics["not_finite"] = self.not_finite
+        return metrics
 
     def where(self) -> dict[str, Any]:
         """Where the largest |Δ| is."""
@@ -227,18 +230,20 @@ class Mismatch:
 
     def by_bucket(self) -> dict[str, dict[str, dict[str, float]]]:
         """Tokens, mean and maximum of |Δ| per bucket; empty buckets are left out."""
-        found = {
+        by_kind = {
             kind: {
                 label: {
-                    "tokens": int(one.count[i]),
-                    "mean": float(one.total[i] / one.count[i]),
-                    "max": float(one.largest[i]),
+                    "tokens": int(buckets.count[i]),
+                    "mean": float(buckets.total[i] / buckets.count[i]),
+                    "max": float(buckets.largest[i]),
                 }
                 for i, label in enumerate(LABELS[kind])
-                if one.count[i]
+                if buckets.count[i]
             }
-            for kind, one in self.buckets.items()
+            for kind, buckets in self.buckets.items()
         }
         versions = sorted(self.versions.items())
-        found["weight version"] = {str(v): {"tokens": c, "mean": total / c, "max": m} for v, (c, total, m) in versions}
-        return found
+        by_kind["weight version"] = {
+            str(v): {"tokens": c, "mean": total / c, "max": m} for v, (c, total, m) in versions
+        }
+        return by_kind

@@ -95,14 +95,14 @@ class Tail:
     def too_many(self) -> bool:
         return bool(self.quiet) and Weighed.together(self.quiet).crowded
 
-    def add(self, found: Weighed) -> None:
+    def add(self, weighed: Weighed) -> None:
         """One step more."""
-        self.share = found.share
-        self.compared += found.compared
-        self.beyond += len(found.beyond)
-        self.further = found.further if self.further is None else self.further + found.further
-        if not found.diverges:
-            self.quiet.append(found)
+        self.share = weighed.share
+        self.compared += weighed.compared
+        self.beyond += len(weighed.beyond)
+        self.further = weighed.further if self.further is None else self.further + weighed.further
+        if not weighed.diverges:
+            self.quiet.append(weighed)
 
     def said(self) -> str:
         """What rounding leaves, in words; of the distances at which there is more, the farthest."""
@@ -137,20 +137,20 @@ class Weighed:
     @staticmethod
     def together(parts: list[Weighed]) -> Weighed:
         """Several that are held against one share, as one; their positions are one after the other."""
-        beyond = np.concatenate([one.beyond for one in parts])
-        deciding = np.concatenate([one.deciding for one in parts])
-        further = np.sum([one.further for one in parts], axis=0)
-        extreme = any(one.extreme for one in parts)
-        return Weighed(sum(one.compared for one in parts), beyond, deciding, extreme, parts[0].share, further)
+        beyond = np.concatenate([part.beyond for part in parts])
+        deciding = np.concatenate([part.deciding for part in parts])
+        further = np.sum([part.further for part in parts], axis=0)
+        extreme = any(part.extreme for part in parts)
+        return Weighed(sum(part.compared for part in parts), beyond, deciding, extreme, parts[0].share, further)
 
     @staticmethod
     def of(
-        grid: Grid, same: np.ndarray, size: np.ndarray, tolerance: float, extreme: float, share: Share = THOUSANDTH,
+        grid: Grid, compared: np.ndarray, size: np.ndarray, tolerance: float, extreme: float, share: Share = THOUSANDTH,
         spared: int = 0,
     ) -> Weighed:  # fmt: skip
-        """`size`: |difference| at each position; those outside of `same` are not compared. `spared`: tokens that
+        """`size`: |difference| at each position; those outside of `compared` are not compared. `spared`: tokens that
         may lie beyond `extreme`; none that is not a number."""
-        beyond = np.flatnonzero(same & ~(size <= tolerance))
+        beyond = np.flatnonzero(compared & ~(size <= tolerance))
         far = ~(size[beyond] <= extreme)
         row = grid.row[beyond]
         # A sample with one tolerated outlier must not be blamed because another sample of its step is at fault.
@@ -159,4 +159,4 @@ class Weighed:
         deciding = beyond[heavy[row]]
         deciding = deciding if len(deciding) else beyond
         too_far = bool(np.count_nonzero(far) > spared or not np.isfinite(size[beyond]).all())
-        return Weighed(int(np.count_nonzero(same)), beyond, deciding, too_far, share, share.counted(size[beyond]))
+        return Weighed(int(np.count_nonzero(compared)), beyond, deciding, too_far, share, share.counted(size[beyond]))

@@ -28,34 +28,34 @@ def reread(
     grid: Grid,
     truth: np.ndarray,
     engine: np.ndarray,
-    same: np.ndarray,
+    tokens_equal: np.ndarray,
     cached: np.ndarray | None,
     prompt: np.ndarray | None = None,
     rounded: np.ndarray | None = None,
 ) -> None:
     """Add one step's samples: what is left of |engine − truth| beyond the tolerance under each reading of `engine`.
 
-    Flat float arrays on `grid`; `same`: positions of equal tokens; `sample`, `cached`, `prompt` (tokens): per row.
-    `rounded`: positions at which `truth` is off by itself (`rounding.misrounded`), where no factor need fit.
+    Flat float arrays on `grid`; `tokens_equal`: positions of equal tokens; `sample`, `cached`, `prompt` (tokens): per
+    row. `rounded`: positions at which `truth` is off by itself (`rounding.misrounded`), where no factor need fit.
     """
     truth, engine = truth.astype(np.float64), engine.astype(np.float64)
     tolerance = e.tolerated(key.kind).value
     delta = engine - truth
-    beyond = same & ~(np.abs(delta) <= tolerance)
-    columns = _extent(grid, step, sample, same, beyond)
+    beyond = tokens_equal & ~(np.abs(delta) <= tolerance)
+    columns = _extent(grid, step, sample, tokens_equal, beyond)
     columns |= {"cached": _known(grid, cached), "prompt": _known(grid, prompt)}
     columns["size"] = _per_row(grid, np.where(beyond, np.nan_to_num(np.abs(delta), nan=0.0, posinf=0.0), 0.0))
     for shift in SHIFTS:
         moved, inside = shifted(grid, engine, shift)
         # Where a number is read from, the token must be the same as well: else it is the number of another token.
-        valid = same & inside & np.roll(same, -shift)
+        valid = tokens_equal & inside & np.roll(tokens_equal, -shift)
         apart = np.abs(moved - truth)
         columns[f"shift {shift:+d} compared"] = _per_row(grid, valid & beyond)
         columns[f"shift {shift:+d} left"] = _per_row(grid, valid & ~(apart <= tolerance))
         moving = valid & beyond & np.isfinite(delta) & np.isfinite(apart)  # what is not a number is not set right
         columns[f"shift {shift:+d} size before"] = _per_row(grid, np.where(moving, np.nan_to_num(np.abs(delta)), 0.0))
         columns[f"shift {shift:+d} size"] = _per_row(grid, np.where(moving, np.nan_to_num(apart), 0.0))
-    used = same & np.isfinite(truth) & np.isfinite(engine)
+    used = tokens_equal & np.isfinite(truth) & np.isfinite(engine)
     products = _per_row(grid, np.where(used, truth * engine, 0.0))
     squares = _per_row(grid, np.where(used, engine * engine, 0.0))
     columns["scale"] = products / np.maximum(squares, 1e-30)
@@ -63,9 +63,11 @@ def reread(
     columns["scale"][:] = factor
     apart = np.abs(factor * engine - truth)
     fits = apart <= tolerance * max(1.0, abs(factor))
-    columns["scale left"] = _per_row(grid, same & ~(fits if rounded is None else fits | rounded))
+    columns["scale left"] = _per_row(grid, tokens_equal & ~(fits if rounded is None else fits | rounded))
     for name, (low, high) in _semantics(e, truth).items():
-        columns[f"{name} left"] = _per_row(grid, same & ~((engine >= low - tolerance) & (engine <= high + tolerance)))
+        columns[f"{name} left"] = _per_row(
+            grid, tokens_equal & ~((engine >= low - tolerance) & (engine <= high + tolerance))
+        )
         # Tokens that this reading explains and the learner's own number does not.
         telling = beyond & ((truth < low - tolerance) | (truth > high + tolerance) | (name == "renormalised"))
         columns[f"{name} telling"] = _per_row(grid, telling)
@@ -73,16 +75,16 @@ def reread(
 
 
 def reread_tokens(
-    e: Evidence, key: DivergenceKey, step: int, sample: np.ndarray, grid: Grid, one: np.ndarray, two: np.ndarray
+    e: Evidence, key: DivergenceKey, step: int, sample: np.ndarray, grid: Grid, drawn: np.ndarray, trained: np.ndarray
 ) -> None:
     """The same for tokens: is what was trained on what was rolled out, moved by one?"""
-    differs = one != two
+    differs = drawn != trained
     columns = _extent(grid, step, sample, np.ones(grid.size, bool), differs)
     columns["other"][:] = 0
     for shift in SHIFTS:
-        moved, inside = shifted(grid, two, shift)
+        moved, inside = shifted(grid, trained, shift)
         columns[f"shift {shift:+d} compared"] = _per_row(grid, inside & differs)
-        columns[f"shift {shift:+d} left"] = _per_row(grid, inside & (moved != one))
+        columns[f"shift {shift:+d} left"] = _per_row(grid, inside & (moved != drawn))
     e.readings.setdefault(key, Readings()).add(columns)
 
 
@@ -92,24 +94,26 @@ def shifted(grid: Grid, values: np.ndarray, shift: int) -> tuple[np.ndarray, np.
     return np.roll(values, -shift), inside
 
 
-def _extent(grid: Grid, step: int, sample: np.ndarray, same: np.ndarray, beyond: np.ndarray) -> dict[str, np.ndarray]:
+def _extent(
+    grid: Grid, step: int, sample: np.ndarray, tokens_equal: np.ndarray, beyond: np.ndarray
+) -> dict[str, np.ndarray]:
     rows = len(grid.length)
     first = grid.first(beyond)
-    there = np.flatnonzero(beyond)
+    places = np.flatnonzero(beyond)
     last = np.full(rows, -1, np.int64)
-    last[grid.row[there]] = grid.position[there]  # the last assignment of a row wins, and positions rise
+    last[grid.row[places]] = grid.position[places]  # the last assignment of a row wins, and positions rise
     count = _per_row(grid, beyond)
     first = np.where(count > 0, first, -1)
     return {
         "step": np.full(rows, step, np.int64),
         "sample": np.asarray(sample, np.int64),
-        "tokens": _per_row(grid, same),
-        "other": _per_row(grid, ~same),
+        "tokens": _per_row(grid, tokens_equal),
+        "other": _per_row(grid, ~tokens_equal),
         "beyond": count,
         "first": first,
         "last": last,
-        "before": _per_row(grid, same & (grid.position < first[grid.row])),
-        "after": _per_row(grid, same & (grid.position > last[grid.row])),
+        "before": _per_row(grid, tokens_equal & (grid.position < first[grid.row])),
+        "after": _per_row(grid, tokens_equal & (grid.position > last[grid.row])),
     }
 
 
@@ -127,8 +131,8 @@ def _per_row(grid: Grid, values: np.ndarray) -> np.ndarray:
 
 def _common(scales: np.ndarray, beyond: np.ndarray) -> float:
     """The factor that most samples of the step agree on: the median of the samples that differ."""
-    known = scales[(beyond > 0) & np.isfinite(scales) & (scales != 0)]
-    return float(np.median(known)) if len(known) else 1.0
+    usable_scales = scales[(beyond > 0) & np.isfinite(scales) & (scales != 0)]
+    return float(np.median(usable_scales)) if len(usable_scales) else 1.0
 
 
 def _semantics(e: Evidence, truth: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -138,12 +142,12 @@ def _semantics(e: Evidence, truth: np.ndarray) -> dict[str, tuple[np.ndarray, np
     """
     sampling = mapping(e.baseline.recording.scenario.get("sampling"))
     temperature, top_p = number(sampling.get("temperature"), 1.0), number(sampling.get("top_p"), 1.0)
-    found = {}
+    bounds = {}
     if temperature > 0 and temperature != 1.0:
-        found["tempered"] = tempered_bounds(truth, temperature, vocabulary(e))
+        bounds["tempered"] = tempered_bounds(truth, temperature, vocabulary(e))
     elif 0 < top_p < 1:
-        found["renormalised"] = (truth, np.minimum(truth - np.log(top_p), 0.0))
-    return found
+        bounds["renormalised"] = (truth, np.minimum(truth - np.log(top_p), 0.0))
+    return bounds
 
 
 def tempered_bounds(truth: np.ndarray, temperature: float, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -154,9 +158,9 @@ def tempered_bounds(truth: np.ndarray, temperature: float, size: int) -> tuple[n
     """
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         a, p = 1.0 / temperature, np.exp(np.minimum(truth, 0.0))
-        own, rest = p**a, (1.0 - p) ** a
-        spread = rest * float(size - 1) ** (1.0 - a)
-        ends = np.stack([a * truth - np.log(own + rest), a * truth - np.log(own + spread)])
+        token_mass, other_mass = p**a, (1.0 - p) ** a
+        spread = other_mass * float(size - 1) ** (1.0 - a)
+        ends = np.stack([a * truth - np.log(token_mass + other_mass), a * truth - np.log(token_mass + spread)])
     return ends.min(axis=0), np.minimum(ends.max(axis=0), 0.0)
 
 

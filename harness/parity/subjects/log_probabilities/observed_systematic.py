@@ -135,18 +135,18 @@ class Drift:
         self,
         step: int,
         cluster: np.ndarray,
-        one: np.ndarray,
-        two: np.ndarray,
+        reference: np.ndarray,
+        compared: np.ndarray,
         rounding: np.ndarray | None,
         position: np.ndarray,
         cached: np.ndarray | None,
     ) -> None:
-        """One step's tokens, flat; Δ = two − one. `rounding`: |learner's rounding|, where it is known."""
-        finite = np.isfinite(one) & np.isfinite(two)
+        """One step's tokens, flat; Δ = compared − reference. `rounding`: |learner's rounding|, where it is known."""
+        finite = np.isfinite(reference) & np.isfinite(compared)
         self.sized &= rounding is not None
-        delta = two.astype(np.float64) - one
+        delta = compared.astype(np.float64) - reference
         size = np.zeros(len(delta)) if rounding is None else np.abs(rounding)
-        columns = [delta, delta * delta, np.abs(delta), size, one.astype(np.float64), two.astype(np.float64)]
+        columns = [delta, delta * delta, np.abs(delta), size, reference.astype(np.float64), compared.astype(np.float64)]
         self._add(self.steps, step, finite, cluster, columns)
         bucket = np.searchsorted(POSITION_EDGES, position, side="right")
         for at in np.unique(bucket):
@@ -159,21 +159,21 @@ class Drift:
         into: dict[Any, Clusters], key: Any, chosen: np.ndarray, cluster: np.ndarray, columns: list[np.ndarray]
     ) -> None:
         if chosen.any():
-            into.setdefault(key, Clusters()).add(cluster[chosen], *(one[chosen] for one in columns))
+            into.setdefault(key, Clusters()).add(cluster[chosen], *(column[chosen] for column in columns))
 
     def tables(self) -> Iterator[tuple[str, int, np.ndarray]]:
         """(where, step, sums by cluster): the run first."""
         if not self.steps:
             return
         run, first = Clusters(), min(self.steps)
-        for one in self.steps.values():
-            run.extend(one)
+        for clusters in self.steps.values():
+            run.extend(clusters)
         yield RUN, first, run.table()
-        for step, one in sorted(self.steps.items()):
-            yield f"step {step}", step, one.table()
+        for step, step_clusters in sorted(self.steps.items()):
+            yield f"step {step}", step, step_clusters.table()
         if len(self.parts) > 1:
-            for name, one in self.parts.items():
-                yield name, first, one.table()
+            for name, part_clusters in self.parts.items():
+                yield name, first, part_clusters.table()
 
 
 def tested(drifts: dict[Means, Drift], null: Null) -> dict[Means, list[Tested]]:
@@ -185,10 +185,10 @@ def tested(drifts: dict[Means, Drift], null: Null) -> dict[Means, list[Tested]]:
             rounding = drift.sized and table[:, _ROUNDING].any()
             if rounding if null.floor is None else np.isfinite(null.floor):
                 made.append((kind, "size", where, step, table))
-    found: dict[Means, list[Tested]] = {kind: [] for kind in drifts}
+    results: dict[Means, list[Tested]] = {kind: [] for kind in drifts}
     for kind, what, where, step, table in made:
-        found[kind].append(_test(what, where, step, table, FALSE_ALARM / len(made), null))
-    return found
+        results[kind].append(_test(what, where, step, table, FALSE_ALARM / len(made), null))
+    return results
 
 
 def _test(what: str, where: str, step: int, table: np.ndarray, error_rate: float, null: Null) -> Tested:

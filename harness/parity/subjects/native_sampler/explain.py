@@ -38,7 +38,7 @@ SAID = {
     "joint": "takes top-p over the unfiltered mass beside top-k, not over the renormalised top-k",
     "blind": "lets the repetition penalty cover the output only, not prompt and output",
 }
-NEVER = {one.name: one.off for one in canonical.PENALTIES if not one.asked}
+NEVER = {penalty.name: penalty.off for penalty in canonical.PENALTIES if not penalty.asked}
 LIKELIER = math.log(100)  # nats over the next best change: it would mislead once in a hundred stages
 FIELD = {"joint": "top_p", "blind": "repetition_penalty"}
 
@@ -55,7 +55,12 @@ def native_prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                     side.name,
                     f"the engine saw other prompt ids than it was sent in the native stage: {kind}",
                     f"{counted(samples, 'sample')}, the first is {where[0][1]}",
-                    {"side": side.name, "stage": "native", "kind": kind, "samples": [list(one) for one in where[:50]]},
+                    {
+                        "side": side.name,
+                        "stage": "native",
+                        "kind": kind,
+                        "samples": [list(place) for place in where[:50]],
+                    },
                     [Proof(UNDONE[kind], samples, 0, "prompts")] if kind in UNDONE else [],
                 ),
                 keys((Kind.NATIVE_PROMPT, *NATIVE), side.name),
@@ -72,14 +77,14 @@ def native_ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         lost = stopped & ~np.isin(last, sorted(ends_at))
         key, text = None, ""
         if ends_at and lost.sum() >= FEWEST and lost.sum() == stopped.sum():
-            key, many = STOP.key("end token dropped"), lost
+            key, affected = STOP.key("end token dropped"), lost
             text = "no native sample ends with the token at which it stopped"
         elif cut.sum() >= FEWEST and lengths.max() < longest and len(set(lengths[cut].tolist())) == 1:
-            key, many = LENGTH.key("context"), cut
+            key, affected = LENGTH.key("context"), cut
             text = f"native samples end after {int(lengths.max())} tokens, the other side's after up to {int(longest)}"
         if key:
-            details = {"side": side.name, "stage": "native", "samples": int(many.sum())}
-            cause = Cause.of(key, side.name, text, counted(int(many.sum()), "sample"), details)
+            details = {"side": side.name, "stage": "native", "samples": int(affected.sum())}
+            cause = Cause.of(key, side.name, text, counted(int(affected.sum()), "sample"), details)
             yield Explanation(cause, keys((Kind.NATIVE, Kind.NATIVE_SAMPLER), side.name))
 
 
@@ -90,9 +95,9 @@ def _endings(side: Side) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         output = table.rows("output")
         if output is None or table.finish is None:
             continue
-        there = output.lengths > 0
-        ends = np.full(len(there), -1, np.int64)
-        ends[there] = output.values[output.offsets[1:][there] - 1]
+        has_output = output.lengths > 0
+        ends = np.full(len(has_output), -1, np.int64)
+        ends[has_output] = output.values[output.offsets[1:][has_output] - 1]
         lengths.append(output.lengths)
         last.append(ends)
         finish.append(np.asarray(table.finish, object))
@@ -110,11 +115,13 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             change, value = str(fit.get("change")), number(fit.get("value"))
             gain, before, after = (number(fit.get(name)) for name in ("gain", "before", "after"))
             outside = [int(number(fit.get(name), 0)) for name in ("outside_before", "outside_after")]
-            asked, over = _asked(side).get(change), number(fit.get("over"), 0.0)
+            requested, over = _asked(side).get(change), number(fit.get("over"), 0.0)
             if change == "passed":
                 did = f"takes the second best token now and then: at {value:.1%} of its tokens"
             else:
-                did = SAID.get(change, f"draws with {change} {figure(value)}, asked was {NEVER.get(change, asked)!r}")
+                did = SAID.get(
+                    change, f"draws with {change} {figure(value)}, asked was {NEVER.get(change, requested)!r}"
+                )
             if outside[0] > outside[1]:
                 proof = Proof(f"read as drawn with {_words(change, value)}", outside[0], outside[1], "tokens outside")
             else:
@@ -134,7 +141,7 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                     {
                         "side": side.name,
                         "stage": "native",
-                        "asked": asked,
+                        "asked": requested,
                         "fitted": value,
                         "gain": gain,
                         "over": over,
@@ -151,26 +158,26 @@ def meanings(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     result = e.native
     for side in e.sides:
         kind = Kind.NATIVE_LEARNER.of(side.name)
-        one = result.semantics.get(side.name, {}) if result is not None else {}
-        meaning = one.get("recognised")
+        facts = result.semantics.get(side.name, {}) if result is not None else {}
+        meaning = facts.get("recognised")
         if result is None or not len(so_far.left(kind)):
             continue
-        if shift := one.get("shift"):
+        if shift := facts.get("shift"):
             text = f"native log-probabilities are shifted by {abs(shift['by'])}: each stands "
             text += f"{'after' if shift['by'] > 0 else 'before'} its token"
             proof = Proof(f"read {shift['by']:+d} position", shift["before"], shift["after"], "tokens")
             details = {"side": side.name, "stage": "native", **shift}
             yield Explanation(Cause.of(ALIGNMENT.key(), side.name, text, "", details, [proof]), (kind,))
-        if meaning in (None, "", RAW, one["documented"]):
+        if meaning in (None, "", RAW, facts["documented"]):
             continue
-        before, after = one["beyond"]["learner_logprob"], one["beyond"][one["column"]]
+        before, after = facts["beyond"]["learner_logprob"], facts["beyond"][facts["column"]]
         yield Explanation(
             Cause.of(
                 LOGPROB_SEMANTICS.key(meaning),
-                "mapping" if meaning in _set(str(one["said"])) else side.name,
+                "mapping" if meaning in _set(str(facts["said"])) else side.name,
                 f"the {side.name}'s native log-probabilities are {meaning}, not the model's own",
                 evidence(result, side.name),
-                {"side": side.name, "stage": "native", **one},
+                {"side": side.name, "stage": "native", **facts},
                 [Proof(f"held against the learner's {meaning} ones", before, after, "tokens")],
             ),
             (kind,),
@@ -184,20 +191,20 @@ def seeds(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         kind = Kind.NATIVE_REPEAT.of(side.name)
         if result is None or kind not in e.first:
             continue
-        one = result.repeats[side.name]
-        samples, details = one["samples"], {"side": side.name, "stage": "native", **one}
+        repeat = result.repeats[side.name]
+        samples, details = repeat["samples"], {"side": side.name, "stage": "native", **repeat}
         key, text, proofs = RNG.key("seed ignored"), "the same requests with the same seeds draw other samples", []
-        if one["state"] == EXCHANGED:
+        if repeat["state"] == EXCHANGED:
             key, text = ORDER.key(), "the same requests with the same seeds draw the samples of others"
-            proofs = [Proof("match samples by their tokens", samples, samples - one["exchanged"], "samples")]
-        shown = f"{one['alike']} of {samples} samples alike, {figure(one['expected'])} expected by chance"
-        yield Explanation(Cause.of(key, side.name, text, shown, details, proofs), (kind,))
+            proofs = [Proof("match samples by their tokens", samples, samples - repeat["exchanged"], "samples")]
+        evidence_text = f"{repeat['alike']} of {samples} samples alike, {figure(repeat['expected'])} expected by chance"
+        yield Explanation(Cause.of(key, side.name, text, evidence_text, details, proofs), (kind,))
 
 
 def _observed(side: Side, change: str, over: float) -> list[Seen]:
     """What excludes another change: the likelihood, or the engine's own record."""
-    seen = [Seen.LIKELIER] if over >= LIKELIER else []
-    return [*seen, Seen.GIVEN] if _party(side, change) == "mapping" else seen
+    observations = [Seen.LIKELIER] if over >= LIKELIER else []
+    return [*observations, Seen.GIVEN] if _party(side, change) == "mapping" else observations
 
 
 def _asked(side: Side) -> dict[str, Any]:
@@ -205,12 +212,12 @@ def _asked(side: Side) -> dict[str, Any]:
 
 
 def _words(change: str, value: float) -> str:
-    told = {
+    descriptions = {
         "joint": "joint top-k and top-p",
         "blind": "a penalty blind to the prompt",
         "passed": f"the second best token at {value:.1%} of all",
     }
-    return told.get(change, f"{change} {figure(value)}")
+    return descriptions.get(change, f"{change} {figure(value)}")
 
 
 def _party(side: Side, change: str) -> str:
@@ -218,8 +225,8 @@ def _party(side: Side, change: str) -> str:
     name = FIELD.get(change, change)
     for event in side.recording.all("sampling"):
         if event.get("mode") == "native":
-            given, asked = mapping(event.get("given")), mapping(event.get("canonical"))
-            if name in given and given[name] != asked.get(name):
+            engine_values, requested = mapping(event.get("given")), mapping(event.get("canonical"))
+            if name in engine_values and engine_values[name] != requested.get(name):
                 return "mapping"
             unlike = {word for key in mapping(event.get("unlike")) for word in apart(key)}
             if event.get("mapping", "ours") != "ours" and name in unlike:

@@ -173,12 +173,12 @@ class NativeResult:
         if self.skipped:
             return self.skipped
         equal = self._of(EQUAL)
-        alike = f"{', '.join(equal)} equal in the mean to within {figure(self.margin)} standard deviations"
+        equal_clause = f"{', '.join(equal)} equal in the mean to within {figure(self.margin)} standard deviations"
         clauses = [self._clause(name) for name in self.quantities if name not in equal]
         clauses += [f"{name} not recorded" for name in self.absent]
         if self.doubtful:
             clauses.append(f"a difference that may be chance: {ranked(self.doubtful, self.tests)}")
-        return "; ".join([*clauses, *([alike] if equal else [])]) or "nothing compared"
+        return "; ".join([*clauses, *([equal_clause] if equal else [])]) or "nothing compared"
 
     def sentences(self) -> list[str]:
         """How much was drawn, and a sentence for each quantity."""
@@ -210,8 +210,8 @@ class NativeResult:
 
     def _means(self, name: str) -> str:
         first, second = self.quantities[name].means
-        shown = "{:.1%}" if name == FINISH else "{:.3g}"
-        return f"{shown.format(first)} and {shown.format(second)}{UNIT.get(name, '')}"
+        template = "{:.1%}" if name == FINISH else "{:.3g}"
+        return f"{template.format(first)} and {template.format(second)}{UNIT.get(name, '')}"
 
     def _of(self, outcome: str) -> list[str]:
         return [name for name, quantity in self.quantities.items() if quantity.outcome == outcome]

@@ -61,19 +61,19 @@ def compared(
     shared_prompts = sorted(set(baseline.prompt) & set(candidate.prompt))
     if not shared_prompts:
         return None
-    both = Compared()
+    comparison = Compared()
     total = len(baseline) + len(candidate)
     if total > MOST_SAMPLES:
         shared_prompts = shared_prompts[: max(1, len(shared_prompts) * MOST_SAMPLES // total)]
-        both.not_compared.append(
+        comparison.not_compared.append(
             f"native samples beyond the first {len(shared_prompts)} prompts: the permutations would not fit in memory"
         )
-    both.prompts = len(shared_prompts)
+    comparison.prompts = len(shared_prompts)
     number_of = {prompt: index for index, prompt in enumerate(shared_prompts)}
     keep = [np.array([i for i, prompt in enumerate(samples.prompt) if prompt in number_of], int) for samples in pair]
     for side, samples, kept in zip(SIDES, pair, keep, strict=True):
         if len(kept) < len(samples):
-            both.not_compared.append(
+            comparison.not_compared.append(
                 f"{side}: {len(samples) - len(kept)} native samples of prompts that the other run does not have"
             )
     stratum = np.concatenate(
@@ -85,21 +85,21 @@ def compared(
         for name in QUANTITIES
     }
     usable = {name: values for name, values in data.items() if np.isfinite(values).all()}
-    both.not_compared += [
+    comparison.not_compared += [
         f"{name} of the native samples: not recorded for every sample" for name in QUANTITIES if name not in usable
     ]
     finish = np.concatenate([samples.finish[kept] for samples, kept in zip(pair, keep, strict=True)])
     ended = not {None, ""} & set(finish)
     if not ended:
-        both.not_compared.append("finish reasons of the native samples: not recorded for every sample")
+        comparison.not_compared.append("finish reasons of the native samples: not recorded for every sample")
     permuted = permuted_labels(labels, stratum, permutations=permutations)
-    both.tests = statistics_of(permuted, stratum, usable, finish if ended else None)
+    comparison.tests = statistics_of(permuted, stratum, usable, finish if ended else None)
     if ended:
         usable[FINISH] = (finish == _commonest(finish)).astype(np.float64)
     for name, values in usable.items():
-        both.equalities[name] = equivalence(values, stratum, labels, margin=margin)
-        both.means[name] = float(values[labels].mean()), float(values[~labels].mean())
-    return both
+        comparison.equalities[name] = equivalence(values, stratum, labels, margin=margin)
+        comparison.means[name] = float(values[labels].mean()), float(values[~labels].mean())
+    return comparison
 
 
 def _commonest(finish: np.ndarray) -> object:
@@ -107,20 +107,20 @@ def _commonest(finish: np.ndarray) -> object:
     return reasons[np.argmax(counts)]
 
 
-def look(both: Compared, plan: Plan, draws: int, samples: tuple[int, int]) -> Look:
+def look(comparison: Compared, plan: Plan, draws: int, samples: tuple[int, int]) -> Look:
     """What the samples of so many draws show, each family corrected and held to what this look may spend.
 
     A test that does not reject and whose p is at most `DOUBT` is worth another draw. That costs no error: a look may
     spend its part of alpha, whatever made it happen.
     """
     alpha, equivalence_alpha = plan.level(plan.alpha, draws), plan.level(plan.equivalence_alpha, draws)
-    holm(both.tests)
-    corrected = {name: {"p": equality.p} for name, equality in both.equalities.items()}
+    holm(comparison.tests)
+    corrected = {name: {"p": equality.p} for name, equality in comparison.equalities.items()}
     holm(corrected)
     return Look(
-        draws, samples, alpha, equivalence_alpha, both.tests,
-        rejected=[name for name, test in both.tests.items() if test["p_holm"] <= alpha],
-        doubtful=[name for name, test in both.tests.items() if alpha < test["p_holm"] <= DOUBT],
+        draws, samples, alpha, equivalence_alpha, comparison.tests,
+        rejected=[name for name, test in comparison.tests.items() if test["p_holm"] <= alpha],
+        doubtful=[name for name, test in comparison.tests.items() if alpha < test["p_holm"] <= DOUBT],
         equal=[name for name, test in corrected.items() if test["p_holm"] <= equivalence_alpha],
     )  # fmt: skip
 
@@ -157,12 +157,12 @@ def conclude(result: NativeResult, last: Compared, plan: Plan) -> None:
 def identical(baseline: Samples, candidate: Samples) -> tuple[int, float]:
     """How many samples of one number both sides drew alike, and how many chance would, as the learner says."""
     drawn = dict(zip(baseline.sample.tolist(), baseline.output, strict=True))
-    alike = sum(
+    equal_count = sum(
         drawn.get(number) == row for number, row in zip(candidate.sample.tolist(), candidate.output, strict=True)
     )
     shared_numbers = np.isin(candidate.sample, baseline.sample)
     likelihood = np.nan_to_num(candidate.likelihood[shared_numbers], nan=-np.inf)
-    return alike, float(np.exp(likelihood).sum())
+    return equal_count, float(np.exp(likelihood).sum())
 
 
 def note(e: Evidence, result: NativeResult) -> None:

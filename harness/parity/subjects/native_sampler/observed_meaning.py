@@ -39,23 +39,29 @@ ESTIMATE, STEPS = 0.05, 5  # how far a fitted temperature may be off, as a share
 
 def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> None:
     """Recognise this side's meaning, and note the difference where the numbers are not what they should be."""
-    parts = [one for one in samples.tokens if one.reported is not None and one.grid.size]
+    parts = [tokens for tokens in samples.tokens if tokens.reported is not None and tokens.grid.size]
     if not parts:
         return
     info: dict[str, Any] = next(iter(engine_infos(side, "native")), {})
     engine, mode = str(info.get("engine", "")), str(mapping(info.get("resolved")).get("logprobs_mode", ""))
     spec = registry.find(engine)
     documented = RAW if spec is None else spec.logprobs
-    unread = e.tolerance.temperature != 1.0 and not all("tempered_logprob" in one.views for one in parts)
+    unread = e.tolerance.temperature != 1.0 and not all("tempered_logprob" in tokens.views for tokens in parts)
     if unread and (documented != RAW or "temperature" in mode or "processed" in mode):
         result.not_compared.append(
             f"{side.name}: native log-probabilities come after temperature, which cannot be undone for one token, and "
             "the learner did not score the samples at that temperature"
         )
         return
-    known = [name for name in MEANING if all(name in _views(one) for one in parts)]
-    left = {name: _left(e, [_difference(e, one, name) for one in parts], parts) for name in known}
-    fitting = [name for name, one in left.items() if one.compared >= FEWEST and _fits(e, side, name, one)]
+    scored_columns = [name for name in MEANING if all(name in _views(tokens) for tokens in parts)]
+    weighed_by_name = {
+        name: _left(e, [_difference(e, tokens, name) for tokens in parts], parts) for name in scored_columns
+    }
+    fitting = [
+        name
+        for name, weighed in weighed_by_name.items()
+        if weighed.compared >= FEWEST and _fits(e, side, name, weighed)
+    ]
     expected = [name for name in fitting if MEANING[name] == documented]
     name = fitting[0] if fitting and RAW in (MEANING[fitting[0]], documented) else (expected or fitting or [""])[0]
     meaning = MEANING.get(name, "")
@@ -65,13 +71,13 @@ def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -
         "documented": documented,
         "recognised": meaning,
         "column": name,
-        "beyond": {other: len(one.beyond) for other, one in left.items()},
-        "tokens": left["learner_logprob"].compared,
+        "beyond": {column: len(weighed.beyond) for column, weighed in weighed_by_name.items()},
+        "tokens": weighed_by_name["learner_logprob"].compared,
         "shift": {},
     }
     sound = meaning in (RAW, documented)
     compared = name if sound and name else "learner_logprob"
-    result.learner_delta[side.name] = max(_largest(e, one, compared) for one in parts)
+    result.learner_delta[side.name] = max(_largest(e, tokens, compared) for tokens in parts)
     if sound:
         if meaning != RAW:
             text = f"{engine or side.name} reports {meaning} native log-probabilities, as it documents; they were held "
@@ -83,27 +89,27 @@ def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -
     if documented == TEMPERED and not meaning and _as_drawn(e, side, parts, samples, result):
         return
     if not meaning:
-        plain = [name for name in known if MEANING[name] in (RAW, documented)]
+        plain = [name for name in scored_columns if MEANING[name] in (RAW, documented)]
         result.semantics[side.name]["shift"] = _shift(e, parts, plain)
     for part in parts:
         _note(e, side, part)
 
 
-def _fits(e: Evidence, side: Side, name: str, left: Weighed) -> bool:
+def _fits(e: Evidence, side: Side, name: str, weighed: Weighed) -> bool:
     """What is renormalised in half precision hangs on which tokens the filters leave, and rounding moves some over
     their edges: a few may be off by all that such a token is likely. No engine documents that, so it excuses nothing.
     """
     edges = e.tolerance.half and MEANING[name] == RENORMALISED and filtered(side)
-    return not left.diverges or (edges and len(left.beyond) <= RESIDUE * left.compared)
+    return not weighed.diverges or (edges and len(weighed.beyond) <= RESIDUE * weighed.compared)
 
 
 def _shift(e: Evidence, parts: list[Tokens], names: list[str]) -> dict[str, int]:
     """By how many positions the numbers stand apart from their tokens, and how many tokens differ before and after
     they are moved; {} where moving them explains nothing."""
     for name in names:
-        before = _left(e, [_difference(e, one, name) for one in parts], parts)
+        before = _left(e, [_difference(e, tokens, name) for tokens in parts], parts)
         for shift in SHIFTS:
-            after = _left(e, [_difference(e, one, name, shift) for one in parts], parts)
+            after = _left(e, [_difference(e, tokens, name, shift) for tokens in parts], parts)
             if after.compared >= FEWEST and not after.diverges:
                 return {"by": shift, "before": len(before.beyond), "after": len(after.beyond)}
     return {}
@@ -120,12 +126,12 @@ def _as_drawn(e: Evidence, side: Side, parts: list[Tokens], samples: Samples, re
     tokens = sum(part.grid.size for part in parts)
     outside = tokens
     for temperature in np.linspace(1 - ESTIMATE, 1 + ESTIMATE, 2 * STEPS + 1) * drawn:
-        left = 0
+        misfits = 0
         for part in parts:
             assert part.reported is not None
             low, high = tempered_bounds(part.learner.astype(np.float64), float(temperature), size)
-            left += int(np.count_nonzero(~((part.reported >= low - slack) & (part.reported <= high + slack))))
-        outside = min(outside, left)
+            misfits += int(np.count_nonzero(~((part.reported >= low - slack) & (part.reported <= high + slack))))
+        outside = min(outside, misfits)
     if outside > RESIDUE * tokens:
         return False
     engine = result.semantics[side.name]["engine"]
@@ -152,9 +158,11 @@ def _difference(e: Evidence, part: Tokens, name: str, shift: int = 0) -> tuple[n
 def _left(e: Evidence, differences: list[tuple[np.ndarray, np.ndarray]], parts: list[Tokens]) -> Weighed:
     share = e.tolerated(Kind.NATIVE_LEARNER).share
     bounds = (e.tolerance.value, e.tolerance.extreme, share)
-    spared = e.tolerance.spared(sum(int(np.count_nonzero(same)) for same, _ in differences))
+    spared = e.tolerance.spared(sum(int(np.count_nonzero(comparable)) for comparable, _ in differences))
     pairs = zip(parts, differences, strict=True)
-    return Weighed.together([Weighed.of(one.grid, same, size, *bounds, spared) for one, (same, size) in pairs])
+    return Weighed.together(
+        [Weighed.of(part.grid, comparable, size, *bounds, spared) for part, (comparable, size) in pairs]
+    )
 
 
 def _largest(e: Evidence, part: Tokens, name: str) -> float:
@@ -165,10 +173,10 @@ def _largest(e: Evidence, part: Tokens, name: str) -> float:
 def _note(e: Evidence, side: Side, part: Tokens) -> None:
     assert part.reported is not None
     kind = Kind.NATIVE_LEARNER.of(side.name)
-    found = e.weigh(kind, part.grid, *_difference(e, part, "learner_logprob"))
-    if not len(found.beyond):
+    weighed = e.weigh(kind, part.grid, *_difference(e, part, "learner_logprob"))
+    if not len(weighed.beyond):
         return
-    first = int(found.deciding[0])
+    first = int(weighed.deciding[0])
     row = part.rows[int(part.grid.row[first])]
     place = Place(
         part.table.step,
@@ -178,25 +186,26 @@ def _note(e: Evidence, side: Side, part: Tokens) -> None:
         int(part.grid.position[first]),
         "native logprob against the learner",
         *side.paired(float(part.reported[first]), float(part.learner[first])),
-        context=f"{len(found.beyond)} of {part.grid.size:,} tokens",
+        context=f"{len(weighed.beyond)} of {part.grid.size:,} tokens",
     )
-    e.differs(kind, found, part.table.sample[part.rows[np.unique(part.grid.row[found.deciding])]], place)
+    e.differs(kind, weighed, part.table.sample[part.rows[np.unique(part.grid.row[weighed.deciding])]], place)
 
 
 def both(result: NativeResult) -> None:
     """A finding where two engines mean different things by their documented defaults."""
-    meant: dict[str, Any] = {side: one["recognised"] for side, one in result.semantics.items()}
+    meant: dict[str, Any] = {side: facts["recognised"] for side, facts in result.semantics.items()}
     if len(meant) == 2 and len(set(meant.values())) == 2 and all(meant.values()):
-        shown = ", ".join(f"the {side}'s are {what}" for side, what in meant.items())
+        clauses = ", ".join(f"the {side}'s are {what}" for side, what in meant.items())
         result.findings.append(
-            Finding("native log-probability semantics", f"{shown}: never mix the two in one loss", where="both")
+            Finding("native log-probability semantics", f"{clauses}: never mix the two in one loss", where="both")
         )
 
 
 def evidence(result: NativeResult, side: str) -> str:
     """How well the recognised meaning fits, in one line."""
-    one, largest = result.semantics[side], figure(result.learner_delta[side])
-    left = one["beyond"].get(one["column"], 0)
+    facts, largest = result.semantics[side], figure(result.learner_delta[side])
+    beyond_count = facts["beyond"].get(facts["column"], 0)
     return (
-        f"{left} of {one['tokens']} tokens beyond the tolerance in that meaning; read as raw, the largest is {largest}"
+        f"{beyond_count} of {facts['tokens']} tokens beyond the tolerance in that meaning; "
+        f"read as raw, the largest is {largest}"
     )

@@ -72,33 +72,35 @@ def shared_seeds(e: Evidence, side: Side, draws: int, result: NativeResult) -> N
     if engines(side) < 2 or not drawn:
         return
     columns = [table.flat("seed") for table in drawn]
-    given = [column for column in columns if column is not None]
-    if len(given) < len(columns):
-        seeds = {mapping(one.get("resolved")).get("seed") for one in engine_infos(side, "native")}
-        one = f"; each was started with the seed {seeds.pop()}" if len(seeds) == 1 and None not in seeds else ""
-        result.not_compared.append(f"{side.name}: whether its engines share seeds: no sample has one of its own{one}")
+    recorded_seeds = [column for column in columns if column is not None]
+    if len(recorded_seeds) < len(columns):
+        seeds = {mapping(info.get("resolved")).get("seed") for info in engine_infos(side, "native")}
+        clause = f"; each was started with the seed {seeds.pop()}" if len(seeds) == 1 and None not in seeds else ""
+        result.not_compared.append(
+            f"{side.name}: whether its engines share seeds: no sample has one of its own{clause}"
+        )
         return
     rank = np.concatenate([table.rank for table in drawn])
-    values, place = np.unique(np.concatenate(given), return_inverse=True)
+    values, place = np.unique(np.concatenate(recorded_seeds), return_inverse=True)
     owner = np.full(len(values), rank.max())
     np.minimum.at(owner, place, rank)
     shared = rank > owner[place]
     for engine in np.unique(rank[shared]).tolist():
-        mine = shared & (rank == engine)
-        others = ", ".join(map(str, np.unique(owner[place][mine]).tolist()))
+        borrowed = shared & (rank == engine)
+        owners = ", ".join(map(str, np.unique(owner[place][borrowed]).tolist()))
         text = (
-            f"engine {engine} of the {side.name} drew {int(mine.sum()):,} of its {int((rank == engine).sum()):,} "
-            f"native samples with seeds of samples of engine {others}"
+            f"engine {engine} of the {side.name} drew {int(borrowed.sum()):,} of its {int((rank == engine).sum()):,} "
+            f"native samples with seeds of samples of engine {owners}"
         )
-        at = Place(-1, "native", engine, -1, -1, "seeds of two engines", *side.paired(engine, others), context=text)
+        at = Place(-1, "native", engine, -1, -1, "seeds of two engines", *side.paired(engine, owners), context=text)
         e.diverges(Kind.SHARED_SEEDS.of(side.name), [], at, phase="native")
 
 
 def _counts(values: list[bytes]) -> dict[bytes, int]:
-    found: dict[bytes, int] = {}
+    counts: dict[bytes, int] = {}
     for value in values:
-        found[value] = found.get(value, 0) + 1
-    return found
+        counts[value] = counts.get(value, 0) + 1
+    return counts
 
 
 def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> None:
@@ -108,8 +110,8 @@ def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
         if len(samples):
             result.not_compared.append(f"{side.name}: no native sample was drawn twice")
         return
-    alike, expected, compared, elsewhere = 0, 0.0, 0, 0
-    every = set(samples.output)
+    equal_count, expected, compared, elsewhere = 0, 0.0, 0, 0
+    first_outputs = set(samples.output)
     for table in drawn:
         output = table.rows("output")
         match = Match.of(samples.sample, table.sample)
@@ -118,31 +120,33 @@ def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
         for a, b in zip(match.a.tolist(), match.b.tolist(), strict=True):
             compared += 1
             drawn_again = output.row(b).tobytes()
-            alike += samples.output[a] == drawn_again
-            elsewhere += samples.output[a] != drawn_again and drawn_again in every
+            equal_count += samples.output[a] == drawn_again
+            elsewhere += samples.output[a] != drawn_again and drawn_again in first_outputs
             expected += float(np.exp(np.nan_to_num(samples.likelihood[a], nan=-np.inf)))
     promise = str(drawn[0].fields.get("request_seed", "not reported"))
-    chance = float(stats.poisson.sf(alike - 1, expected)) if alike else 1.0
+    chance = float(stats.poisson.sf(equal_count - 1, expected)) if equal_count else 1.0
     state = "too few samples"
-    if compared and alike >= HONOURED * compared and chance <= CHANCE:
+    if compared and equal_count >= HONOURED * compared and chance <= CHANCE:
         state = "repeated"
     elif compared - expected >= FEWEST:
         state = "not repeated" if chance > CHANCE else "partly repeated"
-        if elsewhere >= FEWEST and alike + elsewhere >= HONOURED * compared:
+        if elsewhere >= FEWEST and equal_count + elsewhere >= HONOURED * compared:
             state = EXCHANGED
     result.repeats[side.name] = {
-        "samples": compared, "alike": alike, "exchanged": elsewhere, "expected": expected,
+        "samples": compared, "alike": equal_count, "exchanged": elsewhere, "expected": expected,
         "request_seed": promise, "state": state,
     }  # fmt: skip
     _seed(side, result)
     if state == "too few samples":
         twice = f"{compared} drawn twice are too few to tell"
         result.not_compared.append(f"does the {side.name}'s sampler repeat itself: {twice}")
-    text = f"{alike} of {compared:,} samples drawn alike under the same seed, {figure(expected)} expected by chance"
+    text = (
+        f"{equal_count} of {compared:,} samples drawn alike under the same seed, {figure(expected)} expected by chance"
+    )
     if state == EXCHANGED or (state == "not repeated" and promise == "honoured"):
-        shown = f"{side.name}: {text}"
+        context = f"{side.name}: {text}"
         place = Place(
-            -1, "native", 0, -1, -1, "samples drawn twice", *side.paired(alike, compared), context=shown
+            -1, "native", 0, -1, -1, "samples drawn twice", *side.paired(equal_count, compared), context=context
         )  # fmt: skip
         e.diverges(Kind.NATIVE_REPEAT.of(side.name), [], place, phase="native")
     elif state == "partly repeated" or (state == "not repeated" and promise == "ignored"):
@@ -152,16 +156,16 @@ def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
 
 def _seed(side: Side, result: NativeResult) -> None:
     """A seed that was asked and not resolved, with what it does to the draws."""
-    asked = mapping(side.recording.scenario.get("engine")).get("seed")
+    requested_seed = mapping(side.recording.scenario.get("engine")).get("seed")
     infos: list[dict[str, Any]] = engine_infos(side, "native")
     resolved = mapping(infos[0].get("resolved")).get("seed") if infos else None
-    if asked is None or resolved is None or asked == resolved:
+    if requested_seed is None or resolved is None or requested_seed == resolved:
         return
-    one = result.repeats[side.name]
+    repeat = result.repeats[side.name]
     effect = "the samples are repeated within a session all the same"
-    if one["state"] != "repeated":
-        effect = f"{one['alike']} of {one['samples']} samples repeat: this run cannot be drawn again"
-    text = f"the engine's seed was asked as {asked} and resolved as {resolved}"
+    if repeat["state"] != "repeated":
+        effect = f"{repeat['alike']} of {repeat['samples']} samples repeat: this run cannot be drawn again"
+    text = f"the engine's seed was asked as {requested_seed} and resolved as {resolved}"
     result.findings.append(
         Finding(
             "native seeds",
@@ -169,7 +173,7 @@ def _seed(side: Side, result: NativeResult) -> None:
             effect,
             "warning",
             side.name,
-            {"asked": asked, "resolved": resolved},
+            {"asked": requested_seed, "resolved": resolved},
             _SEED,
             "setting",
         )

@@ -94,17 +94,17 @@ def unread(side: Side, samples: Samples) -> list[str]:
     stage, scores = (tables(side, kind, samples.draws) for kind in ("native", "native_score"))
     if len(samples.tokens) < len(stage):
         return ["`learner_logprob` of every sample"]
-    known = [_numbers(one) for one in samples.tokens]
+    recorded_names = [_numbers(tokens) for tokens in samples.tokens]
     wanted = ("logprob", "processed_logprob", *NEEDED)
-    found = [f"`{name}` of every token" for name in wanted if any(name not in one for one in known)]
-    return found + ["`fits`"] * any(not isinstance(one.fields.get("fits"), list) for one in scores)
+    lacking = [f"`{name}` of every token" for name in wanted if any(name not in names for names in recorded_names)]
+    return lacking + ["`fits`"] * any(not isinstance(score.fields.get("fits"), list) for score in scores)
 
 
 def _numbers(tokens: Tokens) -> set[str]:
     """Names of what is a number for every token, for NaN rejects no test; -inf is one, outside of the support."""
-    found: dict[str, Any] = {**tokens.views, **tokens.readings}
-    whole = {name for name, values in found.items() if not np.isnan(values).any()}
-    return whole | ({"logprob"} if tokens.reported is not None else set())
+    columns: dict[str, Any] = {**tokens.views, **tokens.readings}
+    complete_names = {name for name, values in columns.items() if not np.isnan(values).any()}
+    return complete_names | ({"logprob"} if tokens.reported is not None else set())
 
 
 def _outside(e: Evidence, side: Side, parts: list[Tokens], reading: _Reading) -> None:

@@ -127,7 +127,7 @@ def samples_of(side: Side, draws: int) -> Samples:
         )
         for name, value in zip(parts, values, strict=True):
             parts[name].append(value)
-    joined = {name: np.concatenate(found) if found else np.zeros(0) for name, found in parts.items()}
+    joined = {name: np.concatenate(arrays) if arrays else np.zeros(0) for name, arrays in parts.items()}
     likelihood, sample, draw = (joined.pop(name) for name in ("likelihood", "sample", "draw"))
     clearest = max(fits, key=lambda of_a_draw: sum(number(fit.get("gain"), 0.0) for fit in of_a_draw))
     return Samples(
@@ -160,8 +160,8 @@ def _scored(side: Side, table: Table, output: Rows, score: Table | None, missing
 
     def taken(name: str) -> np.ndarray | None:
         rows = score.rows(name)
-        same = rows is not None and np.array_equal(rows.lengths, learner.lengths)
-        return grid.take(rows, ib).astype(np.float64) if rows is not None and same else None
+        is_aligned = rows is not None and np.array_equal(rows.lengths, learner.lengths)
+        return grid.take(rows, ib).astype(np.float64) if rows is not None and is_aligned else None
 
     logprob = table.rows("logprob")
     if logprob is None or not np.array_equal(logprob.lengths, output.lengths):

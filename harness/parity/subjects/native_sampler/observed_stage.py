@@ -66,31 +66,31 @@ def _looks(e: Evidence, samples: list[Samples], readable: set[str], plan: Plan, 
 
     `readable`: sides that are held against the learner as well.
     """
-    both = observed_distributions.Compared()
+    comparison = observed_distributions.Compared()
     for draw in range(1, max(drawn.draws for drawn in samples) + 1):
         so_far = [drawn.first(draw) for drawn in samples]
         if not result.skipped:
             measured = observed_distributions.compared(so_far[0], so_far[1], margin=plan.margin)
             if measured is None:
                 result.skipped = "the two stages have no prompt in common"
-            both = measured or both
+            comparison = measured or comparison
         for side, drawn in zip(e.sides, so_far, strict=True):
             if side.name in readable:
-                both.tests |= sampler_tests(e, side, drawn)
-        result.looks.append(observed_distributions.look(both, plan, draw, (len(so_far[0]), len(so_far[1]))))
-    result.not_compared += both.not_compared
+                comparison.tests |= sampler_tests(e, side, drawn)
+        result.looks.append(observed_distributions.look(comparison, plan, draw, (len(so_far[0]), len(so_far[1]))))
+    result.not_compared += comparison.not_compared
     if not result.skipped:
         result.identical, result.identical_expected = observed_distributions.identical(*samples)
-    observed_distributions.conclude(result, both, plan)
+    observed_distributions.conclude(result, comparison, plan)
 
 
 def in_doubt(e: Evidence) -> list[str]:
     """The sentence on a difference between the native stages that may be chance; [] without one."""
     if e.native is None or not e.native.doubtful:
         return []
-    shown = ranked(e.native.doubtful, e.native.tests)
+    doubtful_tests = ranked(e.native.doubtful, e.native.tests)
     draws = f"{len(e.native.looks)} of {e.native.draws} draws were recorded"
-    return [f"the engines' own samplers: a difference that may be chance, {shown}; only {draws}"]
+    return [f"the engines' own samplers: a difference that may be chance, {doubtful_tests}; only {draws}"]
 
 
 def _unread(side: Side, samples: Samples, result: NativeResult) -> list[str]:
@@ -103,17 +103,17 @@ def _unread(side: Side, samples: Samples, result: NativeResult) -> list[str]:
     elif result.repeats[side.name]["request_seed"] not in PROMISES:
         lacking.append("`request_seed` of the samples drawn twice: whether the engine honours it")
     drawn = tables(side, "native", samples.draws)
-    if not all((seen := table.rows("prompt_seen")) and seen.lengths.all() for table in drawn):
+    if not all((seen_prompts := table.rows("prompt_seen")) and seen_prompts.lengths.all() for table in drawn):
         lacking.append("`prompt_seen` of every sample")
     return [f"the {side.name}'s native stage has no {what}" for what in lacking]
 
 
 def _versions(e: Evidence, stages: list[list[Table]], result: NativeResult) -> None:
     """Native stages are comparable at equal weights only."""
-    versions = [found[0].fields.get("weight_version") for found in stages]
-    one, two = e.weights.versions
-    if versions[0] in one and versions[1] in two:
-        if one[versions[0]] != two[versions[1]]:
+    versions = [stage[0].fields.get("weight_version") for stage in stages]
+    baseline_versions, candidate_versions = e.weights.versions
+    if versions[0] in baseline_versions and versions[1] in candidate_versions:
+        if baseline_versions[versions[0]] != candidate_versions[versions[1]]:
             result.skipped = f"the weights differ (versions {versions[0]} and {versions[1]})"
     elif versions[0] != versions[1]:
         result.skipped = f"the weight versions differ ({versions[0]} and {versions[1]})"

@@ -161,10 +161,10 @@ def equivalence(
     if freedom <= 0 or not used.any():
         return Equivalence(float("nan"), float("inf"), float("nan"), float("nan"), 1.0, 0.0)
     pooled = float(square.sum() / freedom)
-    own = np.where(free > 0, square / np.maximum(free, 1), pooled)
+    stratum_variance = np.where(free > 0, square / np.maximum(free, 1), pooled)
     total = float(weight[used].sum())
     difference = float((weight * (mean[0::2] - mean[1::2]))[used].sum() / total)
-    error = float(np.sqrt((weight * own)[used].sum()) / total)
+    error = float(np.sqrt((weight * stratum_variance)[used].sum()) / total)
     spread = float(np.sqrt(pooled))
     samples = 2 / float((1 / n[used].sum(axis=0)).sum())
     p = float(difference != 0.0)

@@ -30,26 +30,28 @@ def mispaired(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     did not change places with them is seen by the digest of what was trained on."""
     for side in e.sides:
         paired = {step for step, agrees in batches(side.recording) if agrees} if side.exchanged else set()
-        steps = sorted((step, one) for step, one in side.exchanged.items() if step in paired)
+        steps = sorted((step, exchange) for step, exchange in side.exchanged.items() if step in paired)
         if not steps:
             continue
-        affected = np.array([(step, sample) for step, one in steps for sample in one.samples], np.int64)
-        compared = sum(one.compared for _, one in steps)
-        shown = f"{len(affected)} of {compared} samples were trained on with the response that an engine recorded for "
-        shown += "another one of the step, token for token and one to one, after these samples' own prompts"
-        if all(one.by_engine for _, one in steps):
-            shown += "; they stand one engine after the other, and are numbered by place"
+        affected = np.array([(step, sample) for step, exchange in steps for sample in exchange.samples], np.int64)
+        compared = sum(exchange.compared for _, exchange in steps)
+        evidence = (
+            f"{len(affected)} of {compared} samples were trained on with the response that an engine recorded for "
+        )
+        evidence += "another one of the step, token for token and one to one, after these samples' own prompts"
+        if all(exchange.by_engine for _, exchange in steps):
+            evidence += "; they stand one engine after the other, and are numbered by place"
         differing = np.unique(keys_of(np.concatenate([affected, e.found(Kind.TRAINED.of(side.name))])))
-        left = len(differing) - len(affected)
+        remaining = len(differing) - len(affected)
         yield Explanation(
             Cause.of(
                 ORDER.key(),
                 side.name,
                 f"samples are trained on with the responses of others {when(e, affected[:, 0])}",
                 f"the {side.name}'s answers are paired with other prompts where they are put together, after its "
-                f"engines recorded them; {shown}",
+                f"engines recorded them; {evidence}",
                 {"samples": affected[:50].tolist()},
-                [Proof("match responses trained on by their tokens", len(differing), left, "samples")],
+                [Proof("match responses trained on by their tokens", len(differing), remaining, "samples")],
             ),
             (*keys((Kind.TRAINED, *SCORED), side.name), *MADE),
             and_runs(affected),
@@ -61,15 +63,15 @@ def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     noted = e.rollouts.sources
     open_ = set(keys_of(np.concatenate([so_far.left(Kind.FLIP.of()), so_far.left(Kind.LOGPROB.of())])).tolist())
     matched = []
-    for step in sorted({one[0] for one in noted}):
-        rows = [one for one in noted if one[0] == step and int(keys_of(np.array([one[:2]]))[0]) in open_]
+    for step in sorted({row[0] for row in noted}):
+        rows = [row for row in noted if row[0] == step and int(keys_of(np.array([row[:2]]))[0]) in open_]
         if len(rows) >= FEWEST and _matched(rows) >= max(FEWEST, MOST * len(rows)):
             matched.append(rows)
     # One token may agree by chance, and within a group its log-probability does too: several must not. What one step
     # shows so is believed of the others of which every response has another owner.
     if not any(_told(rows) >= min(2 * len(rows), TOLD) for rows in matched):
         matched = []
-    affected = [(one[0], one[1]) for rows in matched for one in rows if one[4]]
+    affected = [(row[0], row[1]) for rows in matched for row in rows if row[4]]
     compared = sum(map(len, matched))
     exchanged = {side.name: side.prompts.kinds.get(PERMUTED, []) for side in e.sides}
     for side in e.sides:
@@ -84,25 +86,25 @@ def _permuted(
     e: Evidence, party: str, affected: list[tuple[int, int]], compared: int, exchanged: list[tuple[int, int]]
 ) -> Explanation:
     """`affected`: samples with another's response, of `compared`; `exchanged`: those with another's prompt."""
-    every = sorted({*affected, *exchanged})
+    samples = sorted({*affected, *exchanged})
     proofs = (
         [Proof("match responses by their tokens", compared, compared - len(affected), "samples")] if affected else []
     )
     proofs += [Proof("match prompts by their ids", len(exchanged), 0, "prompts")] if exchanged else []
-    shown = [f"{len(affected)} of {compared} differing responses are another sample's of the same step, token for "
+    parts = [f"{len(affected)} of {compared} differing responses are another sample's of the same step, token for "
              "token and with its log-probabilities"] if affected else []  # fmt: skip
-    shown += [f"{len(exchanged)} prompts that the engine saw are another sample's"] if exchanged else []
+    parts += [f"{len(exchanged)} prompts that the engine saw are another sample's"] if exchanged else []
     return Explanation(
         Cause.of(
             ORDER.key(),
             party,
-            f"responses are permuted {when(e, [step for step, _ in every])}: the same, under other sample numbers",
-            "; ".join(shown),
-            {"samples": [list(one) for one in every[:50]]},
+            f"responses are permuted {when(e, [step for step, _ in samples])}: the same, under other sample numbers",
+            "; ".join(parts),
+            {"samples": [list(pair) for pair in samples[:50]]},
             proofs,
         ),
-        (*keys((*ROLLOUT, Kind.PROMPT, Kind.TRAINED), party), *_floor(e, party, every)),
-        among(set(every)),
+        (*keys((*ROLLOUT, Kind.PROMPT, Kind.TRAINED), party), *_floor(e, party, samples)),
+        among(set(samples)),
     )
 
 
@@ -110,8 +112,10 @@ def _floor(e: Evidence, party: str, affected: list[tuple[int, int]]) -> tuple[Di
     """The side's floor, where it was taken in a step whose responses are permuted, or shows by itself that they are:
     other batches permute otherwise."""
     recording = e.side(party).recording
-    taken = set(recording.steps("floor"))
-    permuted = bool(taken) and (taken <= {step for step, _ in affected} or all(_reordered(e, party, s) for s in taken))
+    floor_steps = set(recording.steps("floor"))
+    permuted = bool(floor_steps) and (
+        floor_steps <= {step for step, _ in affected} or all(_reordered(e, party, s) for s in floor_steps)
+    )
     return (Kind.FLOOR.of(party),) if permuted else ()
 
 
@@ -123,32 +127,41 @@ def _reordered(e: Evidence, party: str, step: int) -> bool:
     rows = [(table.rows("output"), table.rows("logprob")) for table in tables if table is not None]
     if len(rows) < 2 or any(part is None for pair in rows for part in pair):
         return False
-    (one, p), (two, q) = rows
-    assert tables[0] is not None and tables[1] is not None and one and two and p and q
+    (base_output, base_logprobs), (order_output, order_logprobs) = rows
+    assert (
+        tables[0] is not None
+        and tables[1] is not None
+        and base_output
+        and order_output
+        and base_logprobs
+        and order_logprobs
+    )
     owners: dict[bytes, list[int]] = {}
     for row in range(len(tables[0].sample)):
-        owners.setdefault(one.row(row).tobytes(), []).append(row)
-    differing = found = 0
+        owners.setdefault(base_output.row(row).tobytes(), []).append(row)
+    differing = matches = 0
     for row, number in enumerate(tables[1].sample.tolist()):
-        like = owners.get(two.row(row).tobytes(), [])
+        like = owners.get(order_output.row(row).tobytes(), [])
         if any(tables[0].sample[at] == number for at in like):
             continue
         differing += 1
-        found += any(np.all(np.abs(p.row(at) - q.row(row)) <= e.tolerance.cap) for at in like)
-    return differing >= FEWEST and found >= MOST * differing
+        matches += any(
+            np.all(np.abs(base_logprobs.row(at) - order_logprobs.row(row)) <= e.tolerance.cap) for at in like
+        )
+    return differing >= FEWEST and matches >= MOST * differing
 
 
 def _told(rows: list[Source]) -> int:
     """How many tokens of their own agree with those of another sample."""
-    return sum(one[2] for one in rows if one[3] and one[4])
+    return sum(row[2] for row in rows if row[3] and row[4])
 
 
 def _matched(rows: list[Source]) -> int:
     """How many samples find a source of their own."""
-    sources = {source: index for index, source in enumerate(sorted({s for one in rows for s in one[4]}))}
+    sources = {source: index for index, source in enumerate(sorted({s for row in rows for s in row[4]}))}
     if not sources:
         return 0
-    at = [(i, sources[s]) for i, one in enumerate(rows) for s in one[4]]
+    at = [(i, sources[s]) for i, row in enumerate(rows) for s in row[4]]
     graph = csr_array((np.ones(len(at), np.int8), tuple(zip(*at, strict=True))), shape=(len(rows), len(sources)))
     return int(np.count_nonzero(maximum_bipartite_matching(graph, perm_type="column") >= 0))
 
@@ -166,12 +179,12 @@ def other_sample_numbers(s: Situation) -> None:
     if not s.rest.of("tokens", "lengths") or s.rest.of("scores"):
         return
     started = s.clock()
-    wrong, left = s.bench.unmatched(s.side)
+    wrong, remaining = s.bench.unmatched(s.side)
     seconds = s.clock() - started
-    good = wrong >= LEAST and left <= RESIDUE * wrong
-    s.tried.append(Tried("look under other sample numbers", ORDER.key(), s.side, wrong, left, seconds, good))
+    good = wrong >= LEAST and remaining <= RESIDUE * wrong
+    s.tried.append(Tried("look under other sample numbers", ORDER.key(), s.side, wrong, remaining, seconds, good))
     if good:
-        proof = Proof("look under other sample numbers", wrong, left, "samples", "live engines", round(seconds, 3))
+        proof = Proof("look under other sample numbers", wrong, remaining, "samples", "live engines", round(seconds, 3))
         summary = "responses are permuted: the same ones, under other sample numbers"
         s.named.append(Named(ORDER.key(), s.side, s.side, summary, proof))
         s.symptoms = Symptoms(compared=s.symptoms.compared)  # the responses themselves are the reference's

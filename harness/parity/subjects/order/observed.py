@@ -40,34 +40,37 @@ def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
     differing = np.flatnonzero(~equal_rows(output, match.a, output2, match.b))
     if len(differing) < 2:
         return
-    own, other = _scored(b, output), _scored(c, output2)
+    baseline_logprobs, candidate_logprobs = _scored(b, output), _scored(c, output2)
     by_first: dict[int, list[int]] = {}
     for row, at in enumerate(match.a):
         if output.lengths[at]:
             by_first.setdefault(int(output.values[output.offsets[at]]), []).append(row)
-    found = e.rollouts.sources
+    exchange_sources = e.rollouts.sources
     for row in differing[:MOST].tolist():
         drawn = output2.row(int(match.b[row]))
         begun = first_difference(output.row(int(match.a[row])), drawn) + 1 if e.guided else len(drawn)
-        like, told, length = [], False, 0
+        like, logprobs_agree, length = [], False, 0
         for source in by_first.get(int(drawn[0]), []) if len(drawn) else []:
-            theirs = output.row(int(match.a[source]))
-            n = len(drawn) if np.array_equal(theirs, drawn) else begun if e.guided else 0
-            if source == row or not n or not np.array_equal(theirs[:n], drawn[:n]):
+            source_output = output.row(int(match.a[source]))
+            n = len(drawn) if np.array_equal(source_output, drawn) else begun if e.guided else 0
+            if source == row or not n or not np.array_equal(source_output[:n], drawn[:n]):
                 continue
-            if own is not None and other is not None:
-                one, two = own.row(int(match.a[source]))[:n], other.row(int(match.b[row]))[:n]
-                if not np.all(np.abs(one - two) <= e.tolerance.extreme):
+            if baseline_logprobs is not None and candidate_logprobs is not None:
+                source_logprobs, drawn_logprobs = (
+                    baseline_logprobs.row(int(match.a[source]))[:n],
+                    candidate_logprobs.row(int(match.b[row]))[:n],
+                )
+                if not np.all(np.abs(source_logprobs - drawn_logprobs) <= e.tolerance.extreme):
                     continue
-                told = True
+                logprobs_agree = True
             like.append(int(match.sample[source]))
             length = max(length, n)
-        found.append((b.step, int(match.sample[row]), length, told, like))
+        exchange_sources.append((b.step, int(match.sample[row]), length, logprobs_agree, like))
 
 
-def exchanged(side: Side, source: Table, own: Table, experience: Table) -> None:
+def exchanged(side: Side, source: Table, side_rollout: Table, experience: Table) -> None:
     """Note in `side.exchanged` the samples of a step that were trained on with each other's responses. `source`: the
-    rollout whose responses are trained on, which in a guided run is the baseline's; `own`: the side's."""
+    rollout whose responses are trained on, which in a guided run is the baseline's; `side_rollout`: the side's."""
     output, tokens = source.rows("output"), experience.rows("tokens")
     if output is None or tokens is None:
         return
@@ -79,10 +82,10 @@ def exchanged(side: Side, source: Table, own: Table, experience: Table) -> None:
     )
     if drawn != trained or tokens.lengths[match.b[wrong]].sum() < TOLD:
         return
-    engine = dict(zip(own.sample.tolist(), own.rank.tolist(), strict=True))
+    engine = dict(zip(side_rollout.sample.tolist(), side_rollout.rank.tolist(), strict=True))
     places = np.array(sorted(range(len(match.sample)), key=lambda at: engine.get(int(match.sample[at]), 0)), np.int64)
     joined = len({*engine.values()}) > 1 and bool(equal_rows(output, match.a[places], tokens, match.b).all())
-    side.exchanged[own.step] = Exchange(tuple(match.sample[wrong].tolist()), len(match.sample), joined)
+    side.exchanged[side_rollout.step] = Exchange(tuple(match.sample[wrong].tolist()), len(match.sample), joined)
 
 
 def _bytes(rows: Rows, row: int) -> bytes:

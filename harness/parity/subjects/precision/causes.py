@@ -47,12 +47,12 @@ def _of_the_same_engine(e: Evidence, so_far: Explained, result: LiftedResult) ->
         return ()
     (party,) = parties
     moved = bool(result.kinds & {Kind.LOGPROB.of(), Kind.ENGINE.of(party)})
-    found = []
+    shared_keys = []
     for key in e.first:
-        shown = key in result.kinds or (moved and key.kind in _ALSO)
-        if key.side in (None, party) and shown and len(so_far.left(key)):
-            found.append(key)
-    return tuple(found) if party in (side.name for side in e.sides) else ()
+        is_in_stage = key in result.kinds or (moved and key.kind in _ALSO)
+        if key.side in (None, party) and is_in_stage and len(so_far.left(key)):
+            shared_keys.append(key)
+    return tuple(shared_keys) if party in (side.name for side in e.sides) else ()
 
 
 def arithmetic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
@@ -69,12 +69,12 @@ def arithmetic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     )
     tails = (Kind.NATIVE_LEARNER.of(side.name) for side in e.sides if _tail(e, side.name))
     kinds += tuple(kind for kind in tails if len(so_far.left(kind)))
-    known = [side for side in e.sides if side.to_learner.tokens]
-    means = {side.name: side.to_learner.sums["delta"] / side.to_learner.tokens for side in known}
+    compared_sides = [side for side in e.sides if side.to_learner.tokens]
+    means = {side.name: side.to_learner.sums["delta"] / side.to_learner.tokens for side in compared_sides}
     rounding = {side.name: _rounding(side) for side in e.sides}
     if not kinds or not all(means.get(name, np.inf) <= BULK * mean for name, mean in rounding.items()):
         return
-    shown = "; ".join(
+    evidence = "; ".join(
         f"the {name} is {figure(means[name])} nats from its learner on average, which rounds by {figure(mean)} itself"
         for name, mean in rounding.items()
     )
@@ -85,7 +85,7 @@ def arithmetic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             ARITHMETIC.key(result.held),
             party,
             f"log-probabilities part beyond what is tolerated in {result.held}, and agree {result.said()}",
-            f"{shown}; a defect of a kernel that only {result.held} runs would look the same and was not told apart",
+            f"{evidence}; a defect of a kernel that only {result.held} runs would look the same and was not told apart",
             {"kinds": [key.label for key in kinds], "mean": means, "rounding of the learner": rounding},
         ),
         kinds,
@@ -104,8 +104,10 @@ def _rounding(side: Side) -> float:
     """The mean |Δ| that the learner's own rounding makes, nats; 0, which excuses nothing, where it was not recorded."""
     steps = side.recording.steps("floor")
     tables: list[Table | None] = [side.recording.table("floor", step, variant="rounding") for step in steps]
-    rows = [found for table in tables if table is not None and (found := table.rows("rounding")) is not None]
-    values = np.concatenate([one.values for one in rows]) if rows else np.zeros(0)
+    rows = [
+        rounding_rows for table in tables if table is not None and (rounding_rows := table.rows("rounding")) is not None
+    ]
+    values = np.concatenate([step_rows.values for step_rows in rows]) if rows else np.zeros(0)
     return float(values[np.isfinite(values)].mean()) if np.isfinite(values).any() else 0.0
 
 

@@ -60,7 +60,7 @@ class Sharded:
         """None where the engine has one rank, the model could not be cut, or what that moved is no rounding."""
         bases = ((step, recording.table("floor", step, variant="base")) for step in recording.steps("floor"))
         rows = [of_the_floor(recording, step, base, "sharding") for step, base in bases if base is not None]
-        sizes = np.concatenate([np.zeros(0), *(one.values for one in rows if one is not None)])
+        sizes = np.concatenate([np.zeros(0), *(column.values for column in rows if column is not None)])
         cap = CAPS.get(str(mapping(recording.scenario.get("model")).get("dtype")), CAPS["float32"])
         if len(sizes) < MINIMUM_TOKENS or not np.isfinite(sizes).all() or np.quantile(sizes, BULK) > cap:
             return None
@@ -141,26 +141,26 @@ def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool 
     variants: dict[str, dict[str, Any]] = {}
     where: dict[str, Any] = {}
     largest = unrounded = 0.0
-    own = ((pair, of_the_floor(recording, pair[0], pair[2])) for pair in _own(recording))
-    for (step, variant, base, other), rounding in (*own, *((pair, None) for pair in repeated)):
-        found = _against(base, other, rounding)
-        unrounded = max(unrounded, found["unrounded"])
+    own_pairs = ((pair, of_the_floor(recording, pair[0], pair[2])) for pair in _own(recording))
+    for (step, variant, base, variant_table), rounding in (*own_pairs, *((pair, None) for pair in repeated)):
+        comparison = _against(base, variant_table, rounding)
+        unrounded = max(unrounded, comparison["unrounded"])
         sums = variants.setdefault(variant, {"max": 0.0, "tokens": 0, "flips": 0})
-        sums["max"] = max(sums["max"], found["max"])
-        sums["tokens"] += len(found["sizes"])
-        sums["flips"] += found["flips"]
-        sizes.append(found["sizes"])
-        not_finite += found["not_finite"]
-        if found["max"] > largest or not where:
-            largest = max(largest, found["max"])
-            where = {**found["where"], "step": step, "variant": variant}
-    every = np.concatenate(sizes) if sizes else np.zeros(0)
-    flips = sum(one["flips"] for one in variants.values()) if drawn else 0
-    if not len(every):
+        sums["max"] = max(sums["max"], comparison["max"])
+        sums["tokens"] += len(comparison["sizes"])
+        sums["flips"] += comparison["flips"]
+        sizes.append(comparison["sizes"])
+        not_finite += comparison["not_finite"]
+        if comparison["max"] > largest or not where:
+            largest = max(largest, comparison["max"])
+            where = {**comparison["where"], "step": step, "variant": variant}
+    all_sizes = np.concatenate(sizes) if sizes else np.zeros(0)
+    flips = sum(totals["flips"] for totals in variants.values()) if drawn else 0
+    if not len(all_sizes):
         return EngineFloor(flips=flips, not_finite=not_finite, variants=variants, where=where)
-    level, mean = _level(every), float(every.mean())
+    level, mean = _level(all_sizes), float(all_sizes.mean())
     sharded = Sharded.of(recording)
-    return EngineFloor(largest, level, len(every), flips, not_finite, variants, where, unrounded, mean, sharded)
+    return EngineFloor(largest, level, len(all_sizes), flips, not_finite, variants, where, unrounded, mean, sharded)
 
 
 def _level(sizes: np.ndarray) -> float:
@@ -174,28 +174,28 @@ def _own(recording: Recording) -> Iterator[Pair]:
     for step in recording.steps("floor"):
         base = recording.table("floor", step, variant="base")
         for variant in VARIANTS if base is not None else ():
-            other = recording.table("floor", step, variant=variant)
-            if base is not None and other is not None:
-                yield step, variant, base, other
+            variant_table = recording.table("floor", step, variant=variant)
+            if base is not None and variant_table is not None:
+                yield step, variant, base, variant_table
 
 
-def _against(base: Table, other: Table, rounding: Rows | None) -> dict[str, Any]:
+def _against(base: Table, variant_table: Table, rounding: Rows | None) -> dict[str, Any]:
     """One variant against the base run: over the tokens before the first difference of each sample. `rounding`: of the
     learner at each token of the base run."""
     nothing = {"max": 0.0, "unrounded": 0.0, "sizes": np.zeros(0), "flips": 0, "not_finite": 0, "where": {}}
-    columns = [base.rows("output"), base.rows("logprob"), other.rows("output"), other.rows("logprob")]
+    columns = [base.rows("output"), base.rows("logprob"), variant_table.rows("output"), variant_table.rows("logprob")]
     output, logprob, output2, logprob2 = columns
     if output is None or logprob is None or output2 is None or logprob2 is None:
         return nothing
-    match = Match.of(base.sample, other.sample)
+    match = Match.of(base.sample, variant_table.sample)
     if not len(match.sample):
         return nothing
     grid = shared([(output, match.a), (logprob, match.a), (output2, match.b), (logprob2, match.b)])
     differs = grid.take(output, match.a) != grid.take(output2, match.b)
-    same = grid.position < grid.first(differs)[grid.row]
-    one, two = grid.take(logprob, match.a), grid.take(logprob2, match.b)
+    comparable = grid.position < grid.first(differs)[grid.row]
+    base_logprobs, variant_logprobs = grid.take(logprob, match.a), grid.take(logprob2, match.b)
     with np.errstate(invalid="ignore"):  # infinity less infinity is not a number, and counted below
-        size = np.where(same, np.abs(two.astype(np.float64) - one), 0.0)
+        size = np.where(comparable, np.abs(variant_logprobs.astype(np.float64) - base_logprobs), 0.0)
     finite = np.isfinite(size)
     flips = int(np.count_nonzero(~equal_rows(output, match.a, output2, match.b)))
     if not grid.size:
@@ -208,15 +208,15 @@ def _against(base: Table, other: Table, rounding: Rows | None) -> dict[str, Any]
     return {
         "max": float(size[at]) if finite[at] else 0.0,
         "unrounded": float(np.max(far[finite], initial=0.0)),
-        "sizes": size[same & finite],
+        "sizes": size[comparable & finite],
         "flips": flips,
         "not_finite": int(np.count_nonzero(~finite)),
         "where": {
             "sample": int(match.sample[row]),
             "position": position,
             "rank": int(base.rank[match.a[row]]),
-            "base": float(one[at]),
-            "other": float(two[at]),
+            "base": float(base_logprobs[at]),
+            "other": float(variant_logprobs[at]),
         },
     }
 
@@ -290,8 +290,8 @@ class Tolerance:
     @property
     def far_margin(self) -> float:
         """The same of the few tokens that half precision rounds beyond the tolerance; 0 where that was not measured."""
-        known = self.half and self.rounding.measured
-        return 2.0 * self.extreme_drawn / max(self.temperature, 1e-6) if known else 0.0
+        is_measured = self.half and self.rounding.measured
+        return 2.0 * self.extreme_drawn / max(self.temperature, 1e-6) if is_measured else 0.0
 
     @property
     def turned(self) -> float:
@@ -316,32 +316,32 @@ class Tolerance:
         """`scale`: largest |log-probability| of the learner, clipped to [1, `LARGEST_SCALE`]. `rounding`: of the
         learner; in half precision no floor is known without it.
         """
-        measured = [one.changed for one in floors if one.measured]
+        measured = [engine_floor.changed for engine_floor in floors if engine_floor.measured]
         floor = max(measured) if len(measured) == len(floors) else float("nan")
-        known = dtype if dtype in CAPS else "float32"  # an unknown dtype gets the strictest
+        known_dtype = dtype if dtype in CAPS else "float32"  # an unknown dtype gets the strictest
         scale = min(max(scale, 1.0), LARGEST_SCALE) if np.isfinite(scale) else 1.0
-        cap = CAPS[known] if cap is None else cap
+        cap = CAPS[known_dtype] if cap is None else cap
         rounding = rounding or Rounding()
-        if known not in HALF:
-            return Tolerance(known, cap, RESOLUTION * EPSILON * scale, floor, temperature, rounding=rounding)
+        if known_dtype not in HALF:
+            return Tolerance(known_dtype, cap, RESOLUTION * EPSILON * scale, floor, temperature, rounding=rounding)
         within, share = HEADROOM * floor, THOUSANDTH
         if rounding.measured:
             floor, within, share = max(floor, rounding.level), float("nan"), rounding.share
         else:
             floor = float("nan")
-        return Tolerance(known, cap, 0.0, floor, temperature, share, within, rounding)
+        return Tolerance(known_dtype, cap, 0.0, floor, temperature, share, within, rounding)
 
     def facts(self, floors: Mapping[str, EngineFloor]) -> dict[str, Any]:
         """For the report: the floor of each side, `combined`, `cap`, `tolerance`, all in nats."""
-        found: dict[str, Any] = {}
-        for name, one in floors.items():
-            found[name] = one.level if one.measured else "not measured"
-        found["combined"] = "not measured" if np.isnan(self.floor) else self.floor
-        for name, one in floors.items():
-            found[f"largest of the {name}"] = one.largest if one.measured else "not measured"
-            if one.sharded is not None:
-                found[f"layers cut as in the {name}"] = one.sharded.level
-        return found | {
+        figures: dict[str, Any] = {}
+        for name, engine_floor in floors.items():
+            figures[name] = engine_floor.level if engine_floor.measured else "not measured"
+        figures["combined"] = "not measured" if np.isnan(self.floor) else self.floor
+        for name, engine_floor in floors.items():
+            figures[f"largest of the {name}"] = engine_floor.largest if engine_floor.measured else "not measured"
+            if engine_floor.sharded is not None:
+                figures[f"layers cut as in the {name}"] = engine_floor.sharded.level
+        return figures | {
             "cap": self.cap,
             "dtype": self.dtype,
             **(self.rounding.facts() if self.half else {"resolution": self.resolution}),

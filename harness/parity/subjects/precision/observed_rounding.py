@@ -74,12 +74,12 @@ class Rounding:
         level = float(np.partition(size, -1 - outliers(len(size)))[-1 - outliers(len(size))])
         share = share_of(size, cap)
         drawn = min(BELIEVED * cap, float(size.max()))
-        native = np.concatenate([_of_native_samples(one) for one in (recording, other) if one is not None])
-        others = float(np.max(native, initial=0.0)), largest_of_the_floor(recording, cap)
-        largest = min(BELIEVED * cap, max(drawn, *others))
-        known = len(native) >= LEAST and np.quantile(native, BULK) <= cap
-        own = share_of(native, cap) if known else None
-        return Rounding(float(size.mean()), level, len(size), share, drawn, largest, own)
+        native = np.concatenate([_of_native_samples(run) for run in (recording, other) if run is not None])
+        other_largest = float(np.max(native, initial=0.0)), largest_of_the_floor(recording, cap)
+        largest = min(BELIEVED * cap, max(drawn, *other_largest))
+        has_native = len(native) >= LEAST and np.quantile(native, BULK) <= cap
+        native_share = share_of(native, cap) if has_native else None
+        return Rounding(float(size.mean()), level, len(size), share, drawn, largest, native_share)
 
     @staticmethod
     def of_float32(recordings: Iterable[Recording], cap: float) -> Rounding:
@@ -89,7 +89,7 @@ class Rounding:
         Of the built-in model after 4 steps at a learning rate of 1e-3 and micro-batches of 4, one learner was 6.2e-5
         nats from float64 at one token of 2,000, and the embedded engine's prefill 1.6e-4 from its decode at another.
         """
-        largest = max((largest_of_the_floor(one, cap) for one in recordings), default=0.0)
+        largest = max((largest_of_the_floor(recording, cap) for recording in recordings), default=0.0)
         return Rounding(drawn=largest, largest=largest)
 
     def facts(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def largest_of_the_floor(recording: Recording, cap: float) -> float:
     """The largest rounding of the recording's learner in the sequences with which the floor was taken; 0 where it was
     not recorded or is none."""
     tables = (recording.table("floor", step, variant="rounding") for step in recording.steps("floor"))
-    rows = [found.values for table in tables if table is not None and (found := table.rows("rounding")) is not None]
+    rows = [column.values for table in tables if table is not None and (column := table.rows("rounding")) is not None]
     return largest_of(np.concatenate([np.zeros(0), *rows]), cap)
 
 
@@ -156,12 +156,12 @@ def misrounded(engine: np.ndarray, learner: np.ndarray, exact: np.ndarray, farth
     furthest: where it is off everywhere it does not round, it reports something else.
     """
     apart = np.abs(learner.astype(np.float64) - exact)
-    known = np.isfinite(apart)
-    if not known.any():
+    finite = np.isfinite(apart)
+    if not finite.any():
         return np.zeros(len(apart), bool)
-    far = known & (apart > farthest) & (apart >= np.quantile(apart[known], BULK))
-    found: np.ndarray = far & (np.abs(engine.astype(np.float64) - exact) <= farthest)
-    return found
+    far = finite & (apart > farthest) & (apart >= np.quantile(apart[finite], BULK))
+    is_misrounded: np.ndarray = far & (np.abs(engine.astype(np.float64) - exact) <= farthest)
+    return is_misrounded
 
 
 def largest_of(sizes: np.ndarray, cap: float) -> float:
@@ -175,17 +175,17 @@ def largest_of(sizes: np.ndarray, cap: float) -> float:
 def _of_native_samples(recording: Recording) -> np.ndarray:
     """The rounding of the learner in the samples that an engine's own sampler drew, finite, by token."""
     tables = [recording.table("native_score", step) for step in recording.steps("native_score")]
-    pairs = [(one.rows("learner_logprob"), one.rows("exact_logprob")) for one in tables if one is not None]
-    sizes = [np.abs(own.values.astype(np.float64) - wide.values) for own, wide in pairs
-             if own is not None and wide is not None and np.array_equal(own.lengths, wide.lengths)]  # fmt: skip
-    found = np.concatenate(sizes) if sizes else np.zeros(0)
-    return found[np.isfinite(found)]
+    pairs = [(table.rows("learner_logprob"), table.rows("exact_logprob")) for table in tables if table is not None]
+    sizes = [np.abs(learner.values.astype(np.float64) - wide.values) for learner, wide in pairs
+             if learner is not None and wide is not None and np.array_equal(learner.lengths, wide.lengths)]  # fmt: skip
+    all_sizes = np.concatenate(sizes) if sizes else np.zeros(0)
+    return all_sizes[np.isfinite(all_sizes)]
 
 
 def both(table: Table, *names: str) -> tuple[Rows, ...] | None:
     """These columns of a frame, where it has all of them with a number for each trained token."""
-    tokens, found = table.rows("tokens"), [table.rows(name) for name in names]
-    columns = tuple(one for one in found if one is not None)
-    if tokens is None or len(columns) < len(found):
+    tokens, named_columns = table.rows("tokens"), [table.rows(name) for name in names]
+    columns = tuple(column for column in named_columns if column is not None)
+    if tokens is None or len(columns) < len(named_columns):
         return None
-    return columns if all(np.array_equal(one.lengths, tokens.lengths) for one in columns) else None
+    return columns if all(np.array_equal(column.lengths, tokens.lengths) for column in columns) else None

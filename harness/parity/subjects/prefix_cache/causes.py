@@ -24,10 +24,10 @@ FEWEST = 3  # samples, on either side of a restriction
 def stale_cache(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Only samples with cached tokens differ from the learner."""
     for side in e.sides:
-        found = only_cached(e, side, so_far)
-        if found is None:
+        cached_only = only_cached(e, side, so_far)
+        if cached_only is None:
             continue
-        affected, warm, cold, observed = found
+        affected, warm, cold, observed = cached_only
         yield Explanation(
             Cause.of(
                 STALE_KV.key(),
@@ -55,30 +55,30 @@ def only_cached(e: Evidence, side: Side, so_far: Explained) -> tuple[np.ndarray,
     Only what no cause named so far explains is looked at, in the steps in which it differs.
     """
     kind = Kind.ENGINE.of(side.name)
-    found = e.readings.get(kind)
-    if found is None or not len(so_far.left(kind)):
+    readings = e.readings.get(kind)
+    if readings is None or not len(so_far.left(kind)):
         return None
     open_ = so_far.left(kind)
-    wrong = np.isin(keys_of(found.keys), keys_of(open_)) & (found["beyond"] > 0)
-    steps = np.isin(found["step"], found["step"][wrong])
-    explained = np.isin(keys_of(found.keys), keys_of(e.found(kind))) & ~wrong
-    there = steps & (found["tokens"] > 0) & ~explained
-    warm, cold = there & (found["cached"] > 0), there & (found["cached"] == 0)
-    wrong &= there
+    wrong = np.isin(keys_of(readings.keys), keys_of(open_)) & (readings["beyond"] > 0)
+    steps = np.isin(readings["step"], readings["step"][wrong])
+    explained = np.isin(keys_of(readings.keys), keys_of(e.found(kind))) & ~wrong
+    comparable = steps & (readings["tokens"] > 0) & ~explained
+    warm, cold = comparable & (readings["cached"] > 0), comparable & (readings["cached"] == 0)
+    wrong &= comparable
     if (wrong & ~warm).any() or wrong.sum() < FEWEST or cold.sum() < FEWEST:
         return None
     chance = stats.hypergeom.sf(wrong.sum() - 1, warm.sum() + cold.sum(), warm.sum(), wrong.sum())
     if chance > CHANCE:
         return None
     # Where the first of each prompt fills the cache for the others, a fault of all but the first looks the same.
-    first = _first_of_group(e, found.keys)
+    first = _first_of_group(e, readings.keys)
     crossed = (wrong & first).sum() >= FEWEST or (cold & ~first).sum() >= FEWEST
     observed = [Seen.CACHE_CROSSED] if crossed else []
     # Short prompts fill no block of a cache: a fault of long ones looks the same where only those have cached tokens.
-    prompt = found["prompt"]
+    prompt = readings["prompt"]
     if (cold & (prompt >= prompt[wrong].min()) & (prompt[wrong].min() >= 0)).sum() >= FEWEST:
         observed.append(Seen.AS_LONG_AGREE)
-    return found.keys[wrong], int(warm.sum()), int(cold.sum()), observed
+    return readings.keys[wrong], int(warm.sum()), int(cold.sum()), observed
 
 
 def _first_of_group(e: Evidence, keys: np.ndarray) -> np.ndarray:
@@ -104,19 +104,19 @@ def untried_cache(e: Evidence, side: Side, so_far: Explained) -> str:
     if side.name in e.learned.past_cache:
         return ""
     kind = Kind.ENGINE.of(side.name)
-    found, open_ = e.readings.get(kind), so_far.left(kind)
+    readings, open_ = e.readings.get(kind), so_far.left(kind)
     if (
-        found is None
+        readings is None
         or not len(open_)
         or not len(so_far.left(Kind.FLOOR.of(side.name)))
         or not scored_otherwise(e, side.name)
     ):
         return ""
-    wrong = np.isin(keys_of(found.keys), keys_of(open_)) & (found["beyond"] > 0)
-    there = np.isin(found["step"], found["step"][wrong]) & (found["tokens"] > 0)
-    wrong &= there
-    cold = int((there & (found["cached"] == 0)).sum())
-    if not wrong.any() or (wrong & (found["cached"] <= 0)).any():
+    wrong = np.isin(keys_of(readings.keys), keys_of(open_)) & (readings["beyond"] > 0)
+    comparable = np.isin(readings["step"], readings["step"][wrong]) & (readings["tokens"] > 0)
+    wrong &= comparable
+    cold = int((comparable & (readings["cached"] == 0)).sum())
+    if not wrong.any() or (wrong & (readings["cached"] <= 0)).any():
         return ""
     return (
         f"the {side.name} draws the same in other batches and orders, and scores the same tokens otherwise, by up to "
@@ -128,8 +128,12 @@ def untried_cache(e: Evidence, side: Side, so_far: Explained) -> str:
 
 def differ_past_cache(tried: Iterable[Tried]) -> tuple[str, ...]:
     """Sides that differ with nothing from a cache: `Learned.past_cache`."""
-    past = [one for one in tried if STALE_KV.has(one.cause)]
-    return tuple(sorted({one.side for one in past if one.after} - {one.side for one in past if one.removed}))
+    past = [attempt for attempt in tried if STALE_KV.has(attempt.cause)]
+    return tuple(
+        sorted(
+            {attempt.side for attempt in past if attempt.after} - {attempt.side for attempt in past if attempt.removed}
+        )
+    )
 
 
 def past_cache(s: Situation) -> None:

@@ -47,8 +47,10 @@ UNDONE = {
 
 def prompt_key(kind: str) -> CauseKey:
     """The cause of a prompt that became this (`prompts_seen.how`)."""
-    own = (one.key(*one.prompts[kind]) for one in registry.families().values() if kind in one.prompts)
-    return next(own, TOKENIZATION.key(kind))
+    cause_keys = (
+        family.key(*family.prompts[kind]) for family in registry.families().values() if kind in family.prompts
+    )
+    return next(cause_keys, TOKENIZATION.key(kind))
 
 
 def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
@@ -72,7 +74,7 @@ def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                     side.name,
                     f"the engine saw other prompt ids than it was sent {when(e, affected[:, 0])}: {became}",
                     evidence,
-                    {"samples": [list(one) for one in where[:50]], "kind": kind},
+                    {"samples": [list(pair) for pair in where[:50]], "kind": kind},
                     _proofs(e, side, kind, affected),
                 ),
                 (
@@ -93,16 +95,16 @@ def _kinds(e: Evidence, side: Side) -> dict[str, list[tuple[int, int]]]:
     """What became of prompts -> (step, sample). Cut to one length, one may lack the generation prompt by chance."""
     kinds = dict(side.prompts.kinds)
     lengths = side.prompts.lengths
-    for one, cut in CUT.items():
-        if one in kinds and len({*lengths[one], *lengths.get(cut, [-1])}) == 1:
-            kinds[cut] = sorted([*kinds[cut], *kinds.pop(one)])
+    for kind, cut in CUT.items():
+        if kind in kinds and len({*lengths[kind], *lengths.get(cut, [-1])}) == 1:
+            kinds[cut] = sorted([*kinds[cut], *kinds.pop(kind)])
     return kinds
 
 
 def _proofs(e: Evidence, side: Side, kind: str, affected: np.ndarray) -> list[Proof]:
-    found = [Proof(UNDONE[kind], len(affected), 0, "prompts")] if kind in UNDONE else []
-    rollouts = tuple(one for one in keys(ROLLOUT, side.name) if one in e.first)
-    return found + restricted(e, rollouts, affected, "leave out the samples whose prompt the engine saw otherwise")
+    proofs = [Proof(UNDONE[kind], len(affected), 0, "prompts")] if kind in UNDONE else []
+    rollouts = tuple(key for key in keys(ROLLOUT, side.name) if key in e.first)
+    return proofs + restricted(e, rollouts, affected, "leave out the samples whose prompt the engine saw otherwise")
 
 
 def _same_text(e: Evidence, side: Side, where: list[tuple[int, int]]) -> int:
@@ -112,21 +114,23 @@ def _same_text(e: Evidence, side: Side, where: list[tuple[int, int]]) -> int:
     The other side's boundaries stand for what was sent. Tokens of another cut cover more or less text, so one text must
     begin (or, at the end, end) with the other.
     """
-    other = e.candidate if side is e.baseline else e.baseline
-    trusted = {tuple(one) for kind in other.prompts.kinds.values() for one in kind}
-    wanted = {one for one in where if one not in trusted}
-    own, theirs = by_sample(side, wanted), by_sample(other, wanted)
-    return sum(_retold(own[key], theirs[key]) for key in own.keys() & theirs.keys())
+    other_side = e.candidate if side is e.baseline else e.baseline
+    trusted = {tuple(pair) for kind in other_side.prompts.kinds.values() for pair in kind}
+    wanted = {pair for pair in where if pair not in trusted}
+    side_boundaries, other_boundaries = by_sample(side, wanted), by_sample(other_side, wanted)
+    return sum(
+        _retold(side_boundaries[key], other_boundaries[key]) for key in side_boundaries.keys() & other_boundaries.keys()
+    )
 
 
-def _retold(seen: dict[str, Any], sent: dict[str, Any]) -> bool:
-    fronts = [str(one.get("text_first") or "") for one in (seen, sent)]
-    seams = [str(one.get("text_seam") or "") for one in (seen, sent)]
+def _retold(seen_boundary: dict[str, Any], sent_boundary: dict[str, Any]) -> bool:
+    fronts = [str(boundary.get("text_first") or "") for boundary in (seen_boundary, sent_boundary)]
+    seams = [str(boundary.get("text_seam") or "") for boundary in (seen_boundary, sent_boundary)]
     front = bool(min(fronts)) and _nested(fronts, str.startswith)
-    differs = seen.get("prompt_first") != sent.get("prompt_first")
-    if seen.get("output_first") == sent.get("output_first"):
+    differs = seen_boundary.get("prompt_first") != sent_boundary.get("prompt_first")
+    if seen_boundary.get("output_first") == sent_boundary.get("output_first"):
         seam = bool(min(seams)) and _nested(seams, str.endswith)
-        return front and seam and (differs or seen.get("prompt_last") != sent.get("prompt_last"))
+        return front and seam and (differs or seen_boundary.get("prompt_last") != sent_boundary.get("prompt_last"))
     return front and differs
 
 
@@ -143,18 +147,18 @@ def prompts_seen(s: Situation) -> Iterator[Trial]:
         return
     kinds: dict[CauseKey, dict[int, tuple[int, ...]]] = {}
     sent = _sent(s)
-    others = set(sent.values())
+    sent_prompts = set(sent.values())
     # The prompt of another sample of the same call is a matter of order: nothing happened to the ids.
-    seen = {number: ids for number, ids in s.bench.prompts_seen(s.side).items() if ids not in others}
-    for number, ids in seen.items():
+    other_prompts = {number: ids for number, ids in s.bench.prompts_seen(s.side).items() if ids not in sent_prompts}
+    for number, ids in other_prompts.items():
         kinds.setdefault(_prompt_cause(s, number, sent[number], ids), {})[number] = ids
-    for cause, given in kinds.items():
+    for cause, inputs in kinds.items():
         for everywhere in (False, True):
             yield Trial(
                 cause,
                 f"the reference is given the ids that the engine saw{_ALSO if everywhere else ''}",
-                f"the engine saw other prompt ids than it was sent, in {counted(len(given), 'sample')} of the case",
-                {"prompts": _joined(s.alteration, given), "everywhere": everywhere},
+                f"the engine saw other prompt ids than it was sent, in {counted(len(inputs), 'sample')} of the case",
+                {"prompts": _joined(s.alteration, inputs), "everywhere": everywhere},
                 recorded=True,
             )
 
@@ -166,18 +170,18 @@ def prompts_hidden(s: Situation) -> Iterator[Trial]:
     wrong = sorted(s.rest.by_sample)
     kinds: dict[CauseKey, dict[int, tuple[int, ...]]] = {}
     sent = _sent(s)
-    others = set(sent.values())
+    sent_prompts = set(sent.values())
     for number, used in s.bench.prompts_used(s.side, wrong).items():
-        if used not in others:
+        if used not in sent_prompts:
             kinds.setdefault(_prompt_cause(s, number, sent[number], used), {})[number] = used
-    for cause, given in kinds.items():
+    for cause, inputs in kinds.items():
         for everywhere in (False, True):
             yield Trial(
                 cause,
                 f"the reference is given the ids of the engine's forward pass{_ALSO if everywhere else ''}",
-                f"the engine drew {counted(len(given), 'sample')} of the case from other prompt ids than it was sent, "
+                f"the engine drew {counted(len(inputs), 'sample')} of the case from other prompt ids than it was sent, "
                 "and says that it saw what was sent; it scores the whole prompt",
-                {"prompts": _joined(s.alteration, given), "everywhere": everywhere},
+                {"prompts": _joined(s.alteration, inputs), "everywhere": everywhere},
             )
     ways = (
         ("text", TOKENIZATION.key("double BOS"), "the prompt was sent as text and tokenized again, specials added"),
@@ -197,18 +201,18 @@ def prompts_hidden(s: Situation) -> Iterator[Trial]:
 
 
 def _sent(s: Situation) -> dict[int, tuple[int, ...]]:
-    return {one.number: one.prompt for one in s.samples}
+    return {sample.number: sample.prompt for sample in s.samples}
 
 
 def _joined(alteration: Alteration, ids: dict[int, tuple[int, ...]]) -> tuple[tuple[int, tuple[int, ...]], ...]:
     return tuple(sorted({**dict(alteration.prompts), **ids}.items()))
 
 
-def _prompt_cause(s: Situation, number: int, sent: tuple[int, ...], seen: tuple[int, ...]) -> CauseKey:
-    if s.bench.reprompted(s.side, [number], "no BOS").get(number) == seen:
+def _prompt_cause(s: Situation, number: int, sent_ids: tuple[int, ...], seen_ids: tuple[int, ...]) -> CauseKey:
+    if s.bench.reprompted(s.side, [number], "no BOS").get(number) == seen_ids:
         return prompt_key("no BOS")
-    kind = how(np.array(sent), np.array(seen), tokenizer(s.evidence))
-    if kind == "other ids" and s.bench.reprompted(s.side, [number], "again").get(number) == seen:
+    kind = how(np.array(sent_ids), np.array(seen_ids), tokenizer(s.evidence))
+    if kind == "other ids" and s.bench.reprompted(s.side, [number], "again").get(number) == seen_ids:
         return prompt_key(ENCODED_AGAIN)
     return prompt_key(kind)
 

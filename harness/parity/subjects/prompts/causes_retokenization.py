@@ -39,19 +39,21 @@ def retokenized(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         flips, margins = flips[first], margins[first]
     wanted = {(int(step), int(sample)) for step, sample in flips[:, :2]}
     texts = [by_sample(side, wanted) for side in e.sides]
-    told, equal, pairs = 0, 0, set()
-    for step, sample, position, one, two in flips.tolist():
-        events = [found.get((step, sample), {}) for found in texts]
-        same = _same_text(events[0], events[1], position)
-        same = aloud.get((step, sample, position), same)
-        told += same is not None
-        equal += bool(same)
-        if same:
-            pairs.add((one, two))
-    if equal < FEWEST or equal < MOST * told:
+    read, equal, pairs = 0, 0, set()
+    for step, sample, position, baseline_token, candidate_token in flips.tolist():
+        events = [boundaries.get((step, sample), {}) for boundaries in texts]
+        reads_same = _same_text(events[0], events[1], position)
+        reads_same = aloud.get((step, sample, position), reads_same)
+        read += reads_same is not None
+        equal += bool(reads_same)
+        if reads_same:
+            pairs.add((baseline_token, candidate_token))
+    if equal < FEWEST or equal < MOST * read:
         return
-    known = np.array([(one, two) in pairs for one, two in flips[:, 3:].tolist()])
-    party = "baseline" if 2 * np.count_nonzero(margins[known] < 0) > known.sum() else "candidate"
+    is_retokenized = np.array(
+        [(baseline_token, candidate_token) in pairs for baseline_token, candidate_token in flips[:, 3:].tolist()]
+    )
+    party = "baseline" if 2 * np.count_nonzero(margins[is_retokenized] < 0) > is_retokenized.sum() else "candidate"
     column = 3 if party == "baseline" else 4  # where the ids are that the encoding made
     chosen = np.isin(flips[:, column], sorted({pair[column - 3] for pair in pairs}))
     affected = np.unique(flips[chosen, :2], axis=0)
@@ -60,10 +62,10 @@ def retokenized(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             RETOKENIZATION.key(),
             party,
             f"the {party}'s responses were decoded and encoded again {when(e, affected[:, 0])}",
-            f"{equal} of {told:,} tokens that differ, and whose text was recorded, are other ids of the same text, the "
+            f"{equal} of {read:,} tokens that differ, and whose text was recorded, are other ids of the same text, the "
             f"first are {' and '.join(map(str, sorted(pairs)[0]))}",
             {"samples": len(affected), "tokens": sorted(pairs)[:20]},
-            [Proof("compare texts instead of ids", told, told - equal)],
+            [Proof("compare texts instead of ids", read, read - equal)],
         ),
         keys(ROLLOUT, party),
         among(affected),
@@ -80,9 +82,9 @@ def read_aloud(
         return {}
     flips = flips[_firsts(flips)]
     ahead = _followed(e, flips)
-    said = texts([*ahead.values(), *([token] for token in flips[:, 4].tolist())])
-    begins = zip(ahead, said[: len(flips)], said[len(flips) :], strict=True)
-    return {where: bool(own) and text.startswith(own) for where, text, own in begins}
+    decoded = texts([*ahead.values(), *([token] for token in flips[:, 4].tolist())])
+    begins = zip(ahead, decoded[: len(flips)], decoded[len(flips) :], strict=True)
+    return {where: bool(token_text) and text.startswith(token_text) for where, text, token_text in begins}
 
 
 def _open(e: Evidence, so_far: Explained) -> tuple[np.ndarray, np.ndarray]:
@@ -101,7 +103,7 @@ def _firsts(flips: np.ndarray) -> np.ndarray:
 
 def _followed(e: Evidence, flips: np.ndarray) -> dict[tuple[int, int, int], list[int]]:
     """(step, sample, position) of each flip, in their order -> the baseline's ids from there on."""
-    found: dict[tuple[int, int, int], list[int]] = {tuple(one): [] for one in flips[:, :3].tolist()}
+    following_ids: dict[tuple[int, int, int], list[int]] = {tuple(place): [] for place in flips[:, :3].tolist()}
     for step in np.unique(flips[:, 0]).tolist():
         table = e.baseline.recording.table("rollout", step)
         output = table.rows("output") if table is not None else None
@@ -110,15 +112,15 @@ def _followed(e: Evidence, flips: np.ndarray) -> dict[tuple[int, int, int], list
         rows = {int(number): row for row, number in enumerate(table.sample)}
         for _, sample, position, _, _ in flips[flips[:, 0] == step].tolist():
             ids = output.row(rows[sample])
-            found[step, sample, position] = ids[position : position + AHEAD].tolist()
-    return found
+            following_ids[step, sample, position] = ids[position : position + AHEAD].tolist()
+    return following_ids
 
 
-def _same_text(one: dict[str, Any], two: dict[str, Any], position: int) -> bool | None:
+def _same_text(baseline_event: dict[str, Any], candidate_event: dict[str, Any], position: int) -> bool | None:
     """Do both runs read the same around this position? None where no text of it was recorded."""
-    lengths: list[Any] = [event.get("output_len") for event in (one, two)]
+    lengths: list[Any] = [event.get("output_len") for event in (baseline_event, candidate_event)]
     for field, ids, at_end in (("text_seam", "output_first", False), ("text_last", "output_last", True)):
-        kept: list[Any] = [event.get(ids) for event in (one, two)]
+        kept: list[Any] = [event.get(ids) for event in (baseline_event, candidate_event)]
         if not all(isinstance(row, list) for row in kept) or not all(isinstance(length, int) for length in lengths):
             continue
         within = [
@@ -126,15 +128,15 @@ def _same_text(one: dict[str, Any], two: dict[str, Any], position: int) -> bool 
             for length, row in zip(lengths, kept, strict=True)
         ]
         if all(within):
-            text = [str(event.get(field) or "") for event in (one, two)]
+            text = [str(event.get(field) or "") for event in (baseline_event, candidate_event)]
             if all(text) and kept[0] != kept[1]:
                 return text[0] == text[1] or _doubled(*text)
     return None
 
 
-def _doubled(one: str, two: str) -> bool:
+def _doubled(first_text: str, second_text: str) -> bool:
     """Is one text the other with a piece of it twice in a row? Guided, the guide's ids follow after a longer token."""
-    short, long = sorted((one, two), key=len)
+    short, long = sorted((first_text, second_text), key=len)
     more = len(long) - len(short)
     return (
         any(

@@ -33,15 +33,15 @@ def _prompts(e: Evidence, number: int, good: str, bad: str) -> Outcome:
     name = SUSPICIONS[number]
     kinds = tuple(Kind.PROMPT.of(side.name) for side in e.sides if Kind.PROMPT.of(side.name) in e.first)
     if kinds:
-        found: dict[str, Any] = {
+        counts_by_side: dict[str, Any] = {
             side.name: {kind: len(where) for kind, where in side.prompts.kinds.items()} for side in e.sides
         }
         text = "; ".join(
             f"{side}: {', '.join(f'{kind} in {count} samples' for kind, count in counts.items())}"
-            for side, counts in found.items()
+            for side, counts in counts_by_side.items()
             if counts
         )
-        return outcome(name, "confirmed", f"{bad} {text}", number=number, kinds=kinds, **found)
+        return outcome(name, "confirmed", f"{bad} {text}", number=number, kinds=kinds, **counts_by_side)
     silent = [side for side in e.sides if side.seen_samples < side.samples or not side.samples]
     if silent:
         counts = f"{silent[0].seen_samples} of {silent[0].samples}"
@@ -69,19 +69,22 @@ def token_boundaries(e: Evidence) -> Outcome:
             return outcome(name, "not tested", text, number=number)
     if e.confounded("everything", "prompts") is not None or not unless_native(e):
         return outcome(name, "not tested", "the runs do not share their samples", number=number)
-    one, two = _different_boundaries(e.baseline, e.candidate), _different_boundaries(e.candidate, e.baseline)
+    baseline_only, candidate_only = (
+        _different_boundaries(e.baseline, e.candidate),
+        _different_boundaries(e.candidate, e.baseline),
+    )
     parted = {tuple(item) for items in (e.flips.samples, e.found(Kind.LENGTH.of())) for item in items.tolist()}
-    compared, ends_skipped, wrong = counts[0] - len(one), 0, []
-    for key in sorted(set(one) & set(two)):
+    compared, ends_skipped, wrong = counts[0] - len(baseline_only), 0, []
+    for key in sorted(set(baseline_only) & set(candidate_only)):
         if key[0] in e.unjudged_steps:
             continue
         compared += 1
         ends_skipped += key in parted
         fields = PROMPT_ENDS + (() if key in parted else OUTPUT_ENDS)
-        differ = [field for field in fields if one[key].get(field) != two[key].get(field)]
+        differ = [field for field in fields if baseline_only[key].get(field) != candidate_only[key].get(field)]
         if differ:
-            wrong.append((key, differ[0], one[key].get(differ[0]), two[key].get(differ[0])))
-    alone = len(set(one) ^ set(two))
+            wrong.append((key, differ[0], baseline_only[key].get(differ[0]), candidate_only[key].get(differ[0])))
+    alone = len(set(baseline_only) ^ set(candidate_only))
     if wrong:
         (step, sample), field, a, b = wrong[0]
         text = (
@@ -121,12 +124,12 @@ def _lacking(side: Side) -> list[str]:
 
 def _different_boundaries(side: Side, against: Side) -> dict[tuple[int, int], dict[str, Any]]:
     """The boundaries of one run that the other run has not, byte for byte, parsed; by (step, sample)."""
-    own, theirs = side.recording.content_hashes("boundaries"), against.recording.content_hashes("boundaries")
-    alone = ~np.isin(own, theirs)
-    found = {}
+    hashes, other_hashes = side.recording.content_hashes("boundaries"), against.recording.content_hashes("boundaries")
+    alone = ~np.isin(hashes, other_hashes)
+    boundaries = {}
     if alone.any():
         for (journal, line), wanted in zip(side.recording.lines("boundaries"), alone.tolist(), strict=True):
             event = side.recording.parsed(journal, line) if wanted else None
             if event is not None and isinstance(event.get("step"), int) and isinstance(event.get("sample"), int):
-                found[event["step"], event["sample"]] = event
-    return found
+                boundaries[event["step"], event["sample"]] = event
+    return boundaries

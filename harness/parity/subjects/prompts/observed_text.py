@@ -14,19 +14,19 @@ FEW = 16  # samples that are worth a search of their own in the journal
 
 def by_sample(side: Side, wanted: set[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
     """The `boundaries` events of these (step, sample), parsed."""
-    found: dict[tuple[int, int], dict[str, Any]] = {}
+    events: dict[tuple[int, int], dict[str, Any]] = {}
     if not wanted:
-        return found
+        return events
     # Few are wanted of very many: the sample's number is looked for before a line is parsed.
     numbers = [f'"sample":{sample}'.encode() for _, sample in wanted] if len(wanted) <= FEW else []
     for journal, line in side.recording.lines("boundaries"):
-        if numbers and not any(one in line for one in numbers):
+        if numbers and not any(number in line for number in numbers):
             continue
         event = side.recording.parsed(journal, line) or {}
         key = (event.get("step"), event.get("sample"))
         if key in wanted:
-            found[key] = event
-    return found
+            events[key] = event
+    return events
 
 
 def with_text(e: Evidence, place: Place | None) -> Place | None:
@@ -36,15 +36,15 @@ def with_text(e: Evidence, place: Place | None) -> Place | None:
     prompt = place.phase == "prompt"
     if place.position < 0:
         return place
-    said = []
+    descriptions = []
     for side in e.sides:
         ids = _ids(side, place, "prompt_seen" if prompt else "output")
         text = _text(side, place, prompt)
         if ids is None:
-            said.append(f"{side.name}: its ids were not recorded")
+            descriptions.append(f"{side.name}: its ids were not recorded")
         else:
-            said.append(f"{side.name}: {ids}" + (f", in “{text}”" if text else ""))
-    text = "; ".join(said)
+            descriptions.append(f"{side.name}: {ids}" + (f", in “{text}”" if text else ""))
+    text = "; ".join(descriptions)
     if "“" not in text:
         text += "; the recordings hold the text of the first and last eight ids only"
     return dataclasses.replace(place, context=f"{place.context}; {text}" if place.context else text)

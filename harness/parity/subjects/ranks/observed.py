@@ -72,24 +72,24 @@ class Ranks:
     @cached_property
     def updates(self) -> dict[tuple[int, str], dict[int, Updates]]:
         """(step, role) -> each rank's."""
-        found: dict[tuple[int, str], dict[int, Updates]] = {}
+        updates_by_key: dict[tuple[int, str], dict[int, Updates]] = {}
         for step in self.recording.steps("updates"):
             for frame in self.recording.frames_of("updates", step):
                 made = _updates(frame)
                 if made is not None:
-                    found.setdefault((step, str(frame.fields.get("role"))), {})[frame.rank] = made
-        return {key: dict(sorted(by.items())) for key, by in sorted(found.items())}
+                    updates_by_key.setdefault((step, str(frame.fields.get("role"))), {})[frame.rank] = made
+        return {key: dict(sorted(by.items())) for key, by in sorted(updates_by_key.items())}
 
     @cached_property
     def shares(self) -> dict[tuple[int, str], dict[int, Share]]:
         """(step, role) -> each rank's."""
-        found: dict[tuple[int, str], dict[int, Share]] = {}
+        shares_by_key: dict[tuple[int, str], dict[int, Share]] = {}
         for event in self.recording.all("share"):
             role, step, samples = _ROLES.get(str(event.get("phase"))), event.get("step"), event.get("samples")
             if role and isinstance(step, int) and isinstance(samples, list):
-                own = Share(tuple(int(one) for one in samples), str(event.get("digest")))
-                found.setdefault((step, role), {})[int(number(event.get("rank"), 0))] = own
-        return {key: dict(sorted(by.items())) for key, by in sorted(found.items())}
+                share = Share(tuple(int(sample) for sample in samples), str(event.get("digest")))
+                shares_by_key.setdefault((step, role), {})[int(number(event.get("rank"), 0))] = share
+        return {key: dict(sorted(by.items())) for key, by in sorted(shares_by_key.items())}
 
     def lacking(self, steps: Iterable[int]) -> str:
         """What was not recorded of these steps, in words; empty where all was."""
@@ -99,9 +99,9 @@ class Ranks:
                 ("answers", self.shares, ANSWERS),
             ):
                 for role in roles:
-                    there = len(records.get((step, role), ()))
-                    if there != self.world:
-                        return f"{what} of {there} of {counted(self.world, 'rank')} of the {role} in step {step}"
+                    rank_count = len(records.get((step, role), ()))
+                    if rank_count != self.world:
+                        return f"{what} of {rank_count} of {counted(self.world, 'rank')} of the {role} in step {step}"
         return ""
 
 
@@ -109,16 +109,18 @@ def _updates(frame: FrameArrays) -> Updates | None:
     """The updates of a frame; None where its parts do not fit each other."""
     columns = [frame.arrays.get(name) for name in ("own", "size", "summed", "norm", "weights")]
     lists: list[Any] = [frame.fields.get(name) for name in ("parameters", "samples", "tokens", "divisors")]
-    if not all(isinstance(one, np.ndarray) for one in columns) or not all(isinstance(one, list) for one in lists):
+    if not all(isinstance(column, np.ndarray) for column in columns) or not all(
+        isinstance(listing, list) for listing in lists
+    ):
         return None
-    own, size, summed, norm, held = (np.asarray(one, np.float64) for one in columns)
+    own_sum, size, summed, norm, weights = (np.asarray(column, np.float64) for column in columns)
     parameters, samples, tokens, divisors = lists
     updates, grid = len(samples), (len(samples), len(parameters))
-    if {len(own), len(size), len(summed)} != {grid[0] * grid[1]} or len(held) != updates + 1:
+    if {len(own_sum), len(size), len(summed)} != {grid[0] * grid[1]} or len(weights) != updates + 1:
         return None
     if {len(norm), len(tokens), len(divisors)} != {updates}:
         return None
     return Updates(
-        frame.rank, tuple(parameters), tuple(tuple(map(int, one)) for one in samples), tuple(tokens), tuple(divisors),
-        str(frame.fields.get("digest")), own.reshape(grid), size.reshape(grid), summed.reshape(grid), norm, held,
+        frame.rank, tuple(parameters), tuple(tuple(map(int, ids)) for ids in samples), tuple(tokens), tuple(divisors),
+        str(frame.fields.get("digest")), own_sum.reshape(grid), size.reshape(grid), summed.reshape(grid), norm, weights,
     )  # fmt: skip

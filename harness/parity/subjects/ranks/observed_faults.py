@@ -57,11 +57,11 @@ class RankFault:
 
 def rank_faults(ranks: Ranks) -> tuple[RankFault, ...]:
     """One for each kind, role and set of ranks, with all its steps and the words of the first."""
-    found: dict[tuple[What, str, tuple[int, ...]], RankFault] = {}
-    for one in _every(ranks):
-        key = (one.what, one.role, one.ranks)
-        found[key] = replace(found[key], steps=(*found[key].steps, *one.steps)) if key in found else one
-    return tuple(found.values())
+    faults: dict[tuple[What, str, tuple[int, ...]], RankFault] = {}
+    for fault in _every(ranks):
+        key = (fault.what, fault.role, fault.ranks)
+        faults[key] = replace(faults[key], steps=(*faults[key].steps, *fault.steps)) if key in faults else fault
+    return tuple(faults.values())
 
 
 def _every(ranks: Ranks) -> Iterator[RankFault]:
@@ -92,14 +92,16 @@ def _of_all(ranks: Ranks, records: Mapping[Key, Mapping[int, T]]) -> Iterator[tu
 def dealt(role: str, step: int, group: Group, samples: Iterable[int], epochs: int) -> Iterator[RankFault]:
     """Samples on which the ranks trained more or less often than once an epoch. A rank is named that has one twice in a
     mini-batch; of a sample that several ranks have, nothing here says whose it is."""
-    often = Counter(one for each in group.values() for batch in each.samples for one in batch)
+    often = Counter(sample for updates in group.values() for batch in updates.samples for sample in batch)
     wanted = epochs or max(often.values(), default=0)
-    more = sorted(one for one, count in often.items() if count > wanted)
-    less = sorted(int(one) for one in samples if often[int(one)] < wanted)
+    more = sorted(sample for sample, count in often.items() if count > wanted)
+    less = sorted(int(sample) for sample in samples if often[int(sample)] < wanted)
     if more or less:
-        twice = tuple(rank for rank, each in group.items() if any(len(set(one)) < len(one) for one in each.samples))
-        parts = [f"{how} often on {counted(len(some), 'sample')} (sample {some[0]} for one)"
-                 for how, some in (("more", more), ("less", less)) if some]  # fmt: skip
+        twice = tuple(
+            rank for rank, updates in group.items() if any(len(set(batch)) < len(batch) for batch in updates.samples)
+        )
+        parts = [f"{how} often on {counted(len(miscounted), 'sample')} (sample {miscounted[0]} for one)"
+                 for how, miscounted in (("more", more), ("less", less)) if miscounted]  # fmt: skip
         text = f"in step {step} the {role}'s ranks trained {' and '.join(parts)} than once an epoch"
         text += f"; {_named(twice)} had one twice in a mini-batch" if twice else ""
         yield RankFault(What.DEALT, role, twice, (step,), text)
@@ -107,8 +109,8 @@ def dealt(role: str, step: int, group: Group, samples: Iterable[int], epochs: in
 
 def divided(role: str, step: int, group: Group) -> Iterator[RankFault]:
     """Losses that are not divided by the number of response tokens of the whole mini-batch."""
-    for batch, each in enumerate(zip(*(one.tokens for one in group.values()), strict=False)):
-        total, divisors = sum(each), [one.divisors[batch] for one in group.values()]
+    for batch, each in enumerate(zip(*(updates.tokens for updates in group.values()), strict=False)):
+        total, divisors = sum(each), [updates.divisors[batch] for updates in group.values()]
         wrong = tuple(rank for rank, divisor in zip(group, divisors, strict=True) if divisor != total)
         if not wrong:
             continue
@@ -117,7 +119,7 @@ def divided(role: str, step: int, group: Group) -> Iterator[RankFault]:
         elif divisors == list(each):
             how = f"and each rank divides by its own, {' and '.join(map(str, each))}, before their gradients are summed"
         else:
-            how = f"and {_named(wrong)} by {', '.join(str(one) for one in divisors if one != total)}"
+            how = f"and {_named(wrong)} by {', '.join(str(divisor) for divisor in divisors if divisor != total)}"
         text = f"mini-batch {batch} of step {step} has {total} response tokens on the {role}'s ranks, {how}"
         yield RankFault(What.DIVISOR, role, wrong if len(wrong) < len(group) else (), (step,), text)
         return
@@ -125,39 +127,42 @@ def divided(role: str, step: int, group: Group) -> Iterator[RankFault]:
 
 def summed(role: str, step: int, group: Group) -> Iterator[RankFault]:
     """Gradients that are applied and are not the sum of the ranks' own."""
-    each = list(group.values())
-    if len({(one.own.shape, one.parameters) for one in each}) > 1:
+    rank_updates = list(group.values())
+    if len({(updates.own.shape, updates.parameters) for updates in rank_updates}) > 1:
         return
-    own, used = np.stack([one.own for one in each]), np.stack([one.summed for one in each])
+    own_sums, used = (
+        np.stack([updates.own for updates in rank_updates]),
+        np.stack([updates.summed for updates in rank_updates]),
+    )
     # A float32 sum in any order is off by less than one rounding for each addend of the sum of their sizes: Higham,
     # Accuracy and Stability of Numerical Algorithms, 2002, section 4.2.
-    allowed = EPSILON * len(each) * np.sum([one.size for one in each], axis=0)
-    off = (np.abs(used - own.sum(axis=0)) > allowed) & np.isfinite(own).all(axis=0)
+    allowed = EPSILON * len(rank_updates) * np.sum([updates.size for updates in rank_updates], axis=0)
+    off = (np.abs(used - own_sums.sum(axis=0)) > allowed) & np.isfinite(own_sums).all(axis=0)
     if not off.any():
         return
     update = int(np.flatnonzero(off.any(axis=(0, 2)))[0])
     reasons: dict[tuple[tuple[int, ...], str], list[str]] = {}
     for place in np.flatnonzero(off[:, update].any(axis=0)):
         at = (slice(None), update, place)
-        reason = _instead(tuple(group), own[at], used[at], float(allowed[update, place]), off[at])
-        reasons.setdefault(reason, []).append(each[0].parameters[place])
+        reason = _instead(tuple(group), own_sums[at], used[at], float(allowed[update, place]), off[at])
+        reasons.setdefault(reason, []).append(rank_updates[0].parameters[place])
     for (ranks, how), names in reasons.items():
-        shown = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
-        text = f"update {update} of step {step}, gradient of {shown} of the {role}: {how}"
+        listed_names = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+        text = f"update {update} of step {step}, gradient of {listed_names} of the {role}: {how}"
         yield RankFault(What.GRADIENT, role, ranks, (step,), text)
 
 
 def _instead(
-    ranks: tuple[int, ...], own: np.ndarray, used: np.ndarray, allowed: float, off: np.ndarray
+    ranks: tuple[int, ...], own_sums: np.ndarray, used: np.ndarray, allowed: float, off: np.ndarray
 ) -> tuple[tuple[int, ...], str]:
     """(ranks at fault, what they applied instead of the sum). `off`: those that applied something else."""
     wrong = tuple(ranks[at] for at in np.flatnonzero(off))
-    without = [at for at in range(len(ranks)) if (np.abs(used - (own.sum() - own[at])) <= allowed).all()]
-    if (np.abs(used - own) <= allowed)[off].all():
+    without = [at for at in range(len(ranks)) if (np.abs(used - (own_sums.sum() - own_sums[at])) <= allowed).all()]
+    if (np.abs(used - own_sums) <= allowed)[off].all():
         return (wrong if len(wrong) < len(ranks) else ()), f"{_named(wrong)} applied its own, not the sum of all ranks'"
     if len(without) == 1:
         return (ranks[without[0]],), f"the sum that all ranks applied lacks that of rank {ranks[without[0]]}"
-    if (np.abs(len(ranks) * used - own.sum()) <= len(ranks) * allowed).all():
+    if (np.abs(len(ranks) * used - own_sums.sum()) <= len(ranks) * allowed).all():
         return (), "ranks applied the mean of all ranks', where losses are divided for the sum"
     return (
         wrong if len(wrong) < len(ranks) else ()
@@ -167,14 +172,24 @@ def _instead(
 def applied(role: str, step: int, group: Group, before: Group) -> Iterator[RankFault]:
     """Ranks whose weights part in this step. A rank whose weights an update did not move did not apply it; of others
     nothing here says which one is right."""
-    held = {rank: one.weights for rank, one in group.items()}
-    if not _alike(one.weights[-1:] for one in before.values()) or len({len(one) for one in held.values()}) > 1:
+    weights_by_rank = {rank: updates.weights for rank, updates in group.items()}
+    if (
+        not _alike(updates.weights[-1:] for updates in before.values())
+        or len({len(rank_weights) for rank_weights in weights_by_rank.values()}) > 1
+    ):
         return
-    alike = [_alike(one[at : at + 1] for one in held.values()) for at in range(len(next(iter(held.values()))))]
-    if all(alike) and len({one.digest for one in group.values()}) < 2:
+    equal_at = [
+        _alike(rank_weights[at : at + 1] for rank_weights in weights_by_rank.values())
+        for at in range(len(next(iter(weights_by_rank.values()))))
+    ]
+    if all(equal_at) and len({updates.digest for updates in group.values()}) < 2:
         return
-    after = len(alike) - 1 if all(alike) else alike.index(False)
-    still = tuple(rank for rank, one in held.items() if not all(alike) and after and one[after] == one[after - 1])
+    after = len(equal_at) - 1 if all(equal_at) else equal_at.index(False)
+    still = tuple(
+        rank
+        for rank, rank_weights in weights_by_rank.items()
+        if not all(equal_at) and after and rank_weights[after] == rank_weights[after - 1]
+    )
     place = f"after update {after - 1} of step {step}" if after else f"before the first update of step {step}"
     text = f"{place} the {role}'s ranks hold other weights"
     if still and len(still) < len(group):
@@ -189,17 +204,17 @@ def answered(role: str, step: int, shares: Mapping[int, Share], table: Table) ->
     name = ANSWERS[role][1]
     column = table.flat(name) if role == "reward" else table.rows(name)
     place = {int(sample): row for row, sample in enumerate(table.sample)}
-    own = list(shares.values())
-    if column is None or not {one for share in own for one in share.samples} <= {*place}:
+    rank_shares = list(shares.values())
+    if column is None or not {sample for share in rank_shares for sample in share.samples} <= {*place}:
         return
-    rows = [[place[one] for one in share.samples] for share in own]
-    values = [_values(column, one) for one in rows]
-    every = np.concatenate(values)
-    for order in _orders(len(own)):
-        parts = np.split(every, np.cumsum([len(values[at]) for at in order])[:-1])
-        if [weights.digest(part) for part in parts] != [own[at].digest for at in order]:
+    rows = [[place[sample] for sample in share.samples] for share in rank_shares]
+    values = [_values(column, rank_rows) for rank_rows in rows]
+    all_values = np.concatenate(values)
+    for order in _orders(len(rank_shares)):
+        parts = np.split(all_values, np.cumsum([len(values[at]) for at in order])[:-1])
+        if [weights.digest(part) for part in parts] != [rank_shares[at].digest for at in order]:
             continue
-        if order != tuple(range(len(own))):
+        if order != tuple(range(len(rank_shares))):
             ranks = ", ".join(str(list(shares)[at]) for at in order)
             text = f"in step {step} the answers of the {role}'s ranks were put together in the order {ranks}: samples "
             yield RankFault(What.ANSWERS, role, (), (step,), text + "have the answers of others")
@@ -214,45 +229,50 @@ def _values(column: Rows | np.ndarray, rows: list[int]) -> np.ndarray:
 
 def _orders(ranks: int) -> Iterator[tuple[int, ...]]:
     """Orders of the ranks, their own first."""
-    own = tuple(range(ranks))
+    natural_order = tuple(range(ranks))
     if ranks <= MOST_ORDERS:
-        yield from itertools.permutations(own)
+        yield from itertools.permutations(natural_order)
     else:
-        yield from (own[first:] + own[:first] for first in range(ranks))
-        yield own[::-1]
+        yield from (natural_order[first:] + natural_order[:first] for first in range(ranks))
+        yield natural_order[::-1]
 
 
 def normalised(step: int, shares: Mapping[int, Share], table: Table) -> Iterator[RankFault]:
     """Advantages that were normalised over each rank's samples: returns less values, normalised anew, say so."""
-    told, returns, values = (table.rows(name) for name in ("advantage", "return", "value"))
+    advantages, returns, values = (table.rows(name) for name in ("advantage", "return", "value"))
     place = {int(sample): row for row, sample in enumerate(table.sample)}
-    parts = [[place[one] for one in share.samples if one in place] for share in shares.values() if share.samples]
-    if told is None or returns is None or values is None or len(parts) < 2:
+    parts = [
+        [place[sample] for sample in share.samples if sample in place] for share in shares.values() if share.samples
+    ]
+    if advantages is None or returns is None or values is None or len(parts) < 2:
         return
     plain = returns.values.astype(np.float64) - values.values.astype(np.float64)
-    if len(plain) != len(told.values) or not np.isfinite(plain).all():
+    if len(plain) != len(advantages.values) or not np.isfinite(plain).all():
         return
-    every = np.arange(len(plain))
-    by_rank = [np.concatenate([every[told.offsets[row] : told.offsets[row + 1]] for row in rows]) for rows in parts]
-    if _apart(told.values, plain, [every]) > SAME >= _apart(told.values, plain, by_rank):
+    all_indices = np.arange(len(plain))
+    by_rank = [
+        np.concatenate([all_indices[advantages.offsets[row] : advantages.offsets[row + 1]] for row in rows])
+        for rows in parts
+    ]
+    if _apart(advantages.values, plain, [all_indices]) > SAME >= _apart(advantages.values, plain, by_rank):
         text = f"the advantages of step {step} are normalised over each rank's samples, not over those of all ranks"
         yield RankFault(What.ADVANTAGES, "actor", (), (step,), text)
 
 
-def _apart(told: np.ndarray, plain: np.ndarray, parts: Sequence[np.ndarray]) -> float:
+def _apart(advantages: np.ndarray, plain: np.ndarray, parts: Sequence[np.ndarray]) -> float:
     """How far advantages are from these ones normalised over each part, relative to the largest of it."""
     off = 0.0
     for part in parts:
-        own = plain[part]
-        variance = own.var(ddof=1) if len(own) > 1 else 0.0
-        made = (own - own.mean()) / np.sqrt(variance + 1e-8)  # as `scenarios.ppo.advantages.whiten`
-        off = max(off, float(np.abs(told[part] - made).max() / max(1.0, np.abs(made).max())))
+        part_values = plain[part]
+        variance = part_values.var(ddof=1) if len(part_values) > 1 else 0.0
+        made = (part_values - part_values.mean()) / np.sqrt(variance + 1e-8)  # as `scenarios.ppo.advantages.whiten`
+        off = max(off, float(np.abs(advantages[part] - made).max() / max(1.0, np.abs(made).max())))
     return off
 
 
 def _alike(values: Iterable[np.ndarray]) -> bool:
     """Are all of these the same to the last bit?"""
-    return len({one.tobytes() for one in values}) < 2
+    return len({value.tobytes() for value in values}) < 2
 
 
 def _named(ranks: Sequence[int]) -> str:

@@ -28,36 +28,36 @@ def unequal_ranks(e: Evidence) -> list[Unequal]:
     samples does by one at most.
     """
     shares = {side.name: _shares(side) for side in e.sides}
-    found = []
+    unequal = []
     for side in e.sides:
-        other = e.candidate if side is e.baseline else e.baseline
+        other_side = e.candidate if side is e.baseline else e.baseline
         phases = sorted({phase for phase, _ in shares[side.name]})
         for phase in phases:
             steps = []
             for (at, step), ranks in sorted(shares[side.name].items()):
-                theirs = shares[other.name].get((at, step), {})
+                theirs = shares[other_side.name].get((at, step), {})
                 if at == phase and step not in e.unjudged_steps and theirs and _apart(ranks) and not _apart(theirs):
                     steps.append(step)
             if steps:
-                ranks, theirs = shares[side.name][phase, steps[0]], shares[other.name][phase, steps[0]]
+                ranks, theirs = shares[side.name][phase, steps[0]], shares[other_side.name][phase, steps[0]]
                 text = f"the {side.name}'s ranks got {_shown(ranks)} in {phase} of step {steps[0]}, "
-                text += f"the {other.name}'s {_shown(theirs)}"
-                found.append(Unequal(side, phase, tuple(steps), ranks, text))
-    return found
+                text += f"the {other_side.name}'s {_shown(theirs)}"
+                unequal.append(Unequal(side, phase, tuple(steps), ranks, text))
+    return unequal
 
 
 def _shares(side: Side) -> dict[tuple[str, int], dict[int, Share]]:
     """(phase, step) -> rank -> what it got, of every phase that several ranks share."""
-    found: dict[tuple[str, int], dict[int, Share]] = {}
+    by_phase: dict[tuple[str, int], dict[int, Share]] = {}
     for event in side.recording.all("shapes", mention="_forward"):
         step, phase = event.get("step"), str(event.get("phase"))
         if isinstance(step, int) and phase.endswith("_forward"):
-            ranks = found.setdefault((phase, step), {})
+            ranks = by_phase.setdefault((phase, step), {})
             rank = int(number(event.get("rank"), 0))
-            known = ranks.get(rank, (0.0, 0.0, 0.0))
+            share_so_far = ranks.get(rank, (0.0, 0.0, 0.0))
             keys = ("samples", "real_tokens", "padded_tokens")
-            ranks[rank] = tuple(a + number(event.get(key), 0.0) for a, key in zip(known, keys, strict=True))  # type: ignore[assignment]
-    return {key: ranks for key, ranks in found.items() if len(ranks) > 1}
+            ranks[rank] = tuple(a + number(event.get(key), 0.0) for a, key in zip(share_so_far, keys, strict=True))  # type: ignore[assignment]
+    return {key: ranks for key, ranks in by_phase.items() if len(ranks) > 1}
 
 
 def _apart(ranks: dict[int, Share]) -> bool:

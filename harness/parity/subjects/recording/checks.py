@@ -47,15 +47,15 @@ def collective_backend(e: Evidence) -> Outcome:
     both runs were asked for as many processes."""
     name, number = SUSPICIONS[5], 5
     as_many = _processes(e.baseline) == _processes(e.candidate)
-    one, two = (_groups(side, sizes=as_many) for side in e.sides)
-    both = sorted(set(one) & set(two))
-    if not both:
+    baseline_groups, candidate_groups = (_groups(side, sizes=as_many) for side in e.sides)
+    shared_keys = sorted(set(baseline_groups) & set(candidate_groups))
+    if not shared_keys:
         return outcome(name, "not tested", "no process group that both runs recorded", number=number)
-    wrong = [key for key in both if one[key] != two[key]]
+    wrong = [key for key in shared_keys if baseline_groups[key] != candidate_groups[key]]
     if wrong:
         role, group = wrong[0]
-        text = f"{len(wrong)} of {len(both)} groups differ, first {group} of {role}: "
-        text += f"{_group(one[wrong[0]])} against {_group(two[wrong[0]])}"
+        text = f"{len(wrong)} of {len(shared_keys)} groups differ, first {group} of {role}: "
+        text += f"{_group(baseline_groups[wrong[0]])} against {_group(candidate_groups[wrong[0]])}"
         return outcome(
             name,
             "confirmed",
@@ -64,17 +64,20 @@ def collective_backend(e: Evidence) -> Outcome:
             decides=False,
             findings=[Finding("collective backend", text, effect(e))],
         )
-    alone = sorted((set(one) ^ set(two)) - {key for key in (*one, *two) if key[0] in _ENGINES})
+    alone = sorted(
+        (set(baseline_groups) ^ set(candidate_groups))
+        - {key for key in (*baseline_groups, *candidate_groups) if key[0] in _ENGINES}
+    )
     if alone and as_many:
         role, group = alone[0]
         text = f"{len(alone)} of the learners' groups were recorded in one run only, first {group} of {role}, in the "
-        text += "baseline" if alone[0] in one else "candidate"
+        text += "baseline" if alone[0] in baseline_groups else "candidate"
         return outcome(name, "not tested", text, number=number)
-    backends = sorted({backend for key in both for backend, _ in one[key]})
+    backends = sorted({backend for key in shared_keys for backend, _ in baseline_groups[key]})
     return outcome(
         name,
         "ruled out",
-        f"{', '.join(backends)} in both runs, {len(both)} groups{' of equal size' if as_many else ''}",
+        f"{', '.join(backends)} in both runs, {len(shared_keys)} groups{' of equal size' if as_many else ''}",
         number=number,
     )
 
@@ -90,15 +93,15 @@ def _processes(side: Side) -> tuple[Any, ...]:
 
 
 def _groups(side: Side, *, sizes: bool) -> dict[tuple[str, str], set[tuple[str, int]]]:
-    found: dict[tuple[str, str], set[tuple[str, int]]] = {}
+    backends_by_group: dict[tuple[str, str], set[tuple[str, int]]] = {}
     for event in side.recording.all("group"):
         if event.get("backend") is None:
             continue
         key = (str(event.get("role")), re.sub(r"[0-9a-f]{8,}|\d+", "#", str(event.get("name"))))
-        found.setdefault(key, set()).add(
+        backends_by_group.setdefault(key, set()).add(
             (str(event.get("backend")), int(number(event.get("world_size"), 0)) if sizes else 0)
         )
-    return found
+    return backends_by_group
 
 
 def _group(group: set[tuple[str, int]]) -> str:
@@ -110,34 +113,40 @@ def cache_hit_rate(e: Evidence) -> Outcome:
     """Is a difference on samples with cached tokens only (stale KV), and how much was cached?"""
     name, number = SUSPICIONS[8], 8
     rates = {side.name: hit_rate(side) for side in e.sides}
-    shown = ", ".join(f"{side} {'not recorded' if rate != rate else f'{rate:.1%}'}" for side, rate in rates.items())
+    rates_text = ", ".join(
+        f"{side} {'not recorded' if rate != rate else f'{rate:.1%}'}" for side, rate in rates.items()
+    )
     buckets: dict[str, Any] = {side.name: side.to_learner.by_bucket()["cached"] for side in e.sides}
     findings = []
     if abs(rates["baseline"] - rates["candidate"]) > 0.05:
-        findings.append(Finding("cache hit rate", f"hit rates differ: {shown}", effect(e)))
+        findings.append(Finding("cache hit rate", f"hit rates differ: {rates_text}", effect(e)))
     for side in e.sides:
         if only_cached(e, side, Explained(e)) is not None:
-            text = f"the {side.name} differs from its learner on samples with cached tokens only; hit rates {shown}"
+            text = (
+                f"the {side.name} differs from its learner on samples with cached tokens only; hit rates {rates_text}"
+            )
             return outcome(name, "confirmed", text, number=number, decides=False, findings=findings, **buckets)
     if not any("cached" in bucket for bucket in buckets.values()):
         return outcome(
             name,
             "not tested",
-            f"no tokens after a cached prompt were compared; hit rates {shown}",
+            f"no tokens after a cached prompt were compared; hit rates {rates_text}",
             number=number,
             findings=findings,
         )
     # A side that cached nothing has no such tokens; one of which nothing was compared may have.
     unseen = [side for side, bucket in buckets.items() if not bucket or ("cached" not in bucket and rates[side] > 0)]
     if unseen:
-        text = f"no tokens after a cached prompt were compared in the {' and the '.join(unseen)}; hit rates {shown}"
+        text = (
+            f"no tokens after a cached prompt were compared in the {' and the '.join(unseen)}; hit rates {rates_text}"
+        )
         return outcome(name, "not tested", text, number=number, findings=findings, **buckets)
     parts = [
         f"{side} {' and '.join(_bucket(bucket, label) for label in ('cached', 'not cached') if label in bucket)}"
         for side, bucket in buckets.items()
         if "cached" in bucket
     ]
-    text = f"{'; '.join(parts)}; hit rates {shown}"
+    text = f"{'; '.join(parts)}; hit rates {rates_text}"
     alone = [side for side, bucket in buckets.items() if "cached" in bucket and "not cached" not in bucket]
     if alone:
         text = f"every compared token came after a cached prompt in the {' and the '.join(alone)}: {text}"
@@ -151,16 +160,20 @@ def cache_hit_rate(e: Evidence) -> Outcome:
 
 def _bucket(bucket: dict[str, dict[str, float]], label: str) -> str:
     """The effect of the cache: how far tokens after a cached prompt are from the learner, and the others."""
-    one = bucket[label]
-    return f"mean |Δ| {figure(one['mean'])}, max {figure(one['max'])} over {one['tokens']:,} tokens {label}"
+    deltas = bucket[label]
+    return f"mean |Δ| {figure(deltas['mean'])}, max {figure(deltas['max'])} over {deltas['tokens']:,} tokens {label}"
 
 
 def hit_rate(side: Side) -> float:
     """Cached over prompt tokens of the whole run, as the engine counted them in each step; NaN where it did not."""
     events = side.recording.all("engine_stats")
     steps = [(number(event.get("cache_hit_rate")), number(event.get("prompt_tokens"), 1.0)) for event in events]
-    known = [(rate, tokens) for rate, tokens in steps if rate == rate and tokens > 0]
-    return sum(rate * tokens for rate, tokens in known) / sum(tokens for _, tokens in known) if known else float("nan")
+    counted_steps = [(rate, tokens) for rate, tokens in steps if rate == rate and tokens > 0]
+    return (
+        sum(rate * tokens for rate, tokens in counted_steps) / sum(tokens for _, tokens in counted_steps)
+        if counted_steps
+        else float("nan")
+    )
 
 
 @check(SUSPICIONS[9], 9)
@@ -191,10 +204,10 @@ def environment(e: Evidence) -> Outcome:
     if variables:
         names = sorted(dict.fromkeys(key.partition(".")[2] for key in variables), key=_weight)
         # What an engine's own code alone reads says nothing about the other; it stands in the details.
-        telling = [one for one in names if not one.startswith(registry.variables())]
-        rest = len(names) - min(len(telling), _NAMED)
+        telling = [variable for variable in names if not variable.startswith(registry.variables())]
+        unlisted_count = len(names) - min(len(telling), _NAMED)
         listed = ", ".join(telling[:_NAMED]) or "only such as one engine alone reads"
-        listed += f" and {rest} more" if telling and rest else ""
+        listed += f" and {unlisted_count} more" if telling and unlisted_count else ""
         text = f"{len(names)} {'variable differs' if len(names) == 1 else 'variables differ'}: {listed}"
         details = {key: f"{show(a)} against {show(b)}" for key, (a, b) in variables.items()}
         findings.append(Finding("environment variables", text, effect(e), where="both", details=details))
@@ -235,14 +248,14 @@ def _described(side: Side) -> set[str]:
 
 def _engine_packages(side: Side) -> dict[str, str]:
     """Of the processes that only draw; where there are none, of those that have an engine inside them."""
-    opened, found = side.recording.all("open"), dict[str, str]()
+    opened, packages = side.recording.all("open"), dict[str, str]()
     apart = any(event.get("role") == "rollout" for event in opened)
     roles = {"rollout"} if apart else {str(event.get("role")) for event in side.recording.all("engine_info")}
     for event in opened:
         if str(event.get("role")) in roles:
-            found |= {key: str(value) for key, value in mapping(event.get("packages")).items()}
-            found["python"] = str(event.get("python"))
-    return found
+            packages |= {key: str(value) for key, value in mapping(event.get("packages")).items()}
+            packages["python"] = str(event.get("python"))
+    return packages
 
 
 _OWN_TO_A_PROCESS = re.compile("|".join([
@@ -260,9 +273,9 @@ def _weight(name: str) -> tuple[int, str]:
 
 def _variables(side: Side) -> dict[str, str]:
     """role.NAME -> value, without what differs between any two processes."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for event in side.recording.all("open"):
         for key, value in mapping(event.get("env")).items():
             if not _OWN_TO_A_PROCESS.fullmatch(key):
-                found[f"{event.get('role')}.{key}"] = str(value)
-    return found
+                variables[f"{event.get('role')}.{key}"] = str(value)
+    return variables

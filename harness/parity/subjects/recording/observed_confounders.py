@@ -83,13 +83,13 @@ def find(baseline: Recording, candidate: Recording, ranks: tuple[Ranks, Ranks]) 
 
 def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """`{"ppo": {"clip": 0.2}}` as `{"ppo.clip": 0.2}`."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, dict):
-            found |= flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = value
-    return found
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def differences(baseline: dict[str, Any], candidate: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -100,10 +100,12 @@ def differences(baseline: dict[str, Any], candidate: dict[str, Any]) -> dict[str
 
 def _framework(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
     """Jobs of two frameworks: whatever else differs follows from that."""
-    one, two = (str(each.manifest.get("framework") or "the reference scenario") for each in (baseline, candidate))
-    if one != two:
-        summary = f"the baseline is a job of {one} and the candidate one of {two}: they do not do the same work"
-        yield Confounder(Finding("framework", summary, details={"baseline": one, "candidate": two}), "everything")
+    name_b, name_c = (
+        str(recording.manifest.get("framework") or "the reference scenario") for recording in (baseline, candidate)
+    )
+    if name_b != name_c:
+        summary = f"the baseline is a job of {name_b} and the candidate one of {name_c}: they do not do the same work"
+        yield Confounder(Finding("framework", summary, details={"baseline": name_b, "candidate": name_c}), "everything")
 
 
 def _configuration(baseline: Recording, candidate: Recording, parted: float) -> Iterator[Confounder]:
@@ -112,48 +114,55 @@ def _configuration(baseline: Recording, candidate: Recording, parted: float) -> 
     if not baseline.scenario or not candidate.scenario:
         return
     harmless = _HARMLESS | (CUTS if parted == math.inf else set())
-    for key, (one, two) in differences(flatten(baseline.scenario), flatten(candidate.scenario)).items():
+    for key, (baseline_value, candidate_value) in differences(
+        flatten(baseline.scenario), flatten(candidate.scenario)
+    ).items():
         scope = _SCOPES.get(key) or _SECTIONS.get(key.split(".")[0])
         if scope is None or key in harmless:
             continue
-        summary = f"{key} is {one!r} in the baseline and {two!r} in the candidate"
+        summary = f"{key} is {baseline_value!r} in the baseline and {candidate_value!r} in the candidate"
         first = int(parted) + 1 if key in CUTS and _gradients_told(baseline, candidate, parted) else 0
-        yield Confounder(Finding(key, summary, details={"baseline": one, "candidate": two}), scope, first)
+        yield Confounder(
+            Finding(key, summary, details={"baseline": baseline_value, "candidate": candidate_value}), scope, first
+        )
 
 
 def _parted(baseline: Recording, candidate: Recording) -> float:
     """The first step of which both learners did not record the same to the last bit of the batch, the actor and the
     critic, where that was recorded; infinity if there is none."""
-    one, two = Weights(baseline, candidate).updates
+    baseline_updates, candidate_updates = Weights(baseline, candidate).updates
     steps = sorted({*baseline.steps("experience"), *candidate.steps("experience")})
     apart = (
         step
         for step in steps
         for part in ("batch", "actor", "critic")
-        if one.get(step, {}).get(part) is None or one[step][part] != two.get(step, {}).get(part)
+        if baseline_updates.get(step, {}).get(part) is None
+        or baseline_updates[step][part] != candidate_updates.get(step, {}).get(part)
     )
     return next(apart, math.inf) if steps else -1
 
 
 def _gradients_told(baseline: Recording, candidate: Recording, step: float) -> bool:
-    return all(bool(mapping(one.get(int(step), {}).get("norms"))) for one in Weights(baseline, candidate).updates)
+    return all(
+        bool(mapping(updates.get(int(step), {}).get("norms"))) for updates in Weights(baseline, candidate).updates
+    )
 
 
 def learner_packages(recording: Recording) -> dict[str, str]:
     """Package -> version over every process but the engines', several versions joined."""
-    found: dict[str, set[str]] = {}
+    versions_by_name: dict[str, set[str]] = {}
     for event in recording.all("open") + recording.all("environment"):
         if event.get("role") != "rollout":
             for name, version in mapping(event.get("packages")).items():
-                found.setdefault(name, set()).add(str(version))
+                versions_by_name.setdefault(name, set()).add(str(version))
             if event.get("python"):
-                found.setdefault("python", set()).add(str(event["python"]))
-    return {name: " and ".join(sorted(versions)) for name, versions in sorted(found.items())}
+                versions_by_name.setdefault("python", set()).add(str(event["python"]))
+    return {name: " and ".join(sorted(versions)) for name, versions in sorted(versions_by_name.items())}
 
 
 def learner_devices(recording: Recording) -> dict[str, list[str]]:
     """What the learner's processes computed on: CUDA or not, device facts and processor model."""
-    found: dict[str, set[str]] = {}
+    values_by_fact: dict[str, set[str]] = {}
     cuda: list[bool] = []
     for event in recording.all("environment"):
         if event.get("role") != "rollout":
@@ -163,16 +172,20 @@ def learner_devices(recording: Recording) -> dict[str, list[str]]:
             facts["cpu"] = mapping(event.get("machine")).get("cpu")
             for key, value in facts.items():
                 if value is not None:
-                    found.setdefault(key, set()).add(str(value))
+                    values_by_fact.setdefault(key, set()).add(str(value))
     if cuda:  # on a CPU there is no name of a device that could differ
-        found["device"] = {"cuda" if any(cuda) else "cpu"}
-    return {key: sorted(values) for key, values in found.items()}
+        values_by_fact["device"] = {"cuda" if any(cuda) else "cpu"}
+    return {key: sorted(values) for key, values in values_by_fact.items()}
 
 
 def _environment(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
-    one, two = learner_packages(baseline), learner_packages(candidate)
+    baseline_packages, candidate_packages = learner_packages(baseline), learner_packages(candidate)
     idle = _WITHOUT_NUMBERS.union(*(spec.process.packages for spec in registry.specs().values()))
-    packages = {k: v for k, v in differences(one, two).items() if k not in idle} if one and two else {}
+    packages = (
+        {k: v for k, v in differences(baseline_packages, candidate_packages).items() if k not in idle}
+        if baseline_packages and candidate_packages
+        else {}
+    )
     devices = differences(learner_devices(baseline), learner_devices(candidate))
     devices = {key: pair for key, pair in devices.items() if None not in pair}
     different = {**packages, **devices}
@@ -196,36 +209,40 @@ class Weights:
 
     def __init__(self, baseline: Recording, candidate: Recording) -> None:
         self.comparable = baseline.hashed_by == candidate.hashed_by
-        told = (baseline, candidate) if self.comparable else ()
-        self.versions = tuple(map(_versions, told)) or ({}, {})
-        self.updates = tuple(map(_updates, told)) or ({}, {})
+        recordings = (baseline, candidate) if self.comparable else ()
+        self.versions = tuple(map(_versions, recordings)) or ({}, {})
+        self.updates = tuple(map(_updates, recordings)) or ({}, {})
 
     def initial(self) -> bool | None:
         """Were the first recorded weights equal? None: not recorded."""
-        one, two = self.versions
-        if not one or not two:
+        baseline_versions, candidate_versions = self.versions
+        if not baseline_versions or not candidate_versions:
             return None
         first, first2 = self.begin()
-        return one[first] == two[first2]
+        return baseline_versions[first] == candidate_versions[first2]
 
     def begin(self) -> tuple[int, int]:
         """The first versions that can be compared: the first that both recorded, where there is one."""
-        one, two = self.versions
-        both = set(one) & set(two)
-        return (min(both), min(both)) if both else (min(one), min(two))
+        baseline_versions, candidate_versions = self.versions
+        common_versions = set(baseline_versions) & set(candidate_versions)
+        return (
+            (min(common_versions), min(common_versions))
+            if common_versions
+            else (min(baseline_versions), min(candidate_versions))
+        )
 
     def differing(self, version_b: int, version_c: int) -> list[str]:
         """Tensors whose digests differ between these versions."""
-        one, two = self.versions[0].get(version_b, {}), self.versions[1].get(version_c, {})
-        return sorted(differences(one, two))
+        baseline_digests, candidate_digests = self.versions[0].get(version_b, {}), self.versions[1].get(version_c, {})
+        return sorted(differences(baseline_digests, candidate_digests))
 
     def equal(self, step: int, version_b: Any, version_c: Any) -> bool | None:
         """Were the weights equal with which this step was rolled out? By their digests, else by the updates before;
         None: unknown.
         """
-        one, two = self.versions
-        if version_b in one and version_c in two:
-            return one[version_b] == two[version_c]
+        baseline_versions, candidate_versions = self.versions
+        if version_b in baseline_versions and version_c in candidate_versions:
+            return baseline_versions[version_b] == candidate_versions[version_c]
         before = [self.same_update(k) for k in range(step)]
         if False in before or self.initial() is False:
             return False
@@ -233,29 +250,31 @@ class Weights:
 
     def same_update(self, step: int) -> bool | None:
         """Is the actor bit-identical after this step's update? None: not recorded."""
-        one, two = (updates.get(step, {}).get("actor") for updates in self.updates)
-        return None if one is None or two is None else one == two
+        baseline_digest, candidate_digest = (updates.get(step, {}).get("actor") for updates in self.updates)
+        return None if baseline_digest is None or candidate_digest is None else baseline_digest == candidate_digest
 
 
 def _versions(recording: Recording) -> dict[int, dict[str, str]]:
-    found: dict[int, dict[str, str]] = {}
+    digests_by_version: dict[int, dict[str, str]] = {}
     for event in recording.all("weights"):
         if event.get("source") == "learner" and isinstance(event.get("version"), int):
             digests = mapping(event.get("digests"))
-            found.setdefault(event["version"], {}).update({name: one for name, one in digests.items() if one})
-    return {version: digests for version, digests in found.items() if digests}
+            digests_by_version.setdefault(event["version"], {}).update(
+                {name: digest for name, digest in digests.items() if digest}
+            )
+    return {version: digests for version, digests in digests_by_version.items() if digests}
 
 
 def _updates(recording: Recording) -> dict[int, dict[str, Any]]:
     """Step -> the learner's digests after it; without those of which a step says two things."""
-    found: dict[int, dict[str, Any]] = {}
+    by_step: dict[int, dict[str, Any]] = {}
     for event in recording.all("learner"):
         if isinstance(event.get("step"), int):
-            known = found.setdefault(event["step"], dict(event))
+            update = by_step.setdefault(event["step"], dict(event))
             for part in ("actor", "critic", "batch"):
-                if known.get(part) != event.get(part) or known.get(part) == "":
-                    known[part] = None
-    return found
+                if update.get(part) != event.get(part) or update.get(part) == "":
+                    update[part] = None
+    return by_step
 
 
 def _initial_weights(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
@@ -269,11 +288,18 @@ def _initial_weights(baseline: Recording, candidate: Recording) -> Iterator[Conf
 
 
 def _data(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
-    one, two = (_prompts(run) for run in (baseline, candidate))
+    baseline_prompts, candidate_prompts = (_prompts(run) for run in (baseline, candidate))
     if baseline.hashed_by != candidate.hashed_by:
-        one, two = ({step: ([], samples) for step, (_, samples) in run.items()} for run in (one, two))
-    pairs = {step: list(zip(one[step], two[step], strict=True)) for step in sorted(set(one) & set(two))}
-    steps = [step for step, both in pairs.items() if any(all(pair) and pair[0] != pair[1] for pair in both)]
+        baseline_prompts, candidate_prompts = (
+            {step: ([], samples) for step, (_, samples) in run.items()} for run in (baseline_prompts, candidate_prompts)
+        )
+    pairs = {
+        step: list(zip(baseline_prompts[step], candidate_prompts[step], strict=True))
+        for step in sorted(set(baseline_prompts) & set(candidate_prompts))
+    }
+    steps = [
+        step for step, batch_pairs in pairs.items() if any(all(pair) and pair[0] != pair[1] for pair in batch_pairs)
+    ]
     if steps:
         several = f" and in {len(steps) - 1} more steps" if len(steps) > 1 else ""
         summary = f"the prompts differ in step {steps[0]}{several}"
@@ -283,12 +309,12 @@ def _data(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
 def _prompts(run: Recording) -> dict[int, tuple[list[Any], list[Any]]]:
     """Step -> digests of its prompts and numbers of its samples: several ranks, and several batches of a step, each
     say theirs."""
-    found: dict[int, tuple[list[Any], list[Any]]] = {}
+    by_step: dict[int, tuple[list[Any], list[Any]]] = {}
     for event in run.all("data"):
         if _has_step(event):
-            for told, name in zip(found.setdefault(event["step"], ([], [])), ("prompts", "samples"), strict=True):
-                told += [event[name]] if event.get(name) is not None else []
-    return found
+            for values, name in zip(by_step.setdefault(event["step"], ([], [])), ("prompts", "samples"), strict=True):
+                values += [event[name]] if event.get(name) is not None else []
+    return by_step
 
 
 def _has_step(event: dict[str, Any]) -> bool:
@@ -298,26 +324,38 @@ def _has_step(event: dict[str, Any]) -> bool:
 def _dealing(baseline: Ranks, candidate: Ranks) -> Iterator[Confounder]:
     """Ranks that train on other samples of the same mini-batch, as many and each sample once: their sums are those of
     the other run, and round otherwise. Shares of other sizes are no matter of rounding (`SHAPE`)."""
-    one, two = baseline.updates, candidate.updates
-    for key in one:
-        shares, others = ({rank: own.samples for rank, own in dealt.get(key, {}).items()} for dealt in (one, two))
-        if shares == others or not _same_batches(shares, others):
+    baseline_updates, candidate_updates = baseline.updates, candidate.updates
+    for key in baseline_updates:
+        baseline_shares, candidate_shares = (
+            {rank: updates.samples for rank, updates in dealt.get(key, {}).items()}
+            for dealt in (baseline_updates, candidate_updates)
+        )
+        if baseline_shares == candidate_shares or not _same_batches(baseline_shares, candidate_shares):
             continue
         step, role = key
-        rank = next(rank for rank in shares if shares[rank] != others[rank])
+        rank = next(rank for rank in baseline_shares if baseline_shares[rank] != candidate_shares[rank])
         summary = (
             f"in step {step} rank {rank} of the {role} trains on other samples of the same mini-batches: "
             "the sums over the ranks round otherwise"
         )
-        details = {"baseline": list(map(list, shares[rank])), "candidate": list(map(list, others[rank]))}
+        details = {
+            "baseline": list(map(list, baseline_shares[rank])),
+            "candidate": list(map(list, candidate_shares[rank])),
+        }
         yield Confounder(Finding(DEALING, summary, where="learner", details=details), "train", step)
         return
 
 
-def _same_batches(one: Shares, two: Shares) -> bool:
+def _same_batches(baseline: Shares, candidate: Shares) -> bool:
     """Do both deal every mini-batch whole, no sample twice, in shares of the same sizes?"""
-    sizes = [{rank: [len(batch) for batch in batches] for rank, batches in each.items()} for each in (one, two)]
+    sizes = [
+        {rank: [len(batch) for batch in batches] for rank, batches in shares.items()}
+        for shares in (baseline, candidate)
+    ]
     if sizes[0] != sizes[1]:
         return False
-    whole = [[sorted(itertools.chain(*batch)) for batch in zip(*each.values(), strict=False)] for each in (one, two)]
-    return whole[0] == whole[1] and all(len(set(batch)) == len(batch) for batch in whole[0])
+    whole_batches = [
+        [sorted(itertools.chain(*batch)) for batch in zip(*shares.values(), strict=False)]
+        for shares in (baseline, candidate)
+    ]
+    return whole_batches[0] == whole_batches[1] and all(len(set(batch)) == len(batch) for batch in whole_batches[0])

@@ -39,12 +39,12 @@ def _unreached(e: Evidence, side: Side) -> str:
     """More positions of a guide that were not reached than the samples lack."""
     if side.name not in e.rollouts.odd_unreached:
         return ""
-    step, told, lacking = e.rollouts.odd_unreached[side.name]
-    return f"step {step} says that {told} positions of a guide were not reached, and its samples lack {lacking}"
+    step, reported, lacking = e.rollouts.odd_unreached[side.name]
+    return f"step {step} says that {reported} positions of a guide were not reached, and its samples lack {lacking}"
 
 
 def _first_of_each(recording: Recording) -> Iterator[str]:
-    for found in (
+    for find_contradictions in (
         _prompts,
         _weights,
         _counts,
@@ -53,7 +53,7 @@ def _first_of_each(recording: Recording) -> Iterator[str]:
         _ends,
         *((_estimate,) if _foreign(recording) else _OURS),
     ):
-        yield next(found(recording), "")
+        yield next(find_contradictions(recording), "")
 
 
 def _foreign(recording: Recording) -> bool:
@@ -68,8 +68,8 @@ def _prompts(recording: Recording) -> Iterator[str]:
     if recording.hashed_by != weights.HASH:
         return
     for event in recording.all("data"):
-        step, told = event.get("step"), event.get("prompts")
-        if not isinstance(step, int) or not isinstance(told, str) or not isinstance(event.get("samples"), list):
+        step, digest = event.get("step"), event.get("prompts")
+        if not isinstance(step, int) or not isinstance(digest, str) or not isinstance(event.get("samples"), list):
             continue
         table = recording.table("rollout", step) if step in recording.steps("rollout") else None
         rows = table.rows("prompt") if table is not None else None
@@ -81,7 +81,7 @@ def _prompts(recording: Recording) -> Iterator[str]:
             yield f"the prompts of step {step} are not of the samples that its data names"
             continue
         prompts = [rows.row(row) for row in wanted if row is not None]
-        if told not in prompt_digests(prompts):
+        if digest not in prompt_digests(prompts):
             yield f"the prompts of step {step} are not those of which its data has the digest"
 
 
@@ -102,16 +102,16 @@ def _weights(recording: Recording) -> Iterator[str]:
     sent: dict[tuple[Any, Any], dict[str, str]] = {}
     for event in recording.all("weights"):
         if event.get("source") == "learner" and isinstance(event.get("version"), int):
-            known = sent.setdefault((event["file"], event["version"]), {})
-            known.update({str(name): str(one) for name, one in mapping(event.get("digests")).items()})
+            version_digests = sent.setdefault((event["file"], event["version"]), {})
+            version_digests.update({str(name): str(digest) for name, digest in mapping(event.get("digests")).items()})
     for event in recording.all("learner"):
         step = event.get("step")
         if not isinstance(step, int):
             continue
-        found = sent.get((event["file"], step + 1))
-        if found and event.get("actor") is not None and weights.combine(found) != event["actor"]:
+        digests = sent.get((event["file"], step + 1))
+        if digests and event.get("actor") is not None and weights.combine(digests) != event["actor"]:
             yield (
-                f"the {len(found)} tensors of weight version {step + 1} are not those of which the learner has the "
+                f"the {len(digests)} tensors of weight version {step + 1} are not those of which the learner has the "
                 f"digest after step {step}"
             )
 
@@ -124,12 +124,12 @@ def _counts(recording: Recording) -> Iterator[str]:
         if event.get("source") == "learner" and isinstance(event.get("version"), int):
             sent.setdefault(event["version"], set()).update(mapping(event.get("digests")))
     for event in recording.all("sync"):
-        version, told = event.get("version"), event.get("tensors")
-        if told is None or not isinstance(version, int):
+        version, count = event.get("version"), event.get("tensors")
+        if count is None or not isinstance(version, int):
             continue
         digested = len(sent.get(version, set()).difference(names(event.get("absent"))))
-        if not number(told) >= digested:
-            yield f"the sync of weight version {version} says that it sent {told} tensors, and {digested} have digests"
+        if not number(count) >= digested:
+            yield f"the sync of weight version {version} says that it sent {count} tensors, and {digested} have digests"
 
 
 def _arrivals(recording: Recording) -> Iterator[str]:
@@ -140,25 +140,25 @@ def _arrivals(recording: Recording) -> Iterator[str]:
         version = event.get("version")
         if event.get("source") != "received" or not isinstance(version, int):
             continue
-        known = arrived.setdefault(version, {})
+        digests = arrived.setdefault(version, {})
         for name, digest in mapping(event.get("digests")).items():
-            if digest and known.setdefault((str(event.get("file")), name), digest) != digest:
+            if digest and digests.setdefault((str(event.get("file")), name), digest) != digest:
                 yield f"{name} of weight version {version} arrived twice, and otherwise the second time"
     for event in recording.all("sync"):
         version = event.get("version")
-        there = {name for _, name in arrived.get(version, {})} if isinstance(version, int) else set()
-        for field, said in (("absent", "was not sent"), ("unreported", "has no digest of the engine")):
-            for name in sorted(there.intersection(names(event.get(field))))[:1]:
-                yield f"{name} of weight version {version} {said} by its sync, and arrived"
+        arrived_names = {name for _, name in arrived.get(version, {})} if isinstance(version, int) else set()
+        for field, claim in (("absent", "was not sent"), ("unreported", "has no digest of the engine")):
+            for name in sorted(arrived_names.intersection(names(event.get(field))))[:1]:
+                yield f"{name} of weight version {version} {claim} by its sync, and arrived"
 
 
 def _settings(recording: Recording) -> Iterator[str]:
     """What the engine says that it was asked against run.json."""
-    asked = mapping(recording.scenario.get("sampling"))
+    requested = mapping(recording.scenario.get("sampling"))
     for event in recording.all("sampling"):
         for name, value in mapping(event.get("canonical")).items():
-            if name in asked and _plain(value) != _plain(asked[name]):
-                yield f"{name} was asked as {asked[name]!r} by run.json and as {value!r} by the engine"
+            if name in requested and _plain(value) != _plain(requested[name]):
+                yield f"{name} was asked as {requested[name]!r} by run.json and as {value!r} by the engine"
 
 
 def _plain(value: Any) -> Any:
@@ -168,10 +168,10 @@ def _plain(value: Any) -> Any:
 def _ends(recording: Recording) -> Iterator[str]:
     """The recorded ends of samples against the samples."""
     total = recording.count("boundaries")
-    every = max(1, math.ceil(total / MOST_BOUNDARIES))
+    stride = max(1, math.ceil(total / MOST_BOUNDARIES))
     tables: dict[int, tuple[Table, dict[int, int]]] = {}
     for at, (journal, line) in enumerate(recording.lines("boundaries")):
-        event = recording.parsed(journal, line) if at % every == 0 else None
+        event = recording.parsed(journal, line) if at % stride == 0 else None
         step = event.get("step") if event is not None else None
         if event is None or not isinstance(step, int) or not isinstance(event.get("sample"), int):
             continue
@@ -192,11 +192,11 @@ def _end_of(event: dict[str, Any], table: Table, row: int) -> str:
     output, prompts = table.rows("output"), [table.rows("prompt"), table.rows("prompt_seen")]
     if output is not None and not _is_end(event, "output", output.row(row)):
         return "the output"
-    known = [rows.row(row) for rows in prompts if rows is not None]
-    if known and not any(_is_end(event, "prompt", ids) for ids in known):
+    recorded_prompts = [rows.row(row) for rows in prompts if rows is not None]
+    if recorded_prompts and not any(_is_end(event, "prompt", ids) for ids in recorded_prompts):
         return "the prompt"
-    told = event.get("finish")
-    if table.finish is not None and told and table.finish[row] and told != table.finish[row]:
+    finish = event.get("finish")
+    if table.finish is not None and finish and table.finish[row] and finish != table.finish[row]:
         return "the finish reason"
     return ""
 
@@ -218,10 +218,10 @@ def _estimate(recording: Recording) -> Iterator[str]:
     for step in recording.steps("experience"):
         table = recording.table("experience", step)
         rows = [table.rows(name) for name in ("kl", "actor_logprob", "reference_logprob")] if table is not None else []
-        columns = [one.values.astype(np.float64) for one in rows if one is not None]
-        if len(columns) < 3 or len({len(one) for one in columns}) > 1:
+        columns = [column.values.astype(np.float64) for column in rows if column is not None]
+        if len(columns) < 3 or len({len(values) for values in columns}) > 1:
             continue  # said by `gaps`
-        kl, actor, reference = (one[np.isfinite(columns).all(axis=0)] for one in columns)
+        kl, actor, reference = (values[np.isfinite(columns).all(axis=0)] for values in columns)
         ratio, scale = actor - reference, np.maximum(1.0, np.maximum(np.abs(actor), np.abs(reference)))
         for name in sorted(fitting):
             made = _ESTIMATORS[name](np.clip(ratio, -700, 700))
@@ -250,15 +250,15 @@ CLAMP = 10.0  # to which frameworks clamp a KL estimate (verl core_algos.py, low
 def _versions(recording: Recording) -> Iterator[str]:
     """The version that a step was trained at against the newest one that the learner had before it. Frameworks may
     train at an older one by right."""
-    told_of = [event for event in recording.all("weights") if event.get("source") == "learner"]
-    pairs = [(event.get("step"), event.get("version")) for event in told_of]
+    learner_events = [event for event in recording.all("weights") if event.get("source") == "learner"]
+    pairs = [(event.get("step"), event.get("version")) for event in learner_events]
     made = [(step, version) for step, version in pairs if isinstance(step, int) and isinstance(version, int)]
     for step in recording.steps("experience") if made else ():
         table = recording.table("experience", step)
-        told = weight_version(table) if table is not None else None
+        trained_version = weight_version(table) if table is not None else None
         before = [version for at, version in made if at < step]
-        if told is not None and before and told != max(before):
-            yield f"step {step} was trained at weight version {told}, and the learner was at {max(before)}"
+        if trained_version is not None and before and trained_version != max(before):
+            yield f"step {step} was trained at weight version {trained_version}, and the learner was at {max(before)}"
 
 
 def _batches(recording: Recording) -> Iterator[str]:
@@ -274,15 +274,15 @@ def batches(recording: Recording) -> Iterator[tuple[int, bool]]:
         return
     order = {event.get("step"): event.get("samples") for event in recording.all("data")}
     for event in recording.all("learner"):
-        step, told = event.get("step"), event.get("batch")
-        if not isinstance(step, int) or not told:
+        step, recorded_digest = event.get("step"), event.get("batch")
+        if not isinstance(step, int) or not recorded_digest:
             continue
         tables = [recording.table(kind, step) for kind in ("rollout", "experience")]
         if tables[0] is None or tables[1] is None:
             continue
         made = batch_digest(tables[0], tables[1], order.get(step))
         if made is not None:
-            yield step, made == told
+            yield step, made == recorded_digest
 
 
 def batch_digest(rollout: Table, experience: Table, order: Any) -> str | None:
@@ -294,8 +294,8 @@ def batch_digest(rollout: Table, experience: Table, order: Any) -> str | None:
         return None
     trained = {int(sample): row for row, sample in enumerate(experience.sample)}
     drawn = {int(sample): row for row, sample in enumerate(rollout.sample)}
-    known = isinstance(order, list) and set(order) == set(trained)
-    samples = order if known else experience.sample.tolist()
+    has_order = isinstance(order, list) and set(order) == set(trained)
+    samples = order if has_order else experience.sample.tolist()
     if not set(samples) <= set(drawn):
         return None
     rows = np.array([trained[sample] for sample in samples], int)
@@ -315,10 +315,12 @@ def _penalty(recording: Recording) -> Iterator[str]:
     """The KL penalty is the difference of two columns beside it."""
     for step in recording.steps("experience"):
         table = recording.table("experience", step)
-        found = [table.rows(name) for name in ("kl", "actor_logprob", "reference_logprob")] if table is not None else []
-        if not found or any(one is None for one in found):
+        columns = (
+            [table.rows(name) for name in ("kl", "actor_logprob", "reference_logprob")] if table is not None else []
+        )
+        if not columns or any(column is None for column in columns):
             continue
-        kl, actor, reference = (one.values for one in found if one is not None)
+        kl, actor, reference = (column.values for column in columns if column is not None)
         if len(kl) == len(actor) == len(reference) and not np.allclose(
             kl, actor - reference, atol=1e-6, equal_nan=True
         ):
@@ -328,14 +330,14 @@ def _penalty(recording: Recording) -> Iterator[str]:
 def _means(recording: Recording) -> Iterator[str]:
     """What the trainer says of a step against its samples."""
     for event in recording.all("step"):
-        step, told = event.get("step"), mapping(event.get("metrics"))
+        step, metrics = event.get("step"), mapping(event.get("metrics"))
         made = recording.table("experience", step) if isinstance(step, int) else None
         drawn = recording.table("rollout", step) if isinstance(step, int) else None
         if made is None or drawn is None:
             continue
         for name, value in _terms(made, drawn):
-            if name in told and not math.isclose(number(told[name]), value, rel_tol=SAME_MEAN, abs_tol=SAME_MEAN):
-                yield f"{name} of step {step} is {number(told[name]):.6g}, and its samples give {value:.6g}"
+            if name in metrics and not math.isclose(number(metrics[name]), value, rel_tol=SAME_MEAN, abs_tol=SAME_MEAN):
+                yield f"{name} of step {step} is {number(metrics[name]):.6g}, and its samples give {value:.6g}"
 
 
 def _terms(made: Table, drawn: Table) -> Iterator[tuple[str, float]]:
@@ -373,22 +375,22 @@ def _shapes(recording: Recording) -> Iterator[str]:
 
 def _seeds(recording: Recording) -> Iterator[str]:
     """The seeds of run.json against its scenario."""
-    told, scenario = mapping(recording.manifest.get("seeds")), recording.scenario
+    seeds, scenario = mapping(recording.manifest.get("seeds")), recording.scenario
     for name, value in (("scenario", scenario.get("seed")), ("engine", mapping(scenario.get("engine")).get("seed"))):
-        if name in told and told[name] != value:
-            yield f"the {name}'s seed is {told[name]!r} by its seeds and {value!r} by its scenario"
+        if name in seeds and seeds[name] != value:
+            yield f"the {name}'s seed is {seeds[name]!r} by its seeds and {value!r} by its scenario"
 
 
 def _guided(recording: Recording) -> Iterator[str]:
     """Whether a run followed a guide, by run.json against its frames. A replay follows what it replays, and what an
     engine's own sampler draws follows nobody."""
-    told = recording.manifest.get("guided")
-    for step in recording.steps("rollout") if isinstance(told, bool) and replayed(recording) is None else ():
+    is_guided = recording.manifest.get("guided")
+    for step in recording.steps("rollout") if isinstance(is_guided, bool) and replayed(recording) is None else ():
         table = recording.table("rollout", step)
         if table is None or table.fields.get("mode") == "native":
             continue
-        if bool(table.fields.get("guided")) != told:
-            by_run, by_frames = ("guided", "not guided") if told else ("not guided", "guided")
+        if bool(table.fields.get("guided")) != is_guided:
+            by_run, by_frames = ("guided", "not guided") if is_guided else ("not guided", "guided")
             yield f"the run was {by_run} by run.json, and step {step} was {by_frames} by its rollouts"
 
 
@@ -396,12 +398,14 @@ def _floors(recording: Recording) -> Iterator[str]:
     """A floor is measured at the last weights that were sent; of a run that is looked at in part those are not seen."""
     if recording.window is not None:
         return
-    last = max((one["version"] for one in recording.all("sync") if isinstance(one.get("version"), int)), default=None)
+    last = max(
+        (event["version"] for event in recording.all("sync") if isinstance(event.get("version"), int)), default=None
+    )
     for step in recording.steps("floor") if last is not None else ():
         table = recording.table("floor", step)
-        told = table.fields.get("weight_version") if table is not None else None
-        if told is not None and told != last:
-            yield f"the floor was measured with weight version {told!r}, and the last that was sent is {last}"
+        floor_version = table.fields.get("weight_version") if table is not None else None
+        if floor_version is not None and floor_version != last:
+            yield f"the floor was measured with weight version {floor_version!r}, and the last that was sent is {last}"
 
 
 _OURS = (_versions, _batches, _penalty, _means, _shapes, _seeds, _guided, _floors)

@@ -38,26 +38,26 @@ def engines(recording: Recording) -> set[str]:
 
 def own_kernels(recording: Recording) -> bool:
     names = engines(recording)
-    known = [registry.find(name) for name in names]
-    return not known or not all(spec is not None and spec.learners_code for spec in known)
+    specs = [registry.find(name) for name in names]
+    return not specs or not all(spec is not None and spec.learners_code for spec in specs)
 
 
 def strangers(e: Evidence) -> bool:
     """Did two engines draw that have no code in common?"""
-    one, two = (engines(side.recording) for side in (e.baseline, e.candidate))
-    return bool(one) and bool(two) and not one & two
+    baseline_engines, candidate_engines = (engines(side.recording) for side in (e.baseline, e.candidate))
+    return bool(baseline_engines) and bool(candidate_engines) and not baseline_engines & candidate_engines
 
 
-def alike(found: Mismatch) -> str:
+def alike(mismatch: Mismatch) -> str:
     """Where numbers are the same in more tokens than two processes have: the first such step, or all of them; empty
     where nowhere."""
-    for step, (tokens, same) in sorted(found.identical.items()):
-        if tokens >= FEWEST and same > MOST_ALIKE * tokens:
+    for step, (tokens, identical) in sorted(mismatch.identical.items()):
+        if tokens >= FEWEST and identical > MOST_ALIKE * tokens:
             return f"in step {step}"
-    tokens, same = found.identical_likely
-    by_chance = float(stats.binom.sf(same - 1, tokens, ALIKE_LIKELY))
-    if same > MOST_ALIKE_LIKELY * tokens and by_chance < CHANCE:
-        return f"in {same:,} of {tokens:,} likely tokens"
+    tokens, identical = mismatch.identical_likely
+    by_chance = float(stats.binom.sf(identical - 1, tokens, ALIKE_LIKELY))
+    if identical > MOST_ALIKE_LIKELY * tokens and by_chance < CHANCE:
+        return f"in {identical:,} of {tokens:,} likely tokens"
     return ""
 
 
@@ -82,9 +82,9 @@ def _of_the_other_engine(e: Evidence) -> Iterator[str]:
     if where:
         yield f"the log-probabilities are the same in both runs to the last bit {where}, of two engines"
     base = [_base(side.recording) for side in e.sides]
-    for one, two in zip(*base, strict=False):
-        if one.step == two.step and _same_floor(one, two):
-            yield f"the floor of step {one.step} is the same in both runs to the last bit, of two engines"
+    for baseline_table, candidate_table in zip(*base, strict=False):
+        if baseline_table.step == candidate_table.step and _same_floor(baseline_table, candidate_table):
+            yield f"the floor of step {baseline_table.step} is the same in both runs to the last bit, of two engines"
             break
     native = e.native
     if native is not None and native.identical and not _seeds_tell(native):
@@ -99,12 +99,12 @@ def _of_the_other_engine(e: Evidence) -> Iterator[str]:
 def _seeds_tell(native: NativeResult) -> bool:
     """Do the requests' seeds decide the draws on both sides? Then two engines with one algorithm draw alike: vLLM 0.28
     and 0.30 drew 1,024 of 1,024 samples as torch.multinomial does (measured)."""
-    return len(native.repeats) == 2 and all(one["request_seed"] == "honoured" for one in native.repeats.values())
+    return len(native.repeats) == 2 and all(repeat["request_seed"] == "honoured" for repeat in native.repeats.values())
 
 
 def _base(recording: Recording) -> list[Table]:
-    found = [recording.table("floor", step, variant="base") for step in recording.steps("floor")]
-    return [table for table in found if table is not None]
+    tables = [recording.table("floor", step, variant="base") for step in recording.steps("floor")]
+    return [table for table in tables if table is not None]
 
 
 def _empty_floors(e: Evidence) -> Iterator[str]:
@@ -117,14 +117,19 @@ def _empty_floors(e: Evidence) -> Iterator[str]:
                 break
 
 
-def _same_floor(one: Table, two: Table) -> bool:
-    p, q = one.rows("logprob"), two.rows("logprob")
-    if p is None or q is None or not np.array_equal(p.lengths, q.lengths) or not np.array_equal(one.sample, two.sample):
+def _same_floor(baseline_table: Table, candidate_table: Table) -> bool:
+    p, q = baseline_table.rows("logprob"), candidate_table.rows("logprob")
+    if (
+        p is None
+        or q is None
+        or not np.array_equal(p.lengths, q.lengths)
+        or not np.array_equal(baseline_table.sample, candidate_table.sample)
+    ):
         return False
     sizeable = np.abs(p.values) > SIZEABLE
     tokens = int(np.count_nonzero(sizeable))
-    same = int(np.count_nonzero(sizeable & (p.values == q.values)))
-    return tokens >= FEWEST and same > MOST_ALIKE * tokens
+    identical = int(np.count_nonzero(sizeable & (p.values == q.values)))
+    return tokens >= FEWEST and identical > MOST_ALIKE * tokens
 
 
 def _proofs(e: Evidence) -> Iterator[str]:
@@ -132,19 +137,19 @@ def _proofs(e: Evidence) -> Iterator[str]:
 
     An engine that computes with the learner's own code differs by one rounding here and there: two proofs may be equal.
     """
-    known: dict[tuple[float, float], str] = {}
+    place_of_proof: dict[tuple[float, float], str] = {}
     strange = strangers(e)
-    for side in [one for one in e.sides if own_kernels(one.recording)]:
+    for side in [tested_side for tested_side in e.sides if own_kernels(tested_side.recording)]:
         for version, proof in _told(side):
             where = f"of weight version {version} of the {side.name}"
             if proof[1] == 0.0:
                 yield f"the proof {where} has not the slightest rounding, which no engine of its own kernels has"
                 return
-            again = known.get(proof)
-            if again is not None and (strange or side.name in again):
-                yield f"the proof {where} is that {again}, to the last bit"
+            earlier_place = place_of_proof.get(proof)
+            if earlier_place is not None and (strange or side.name in earlier_place):
+                yield f"the proof {where} is that {earlier_place}, to the last bit"
                 return
-            known.setdefault(proof, where)
+            place_of_proof.setdefault(proof, where)
 
 
 def _told(side: Side) -> Iterator[tuple[int, tuple[float, float]]]:
@@ -152,5 +157,5 @@ def _told(side: Side) -> Iterator[tuple[int, tuple[float, float]]]:
         proof, tokens = (event.get("proof_max_delta"), event.get("proof_mean_delta")), event.get("proof_tokens")
         if tokens is not None and number(tokens) < LEAST_PROOF:
             continue  # it proves nothing, which `weightsync` says
-        if isinstance(event.get("version"), int) and all(isinstance(one, int | float) for one in proof):
+        if isinstance(event.get("version"), int) and all(isinstance(delta, int | float) for delta in proof):
             yield event["version"], (number(proof[0]), number(proof[1]))

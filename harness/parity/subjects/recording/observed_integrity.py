@@ -31,7 +31,7 @@ _NUMBERS = {
     "scenario": ("steps", "seed"),
     "scenario.native": ("alpha", "margin", "draws"),
     "scenario.rollout": ("prompts_per_step", "samples_per_prompt"),
-    "scenario.sampling": tuple(one.name for one in fields(Sampling) if one.type in ("int", "float")),
+    "scenario.sampling": tuple(parameter.name for parameter in fields(Sampling) if parameter.type in ("int", "float")),
 }
 _NATIVE = {"alpha": 0.5, "margin": 2.0, "draws": MOST_DRAWS}  # largest error rate, margin and number of looks
 
@@ -94,32 +94,32 @@ def _is_number(value: Any) -> bool:
 
 def too_little(e: Evidence, minimum: Minimum) -> list[str]:
     """Steps that were promised and are not there, samples without partner, too few tokens."""
-    found = []
+    problems = []
     for side in e.sides:
         recorded = set(side.recording.steps("rollout"))
         if not recorded:
-            found.append(f"the {side.name} recorded no rollouts")
+            problems.append(f"the {side.name} recorded no rollouts")
             continue
-        promised = [one.recording.promised_steps for one in e.sides]
+        promised = [each_side.recording.promised_steps for each_side in e.sides]
         promise = e.candidate.recording.window or range(max(promised))
-        expected = set(promise) or {step for one in e.sides for step in one.recording.steps("rollout")}
+        expected = set(promise) or {step for each_side in e.sides for step in each_side.recording.steps("rollout")}
         absent = sorted(expected - recorded)
         if absent:
-            found.append(
+            problems.append(
                 f"the {side.name} recorded no rollouts of step {absent[0]}"
                 + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
             )
-        found += _short_steps(e, side)
-    found += e.repeated
+        problems += _short_steps(e, side)
+    problems += e.repeated
     if e.confounded("prompts", "everything") is None:
-        found += e.unmatched
+        problems += e.unmatched
     tokens, samples = min(side.tokens for side in e.sides), min(side.samples for side in e.sides)
     if tokens < minimum.tokens or samples < minimum.samples:
-        found.append(
+        problems.append(
             f"too little was recorded: {tokens} tokens in {samples} samples, at least {minimum.tokens} in "
             f"{minimum.samples} are needed"
         )
-    return found
+    return problems
 
 
 def _short_steps(e: Evidence, side: Side) -> list[str]:
@@ -150,49 +150,53 @@ def absent_processes(e: Evidence) -> list[str]:
     """
     if any(side.recording.manifest.get("framework") for side in e.sides):
         return []
-    known = {
+    processes_by_side = {
         side.name: {(str(event.get("role")), int(number(event.get("rank"), 0))) for event in side.recording.all("open")}
         for side in e.sides
     }
     # A second trainer or engine may start or not: the native stage has its own.
-    either = {one for processes in known.values() for one in processes if one[1] == 0}
-    found = []
-    for name, processes in known.items():
-        expected = either | ({("trainer", 0)} if e.train else set())
+    rank_zero_processes = {
+        process for processes in processes_by_side.values() for process in processes if process[1] == 0
+    }
+    problems = []
+    for name, processes in processes_by_side.items():
+        expected = rank_zero_processes | ({("trainer", 0)} if e.train else set())
         if e.train:
             ranks = range(world_size(e.side(name).recording))
             expected |= {(role, rank) for role in _RANKED for rank in ranks}
         for role in sorted({role for role, _ in expected - processes}):
-            absent = sorted(rank for one, rank in expected - processes if one == role)
+            absent = sorted(rank for role_of_rank, rank in expected - processes if role_of_rank == role)
             more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-            found.append(f"the {name} has no record of its {role} (rank {absent[0]}{more})")
-    return found
+            problems.append(f"the {name} has no record of its {role} (rank {absent[0]}{more})")
+    return problems
 
 
 def strange_engines(e: Evidence) -> list[str]:
     """Runs whose run.json names another engine than the process that drew: nobody knows which one was compared."""
-    found = []
+    problems = []
     for name, recording in ((side.name, side.recording) for side in e.sides):
-        told = str(recording.manifest.get("backend") or "").partition("@")[0]
+        named_engine = str(recording.manifest.get("backend") or "").partition("@")[0]
         drew = {str(event["engine"]) for event in recording.all("engine_info") if event.get("engine")}
-        if told and drew and drew != {told}:
-            others = " and ".join(sorted(drew))
-            found.append(f"the {name}'s run.json says that {told} drew, and its processes that {others} did")
-    return found
+        if named_engine and drew and drew != {named_engine}:
+            drawing_engines = " and ".join(sorted(drew))
+            problems.append(
+                f"the {name}'s run.json says that {named_engine} drew, and its processes that {drawing_engines} did"
+            )
+    return problems
 
 
 def same_recording(e: Evidence) -> bool:
     return copies(e.baseline.recording, e.candidate.recording)
 
 
-def copies(one: Recording, two: Recording) -> bool:
+def copies(first: Recording, second: Recording) -> bool:
     """One recording twice, or a copy of it: every process has the same start, by the clock."""
     starts = [
         sorted(
             (str(event.get("host")), event.get("pid"), event.get("wall_ns"), event.get("role"))
             for event in recording.all("open")
         )
-        for recording in (one, two)
+        for recording in (first, second)
     ]
     timed = bool(starts[0]) and all(isinstance(start[2], int) for start in starts[0])
-    return one.path.resolve() == two.path.resolve() or (timed and starts[0] == starts[1])
+    return first.path.resolve() == second.path.resolve() or (timed and starts[0] == starts[1])

@@ -39,32 +39,32 @@ _COMPARED = {
 
 def gaps(e: Evidence, check: str) -> list[str]:
     """What a check did not see, one sentence for each kind of evidence; [] where it saw every compared step whole."""
-    found = []
+    sentences = []
     for what in _COMPARED.get(check, ()):
         steps = {step: pair for step, pair in e.recorded.get(what, {}).items() if step not in e.unjudged_steps}
-        own = what in _OWN and not any(side.recording.manifest.get("framework") for side in e.sides)
-        if not (own or what in e.odd_columns) and not any(any(pair) for pair in steps.values()):
+        is_required = what in _OWN and not any(side.recording.manifest.get("framework") for side in e.sides)
+        if not (is_required or what in e.odd_columns) and not any(any(pair) for pair in steps.values()):
             continue
         lacking = [step for step, pair in sorted(steps.items()) if not all(pair)]
         if lacking:
-            sides = [side.name for side, there in zip(e.sides, steps[lacking[0]], strict=True) if not there]
+            sides = [side.name for side, is_recorded in zip(e.sides, steps[lacking[0]], strict=True) if not is_recorded]
             more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
             where = " and the ".join(sides)
-            found.append(f"{what} of step {lacking[0]}{more} not recorded, or no numbers, in the {where}")
-    return found
+            sentences.append(f"{what} of step {lacking[0]}{more} not recorded, or no numbers, in the {where}")
+    return sentences
 
 
 def never(e: Evidence, check: str) -> list[str]:
     """What a check could have compared and no step of either run has: a limit of the evidence, and told as such."""
-    found, runs = [], "" if e.alone else " in either run"
+    sentences, runs = [], "" if e.alone else " in either run"
     for what in _COMPARED.get(check, ()):
         steps = e.recorded.get(what, {})
         if steps and what not in (MARGIN, *LOSSES) and not any(any(pair) for pair in steps.values()):
-            found.append(f"{check}: no step has {what}{runs}")
+            sentences.append(f"{check}: no step has {what}{runs}")
     losses = [pair for name in LOSSES for pair in e.recorded.get(name, {}).values()]
     if LOSSES[0] in _COMPARED.get(check, ()) and losses and not any(any(pair) for pair in losses):
-        found.append(f"{check}: no step has losses{runs}")
-    return found
+        sentences.append(f"{check}: no step has losses{runs}")
+    return sentences
 
 
 def note_experience(e: Evidence, *tables: Table) -> None:
@@ -78,14 +78,14 @@ def note_experience(e: Evidence, *tables: Table) -> None:
     e.note_recorded(VERSION, step, *(weight_version(table) is not None for table in tables))
     e.note_recorded(TOKENS, step, *(table.rows("tokens") is not None for table in tables))
     for name in COLUMNS:
-        told = [_whole(table.rows(name), table.rows("tokens")) for table in tables]
-        e.note_recorded(name, step, *told)
-        if any(table.rows(name) is not None and not good for table, good in zip(tables, told, strict=True)):
+        is_whole = [_whole(table.rows(name), table.rows("tokens")) for table in tables]
+        e.note_recorded(name, step, *is_whole)
+        if any(table.rows(name) is not None and not good for table, good in zip(tables, is_whole, strict=True)):
             e.odd_columns.add(name)
     rewards = [table.flat("reward") for table in tables]
-    finite = [one is not None and bool(np.isfinite(one).all()) for one in rewards]
+    finite = [reward is not None and bool(np.isfinite(reward).all()) for reward in rewards]
     e.note_recorded(REWARD, step, *finite)
-    if any(one is not None and not good for one, good in zip(rewards, finite, strict=True)):
+    if any(reward is not None and not good for reward, good in zip(rewards, finite, strict=True)):
         e.odd_columns.add(REWARD)
 
 

@@ -18,19 +18,19 @@ def resumed(recording: Recording) -> int:
 def shared(recordings: Sequence[Recording]) -> range | None:
     """The steps from which on every one of these recordings goes; None where none of them was resumed."""
     first = max(map(resumed, recordings))
-    ends = [one.promised_steps for one in recordings]
-    ends += [step + 1 for one in recordings for step in one.steps("rollout")]
+    ends = [recording.promised_steps for recording in recordings]
+    ends += [step + 1 for recording in recordings for step in recording.steps("rollout")]
     return range(first, max(ends)) if 0 < first < max(ends, default=0) else None
 
 
 def not_shared(e: Evidence) -> list[str]:
     """What no comparison of these runs says anything about: the steps before a resumed one begins."""
-    found = []
+    sentences = []
     for side in e.sides:
         first = resumed(side.recording)
         if first:
             path = mapping(side.recording.manifest.get("resumed")).get("path")
             before = "step 0 was" if first == 1 else f"steps 0 to {first - 1} were"
             where = f"step {first}" + (f" ({path})" if path else "")
-            found.append(f"{before} not compared: the {side.name} was resumed at {where}")
-    return found
+            sentences.append(f"{before} not compared: the {side.name} was resumed at {where}")
+    return sentences

@@ -56,10 +56,10 @@ def _environment(side: Side) -> Iterator[str]:
 
 def _data(side: Side) -> Iterator[str]:
     """Digests of the prompts, of our own runs of every step."""
-    told = {event.get("step") for event in side.recording.all("data")}
+    recorded_steps = {event.get("step") for event in side.recording.all("data")}
     drawn = side.recording.steps("rollout")
-    lacking = [step for step in drawn if step not in told]
-    if lacking and (not told or not side.recording.manifest.get("framework")):
+    lacking = [step for step in drawn if step not in recorded_steps]
+    if lacking and (not recorded_steps or not side.recording.manifest.get("framework")):
         yield f"the {side.name} has no digest of the prompts of step {lacking[0]}: nothing confirms what was rolled out"
 
 
@@ -67,26 +67,28 @@ def _drawn(e: Evidence) -> list[str]:
     """How the samples were drawn: margins are worth what the temperature says."""
     if e.mode != "coupled":
         return []
-    found = []
+    sentences = []
     for side in e.sides:
-        told = _asked(side).get("temperature")
-        value = number(told)
-        if told is None:
-            found.append(f"at which temperature the {side.name} drew is not recorded")
+        temperature = _asked(side).get("temperature")
+        value = number(temperature)
+        if temperature is None:
+            sentences.append(f"at which temperature the {side.name} drew is not recorded")
         elif not math.isfinite(value) or value < LOWEST:
-            found.append(f"the {side.name} drew coupled samples at temperature {told!r}, where nothing is drawn")
-    return found
+            sentences.append(
+                f"the {side.name} drew coupled samples at temperature {temperature!r}, where nothing is drawn"
+            )
+    return sentences
 
 
 def _asked(side: Side) -> dict[str, Any]:
     """Sampling parameters as the run was asked, by run.json or by the engine's word."""
     events = side.recording.all("sampling")
     return mapping(side.recording.scenario.get("sampling")) or next(
-        (mapping(one.get("canonical")) for one in events), {}
+        (mapping(event.get("canonical")) for event in events), {}
     )
 
 
 def filtered(side: Side) -> bool:
     """Do filters take tokens away before one is drawn? Then one alone may be left, by a margin without bound."""
-    asked = _asked(side)
-    return any(one.restricts(number(asked.get(one.name), one.off)) for one in FILTERS)
+    sampling = _asked(side)
+    return any(parameter.restricts(number(sampling.get(parameter.name), parameter.off)) for parameter in FILTERS)

@@ -42,27 +42,34 @@ _ENGINE_PARAMETER = {LENGTH.key("context"): "max_model_len", CAPACITY.key("kv po
 
 def sampling_parameters(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """The engines draw with other parameters: tokens differ, raw log-probabilities of equal tokens do not."""
-    for key, (one, two) in sides_given(e).items():
+    for key, (baseline_value, candidate_value) in sides_given(e).items():
         if not (key in BY_NAME and BY_NAME[key].draws):
             continue
-        asked = mapping(e.baseline.recording.scenario.get("sampling")).get(key)
-        own = "baseline" if asked == two and asked != one else "candidate"
+        asked_value = mapping(e.baseline.recording.scenario.get("sampling")).get(key)
+        faulty_side = "baseline" if asked_value == candidate_value and asked_value != baseline_value else "candidate"
         beyond = e.beyond(Kind.LOGPROB.of()) if Kind.LOGPROB.of() in e.first else 0
-        evidence = f"{key} is {one!r} in the baseline and {two!r} in the candidate; "
+        evidence = f"{key} is {baseline_value!r} in the baseline and {candidate_value!r} in the candidate; "
         evidence += (
             "raw log-probabilities of equal tokens agree"
             if not beyond
             else f"{beyond} raw log-probabilities of equal tokens differ as well"
         )
-        by_mapping = _altered(e, own).get(key)
+        by_mapping = _altered(e, faulty_side).get(key)
         named = altered_key(by_mapping) if by_mapping is not None else sampling_key(key)
-        summary = f"the {own} samples with another {key}"
+        summary = f"the {faulty_side} samples with another {key}"
         if named == GENERATION_CONFIG:
-            value = one if own == "baseline" else two
-            summary = f"the {own}'s engine takes {key} {value!r} from the model's generation_config.json"
+            value = baseline_value if faulty_side == "baseline" else candidate_value
+            summary = f"the {faulty_side}'s engine takes {key} {value!r} from the model's generation_config.json"
         yield Explanation(
-            Cause.of(named, own, summary, evidence, {"baseline": one, "candidate": two}, observed=(Seen.GIVEN,)),
-            keys((Kind.FLIP, Kind.LENGTH, Kind.FINISH, Kind.CHOICE, *NATIVE), own),
+            Cause.of(
+                named,
+                faulty_side,
+                summary,
+                evidence,
+                {"baseline": baseline_value, "candidate": candidate_value},
+                observed=(Seen.GIVEN,),
+            ),
+            keys((Kind.FLIP, Kind.LENGTH, Kind.FINISH, Kind.CHOICE, *NATIVE), faulty_side),
         )
 
 
@@ -74,12 +81,12 @@ def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     short = 0 if number(limits[0]) < number(limits[1]) else 1
     open_ = {(int(step), int(sample)) for step, sample in so_far.left(Kind.LENGTH.of()).tolist()}
     limit = number(limits[short])
-    found = {
-        (one.step, one.sample)
-        for one in e.endings
-        if (one.step, one.sample) in open_ and one.lengths[short] == limit < one.lengths[1 - short]
+    samples_at_limit = {
+        (ending.step, ending.sample)
+        for ending in e.endings
+        if (ending.step, ending.sample) in open_ and ending.lengths[short] == limit < ending.lengths[1 - short]
     }
-    if not found:
+    if not samples_at_limit:
         return
     side = e.sides[short].name
     altered = [name for name in SIDES if "max_tokens" in _altered(e, name)]
@@ -89,34 +96,34 @@ def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             SAMPLING_PARAM.key("max_tokens"),
             party,
             f"the {side} ends samples at {limit:g} tokens, the other run at {number(limits[1 - short]):g}",
-            f"{counted(len(found), 'sample')} of exactly {limit:g} tokens",
+            f"{counted(len(samples_at_limit), 'sample')} of exactly {limit:g} tokens",
             {
                 "baseline": limits[0],
                 "candidate": limits[1],
-                "samples": len(found),
+                "samples": len(samples_at_limit),
             },
-            [Proof(f"cut the other run's responses at {limit:g} tokens", len(found), 0, "samples")],
+            [Proof(f"cut the other run's responses at {limit:g} tokens", len(samples_at_limit), 0, "samples")],
             (Seen.AT_THE_LIMIT,),
         ),
         (Kind.LENGTH.of(), Kind.FINISH.of()),
-        among(found),
+        among(samples_at_limit),
     )
 
 
 def data_type(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """One engine computes in another type than was asked, and is as far from its learner as that type rounds."""
     for side in e.sides:
-        asked, resolved = _types(side, e.mode)
+        dtype, resolved = _types(side, e.mode)
         moved = side.to_learner.largest[0] if side.to_learner.tokens else float("nan")
-        if not asked or not resolved or asked == resolved or not moved > e.tolerance.value:
+        if not dtype or not resolved or dtype == resolved or not moved > e.tolerance.value:
             continue
         yield Explanation(
             Cause.of(
                 CONFIG.key("dtype"),
                 side.name,
-                f"the {side.name}'s engine computes in {resolved} where {asked} was asked",
-                f"the live engine reports {resolved}; it is up to {figure(moved)} nats from its learner in {asked}",
-                {"side": side.name, "asked": asked, "resolved": resolved},
+                f"the {side.name}'s engine computes in {resolved} where {dtype} was asked",
+                f"the live engine reports {resolved}; it is up to {figure(moved)} nats from its learner in {dtype}",
+                {"side": side.name, "asked": dtype, "resolved": resolved},
             ),
             keys(_OF_DATA_TYPE, side.name),
         )
@@ -124,18 +131,18 @@ def data_type(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 def _types(side: Side, mode: str) -> tuple[str, str]:
     """Asked and resolved, of the first engine that computes in another type than was asked, else of the last one."""
-    asked = resolved = ""
+    asked_type = resolved_type = ""
     of_model = mapping(side.recording.scenario.get("model")).get("dtype")
     for info in engine_infos(side, mode):
-        asked = str(mapping(info.get("canonical")).get("dtype") or of_model or "")
-        resolved = str(mapping(info.get("resolved")).get("dtype") or "")
-        if asked and resolved and asked != resolved:
+        asked_type = str(mapping(info.get("canonical")).get("dtype") or of_model or "")
+        resolved_type = str(mapping(info.get("resolved")).get("dtype") or "")
+        if asked_type and resolved_type and asked_type != resolved_type:
             break
-    return asked, resolved
+    return asked_type, resolved_type
 
 
 def _altered(e: Evidence, side: str) -> dict[str, Altered]:
-    return {one.name: one for one in altered_sampling(e.side(side), e.mode)}
+    return {altered.name: altered for altered in altered_sampling(e.side(side), e.mode)}
 
 
 def party(e: Evidence, cause: Cause) -> Cause:
@@ -143,36 +150,42 @@ def party(e: Evidence, cause: Cause) -> Cause:
     if cause.party not in SIDES:
         return cause
     side = e.side(cause.party)
-    for one in _altered(e, side.name).values():
-        if altered_key(one) == cause.key:
-            return dataclasses.replace(cause, party="mapping", details={**cause.details, **one.details})
+    for altered in _altered(e, side.name).values():
+        if altered_key(altered) == cause.key:
+            return dataclasses.replace(cause, party="mapping", details={**cause.details, **altered.details})
     parts = cause.key.parts if CONFIG.has(cause.key) else ()
     key = _ENGINE_PARAMETER.get(cause.key) or next(iter(parts), "")
     for info in engine_infos(side, e.mode):
-        asked, told = mapping(info.get("canonical")).get(key), engine_given(info).get(key)
-        less = isinstance(told, int | float) and isinstance(asked, int | float) and told < asked
-        if asked is not None and told is not None and (less if cause.key in _ENGINE_PARAMETER else told != asked):
-            details = {"side": side.name, "asked": asked, "given": told}
+        asked_value, given_value = mapping(info.get("canonical")).get(key), engine_given(info).get(key)
+        less = (
+            isinstance(given_value, int | float) and isinstance(asked_value, int | float) and given_value < asked_value
+        )
+        if (
+            asked_value is not None
+            and given_value is not None
+            and (less if cause.key in _ENGINE_PARAMETER else given_value != asked_value)
+        ):
+            details = {"side": side.name, "asked": asked_value, "given": given_value}
             return dataclasses.replace(cause, party="mapping", details={**cause.details, **details})
     return cause
 
 
 def min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """One draws an end token before the least number of tokens, where the other, and the learner, may not."""
-    asked = number(mapping(e.baseline.recording.scenario.get("sampling")).get("min_tokens"), 0.0)
+    asked_minimum = number(mapping(e.baseline.recording.scenario.get("sampling")).get("min_tokens"), 0.0)
     flips = e.flips.table
-    if not asked > 0 or not len(flips):
+    if not asked_minimum > 0 or not len(flips):
         return
     for column, side in ((3, e.baseline), (4, e.candidate)):
         ids = end_ids(e, side) or set(side.stops)
-        early = (flips[:, 2] < asked) & np.isin(flips[:, column], sorted(ids))
+        early = (flips[:, 2] < asked_minimum) & np.isin(flips[:, column], sorted(ids))
         if not early.any():
             continue
         # A sample with other flips as well has another fault as well.
-        all_flips, own = np.unique(keys_of(flips[:, :2]), return_counts=True), keys_of(flips[early, :2])
+        all_flips, early_keys = np.unique(keys_of(flips[:, :2]), return_counts=True), keys_of(flips[early, :2])
         counts = dict(zip(*(part.tolist() for part in all_flips), strict=True))
-        mine = dict(zip(*(part.tolist() for part in np.unique(own, return_counts=True)), strict=True))
-        alone = np.array([counts[key] == mine[key] for key in own.tolist()])
+        mine = dict(zip(*(part.tolist() for part in np.unique(early_keys, return_counts=True)), strict=True))
+        alone = np.array([counts[key] == mine[key] for key in early_keys.tolist()])
         affected = np.unique(flips[early][:, :2][alone], axis=0)
         if not len(affected):
             continue
@@ -181,12 +194,12 @@ def min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             Cause.of(
                 SAMPLING_PARAM.key("min_tokens"),
                 side.name,
-                f"the {side.name} ends samples before min_tokens = {asked:g} {when(e, affected[:, 0])}",
+                f"the {side.name} ends samples before min_tokens = {asked_minimum:g} {when(e, affected[:, 0])}",
                 f"{int(early.sum())} end tokens at positions {int(flips[early, 2].min())} to "
                 f"{int(flips[early, 2].max())}, "
                 "where the other run draws on",
-                {"samples": len(affected), "asked": asked},
-                [Proof(f"forbid end tokens before position {asked:g}", before, 0)],
+                {"samples": len(affected), "asked": asked_minimum},
+                [Proof(f"forbid end tokens before position {asked_minimum:g}", before, 0)],
                 (Seen.AT_THE_LIMIT,),
             ),
             keys((Kind.FLIP, Kind.LENGTH, Kind.FINISH, Kind.CHOICE), side.name),
@@ -196,23 +209,32 @@ def min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 def parameters(s: Situation) -> Iterator[Trial]:
     """The reference samples with what the engine was given: every parameter that is not what was asked."""
-    asked, own, given = s.asked, s.own, s.given
-    differing = {name: value for name, value in given.items() if name in asked and not same(value, asked[name])}
+    asked_sampling, side_sampling, given_sampling = s.asked, s.own, s.given
+    differing = {
+        name: value
+        for name, value in given_sampling.items()
+        if name in asked_sampling and not same(value, asked_sampling[name])
+    }
     undone = follows_from(s.said)
     for name, value in differing.items():
         if undone.get(name) in differing:
             continue  # it goes with the one that undoes it
-        ours = name in own and not same(own[name], asked[name])
+        ours = name in side_sampling and not same(side_sampling[name], asked_sampling[name])
         party = s.side if ours else "mapping"
         cause = sampling_key(name)
         yield Trial(
             cause,
             f"{name} {shown(value)} in the reference",
-            f"the {s.side} samples with {name} {shown(value)} where {shown(asked[name])} was asked",
-            {"sampling": ((name, value), *((one, given[one]) for one, by in undone.items() if by == name))},
+            f"the {s.side} samples with {name} {shown(value)} where {shown(asked_sampling[name])} was asked",
+            {
+                "sampling": (
+                    (name, value),
+                    *((undone_name, given_sampling[undone_name]) for undone_name, by in undone.items() if by == name),
+                )
+            },
             party,
             recorded=True,
-            details={"asked": asked[name], "given": value, "side": s.side},
+            details={"asked": asked_sampling[name], "given": value, "side": s.side},
             seen=(Seen.GIVEN,),
         )
     if len(differing) > 1:
@@ -234,8 +256,8 @@ def sampling_key(name: str) -> CauseKey:
     return _STOPS.get(name) or SAMPLING_PARAM.key(name)
 
 
-def altered_key(one: Altered) -> CauseKey:
-    return GENERATION_CONFIG if one.leaked else sampling_key(one.by)
+def altered_key(altered: Altered) -> CauseKey:
+    return GENERATION_CONFIG if altered.leaked else sampling_key(altered.by)
 
 
 SAMPLING_PARAM = CauseFamily(

@@ -27,14 +27,14 @@ def meanings(s: Situation) -> Iterator[Trial]:
             "the engine reports log-probabilities after temperature, not the model's own",
             {"report": f"temper:{temperature!r}"},
         )
-    other = s.bench.tempered(s.side, s.alteration)
-    if abs(other - temperature) > SAME_TEMPERATURE and abs(other - 1.0) > SAME_TEMPERATURE:
+    fitted = s.bench.tempered(s.side, s.alteration)
+    if abs(fitted - temperature) > SAME_TEMPERATURE and abs(fitted - 1.0) > SAME_TEMPERATURE:
         yield Trial(
             LOGPROB_SEMANTICS.key("tempered"),
-            f"the reference reports at temperature {other:.4g}",
-            f"the engine reports log-probabilities at temperature {other:.4g}, and draws at {temperature:g}",
-            {"report": f"temper:{other!r}"},
-            details={"temperature": other, "drawn at": temperature},
+            f"the reference reports at temperature {fitted:.4g}",
+            f"the engine reports log-probabilities at temperature {fitted:.4g}, and draws at {temperature:g}",
+            {"report": f"temper:{fitted!r}"},
+            details={"temperature": fitted, "drawn at": temperature},
         )
     yield Trial(
         LOGPROB_SEMANTICS.key("renormalised"),

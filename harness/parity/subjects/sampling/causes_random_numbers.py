@@ -61,20 +61,20 @@ def collisions(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         open_ = so_far.left(Kind.FLIP.of())
         if not len(open_):
             continue
-        found = clones(e, side, np.unique(open_[:, 0]).tolist())
+        tally = clones(e, side, np.unique(open_[:, 0]).tolist())
         # Clones draw what one of their group would: a group that is alike for another reason does not.
-        if not found.implausible or not found.differing or found.told < MOST * found.differing:
+        if not tally.implausible or not tally.differing or tally.told < MOST * tally.differing:
             continue
         # Of a guided sample the first token alone is its own. Clones draw what one of them, the same in every group,
         # should have drawn; a sharper sampler draws the likeliest.
-        if e.guided and max(found.leaders.values(), default=0) < MOST * found.alike:
+        if e.guided and max(tally.leaders.values(), default=0) < MOST * tally.alike:
             continue
-        affected = np.array(found.samples, np.int64)
+        affected = np.array(tally.samples, np.int64)
         what = "begin alike" if e.guided else "are alike"
         proof = Proof(
             "hold each sample against the one of its group that it is a clone of",
-            found.differing,
-            found.differing - found.told,
+            tally.differing,
+            tally.differing - tally.told,
             "samples",
         )
         yield Explanation(
@@ -82,7 +82,7 @@ def collisions(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 RNG_COLLISION.key(),
                 side.name,
                 f"samples of one prompt are clones {when(e, affected[:, 0])}: their advantages are zero",
-                f"all samples of {found.alike} of {found.groups} prompts {what}, where {figure(found.expected)} are "
+                f"all samples of {tally.alike} of {tally.groups} prompts {what}, where {figure(tally.expected)} are "
                 "expected",
                 {"stage": "rollouts", "samples": len(affected)},
                 [proof],
@@ -121,31 +121,33 @@ def clones(e: Evidence, side: Side, steps: list[int]) -> Clones:
     samples under its learner. Where the other run's groups are more often alike than that (another temperature, say),
     theirs count.
     """
-    found, theirs = Clones(), 0
-    other = e.candidate if side is e.baseline else e.baseline
+    tally, theirs = Clones(), 0
+    other_side = e.candidate if side is e.baseline else e.baseline
     for step in steps:
-        tables = [one.recording.table("rollout", step) for one in (side, other)]
+        tables = [run.recording.table("rollout", step) for run in (side, other_side)]
         if tables[0] is None or tables[1] is None:
             continue
-        own = _drawn(e, tables[0])
+        drawn = _drawn(e, tables[0])
         paired = _drawn(e, tables[1])
         chance = _probabilities(e, step)
         for members in _groups(tables[0]):
             n = len(members)
-            found.groups += 1
-            known = [chance[one] for one in members if one in chance]
-            found.expected += float(np.mean(np.power(known, n - 1))) if known else 1.0
-            theirs += len({paired.get(one) for one in members}) == 1
-            if len({own[one] for one in members}) > 1:
+            tally.groups += 1
+            group_chances = [chance[sample] for sample in members if sample in chance]
+            tally.expected += float(np.mean(np.power(group_chances, n - 1))) if group_chances else 1.0
+            theirs += len({paired.get(sample) for sample in members}) == 1
+            if len({drawn[sample] for sample in members}) > 1:
                 continue
-            found.alike += 1
-            found.samples += [(step, one) for one in members]
-            differing = [one for one in members if own[one] != paired.get(one)]
-            found.differing += len(differing)
-            found.leaders.update(place for place, one in enumerate(members) if paired.get(one) == own[members[0]])
-            found.told += sum(own[one] in {paired.get(two) for two in members} for one in differing)
-    found.expected = max(found.expected, theirs + 1.0)
-    return found
+            tally.alike += 1
+            tally.samples += [(step, sample) for sample in members]
+            differing = [sample for sample in members if drawn[sample] != paired.get(sample)]
+            tally.differing += len(differing)
+            tally.leaders.update(
+                place for place, sample in enumerate(members) if paired.get(sample) == drawn[members[0]]
+            )
+            tally.told += sum(drawn[sample] in {paired.get(member) for member in members} for sample in differing)
+    tally.expected = max(tally.expected, theirs + 1.0)
+    return tally
 
 
 def _drawn(e: Evidence, table: Table) -> dict[int, bytes]:
@@ -161,10 +163,10 @@ def _groups(table: Table) -> list[list[int]]:
     prompt, output = table.rows("prompt"), table.rows("output")
     if prompt is None or output is None:
         return []
-    found: dict[bytes, list[int]] = {}
+    numbers_by_prompt: dict[bytes, list[int]] = {}
     for row, number in enumerate(table.sample.tolist()):
-        found.setdefault(prompt.row(row).tobytes(), []).append(number)
-    return [members for members in found.values() if len(members) > 1]
+        numbers_by_prompt.setdefault(prompt.row(row).tobytes(), []).append(number)
+    return [members for members in numbers_by_prompt.values() if len(members) > 1]
 
 
 def _probabilities(e: Evidence, step: int) -> dict[int, float]:
@@ -187,7 +189,7 @@ def siblings(s: Situation) -> Iterator[Trial]:
         RNG_COLLISION.key(),
         "samples of one prompt share their randomness in the reference",
         "samples of one prompt are clones of each other: their advantages are zero",
-        {"streams": tuple((one.number, one.leader) for one in s.samples if one.leader >= 0)},
+        {"streams": tuple((sample.number, sample.leader) for sample in s.samples if sample.leader >= 0)},
     )
     yield from _other_engines(s)
 
@@ -199,18 +201,24 @@ def _other_engines(s: Situation) -> Iterator[Trial]:
     if several < 2 or routed(side):  # behind a router no rule gives a sample its counterpart
         return
     per_prompt = int(mapping(side.recording.scenario["rollout"])["samples_per_prompt"])
-    drew = {one.number: engine_of(one.number, per_prompt, several) for one in s.samples}
+    drew = {sample.number: engine_of(sample.number, per_prompt, several) for sample in s.samples}
     wrong = sorted({drew[number] for number in s.symptoms.by_sample})
-    for other in range(several):
-        if other in wrong:
+    for source_engine in range(several):
+        if source_engine in wrong:
             continue
         who = f"engine {' and '.join(map(str, wrong))} of the {s.side}"
         yield Trial(
             RNG_COLLISION.key("engines"),
-            f"samples of {who} draw with the random numbers of engine {other} in the reference",
-            f"{who} draws with the random numbers of engine {other}: its samples are not independent of those",
-            {"streams": tuple((at, at + (other - one) * per_prompt) for at, one in drew.items() if one != other)},
-            details={"engines": wrong, "as": other},
+            f"samples of {who} draw with the random numbers of engine {source_engine} in the reference",
+            f"{who} draws with the random numbers of engine {source_engine}: its samples are not independent of those",
+            {
+                "streams": tuple(
+                    (at, at + (source_engine - engine) * per_prompt)
+                    for at, engine in drew.items()
+                    if engine != source_engine
+                )
+            },
+            details={"engines": wrong, "as": source_engine},
         )
 
 

@@ -36,18 +36,18 @@ def filters(s: Situation) -> Iterator[Trial]:
         )
 
 
-def excluded(passed: int, others: int, compared: int, wide: int, likely: int, chance: float) -> tuple[Seen, ...]:
+def excluded(passed: int, other_choices: int, compared: int, wide: int, likely: int, chance: float) -> tuple[Seen, ...]:
     """What the wrong choices of a sampler exclude; () where they are not those of one that passes its choice over.
 
-    passed: choices of the second best token, `others`: of any other one, out of `compared`. wide: of `passed`, at
-    margins wider than at a quarter of all positions; likely: where the best token is likelier than at a quarter.
+    passed: choices of the second best token, `other_choices`: of any other one, out of `compared`. wide: of `passed`,
+    at margins wider than at a quarter of all positions; likely: where the best token is likelier than at a quarter.
     chance: the probability, as a logarithm, that other random numbers took the second best token each time.
     """
-    if others or not 0 < passed <= MOST * compared:
+    if other_choices or not 0 < passed <= MOST * compared:
         return ()
     tests = ((wide, Seen.ANY_MARGIN), (likely, Seen.LIKELY_TOKENS))
-    seen = tuple(what for count, what in tests if float(stats.binom.sf(count - 1, passed, ALLOWED)) < ALPHA)
-    return (*seen, Seen.SECOND_BEST) if len(seen) == len(tests) and chance < math.log(ALPHA) else ()
+    exclusions = tuple(what for count, what in tests if float(stats.binom.sf(count - 1, passed, ALLOWED)) < ALPHA)
+    return (*exclusions, Seen.SECOND_BEST) if len(exclusions) == len(tests) and chance < math.log(ALPHA) else ()
 
 
 SAMPLER = CauseFamily(

@@ -59,34 +59,36 @@ def engine_parameter_map(e: Evidence) -> Outcome:
     for side in e.sides:
         of_each: dict[int, list[Finding]] = {}
         for engine, info in _infos(side, e.mode).items():
-            asked, resolved = _asked(side, info), mapping(info.get("resolved"))
-            if not resolved or not asked:
+            asked_parameters, resolved = _asked(side, info), mapping(info.get("resolved"))
+            if not resolved or not asked_parameters:
                 text = f"the {side.name} recorded no {'resolved' if not resolved else 'asked'} engine parameters"
                 unknown.append(text + (f" of engine {engine}" if engine else ""))
                 continue
-            of_each[engine] = list(_mapped(side, info, asked))
-            told = engine_given(info)
-            for key in asked:
+            of_each[engine] = list(_mapped(side, info, asked_parameters))
+            given_parameters = engine_given(info)
+            for key in asked_parameters:
                 # What has no argument in this engine and is not reported back is no gap: there is nothing to honour.
-                if resolved.get(key) is None and told.get(key) is None:
+                if resolved.get(key) is None and given_parameters.get(key) is None:
                     silent += [f"{side.name}: {key}"] if _expected(info, key) else []
                     continue
                 checked += 1
-            of_each[engine] += _resolved_otherwise(side, info, asked, {one.cause for one in of_each[engine]})
+            of_each[engine] += _resolved_otherwise(
+                side, info, asked_parameters, {finding.cause for finding in of_each[engine]}
+            )
         altered += _of_engines(of_each)
     findings = altered if e.alone else altered + list(_between(e))
     missing = [f"{name}: not reported by the engine: {', '.join(dict.fromkeys(silent))}"] if silent else []
     missing += [f"{name}: {text}" for text in unknown]
-    wrong = [one for one in findings if one.severity == "warning"] or altered
+    wrong = [finding for finding in findings if finding.severity == "warning"] or altered
     if wrong:
-        several = len([one for one in altered if one.severity == "warning"]) or len(altered)
+        several = len([finding for finding in altered if finding.severity == "warning"]) or len(altered)
         text = f"not as asked: {counted(several, 'parameter')}, {checked} compared; " if altered else ""
         text += wrong[0].summary + _moved(e)
-        found = _with(e, findings)
-        return outcome(name, "confirmed", text, number=number, decides=False, findings=found, missing=missing)
+        with_effects = _with(e, findings)
+        return outcome(name, "confirmed", text, number=number, decides=False, findings=with_effects, missing=missing)
     if unknown:
-        found = _with(e, findings)
-        return outcome(name, "not tested", "; ".join(unknown), number=number, findings=found, missing=missing)
+        with_effects = _with(e, findings)
+        return outcome(name, "not tested", "; ".join(unknown), number=number, findings=with_effects, missing=missing)
     text = f"{checked} parameters were given and resolved as asked" + ("" if e.alone else " on both sides")
     return outcome(name, "ruled out", text, number=number, findings=_with(e, findings), missing=missing)
 
@@ -94,38 +96,40 @@ def engine_parameter_map(e: Evidence) -> Outcome:
 def _infos(side: Side, mode: str) -> dict[int, dict[str, Any]]:
     """Engine -> its first event that says what it resolved, its first one where none does; one of nothing where it said
     nothing."""
-    found: dict[int, dict[str, Any]] = {}
+    info_by_engine: dict[int, dict[str, Any]] = {}
     for info in engine_infos(side, mode):
         engine = int(as_number(info.get("rank"), 0))
-        if not mapping(found.setdefault(engine, info).get("resolved")) and mapping(info.get("resolved")):
-            found[engine] = info
+        if not mapping(info_by_engine.setdefault(engine, info).get("resolved")) and mapping(info.get("resolved")):
+            info_by_engine[engine] = info
     several = range(engines(side)) if engines(side) > 1 else ()
-    return {engine: {} for engine in several} | found or {0: {}}
+    return {engine: {} for engine in several} | info_by_engine or {0: {}}
 
 
-def _of_engines(found: dict[int, list[Finding]]) -> Iterator[Finding]:
+def _of_engines(by_engine: dict[int, list[Finding]]) -> Iterator[Finding]:
     """What was found of each engine of a side: once where it is true of all, else with the numbers of the engines."""
     engines: dict[tuple[CauseKey | None, str], list[int]] = {}
-    told = {(one.cause, one.summary): one for of_one in found.values() for one in of_one}
-    for engine, of_one in found.items():
-        for key in dict.fromkeys((one.cause, one.summary) for one in of_one):
+    finding_by_key = {(finding.cause, finding.summary): finding for of_one in by_engine.values() for finding in of_one}
+    for engine, of_one in by_engine.items():
+        for key in dict.fromkeys((finding.cause, finding.summary) for finding in of_one):
             engines.setdefault(key, []).append(engine)
     for key, of in engines.items():
-        one = told[key]
-        if len(of) < len(found):
-            which = f"engine{'s' if len(of) > 1 else ''} {', '.join(map(str, of))} of {len(found)}: "
-            one = dataclasses.replace(one, summary=which + one.summary, details={**one.details, "engines": of})
-        yield one
+        merged = finding_by_key[key]
+        if len(of) < len(by_engine):
+            which = f"engine{'s' if len(of) > 1 else ''} {', '.join(map(str, of))} of {len(by_engine)}: "
+            merged = dataclasses.replace(
+                merged, summary=which + merged.summary, details={**merged.details, "engines": of}
+            )
+        yield merged
 
 
 def _asked(side: Side, info: dict[str, Any]) -> dict[str, Any]:
     """Canonical engine parameters that this side asked for, of one of its engines."""
-    told = mapping(info.get("canonical"))
-    if told:
-        return told
+    canonical = mapping(info.get("canonical"))
+    if canonical:
+        return canonical
     model = mapping(side.recording.scenario.get("model"))
-    asked = {**mapping(side.recording.scenario.get("engine")), "dtype": model.get("dtype")}
-    return {key: value for key, value in asked.items() if value is not None and key not in _UNASKED}
+    asked_parameters = {**mapping(side.recording.scenario.get("engine")), "dtype": model.get("dtype")}
+    return {key: value for key, value in asked_parameters.items() if value is not None and key not in _UNASKED}
 
 
 def _expected(info: dict[str, Any], key: str) -> bool:
@@ -133,36 +137,36 @@ def _expected(info: dict[str, Any], key: str) -> bool:
     return key != "graph_padding" or "graph_padding" in native_terms.table("engine", str(info.get("engine")))
 
 
-def _ok(key: str, asked: Any, got: Any) -> bool:
+def _ok(key: str, asked_value: Any, got: Any) -> bool:
     meaning = BY_NAME.get(key)
-    return bool(asked == got) if meaning is None else meaning.fits(asked, got)
+    return bool(asked_value == got) if meaning is None else meaning.fits(asked_value, got)
 
 
-def _mapped(side: Side, info: dict[str, Any], asked: dict[str, Any]) -> Iterator[Finding]:
+def _mapped(side: Side, info: dict[str, Any], asked_parameters: dict[str, Any]) -> Iterator[Finding]:
     """Asked against given, and what of the mapping follows what: a mapping that is right by luck is not right."""
     engine, native = str(info.get("engine")), mapping(info.get("asked"))
-    told, moves = engine_given(info), mapping(info.get("moves"))
-    for key, value in asked.items():
-        got, meaning = told.get(key), BY_NAME.get(key)
+    given_parameters, moves = engine_given(info), mapping(info.get("moves"))
+    for key, value in asked_parameters.items():
+        got, meaning = given_parameters.get(key), BY_NAME.get(key)
         argument = meaning.native(engine) if meaning is not None else ""
         follows = names(moves.get(key)) if key in moves else None
         dropped = follows is not None and bool(argument) and argument not in follows
         resolved = mapping(info.get("resolved")).get(key)
-        known = resolved if got is None else got
-        wrong = known is not None and not _ok(key, value, known)
+        effective_value = resolved if got is None else got
+        wrong = effective_value is not None and not _ok(key, value, effective_value)
         if key == "generation_config":
             yield from _leak(side, info, got)
         elif dropped or (wrong and got is not None):
             text = lost(key, engine, value, got, native, dropped=dropped)
-            if not wrong and known is not None:
+            if not wrong and effective_value is not None:
                 text += "; it is what was asked here"
             if resolved is not None and resolved != got:
                 text += f"; {title(engine)} resolved {resolved!r}"
             details = {"asked": value, "given": got, "resolved": resolved, "native": argument}
             yield _finding(side, key, text, details, "warning" if wrong else "info")
-    for key, got in told.items():
+    for key, got in given_parameters.items():
         argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
-        if key not in asked and native.get(argument) is not None:
+        if key not in asked_parameters and native.get(argument) is not None:
             text = f"{key}: nothing was asked, {title(engine)}'s {argument} = {native[argument]!r}"
             text += f": {BY_NAME[key].note(engine)} ({BY_NAME[key].trap})"
             yield _finding(side, key, text, {"asked": None, "given": got, "native": argument})
@@ -175,89 +179,100 @@ def _tied(side: Side, info: dict[str, Any], moves: dict[str, Any]) -> Iterator[F
     owner = {argument.name: key for key, argument in native_terms.table("engine", engine).items()}
     for key, followers in moves.items():
         for argument in names(followers):
-            own = owner.get(argument, key)
-            if own != key:
-                meaning = BY_NAME[own]
-                text = f"{own}: {title(engine)}'s {argument} is tied to {key} and is {native.get(argument)!r} here"
-                yield _finding(side, own, f"{text} ({meaning.trap})", {"tied to": key, "given": native.get(argument)})
+            owner_key = owner.get(argument, key)
+            if owner_key != key:
+                meaning = BY_NAME[owner_key]
+                text = (
+                    f"{owner_key}: {title(engine)}'s {argument} is tied to {key} and is {native.get(argument)!r} here"
+                )
+                yield _finding(
+                    side, owner_key, f"{text} ({meaning.trap})", {"tied to": key, "given": native.get(argument)}
+                )
 
 
 def _leak(side: Side, info: dict[str, Any], got: Any) -> Iterator[Finding]:
     """generation_config.json is read: what it says, and whether anything was left for it to say."""
     if not got:
         return
-    said = mapping(mapping(info.get("resolved")).get("default_sampling"))
-    listed = ", ".join(f"{key} {value!r}" for key, value in said.items()) or "it sets no sampling parameter"
+    default_sampling = mapping(mapping(info.get("resolved")).get("default_sampling"))
+    listed = ", ".join(f"{key} {value!r}" for key, value in default_sampling.items()) or "it sets no sampling parameter"
     text = f"generation_config: {title(info.get('engine'))} reads the model's generation_config.json: {listed}"
     trap = BY_NAME["generation_config"].trap
     engine = registry.find(str(info.get("engine")))
     at_endpoint = engine is not None and engine.defaults_at_endpoint_only
     where = " (at its OpenAI endpoint only)" if at_endpoint else f" ({trap})"
-    yield _finding(side, "generation_config", text + where, {"file": said}, "warning" if said else "info")
+    yield _finding(
+        side, "generation_config", text + where, {"file": default_sampling}, "warning" if default_sampling else "info"
+    )
 
 
 def _resolved_otherwise(
-    side: Side, info: dict[str, Any], asked: dict[str, Any], known: set[CauseKey | None]
+    side: Side, info: dict[str, Any], asked_parameters: dict[str, Any], reported_causes: set[CauseKey | None]
 ) -> Iterator[Finding]:
     """Given as asked, or not said, and the live engine reports something else."""
-    resolved, told, native = mapping(info.get("resolved")), engine_given(info), mapping(info.get("asked"))
-    for key, value in asked.items():
+    resolved, given_parameters, native = mapping(info.get("resolved")), engine_given(info), mapping(info.get("asked"))
+    for key, value in asked_parameters.items():
         got = resolved.get(key)
-        if got is None or _ok(key, value, got) or CONFIG.key(key) in known or key == "generation_config":
+        if got is None or _ok(key, value, got) or CONFIG.key(key) in reported_causes or key == "generation_config":
             continue
         meaning = BY_NAME.get(key)
-        if key in told and told[key] is None and meaning is not None and meaning.native(str(info.get("engine"))):
+        if (
+            key in given_parameters
+            and given_parameters[key] is None
+            and meaning is not None
+            and meaning.native(str(info.get("engine")))
+        ):
             text = lost(key, str(info.get("engine")), value, None, native) + f"; it resolved {got!r}"
             yield _finding(side, key, text, {"asked": value, "given": None, "resolved": got})
             continue
         text = f"{key}: asked {value!r}, {title(info.get('engine'))} resolved {got!r}"
         fast = meaning is not None and not meaning.results
-        own = fast and value == getattr(Engine(), key, None)  # our default, and it changes no result
+        is_our_default = fast and value == getattr(Engine(), key, None)  # our default, and it changes no result
         severe = (meaning is not None and not meaning.more) or key in ("max_model_len", "max_num_seqs")
         details = {"asked": value, "resolved": got}
-        yield _finding(side, key, text, details, "warning" if severe and not own else "info")
+        yield _finding(side, key, text, details, "warning" if severe and not is_our_default else "info")
 
 
 def _between(e: Evidence) -> Iterator[Finding]:
     """The candidate against the baseline: asked otherwise, resolved otherwise, or the same number with another
     meaning."""
-    one, two = (mapping(side.recording.scenario.get("engine")) for side in e.sides)
-    for key, (a, b) in differences(one, two).items():
+    baseline_engine, candidate_engine = (mapping(side.recording.scenario.get("engine")) for side in e.sides)
+    for key, (a, b) in differences(baseline_engine, candidate_engine).items():
         text = f"{key} was asked as {show(a)} of the baseline and {show(b)} of the candidate"
         yield _both(CONFIG.key(key), text, {"baseline": a, "candidate": b})
-    left, right = (list(_infos(side, e.mode).values()) for side in e.sides)
+    baseline_infos, candidate_infos = (list(_infos(side, e.mode).values()) for side in e.sides)
     for key, cause, severity, what in (
         ("end_ids", sampling_key("stop_token_ids"), "warning", "by the model's files samples end at"),
         ("kv_cache_dtype", CONFIG.key("kv_cache_dtype"), "info", "the KV cache is of"),
     ):
-        a, b = _values(left, key), _values(right, key)
+        a, b = _values(baseline_infos, key), _values(candidate_infos, key)
         if a and b and a != b:
             text = f"{key}: {what} {' and '.join(a)} in the baseline, {' and '.join(b)} in the candidate"
             yield _both(cause, text, {"baseline": a, "candidate": b}, severity)
-    yield from _memory(left[0], right[0])
+    yield from _memory(baseline_infos[0], candidate_infos[0])
 
 
 def _values(infos: list[dict[str, Any]], key: str) -> list[str]:
     """What the engines of a side resolved, each value once and in order; without those that do not say."""
-    return sorted({str(mapping(one.get("resolved")).get(key, "")) for one in infos} - {"", "None"})
+    return sorted({str(mapping(info.get("resolved")).get(key, "")) for info in infos} - {"", "None"})
 
 
-def _memory(left: dict[str, Any], right: dict[str, Any]) -> Iterator[Finding]:
+def _memory(baseline_info: dict[str, Any], candidate_info: dict[str, Any]) -> Iterator[Finding]:
     """The share of memory copied from one engine to the other, where it means something else."""
-    if left.get("engine") == right.get("engine"):
+    if baseline_info.get("engine") == candidate_info.get("engine"):
         return
-    meaning, both = BY_NAME["memory_fraction"], (left, right)
-    arguments = [meaning.native(str(one.get("engine"))) for one in both]
-    shares = [mapping(one.get("asked")).get(argument) for one, argument in zip(both, arguments, strict=True)]
+    meaning, infos = BY_NAME["memory_fraction"], (baseline_info, candidate_info)
+    arguments = [meaning.native(str(info.get("engine"))) for info in infos]
+    shares = [mapping(info.get("asked")).get(argument) for info, argument in zip(infos, arguments, strict=True)]
     if None in shares or shares[0] != shares[1]:
         return
-    pools = [mapping(one.get("resolved")).get("kv_cache_tokens") for one in both]
+    pools = [mapping(info.get("resolved")).get("kv_cache_tokens") for info in infos]
     words = "; ".join(
-        f"{title(one.get('engine'))}'s {argument} is {meaning.note(str(one.get('engine')))}"
-        for one, argument in zip(both, arguments, strict=True)
+        f"{title(info.get('engine'))}'s {argument} is {meaning.note(str(info.get('engine')))}"
+        for info, argument in zip(infos, arguments, strict=True)
     )
-    held = f"; the KV pools hold {pools[0]} and {pools[1]} tokens" if None not in pools else ""
-    text = f"memory_fraction: {shares[0]} on both sides: {words}{held}"
+    pools_text = f"; the KV pools hold {pools[0]} and {pools[1]} tokens" if None not in pools else ""
+    text = f"memory_fraction: {shares[0]} on both sides: {words}{pools_text}"
     yield _both(CONFIG.key("memory_fraction"), text, {"fraction": shares[0], "kv_cache_tokens": pools}, "info")
 
 
@@ -266,21 +281,23 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
     """Canonical sampling parameters asked against given, the sides against each other, and the engines' own samplers by
     their samples."""
     name, number = SUSPICIONS[7], 7
-    findings = [one for side in e.sides for one in _sampling(e, side)]
-    given_otherwise = {(one.details.get("name"), one.where) for one in findings}
-    both = () if e.alone else sampling_events(e.baseline).keys() & sampling_events(e.candidate).keys()
-    for mode in both:
-        one, two = (mapping(sampling_events(side)[mode].get("canonical")) for side in e.sides)
-        for key, (a, b) in differences(one, two).items():
-            if not any(key == known for known, _ in given_otherwise):
+    findings = [finding for side in e.sides for finding in _sampling(e, side)]
+    given_otherwise = {(finding.details.get("name"), finding.where) for finding in findings}
+    shared_modes = () if e.alone else sampling_events(e.baseline).keys() & sampling_events(e.candidate).keys()
+    for mode in shared_modes:
+        baseline_sampling, candidate_sampling = (
+            mapping(sampling_events(side)[mode].get("canonical")) for side in e.sides
+        )
+        for key, (a, b) in differences(baseline_sampling, candidate_sampling).items():
+            if not any(key == altered_name for altered_name, _ in given_otherwise):
                 text = f"{key} is {show(a)} in the baseline and {show(b)} in the candidate ({mode})"
                 findings.append(_both(sampling_key(key), text, {"name": key, "baseline": a, "candidate": b}))
                 given_otherwise.add((key, "both"))
     result = e.native
     silent = _silent(e)
     if findings:
-        shown = "; ".join(finding.summary for finding in findings[:3])
-        text = shown + _moved(e)
+        summaries = "; ".join(finding.summary for finding in findings[:3])
+        text = summaries + _moved(e)
         return outcome(name, "confirmed", text, number=number, decides=False, findings=_with(e, findings))
     if any(key.kind.stage is Stage.NATIVE for key in e.first):
         text = "parameters agree, but the engines' own samplers do not draw alike (see native)"
@@ -305,62 +322,65 @@ def _silent(e: Evidence) -> str:
     """Which side did not record its sampling parameters, of a mode in which either sampled; "" where each did. Of
     native stages only where they are compared."""
     stages = e.mode == "native" or (e.native is not None and not e.native.skipped)
-    told = dict.fromkeys(mode for side in e.sides for mode in sampling_events(side))
-    modes = [mode for mode in told if mode != "native" or stages]
+    sampled_modes = dict.fromkeys(mode for side in e.sides for mode in sampling_events(side))
+    modes = [mode for mode in sampled_modes if mode != "native" or stages]
     for side in e.sides:
         for mode in modes or ("",):
             where = f"of the {side.name}{f' in {mode} mode' if mode else ''}"
             spoke = {event.get("rank") for event in engines_sampling(side, mode) if mapping(event.get("canonical"))}
             if not spoke:
                 return where
-            if lacking := [one for one in range(engines(side)) if one not in spoke] if engines(side) > 1 else []:
+            if lacking := [rank for rank in range(engines(side)) if rank not in spoke] if engines(side) > 1 else []:
                 return f"of engine {lacking[0]} {where}"
     return ""
 
 
 def _sampling(e: Evidence, side: Side) -> Iterator[Finding]:
     """What of this side's sampling parameters did not reach its engine as it was asked, in any mode."""
-    found: dict[int, list[Finding]] = {}
-    told: dict[int, set[str]] = {}
+    by_engine: dict[int, list[Finding]] = {}
+    names_by_engine: dict[int, set[str]] = {}
     for mode in sampling_events(side):
         for event in engines_sampling(side, mode):
             engine = int(as_number(event.get("rank"), 0))
-            found.setdefault(engine, []).extend(_sampled(e, side, mode, event, told.setdefault(engine, set())))
-    return _of_engines(found)
+            by_engine.setdefault(engine, []).extend(
+                _sampled(e, side, mode, event, names_by_engine.setdefault(engine, set()))
+            )
+    return _of_engines(by_engine)
 
 
-def _sampled(e: Evidence, side: Side, mode: str, event: dict[str, Any], told: set[str]) -> Iterator[Finding]:
-    """The same of one engine in one mode. `told`: what was found of it in another one, and is not said again."""
+def _sampled(e: Evidence, side: Side, mode: str, event: dict[str, Any], reported_names: set[str]) -> Iterator[Finding]:
+    """The same of one engine in one mode. `reported_names`: what was found of it in another one, and is not said
+    again."""
     infos = engine_infos(side, e.mode)
     engine = str(infos[0].get("engine")) if infos else "the engine"
     scenario = mapping(side.recording.scenario.get("sampling"))
     native, moves = mapping(event.get("native")), mapping(event.get("moves"))
-    asked, got = mapping(event.get("canonical")), {**mapping(event.get("canonical")), **mapping(event.get("given"))}
-    for one in altered(side, mode, event):
-        if one.name in told:
+    requested, got = mapping(event.get("canonical")), {**mapping(event.get("canonical")), **mapping(event.get("given"))}
+    for change in altered(side, mode, event):
+        if change.name in reported_names:
             continue
-        told.add(one.name)
-        dropped = one.name in moves and BY_NAME[one.name].native(engine) not in names(moves[one.name])
-        text = lost(one.name, engine, one.asked, one.given, native, dropped=dropped)
-        if one.leaked:
-            text = f"{one.name}: asked {one.asked!r}, left out, so that the model's generation_config.json says "
-            text += repr(one.given)
-        yield _finding(side, one.name, text, one.details | {"name": one.name}, cause=altered_key(one))
-    for key in asked:
+        reported_names.add(change.name)
+        dropped = change.name in moves and BY_NAME[change.name].native(engine) not in names(moves[change.name])
+        text = lost(change.name, engine, change.asked, change.given, native, dropped=dropped)
+        if change.leaked:
+            text = f"{change.name}: asked {change.asked!r}, left out, so that the model's generation_config.json says "
+            text += repr(change.given)
+        yield _finding(side, change.name, text, change.details | {"name": change.name}, cause=altered_key(change))
+    for key in requested:
         argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
-        if key in told or key not in moves or not argument or argument in names(moves[key]):
+        if key in reported_names or key not in moves or not argument or argument in names(moves[key]):
             continue
-        told.add(key)
-        text = lost(key, engine, asked[key], got.get(key), native, dropped=True) + "; it is what was asked here"
-        yield _finding(side, key, text, {"name": key, "asked": asked[key]}, "info", cause=sampling_key(key))
+        reported_names.add(key)
+        text = lost(key, engine, requested[key], got.get(key), native, dropped=True) + "; it is what was asked here"
+        yield _finding(side, key, text, {"name": key, "asked": requested[key]}, "info", cause=sampling_key(key))
     for key, what in mapping(event.get("unlike")).items():
         names_of = apart(key)
         cause = JOINT if names_of == ("top_k", "top_p") else sampling_key(names_of[0])
         yield _finding(side, key, f"{key} in {title(engine)}: {what}", {"name": key, "mode": mode}, cause=cause)
-    for key, (a, b) in (differences(scenario, asked) if scenario else {}).items():
-        if a is not None and key not in told and not (mode == "native" and _of_both(e, mode, key, b)):
+    for key, (a, b) in (differences(scenario, requested) if scenario else {}).items():
+        if a is not None and key not in reported_names and not (mode == "native" and _of_both(e, mode, key, b)):
             text = f"{key}: asked {show(a)}, the {side.name}'s engine samples with {show(b)} ({mode})"
-            told.add(key)
+            reported_names.add(key)
             yield _finding(side, key, text, {"name": key, "asked": a, "used": b}, cause=sampling_key(key))
 
 
@@ -394,7 +414,7 @@ def _moved(e: Evidence) -> str:
 
 
 def _with(e: Evidence, findings: list[Finding]) -> list[Finding]:
-    return [dataclasses.replace(one, effect=effect(e)) for one in findings]
+    return [dataclasses.replace(finding, effect=effect(e)) for finding in findings]
 
 
 def measured(findings: list[Finding], causes: list[Cause]) -> list[Finding]:
@@ -406,22 +426,24 @@ def measured(findings: list[Finding], causes: list[Cause]) -> list[Finding]:
     if not causes:
         return findings
     if any(UNEXPLAINED.has(cause.key) for cause in causes):
-        rest = "not separated: something beyond the floor is unexplained"
+        unnamed_effect = "not separated: something beyond the floor is unexplained"
     else:
-        rest = f"none measured: without {', '.join(named)} nothing differs beyond the floor"
+        unnamed_effect = f"none measured: without {', '.join(named)} nothing differs beyond the floor"
     return [
-        dataclasses.replace(one, effect="the divergence: it is a named cause" if _is_named(one, causes) else rest)
-        if one.cause is not None
-        else one
-        for one in findings
+        dataclasses.replace(
+            finding, effect="the divergence: it is a named cause" if _is_named(finding, causes) else unnamed_effect
+        )
+        if finding.cause is not None
+        else finding
+        for finding in findings
     ]
 
 
-def _is_named(one: Finding, causes: list[Cause]) -> bool:
+def _is_named(finding: Finding, causes: list[Cause]) -> bool:
     """Is the finding's parameter a cause by itself, or what a cause on the same side is made of?"""
-    acts_as = _ACTS_AS.get(one.cause) if one.cause else None
-    sides = (one.where, "both")
+    acts_as = _ACTS_AS.get(finding.cause) if finding.cause else None
+    sides = (finding.where, "both")
     return any(
-        cause.key == one.cause or (cause.key == acts_as and cause.details.get("side", cause.party) in sides)
+        cause.key == finding.cause or (cause.key == acts_as and cause.details.get("side", cause.party) in sides)
         for cause in causes
     )

@@ -37,10 +37,10 @@ def engine_infos(side: Side, mode: str) -> list[dict[str, Any]]:
 
 def engine_given(info: dict[str, Any]) -> dict[str, Any]:
     """Canonical engine parameters that the engine was given; {} of one whose arguments are not known here."""
-    said, native = mapping(info.get("given")), mapping(info.get("asked"))
+    canonical, native = mapping(info.get("given")), mapping(info.get("asked"))
     table = given.table("engine", str(info.get("engine")))
-    if said or not native:
-        return said
+    if canonical or not native:
+        return canonical
     return {name: argument.given(native) for name, argument in table.items() if argument.name in native}
 
 
@@ -69,39 +69,46 @@ def on_cpu(side: Side, mode: str) -> bool:
 def tf32_devices(side: Side, mode: str) -> set[str]:
     """The GPUs of engines that may multiply float32 in TF32 there: of all that do not say that it was forbidden."""
     infos = [mapping(info.get("resolved")) for info in engine_infos(side, mode)]
-    devices = {str(one.get("device")) for one in infos if one.get("tf32") is not False}
+    devices = {str(resolved.get("device")) for resolved in infos if resolved.get("tf32") is not False}
     return {device for device in devices if device.startswith("cuda")}
 
 
 def told_ends(side: Side, mode: str) -> set[int] | None:
     """Ids that end a sample in a mode, as the engine was given them, else as it resolved them beside those that were
     asked for; None where it does not say, or was to ignore some of them."""
-    given = sampling_given(side, mode)
-    ids = given.get("end_ids")
+    sampling = sampling_given(side, mode)
+    ids = sampling.get("end_ids")
     if not isinstance(ids, list):
-        own = [mapping(info.get("resolved")).get("end_ids") for info in engine_infos(side, mode)]
-        known = next((one for one in own if isinstance(one, list)), None)
-        if known is None or given.get("ignore_eos"):
+        resolved_ends = [mapping(info.get("resolved")).get("end_ids") for info in engine_infos(side, mode)]
+        engine_ends = next((ends for ends in resolved_ends if isinstance(ends, list)), None)
+        if engine_ends is None or sampling.get("ignore_eos"):
             return None
-        asked = given.get("stop_token_ids")
-        ids = [*known, *(asked if isinstance(asked, list) else ())]
-    return {int(number(one, -1)) for one in ids}
+        requested_ends = sampling.get("stop_token_ids")
+        ids = [*engine_ends, *(requested_ends if isinstance(requested_ends, list) else ())]
+    return {int(number(end_id, -1)) for end_id in ids}
 
 
-def same(one: Any, two: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """Equal as values: JSON knows no tuples."""
-    return (list(one) if isinstance(one, tuple) else one) == (list(two) if isinstance(two, tuple) else two)
+    return (list(first) if isinstance(first, tuple) else first) == (
+        list(second) if isinstance(second, tuple) else second
+    )
 
 
 def follows_from(event: dict[str, Any]) -> dict[str, str]:
     """Parameters of a `sampling` event that were passed on as they were asked, and that another one undoes in the
     engine, by that one: SGLang's ignore_eos leaves no token that stops."""
-    told, native = mapping(event.get("given")), mapping(event.get("native"))
-    asked = mapping(event.get("canonical")).get("stop_token_ids")
+    engine_values, native = mapping(event.get("given")), mapping(event.get("native"))
+    requested_stops = mapping(event.get("canonical")).get("stop_token_ids")
     names = mapping(event.get("moves")).get("stop_token_ids")
-    if not (told.get("ignore_eos") and asked and told.get("stop_token_ids") == [] and isinstance(names, list)):
+    if not (
+        engine_values.get("ignore_eos")
+        and requested_stops
+        and engine_values.get("stop_token_ids") == []
+        and isinstance(names, list)
+    ):
         return {}
-    return {"stop_token_ids": "ignore_eos"} if any(same(native.get(name), asked) for name in names) else {}
+    return {"stop_token_ids": "ignore_eos"} if any(same(native.get(name), requested_stops) for name in names) else {}
 
 
 def altered_sampling(side: Side, mode: str) -> Iterator[Altered]:
@@ -112,17 +119,21 @@ def altered_sampling(side: Side, mode: str) -> Iterator[Altered]:
 
 def altered(side: Side, mode: str, event: dict[str, Any]) -> Iterator[Altered]:
     """The same of one engine, by its `sampling` event."""
-    told, follows, undone = mapping(event.get("given")), mapping(event.get("moves")), follows_from(event)
+    engine_values, follows, undone = mapping(event.get("given")), mapping(event.get("moves")), follows_from(event)
     infos = engine_infos(side, mode)
     leaked = mapping(mapping(infos[0].get("resolved")).get("default_sampling")) if infos else {}
     reads = bool(infos) and bool(mapping(infos[0].get("resolved")).get("generation_config"))
-    for name, asked in mapping(event.get("canonical")).items():
-        if name in told and not same(asked, told[name]):
-            fills_in = reads and follows.get(name) == [] and name in leaked and same(leaked[name], told[name])
-            yield Altered(side.name, name, asked, told[name], undone.get(name, name), fills_in)
+    for name, requested in mapping(event.get("canonical")).items():
+        if name in engine_values and not same(requested, engine_values[name]):
+            fills_in = reads and follows.get(name) == [] and name in leaked and same(leaked[name], engine_values[name])
+            yield Altered(side.name, name, requested, engine_values[name], undone.get(name, name), fills_in)
 
 
 def sides_given(e: Evidence) -> dict[str, tuple[Any, Any]]:
     """Sampling parameter -> (baseline's, candidate's) that the engines were given, where they differ."""
-    one, two = (sampling_given(side, e.mode) for side in e.sides)
-    return {name: (one[name], two[name]) for name in one if name in two and not same(one[name], two[name])}
+    baseline_given, candidate_given = (sampling_given(side, e.mode) for side in e.sides)
+    return {
+        name: (baseline_given[name], candidate_given[name])
+        for name in baseline_given
+        if name in candidate_given and not same(baseline_given[name], candidate_given[name])
+    }

@@ -38,33 +38,33 @@ class Learner:
         if self.columns is None:
             return margin, best
         tokens, margins, second = self.columns
-        known, place = self._places(tokens, row, position, token)
-        margin[known], best[known] = margins.values[place], second.values[place]
+        scored, place = self._places(tokens, row, position, token)
+        margin[scored], best[scored] = margins.values[place], second.values[place]
         return margin, best
 
     def drawn_edge(self, row: np.ndarray, position: np.ndarray, token: np.ndarray) -> np.ndarray:
         """By how many nats the edges of filters must move for what the engine chose instead of this token; else NaN."""
         edge = np.full(len(row), np.nan)
         if self.drawn is not None:
-            known, place = self._places(self.drawn[0], row, position, token)
-            edge[known] = self.drawn[1].values[place]
+            scored, place = self._places(self.drawn[0], row, position, token)
+            edge[scored] = self.drawn[1].values[place]
         return edge
 
     def _places(
         self, tokens: Rows, row: np.ndarray, position: np.ndarray, token: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """(which of these the learner was asked about, where in the columns)."""
-        there = self.row[row]
-        known = np.flatnonzero((there >= 0) & (position < tokens.lengths[there]))
-        place = tokens.offsets[there[known]] + position[known]
-        right = tokens.values[place] == token[known]
-        return known[right], place[right]
+        experience_rows = self.row[row]
+        scored = np.flatnonzero((experience_rows >= 0) & (position < tokens.lengths[experience_rows]))
+        place = tokens.offsets[experience_rows[scored]] + position[scored]
+        right = tokens.values[place] == token[scored]
+        return scored[right], place[right]
 
 
 def same_draw(e: Evidence) -> bool:
     """Were both learners asked about one and the same draw? Then their margins are the same numbers."""
-    one, two = (side.recording.scenario for side in e.sides)
-    return all(one.get(key) == two.get(key) for key in ("sampling", "seed"))
+    baseline_scenario, candidate_scenario = (side.recording.scenario for side in e.sides)
+    return all(baseline_scenario.get(key) == candidate_scenario.get(key) for key in ("sampling", "seed"))
 
 
 def note(
@@ -72,8 +72,8 @@ def note(
     b: Table,
     match: Match,
     grid: Grid,
-    one: np.ndarray,
-    two: np.ndarray,
+    baseline_tokens: np.ndarray,
+    candidate_tokens: np.ndarray,
     flipped: np.ndarray,
     lookup: Learner,
     second: Learner | None = None,
@@ -82,7 +82,7 @@ def note(
     same draw: a flip is no tie that it does not take for one.
     """
     row, position = grid.row[flipped], grid.position[flipped]
-    margin, best = lookup.at(row, position, one[flipped])
+    margin, best = lookup.at(row, position, baseline_tokens[flipped])
     # Without a bound the margin says that one of the two tokens lies outside of what the filters leave. Rounding may
     # move a token at their edge over it; so many of them it does not.
     outside = np.isinf(margin)
@@ -91,29 +91,29 @@ def note(
     judged = implausible(int(outside.sum()), grid.size, typical, e.tolerance.temperature)
     # In half precision rounding decides which of the two a filter leaves; in float32 no other token was left
     # (docs/reference/format.md).
-    edge = outside & (best == two[flipped]) & e.tolerance.half
-    known = np.isfinite(margin) | edge | (outside & judged)
-    benign = known & ((np.abs(margin) <= e.tolerance.margin) | edge) & (best == two[flipped])
+    edge = outside & (best == candidate_tokens[flipped]) & e.tolerance.half
+    has_margin = np.isfinite(margin) | edge | (outside & judged)
+    benign = has_margin & ((np.abs(margin) <= e.tolerance.margin) | edge) & (best == candidate_tokens[flipped])
     if second is not None:
-        other, best2 = second.at(row, position, one[flipped])
-        near = (np.abs(other) <= e.tolerance.margin) | (np.isinf(other) & e.tolerance.half)
-        benign &= np.isnan(other) | (near & (best2 == two[flipped]))
-    far = known & ~benign & (np.abs(margin) <= far_margin(e)) & (best == two[flipped])
+        second_margin, best2 = second.at(row, position, baseline_tokens[flipped])
+        near = (np.abs(second_margin) <= e.tolerance.margin) | (np.isinf(second_margin) & e.tolerance.half)
+        benign &= np.isnan(second_margin) | (near & (best2 == candidate_tokens[flipped]))
+    far = has_margin & ~benign & (np.abs(margin) <= far_margin(e)) & (best == candidate_tokens[flipped])
     if second is not None and far_margin(e) > 0:  # a filter's edge that rounding moves further than for most tokens
-        edged = second.drawn_edge(row, position, one[flipped]) <= e.tolerance.extreme_drawn
+        edged = second.drawn_edge(row, position, baseline_tokens[flipped]) <= e.tolerance.extreme_drawn
         far |= edged & ~benign
-        known |= far
-    beyond = known & ~benign & ~far
+        has_margin |= far
+    beyond = has_margin & ~benign & ~far
     e.counts.flips += len(flipped)
     rows = np.unique(row)
     e.flips.with_any.append(np.stack([np.full(len(rows), b.step), match.sample[rows]], axis=1))
     e.counts.benign_flips += int(np.count_nonzero(benign))
     e.counts.flips_beyond_margin += int(np.count_nonzero(beyond))
-    e.counts.flips_without_margin += int(np.count_nonzero(~known))
+    e.counts.flips_without_margin += int(np.count_nonzero(~has_margin))
     e.counts.flips_without_any_margin += int(np.count_nonzero(np.isnan(margin)))
     e.series["flips"][-1] = float(len(flipped))
     e.series["flips_beyond_margin"][-1] = float(np.count_nonzero(beyond))
-    for kind, chosen in ((Kind.FLIP, beyond), (Kind.UNJUDGED_FLIP, ~known), ("tie", benign), ("far", far)):
+    for kind, chosen in ((Kind.FLIP, beyond), (Kind.UNJUDGED_FLIP, ~has_margin), ("tie", benign), ("far", far)):
         index = np.flatnonzero(chosen)
         if len(index):
             at = int(index[0])
@@ -126,8 +126,8 @@ def note(
                 sample,
                 int(position[at]),
                 "token",
-                int(one[flipped[at]]),
-                int(two[flipped[at]]),
+                int(baseline_tokens[flipped[at]]),
+                int(candidate_tokens[flipped[at]]),
                 gap if np.isfinite(gap) else None,
                 context=f"the learner's second choice is {int(best[at])}; "
                 f"a gap up to {figure(e.tolerance.margin)} would be benign"
@@ -140,15 +140,20 @@ def note(
             elif kind == "tie":  # no divergence, unless there are too many (`ties.too_many`)
                 e.rollouts.ties.append((samples, place))
             else:
-                there = (match.sample[row[far]], position[far], one[flipped[far]], two[flipped[far]])
-                columns = (np.full(len(index), b.step), *there)
+                far_columns = (
+                    match.sample[row[far]],
+                    position[far],
+                    baseline_tokens[flipped[far]],
+                    candidate_tokens[flipped[far]],
+                )
+                columns = (np.full(len(index), b.step), *far_columns)
                 e.rollouts.far.append(Far(Kind.FLIP.of(), samples, place, margin[far], columns))
     e.flips.add(
         np.full(np.count_nonzero(beyond), b.step),
         match.sample[row[beyond]],
         position[beyond],
-        one[flipped[beyond]],
-        two[flipped[beyond]],
+        baseline_tokens[flipped[beyond]],
+        candidate_tokens[flipped[beyond]],
         margin=margin[beyond],
     )
     negative = int(np.count_nonzero(beyond & (margin < 0)))

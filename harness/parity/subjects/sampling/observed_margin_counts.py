@@ -33,15 +33,15 @@ class Margins:
         """One step more; `mode`: in which its samples were drawn."""
         values = margin.values
         finite = np.isfinite(values)
-        known = both(table, "tokens", "margin", "runner_up")
+        columns = both(table, "tokens", "margin", "runner_up")
         self.every += len(values)
         self.finite += int(np.count_nonzero(finite))
         self.near += int(np.count_nonzero(np.abs(values[finite]) <= tolerance.margin))
-        if known is not None:
-            self._named(known[0].values, known[2].values)
-            self.edges += int(np.count_nonzero(np.isposinf(values) & (known[2].values >= 0)))
+        if columns is not None:
+            self._named(columns[0].values, columns[2].values)
+            self.edges += int(np.count_nonzero(np.isposinf(values) & (columns[2].values >= 0)))
             position = np.arange(len(values)) - np.repeat(margin.offsets[:-1], margin.lengths)
-            places = np.stack([position, known[0].values, values], axis=1)[finite]
+            places = np.stack([position, columns[0].values, values], axis=1)[finite]
             values = np.unique(places.astype(np.float64), axis=0)[:, 2]
         else:
             values = values[finite]
@@ -52,19 +52,19 @@ class Margins:
         if numbers is not None:
             self._held_against(numbers[1].values.astype(np.float64), numbers[0].values, tolerance.value)
 
-    def _named(self, chosen: np.ndarray, other: np.ndarray) -> None:
+    def _named(self, chosen: np.ndarray, runner_up: np.ndarray) -> None:
         """The best other token at each place."""
-        named = other >= 0
-        self.itself += int(np.count_nonzero(named & (other == chosen)))
+        named = runner_up >= 0
+        self.itself += int(np.count_nonzero(named & (runner_up == chosen)))
         if named.any():
             self.others += int(np.count_nonzero(named))
-            self.other += int(np.unique(other[named], return_counts=True)[1].max())
+            self.other += int(np.unique(runner_up[named], return_counts=True)[1].max())
             self.chosen += int(np.unique(chosen[named], return_counts=True)[1].max())
 
     def _held_against(self, logprob: np.ndarray, margin: np.ndarray, tolerance: float) -> None:
         """Greedy gaps against the probability of the choice, as far as `tolerance` nats of it say."""
         at = (logprob > np.log(0.5)) & (logprob < -SIZEABLE)
-        others = -np.expm1(logprob[at])
-        least = logprob[at] - np.log(others) - tolerance / others
+        remaining_mass = -np.expm1(logprob[at])
+        least = logprob[at] - np.log(remaining_mass) - tolerance / remaining_mass
         self.probable += int(np.count_nonzero(at))
         self.narrow += int(np.count_nonzero(margin[at] < least))

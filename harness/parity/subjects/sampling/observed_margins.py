@@ -41,11 +41,11 @@ def note(e: Evidence, tables: tuple[Table, ...]) -> None:
 
 def note_apart(e: Evidence, b: Table, c: Table, ia: np.ndarray, ib: np.ndarray, *, exact: bool) -> None:
     """Note where both learners' margins of the same tokens differ. `exact`: they were made in the same batches."""
-    one, two = (both(table, "tokens", "margin", "runner_up") for table in (b, c))
-    if e.mode not in ("coupled", "greedy") or one is None or two is None or not same_draw(e):
+    baseline_columns, candidate_columns = (both(table, "tokens", "margin", "runner_up") for table in (b, c))
+    if e.mode not in ("coupled", "greedy") or baseline_columns is None or candidate_columns is None or not same_draw(e):
         return
-    grid = shared([(one[1], ia), (two[1], ib)])
-    p, q = grid.take(one[1], ia).astype(np.float64), grid.take(two[1], ib)
+    grid = shared([(baseline_columns[1], ia), (candidate_columns[1], ib)])
+    p, q = grid.take(baseline_columns[1], ia).astype(np.float64), grid.take(candidate_columns[1], ib)
     gap = np.abs(np.subtract(q, p, out=np.zeros(len(p)), where=p != q))  # two without bound are equal
     apart = int(np.count_nonzero(~(gap <= e.tolerance.margin)))
     # At the edge of a filter, or in another batch, rounding decides of a few tokens which is the other one.
@@ -56,25 +56,27 @@ def note_apart(e: Evidence, b: Table, c: Table, ia: np.ndarray, ib: np.ndarray, 
 
 def odd_margins(e: Evidence) -> list[str]:
     """Sides whose margins no draw can have, one sentence each."""
-    found = []
+    sentences = []
     steps = e.mode == "greedy" and e.tolerance.half
     for side in e.sides:
-        one = side.margins
+        counts = side.margins
         whose = f"margins of the {side.name}'s learner"
-        most = (MOST_COMMON_STEPS if steps else MOST_COMMON) * one.distinct
-        if e.mode == "coupled" and implausible(one.near, one.finite, e.tolerance.value, e.tolerance.temperature):
-            found.append(f"{one.near:,} of {one.finite:,} {whose} are ties: no draw has so many")
-        elif one.distinct >= MINIMUM_TOKENS and one.repeated > most:
-            found.append(f"{one.repeated + 1:,} of {one.distinct:,} {whose} are one and the same number")
-        if one.edges > (MOST_AT_EDGES * one.every if e.tolerance.half else 0):
-            found.append(f"{one.edges:,} of {one.every:,} {whose} are without bound, although another token was left")
-        if one.itself:
-            found.append(f"{one.itself:,} of {one.others:,} {whose} are to the very token that was chosen")
-        elif one.others >= MINIMUM_TOKENS and one.other > MOST_OTHER * one.others > one.chosen:
-            found.append(f"{one.other:,} of {one.others:,} {whose} are to one and the same token")
-        if one.narrow > outliers(one.probable):
-            found.append(f"{one.narrow:,} of {one.probable:,} {whose} are smaller than the choice is likely")
+        most = (MOST_COMMON_STEPS if steps else MOST_COMMON) * counts.distinct
+        if e.mode == "coupled" and implausible(counts.near, counts.finite, e.tolerance.value, e.tolerance.temperature):
+            sentences.append(f"{counts.near:,} of {counts.finite:,} {whose} are ties: no draw has so many")
+        elif counts.distinct >= MINIMUM_TOKENS and counts.repeated > most:
+            sentences.append(f"{counts.repeated + 1:,} of {counts.distinct:,} {whose} are one and the same number")
+        if counts.edges > (MOST_AT_EDGES * counts.every if e.tolerance.half else 0):
+            sentences.append(
+                f"{counts.edges:,} of {counts.every:,} {whose} are without bound, although another token was left"
+            )
+        if counts.itself:
+            sentences.append(f"{counts.itself:,} of {counts.others:,} {whose} are to the very token that was chosen")
+        elif counts.others >= MINIMUM_TOKENS and counts.other > MOST_OTHER * counts.others > counts.chosen:
+            sentences.append(f"{counts.other:,} of {counts.others:,} {whose} are to one and the same token")
+        if counts.narrow > outliers(counts.probable):
+            sentences.append(f"{counts.narrow:,} of {counts.probable:,} {whose} are smaller than the choice is likely")
     if e.margins_apart is not None:
         step, apart, compared = e.margins_apart
-        found.append(f"{apart:,} of {compared:,} margins of step {step} are not the same in both learners")
-    return found
+        sentences.append(f"{apart:,} of {compared:,} margins of step {step} are not the same in both learners")
+    return sentences

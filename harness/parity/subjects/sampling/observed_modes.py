@@ -18,8 +18,12 @@ REPLAY = "replay"
 
 def drawn_in(baseline: Recording) -> str:
     """The mode in which the baseline drew; coupled, the strictest, where nothing says."""
-    said = [_scenario(baseline), baseline.manifest.get("sampling_mode"), *sorted(baseline.said("rollout", "mode"))]
-    return str(next((one for one in said if one and one != REPLAY), "coupled"))
+    recorded_modes = [
+        _scenario(baseline),
+        baseline.manifest.get("sampling_mode"),
+        *sorted(baseline.said("rollout", "mode")),
+    ]
+    return str(next((mode for mode in recorded_modes if mode and mode != REPLAY), "coupled"))
 
 
 def unclear(recording: Recording, name: str) -> list[str]:
@@ -28,26 +32,30 @@ def unclear(recording: Recording, name: str) -> list[str]:
     A replay says so thrice, beside the mode of the run that it replays: by `replay` and `sampling_mode` of run.json,
     and in its frames.
     """
-    frames, known, replays = recording.said("rollout", "mode"), _scenario(recording), replayed(recording) is not None
-    told = {
-        "run.json's scenario": {known} - {""},
+    frames, scenario_mode, replays = (
+        recording.said("rollout", "mode"),
+        _scenario(recording),
+        replayed(recording) is not None,
+    )
+    modes_by_source = {
+        "run.json's scenario": {scenario_mode} - {""},
         "run.json's sampling_mode": {_text(recording.manifest.get("sampling_mode"))} - {""},
         "the frames of its rollouts": frames,
     }
-    for where, modes in told.items():
+    for where, modes in modes_by_source.items():
         strange = sorted(modes - {*MODES, *((REPLAY,) if where != "run.json's scenario" else ())})
         if strange:
             return [f"the {name}'s sampling mode {strange[0]!r}, of {where}, is none that can be judged"]
     if replays:
-        told.pop("run.json's scenario")
-        told["run.json's replay"] = {REPLAY}
-    pairs = [(mode, where) for where, modes in told.items() for mode in sorted(modes)]
+        modes_by_source.pop("run.json's scenario")
+        modes_by_source["run.json's replay"] = {REPLAY}
+    pairs = [(mode, where) for where, modes in modes_by_source.items() for mode in sorted(modes)]
     if not replays and any(mode == REPLAY for mode, _ in pairs):
         where = next(where for mode, where in pairs if mode == REPLAY)
         return [f"the {name} is a replay by {where}, but run.json does not say of which steps"]
     if len({mode for mode, _ in pairs}) > 1:
-        first, other = pairs[0], next(one for one in pairs if one[0] != pairs[0][0])
-        text = f"the {name}'s sampling mode is {first[0]} by {first[1]} and {other[0]} by {other[1]}"
+        first, conflicting = pairs[0], next(pair for pair in pairs if pair[0] != pairs[0][0])
+        text = f"the {name}'s sampling mode is {first[0]} by {first[1]} and {conflicting[0]} by {conflicting[1]}"
         return [f"{text}: nobody knows how its samples were drawn"]
     return []
 

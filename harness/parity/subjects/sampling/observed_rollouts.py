@@ -47,13 +47,13 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
     _unreached(e, b, c, int(np.maximum(output.lengths[match.a] - output2.lengths[match.b], 0).sum()))
     longest = np.maximum(output.lengths[match.a], output2.lengths[match.b])
     e.counts.drawn += int(longest[judged].sum())
-    one, two = grid.take(output, match.a), grid.take(output2, match.b)
-    differs = one != two
+    baseline_tokens, candidate_tokens = grid.take(output, match.a), grid.take(output2, match.b)
+    differs = baseline_tokens != candidate_tokens
     comparable = judged[grid.row] if not judged.all() else np.ones(grid.size, bool)
-    same = comparable & ~differs
+    tokens_equal = comparable & ~differs
     if not e.guided and differs.any():
         first = grid.first(differs)[grid.row]
-        same &= grid.position < first
+        tokens_equal &= grid.position < first
         e.counts.after_first_difference += int(np.count_nonzero(comparable & (grid.position > first)))
         comparable &= grid.position <= first
     e.counts.compared_tokens += int(np.count_nonzero(comparable))
@@ -63,7 +63,7 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
     flipped = np.flatnonzero(comparable & differs)
     if len(flipped):
         second = Learner(trained[1], match.sample) if observed_flips.same_draw(e) else None
-        observed_flips.note(e, b, match, grid, one, two, flipped, lookup, second)
+        observed_flips.note(e, b, match, grid, baseline_tokens, candidate_tokens, flipped, lookup, second)
     stop_conditions_observed.note(
         e, b, c, match, grid, judged, differs, output.lengths[match.a], output2.lengths[match.b]
     )
@@ -74,7 +74,9 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
         and np.array_equal(p.lengths, output.lengths)
         and np.array_equal(q.lengths, output2.lengths)
     ):
-        _logprobs(e, b, c, match, grid, one, same, grid.take(p, match.a), grid.take(q, match.b), lookup)
+        _logprobs(
+            e, b, c, match, grid, baseline_tokens, tokens_equal, grid.take(p, match.a), grid.take(q, match.b), lookup
+        )
     else:
         e.rollouts.no_logprobs.append(step)
 
@@ -83,14 +85,14 @@ def _unreached(e: Evidence, b: Table, c: Table, lacking: int) -> None:
     """Note how many positions of a guide a run says that its engine did not reach. `lacking`: how many tokens fewer the
     candidate's samples have than the baseline's."""
     for side, table in zip(e.sides, (b, c), strict=True):
-        told = table.fields.get("uncompared")
-        if not told or isinstance(told, str):
+        reported = table.fields.get("uncompared")
+        if not reported or isinstance(reported, str):
             continue
         guided = side is e.candidate and e.guided
-        if not 0 <= number(told) <= (lacking if guided else 0):
-            e.rollouts.odd_unreached.setdefault(side.name, (b.step, told, lacking if guided else 0))
+        if not 0 <= number(reported) <= (lacking if guided else 0):
+            e.rollouts.odd_unreached.setdefault(side.name, (b.step, reported, lacking if guided else 0))
         else:
-            positions = counted(int(number(told)), "position")
+            positions = counted(int(number(reported)), "position")
             e.missing.append(f"step {b.step}: the {side.name}'s engine did not reach {positions} of its guide")
 
 
@@ -123,10 +125,12 @@ def _judged_rows(e: Evidence, b: Table, c: Table, match: Match) -> np.ndarray | 
         return np.ones(len(match.sample), bool)
     judged = equal_rows(prompt, match.a, prompt2, match.b)
     if not judged.all():
-        others = int(np.count_nonzero(~judged))
-        e.counts.other_prompts += others
-        if not any(one.finding.name == "data" for one in e.confounders):
-            summary = f"in step {b.step} the prompts of {others} of {len(judged)} samples differ, first that of sample "
+        differing = int(np.count_nonzero(~judged))
+        e.counts.other_prompts += differing
+        if not any(confounder.finding.name == "data" for confounder in e.confounders):
+            summary = (
+                f"in step {b.step} the prompts of {differing} of {len(judged)} samples differ, first that of sample "
+            )
             summary += str(int(match.sample[~judged][0]))
             e.confounders.append(Confounder(Finding("data", summary, details={"steps": [b.step]}), "prompts", b.step))
     return judged
@@ -139,14 +143,18 @@ def _logprobs(
     match: Match,
     grid: Grid,
     token: np.ndarray,
-    same: np.ndarray,
+    tokens_equal: np.ndarray,
     p: np.ndarray,
     q: np.ndarray,
     lookup: Learner,
 ) -> None:
-    at = slice(None) if same.all() else same
-    held, held2 = b.flat("cached"), c.flat("cached")
-    either = np.maximum(held[match.a], held2[match.b]) if held is not None and held2 is not None else None
+    at = slice(None) if tokens_equal.all() else tokens_equal
+    baseline_cached, candidate_cached = b.flat("cached"), c.flat("cached")
+    most_cached = (
+        np.maximum(baseline_cached[match.a], candidate_cached[match.b])
+        if baseline_cached is not None and candidate_cached is not None
+        else None
+    )
     size = np.abs(q - p)
     e.engines.add(
         p[at],
@@ -154,32 +162,32 @@ def _logprobs(
         row=grid.row[at],
         position=grid.position[at],
         sample=match.sample,
-        cached=either,
+        cached=most_cached,
         step=b.step,
         version=version_of(b),
     )
-    if same.any():
+    if tokens_equal.any():
         sizes = size[at]
         e.series["max_delta_logprob"][-1], e.series["mean_delta_logprob"][-1] = (
             float(np.nan_to_num(sizes, nan=np.inf).max()),  # NaN in a series means: not compared
             float(sizes.mean(dtype=np.float64)),
         )
-    observed_drifts.engines(e, b, match, grid, same, p, q, either)
+    observed_drifts.engines(e, b, match, grid, tokens_equal, p, q, most_cached)
     within = e.tolerance.within  # in half precision ten floors of one engine alone
     if e.finer is None and within < e.tolerance.cap:
-        e.counts.beyond_ten_floors += int(np.count_nonzero(same & ~(size <= within)))
+        e.counts.beyond_ten_floors += int(np.count_nonzero(tokens_equal & ~(size <= within)))
     key = Kind.LOGPROB.of()
-    found = e.weigh(key, grid, same, size)
-    if not len(found.beyond):
+    weighed = e.weigh(key, grid, tokens_equal, size)
+    if not len(weighed.beyond):
         return
-    first = found.deciding[:1]
+    first = weighed.deciding[:1]
     margin, _ = lookup.at(grid.row[first], grid.position[first], token[first])
     gap = float(margin[0]) if np.isfinite(margin[0]) else None
     context = f"of token {int(token[first[0]])}; "
-    context += f"{len(found.beyond)} tokens of this step differ by more than {figure(e.of_engines.value)}"
+    context += f"{len(weighed.beyond)} tokens of this step differ by more than {figure(e.of_engines.value)}"
     place = _logprob_place(b, match, grid, p, q, first[0], gap, context)
-    if e.differs(key, found, match.sample[np.unique(grid.row[found.deciding])], place):
-        observed_readings.reread(e, key, b.step, match.sample, grid, p, q, same, either)
+    if e.differs(key, weighed, match.sample[np.unique(grid.row[weighed.deciding])], place):
+        observed_readings.reread(e, key, b.step, match.sample, grid, p, q, tokens_equal, most_cached)
 
 
 def _logprob_place(

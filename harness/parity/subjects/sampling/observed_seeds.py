@@ -14,11 +14,11 @@ from probes.format import mapping
 
 def same_sampler(baseline: Recording, candidate: Recording) -> bool:
     """Should two runs of a framework draw the same samples? Only where engine, version and seeds are equal."""
-    one, two = (_sampler(recording) for recording in (baseline, candidate))
-    return one is not None and one == two
+    baseline_sampler, candidate_sampler = (_sampler(recording) for recording in (baseline, candidate))
+    return baseline_sampler is not None and baseline_sampler == candidate_sampler
 
 
 def _sampler(recording: Recording) -> Any:
     framework, seeds = recording.manifest.get("framework"), mapping(recording.manifest.get("seeds"))
-    engines = sorted({(str(one.get("engine")), str(one.get("version"))) for one in recording.all("engine_info")})
+    engines = sorted({(str(info.get("engine")), str(info.get("version"))) for info in recording.all("engine_info")})
     return (framework, seeds, engines) if framework and seeds and engines else None

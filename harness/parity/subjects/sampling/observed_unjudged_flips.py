@@ -19,9 +19,9 @@ def too_many(e: Evidence) -> None:
         return
     if implausible(flips, compared, e.of_engines.value, e.tolerance.temperature):
         e.rollouts.too_many_flips = True
-        found = e.found(UNJUDGED)
+        unjudged = e.found(UNJUDGED)
         for step, first in e.places[UNJUDGED].items():
-            e.diverges(FLIP, found[found[:, 0] == step, 1], first.place)
+            e.diverges(FLIP, unjudged[unjudged[:, 0] == step, 1], first.place)
     benign = e.counts.benign_flips
     # With Gumbel noise alone a gap is seldom small: two greedy logits may be as near as the model likes.
     if e.mode == "coupled" and implausible(benign, compared, e.tolerance.value, e.tolerance.temperature):
@@ -32,17 +32,17 @@ def too_many(e: Evidence) -> None:
 
 def _far(e: Evidence) -> None:
     noted = e.rollouts.far
-    for key in dict.fromkeys(one.key for one in noted):
-        of_key = [one for one in noted if one.key == key]
+    for key in dict.fromkeys(far_choice.key for far_choice in noted):
+        of_key = [far_choice for far_choice in noted if far_choice.key == key]
         flips = key == FLIP
         tokens = e.counts.compared_tokens if flips else e.side(str(key.side)).choices
-        many = sum(len(one.margin) for one in of_key)
-        if many <= e.tolerance.far_flips(tokens) and key not in e.first:
-            e.counts.benign_flips += many if flips else 0
+        choice_count = sum(len(far_choice.margin) for far_choice in of_key)
+        if choice_count <= e.tolerance.far_flips(tokens) and key not in e.first:
+            e.counts.benign_flips += choice_count if flips else 0
             continue
-        for one in of_key:
-            e.diverges(key, one.samples, one.place)
+        for far_choice in of_key:
+            e.diverges(key, far_choice.samples, far_choice.place)
             if flips:
-                e.flips.add(*one.columns, margin=one.margin)
-                e.counts.flips_beyond_margin += len(one.margin)
-                e.series["flips_beyond_margin"][e.series["step"].index(one.place.step)] += len(one.margin)
+                e.flips.add(*far_choice.columns, margin=far_choice.margin)
+                e.counts.flips_beyond_margin += len(far_choice.margin)
+                e.series["flips_beyond_margin"][e.series["step"].index(far_choice.place.step)] += len(far_choice.margin)

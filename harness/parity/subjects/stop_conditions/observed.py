@@ -67,14 +67,16 @@ def note(
                 f"{finish2[row] if finish2 is not None else '?'}",
             ),
         )
-    e.note_recorded(FINISH, b.step, *(one is not None and bool((one[judged] != "").all()) for one in (finish, finish2)))
+    e.note_recorded(
+        FINISH, b.step, *(column is not None and bool((column[judged] != "").all()) for column in (finish, finish2))
+    )
     if finish is None or finish2 is None:
         return
     given_up = np.isin(finish, GIVEN_UP) & np.isin(finish2, GIVEN_UP) & judged
     if given_up.any():
         e.rollouts.given_up[b.step] = int(given_up.sum())
-    told = (finish != "") & (finish2 != "")
-    comparable = judged & told & (lengths == lengths2) & ~(last if e.guided else any_flip | cut)
+    reasons_recorded = (finish != "") & (finish2 != "")
+    comparable = judged & reasons_recorded & (lengths == lengths2) & ~(last if e.guided else any_flip | cut)
     e.counts.finish_reasons += int(np.count_nonzero(comparable))
     wrong = np.flatnonzero(comparable & (finish != finish2))
     if len(wrong):
@@ -82,8 +84,8 @@ def note(
         assert output is not None
         for at in wrong[: MOST_ENDINGS - len(e.reasons)].tolist():
             token = int(output.row(int(match.a[at]))[-1]) if lengths[at] else -1
-            said = str(finish[at]), str(finish2[at])
-            e.reasons.append(Reason(b.step, int(match.sample[at]), int(lengths[at]), token, said))
+            reason_pair = str(finish[at]), str(finish2[at])
+            e.reasons.append(Reason(b.step, int(match.sample[at]), int(lengths[at]), token, reason_pair))
         e.diverges(
             Kind.FINISH.of(),
             match.sample[wrong],
@@ -113,11 +115,11 @@ def note_alone(e: Evidence, side: Side, table: Table) -> None:
     ):
         return
     native = mapping(mapping(sampling_events(side).get(e.mode)).get("native"))
-    some = output.lengths > 0
-    last = np.full(len(some), -1, np.int64)
-    last[some] = output.values[output.offsets[1:][some] - 1]
+    has_output = output.lengths > 0
+    last = np.full(len(has_output), -1, np.int64)
+    last[has_output] = output.values[output.offsets[1:][has_output] - 1]
     at_end = np.isin(last, sorted(ends))
-    cut, stopped = some & (finish == "length"), some & (finish == "stop")
+    cut, stopped = has_output & (finish == "length"), has_output & (finish == "stop")
     if any(native.get(name) for name in UNSEEN):
         stopped &= at_end
     side.reasons_held += int(np.count_nonzero(cut | stopped))
@@ -125,8 +127,10 @@ def note_alone(e: Evidence, side: Side, table: Table) -> None:
     if not len(wrong):
         return
     for row in wrong[: MOST_ENDINGS - len(side.reasons)].tolist():
-        said = str(finish[row]), ""
-        side.reasons.append(Reason(table.step, int(table.sample[row]), int(output.lengths[row]), int(last[row]), said))
+        reason_pair = str(finish[row]), ""
+        side.reasons.append(
+            Reason(table.step, int(table.sample[row]), int(output.lengths[row]), int(last[row]), reason_pair)
+        )
     row = int(wrong[0])
     which = "an end token" if at_end[row] else "no end token"
     e.diverges(
@@ -158,21 +162,21 @@ def _note_endings(
     """How each of these samples ends in either run."""
     output, output2, prompt = b.rows("output"), c.rows("output"), b.rows("prompt")
     assert output is not None and output2 is not None
-    seen = b.rows("prompt_seen"), c.rows("prompt_seen")
+    prompts_seen = b.rows("prompt_seen"), c.rows("prompt_seen")
     for row in wrong[: MOST_ENDINGS - len(e.endings)]:
         ends = output.row(int(match.a[row])), output2.row(int(match.b[row]))
         shorter, longer = sorted(ends, key=len)
         sent = len(prompt.row(int(match.a[row]))) if prompt is not None else 0
-        own = [
+        seen_lengths = [
             len(rows.row(int(at[row]))) if rows is not None else 0
-            for rows, at in zip(seen, (match.a, match.b), strict=True)
+            for rows, at in zip(prompts_seen, (match.a, match.b), strict=True)
         ]
         e.endings.append(
             Ending(
                 b.step,
                 int(match.sample[row]),
                 sent,
-                (own[0] or sent, own[1] or sent),
+                (seen_lengths[0] or sent, seen_lengths[1] or sent),
                 (len(ends[0]), len(ends[1])),
                 ("" if finish is None else str(finish[row]), "" if finish2 is None else str(finish2[row])),
                 int(shorter[-1]) if len(shorter) else -1,

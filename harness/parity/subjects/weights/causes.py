@@ -26,9 +26,9 @@ def stale_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         record = side.sync
         groups: dict[tuple[int, ...], list[str]] = {}
         for name in {**record.absent, **record.stale}:
-            held = record.stale_versions.get(name, [])
+            stale_versions = record.stale_versions.get(name, [])
             proven = [v for v in record.absent_versions.get(name, []) if v in record.proof_beyond]
-            versions = tuple(sorted({*held, *proven}))
+            versions = tuple(sorted({*stale_versions, *proven}))
             if versions:
                 groups.setdefault(versions, []).append(name)
         for versions, tensors in sorted(groups.items()):
@@ -37,19 +37,19 @@ def stale_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 yield _stale(e, side, record, key, members, versions, beside=len(titled) - 1)
 
 
-def _titled(family: CauseFamily, tensors: list[str], every: set[str]) -> Iterator[tuple[CauseKey, list[str]]]:
+def _titled(family: CauseFamily, tensors: list[str], all_names: set[str]) -> Iterator[tuple[CauseKey, list[str]]]:
     """Few tensors by their names; more as all of the model, as one module of it, or as their number."""
     if len(tensors) <= SINGLE:
         yield from ((family.key(name), [name]) for name in tensors)
-    elif set(tensors) >= every:
+    elif set(tensors) >= all_names:
         yield family.key("all tensors", many=True), tensors
     else:
         prefix = tensors[0].rpartition(".")[0]
         while prefix and not all(name.startswith(f"{prefix}.") for name in tensors):
             prefix = prefix.rpartition(".")[0]
-        whole = prefix and {name for name in every if name.startswith(f"{prefix}.")} == set(tensors)
-        many = family.key(counted(len(tensors), "tensor"), many=True)
-        yield (family.key(prefix) if whole else many), tensors
+        is_whole_module = prefix and {name for name in all_names if name.startswith(f"{prefix}.")} == set(tensors)
+        count_key = family.key(counted(len(tensors), "tensor"), many=True)
+        yield (family.key(prefix) if is_whole_module else count_key), tensors
 
 
 def _stale(
@@ -63,9 +63,9 @@ def _stale(
 ) -> Explanation:
     """`beside`: causes of the same weight versions, which its own steps do not tell from this one."""
     jump = max((record.proof_beyond[v] for v in versions if v in record.proof_beyond), default=None)
-    held = [name for name in tensors if name in record.stale]
-    shown = "its digest is" if len(held) == 1 else f"{len(held)} digests are"
-    evidence = f"{shown} not the learner's at version {versions[0]}" if held else ""
+    stale_tensors = [name for name in tensors if name in record.stale]
+    digest_text = "its digest is" if len(stale_tensors) == 1 else f"{len(stale_tensors)} digests are"
+    evidence = f"{digest_text} not the learner's at version {versions[0]}" if stale_tensors else ""
     evidence += ("; " if evidence else "") + f"the proof jumps to {figure(jump)} nats" if jump else ""
     steps = steps_of(e, side, versions)
     proofs = _without(e, side, steps, versions)
@@ -112,15 +112,21 @@ def not_loaded(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Tensors of which a worker held something else after the load than what had arrived for it."""
     for side in e.sides:
         record = side.sync
-        for family, found, did, seen in (
+        for family, wrong_loads, did, observed in (
             (STALE_WEIGHTS, record.kept, "kept the one before", Seen.KEPT_ON_LOAD),
             (WEIGHTS, record.misloaded, "loaded something else", Seen.LOADED_OTHERWISE),
         ):
-            found = {name: one for name, one in found.items() if family is STALE_WEIGHTS or name not in record.kept}
-            named = list(_titled(family, sorted(found), record.names))
+            wrong_loads = {
+                name: by_version
+                for name, by_version in wrong_loads.items()
+                if family is STALE_WEIGHTS or name not in record.kept
+            }
+            named = list(_titled(family, sorted(wrong_loads), record.names))
             for key, tensors in named:
-                versions = tuple(sorted({version for name in tensors for version in found[name]}))
-                workers = sorted({where for name in tensors for wheres in found[name].values() for where in wheres})
+                versions = tuple(sorted({version for name in tensors for version in wrong_loads[name]}))
+                workers = sorted(
+                    {where for name in tensors for wheres in wrong_loads[name].values() for where in wheres}
+                )
                 who = " and ".join(filter(None, workers))
                 steps = steps_of(e, side, versions)
                 proofs = _without(e, side, steps, versions)
@@ -131,7 +137,7 @@ def not_loaded(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 summary = f"{who} of the " if who else "the "
                 summary += f"{side.name}'s engine was sent {key.parts[0]} with weight version {versions[0]} and {did}"
                 yield Explanation(
-                    Cause.of(key, side.name, summary, evidence, details, proofs, (seen,)),
+                    Cause.of(key, side.name, summary, evidence, details, proofs, (observed,)),
                     keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
                     in_steps(steps | {version - 1 for version in versions}),
                 )
@@ -147,16 +153,16 @@ def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             continue
         place, first = e.first[kind].place, int(e.found(kind)[:, 0].min())
         if e.tolerance.half:
-            found, rounding = e.weights_in_use[side.name], e.tolerance.rounding.mean
-            now, then, allowed = found.now, found.before, ROUGHER * rounding
-            shown = f"mean distance from float32 with the learner's weights {figure(now)} nats, with those before "
-            shown += f"{figure(then)}; the learner rounds by {figure(rounding)}"
+            in_use, rounding = e.weights_in_use[side.name], e.tolerance.rounding.mean
+            now, then, allowed = in_use.now, in_use.before, ROUGHER * rounding
+            evidence = f"mean distance from float32 with the learner's weights {figure(now)} nats, with those before "
+            evidence += f"{figure(then)}; the learner rounds by {figure(rounding)}"
             key, summary = ONE_BEHIND, BEFORE.format(f"the {side.name}'s engine")
         else:
             record = side.sync
             now, then = record.distances[record.behind[0]]
             rounding, allowed = 0.0, e.tolerance.value
-            key, summary, shown = _older(side, record, allowed)
+            key, summary, evidence = _older(side, record, allowed)
         if not then <= allowed:
             continue
         before, after = (max(0.0, distance - rounding) for distance in (now, then))
@@ -165,7 +171,7 @@ def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 key,
                 side.name,
                 f"from step {first} on {summary}",
-                f"{place.context}; {shown}",
+                f"{place.context}; {evidence}",
                 {"now": now, "before": then},
                 [Proof("hold it against the learner's weights before the last update", before, after, "nats a token")],
                 (Seen.OLDER_AGREES,),
@@ -177,27 +183,27 @@ def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 def _older(side: Side, record: SyncRecord, allowed: float) -> tuple[CauseKey, str, str]:
     """What the proofs say of the weights that an engine computes with: its cause, a summary, and the evidence."""
-    held = record.older(allowed)
-    number = record.furthest.get(min(held, default=-1))
+    older_versions = record.older(allowed)
+    number = record.furthest.get(min(older_versions, default=-1))
     engine = f"the {side.name}'s engine" if number is None else f"engine {number} of the {side.name}"
-    counts = Counter(held.values())
+    counts = Counter(older_versions.values())
     frozen = [version for version, count in counts.items() if count > 1]
     if None in counts:
-        shown = f"{counted(len(record.behind), 'proof')} of {len(record.distances)} are nearer to the version before"
-        return STALE_WEIGHTS.key("earlier versions", many=True), f"{engine} computes with earlier weights", shown
+        evidence = f"{counted(len(record.behind), 'proof')} of {len(record.distances)} are nearer to the version before"
+        return STALE_WEIGHTS.key("earlier versions", many=True), f"{engine} computes with earlier weights", evidence
     if not frozen:
-        shown = f"{counted(len(held), 'proof')} of {len(record.distances)} say so"
-        return ONE_BEHIND, BEFORE.format(engine), shown
-    after = [version for version, older in held.items() if older == frozen[0]][1:]
-    shown = f"the {counted(len(after), 'sync')} after it (version {listed(after)}) did not change what it computes"
+        evidence = f"{counted(len(older_versions), 'proof')} of {len(record.distances)} say so"
+        return ONE_BEHIND, BEFORE.format(engine), evidence
+    after = [version for version, older in older_versions.items() if older == frozen[0]][1:]
+    evidence = f"the {counted(len(after), 'sync')} after it (version {listed(after)}) did not change what it computes"
     key = STALE_WEIGHTS.key(f"frozen at version {frozen[0]}", many=True)
-    return key, f"{engine} is frozen at weight version {frozen[0]}", shown
+    return key, f"{engine} is frozen at weight version {frozen[0]}", evidence
 
 
 def _without(e: Evidence, side: Side, steps: set[int], versions: tuple[int, ...]) -> list[Proof]:
     """What is left without the steps that these weight versions drew."""
-    shown = ", ".join(map(str, versions[:3])) + (f" and {len(versions) - 3} more" if len(versions) > 3 else "")
-    what = f"leave out the steps drawn with weight version{'s' if len(versions) > 1 else ''} {shown}"
+    versions_text = ", ".join(map(str, versions[:3])) + (f" and {len(versions) - 3} more" if len(versions) > 3 else "")
+    what = f"leave out the steps drawn with weight version{'s' if len(versions) > 1 else ''} {versions_text}"
     return without_steps(e, side.name, steps, what)
 
 

@@ -34,15 +34,17 @@ def weights_in_use(e: Evidence) -> Outcome:
     kinds = tuple(key for side in e.sides if (key := Kind.BEHIND.of(side.name)) in e.first)
     details: dict[str, Any] = {
         side: {
-            "mean move of an update": found.moved,
-            "mean distance from the weights": found.now,
-            "mean distance from those before": found.before,
-            "standard errors": {one.reading: one.errors for one in found.tests if one.where == observed_systematic.RUN},
-            "needed": found.best.critical,
-            "steps": found.steps,
-            "steps that tell by themselves": found.alone,
+            "mean move of an update": usage.moved,
+            "mean distance from the weights": usage.now,
+            "mean distance from those before": usage.before,
+            "standard errors": {
+                test.reading: test.errors for test in usage.tests if test.where == observed_systematic.RUN
+            },
+            "needed": usage.best.critical,
+            "steps": usage.steps,
+            "steps that tell by themselves": usage.alone,
         }
-        for side, found in results.items()
+        for side, usage in results.items()
     }
     if kinds:
         text = "; ".join(e.first[kind].place.context for kind in kinds)
@@ -56,21 +58,21 @@ def weights_in_use(e: Evidence) -> Outcome:
         if lacking := _unscored(e, side):
             text = f"{lacking}: an engine that is one update behind is not ruled out"
             return outcome(name, "not tested", text, **details)
-    for whose, found in results.items():
-        if not found.current:
-            best = found.best
-            text = f"an update moves a log-probability by {figure(found.moved)} nats on average, the "
+    for whose, usage in results.items():
+        if not usage.current:
+            best = usage.best
+            text = f"an update moves a log-probability by {figure(usage.moved)} nats on average, the "
             text += f"{whose}'s engine "
-            text += f"is {figure(found.now)} off float32: over {counted(found.tokens, 'token')} it is nearer "
+            text += f"is {figure(usage.now)} off float32: over {counted(usage.tokens, 'token')} it is nearer "
             text += f"to the weights {'after' if best.errors >= 0 else 'before'} the update by "
             text += f"{figure(abs(best.errors))} standard errors ({best.reading}), and {figure(best.critical)} would "
             text += "tell; an engine that is one update behind is not ruled out"
             return outcome(name, "not tested", text, **details)
     text = "; ".join(
         f"the {side} is nearer to its learner's weights than to those before the last update by "
-        f"{figure(found.best.errors)} standard errors ({figure(found.best.critical)} would tell), in {found.alone} of "
-        f"{len(found.steps)} steps by themselves"
-        for side, found in results.items()
+        f"{figure(usage.best.errors)} standard errors ({figure(usage.best.critical)} would tell), in {usage.alone} of "
+        f"{len(usage.steps)} steps by themselves"
+        for side, usage in results.items()
     )
     return outcome(name, "ruled out", text, **details)
 
@@ -80,7 +82,7 @@ def _unscored(e: Evidence, side: Side) -> str:
     none."""
     if lacking := _unversioned(side):
         return lacking
-    first, scored = min(one for one in side.versions if one is not None), e.weights_in_use[side.name].steps
+    first, scored = min(version for version in side.versions if version is not None), e.weights_in_use[side.name].steps
     later = {step for version, steps in side.versions.items() if version != first for step in steps}
     for step in e.steps:
         if step in later and step not in {*scored, *e.unjudged_steps}:
@@ -109,15 +111,17 @@ def _by_proofs(e: Evidence, name: str) -> Outcome:
             text += f"learner's weights and {figure(before)} from those before the last update, on average; "
             text += f"{NEARER:g} times as far would tell, and an engine that is one update behind is not ruled out"
             return outcome(name, "not tested", text, **details)
-    for one in e.sides:
-        if lacking := _unproven(one):
+    for run in e.sides:
+        if lacking := _unproven(run):
             text = f"{lacking}: an engine that is one update behind is not ruled out"
             return outcome(name, "not tested", text, **details)
-    told = [pair for record in records.values() for pair in record.distances.values()]
-    if not told:
+    distances = [pair for record in records.values() for pair in record.distances.values()]
+    if not distances:
         return outcome(name, "not tested", "no sync after an update was proven on its own", **details)
-    least = min(before / now if now else np.inf for now, before in told)
-    text = f"each of {counted(len(told), 'proof')} is nearer to the learner's weights than to those before the last "
+    least = min(before / now if now else np.inf for now, before in distances)
+    text = (
+        f"each of {counted(len(distances), 'proof')} is nearer to the learner's weights than to those before the last "
+    )
     text += f"update, {figure(least)} times at least ({NEARER:g} would tell)"
     return outcome(name, "ruled out", text, **details)
 
@@ -128,7 +132,7 @@ def _unproven(side: Side) -> str:
     if lacking := _unversioned(side):
         return lacking
     record = side.sync
-    for before, version in pairwise(sorted(one for one in side.versions if one is not None)):
+    for before, version in pairwise(sorted(number for number in side.versions if number is not None)):
         sent = record.learner.get(version)
         if version not in record.distances and not (sent and sent == record.learner.get(before)):
             return f"no proof tells weight version {version} of the {side.name} from the one before"

@@ -45,7 +45,7 @@ def tensors(s: Situation) -> None:
         return
     started = s.clock()
     groups = s.bench.tensors(s.side)
-    whole = sum(map(len, groups))
+    tensor_count = sum(map(len, groups))
     moved = _one_by_one(s, groups)
     done = undo(s, lambda: None)
     if done.after.of("scores"):
@@ -54,7 +54,7 @@ def tensors(s: Situation) -> None:
     took = s.clock() - started
     tell(s, "send one tensor after another", STALE_WEIGHTS.key(), Undone(s.symptoms, done.after, took), helped)
     if helped:
-        _stale(s, [one for one in moved if one.nats[1] < one.nats[0]], whole, done)
+        _stale(s, [sent_group for sent_group in moved if sent_group.nats[1] < sent_group.nats[0]], tensor_count, done)
     s.symptoms = done.after
 
 
@@ -65,16 +65,16 @@ def _rebuilt(s: Situation) -> None:
     good = improves(s.symptoms, done.after)
     tell(s, what, STALE_DERIVED.key(), done, good)
     if good:
-        seen = (Seen.HELD_EQUAL, Seen.FRESH_AGREES) if s.held is not None and s.held.all_equal else ()
+        exclusions = (Seen.HELD_EQUAL, Seen.FRESH_AGREES) if s.held is not None and s.held.all_equal else ()
         summary = f"the {s.side}'s engine kept something made of earlier weights, and makes it anew when it loads"
-        add_cause(s, STALE_DERIVED.key(), what, done, summary, {}, (*seen, Seen.PAST_CACHE_DIFFERS))
+        add_cause(s, STALE_DERIVED.key(), what, done, summary, {}, (*exclusions, Seen.PAST_CACHE_DIFFERS))
     s.symptoms = done.after
 
 
 def _one_by_one(s: Situation, groups: list[list[str]]) -> list[Sent]:
     """The groups that changed the engine, until nothing differs. Without time for each they are sent more at once."""
-    left, far, _ = s.bench.rescored(s.side)
-    found = []
+    remaining, far, _ = s.bench.rescored(s.side)
+    sent_groups = []
     while groups:
         group = groups.pop(0)
         began = s.clock()
@@ -82,32 +82,32 @@ def _one_by_one(s: Situation, groups: list[list[str]]) -> list[Sent]:
         after, nearer, moved = s.bench.rescored(s.side)
         seconds = s.clock() - began
         if moved > s.evidence.tolerance.value:
-            found.append(Sent(group, (left, after), (far, nearer), seconds))
-        left, far = after, nearer
-        if not left and not s.bench.read(s.side).of("scores"):  # the few that are scored may not show every tensor
+            sent_groups.append(Sent(group, (remaining, after), (far, nearer), seconds))
+        remaining, far = after, nearer
+        if not remaining and not s.bench.read(s.side).of("scores"):  # the few that are scored may not show every tensor
             break
         if groups and s.clock() + seconds * len(groups) > s.deadline:
             room = max(1, int((s.deadline - s.clock()) / max(seconds, 1e-3)))
             size = -(-len(groups) // room)
             groups = [list(chain(*groups[start : start + size])) for start in range(0, len(groups), size)]
-    return found
+    return sent_groups
 
 
-def _stale(s: Situation, sent: list[Sent], whole: int, done: Undone) -> None:
+def _stale(s: Situation, sent: list[Sent], tensor_count: int, done: Undone) -> None:
     """Name the tensors: those that a recording names, in a group that holds them, else the whole group."""
-    known = set(recorded(s))
-    names = [[name for name in one.names if name in known] or one.names for one in sent]
+    recorded_names = set(recorded(s))
+    names = [[name for name in group.names if name in recorded_names] or group.names for group in sent]
     count = sum(map(len, names))
     if not names or count > LISTED:
-        what = f"{count} of {whole:,} tensors" if names else "no tensor of its own"
+        what = f"{count} of {tensor_count:,} tensors" if names else "no tensor of its own"
         summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again fixes it"
-        if not names and known:
-            for name in sorted(known)[:LISTED]:
+        if not names and recorded_names:
+            for name in sorted(recorded_names)[:LISTED]:
                 add_cause(s, weights_key(s, [name]), "send the weights again", done, other(s, name), {"tensor": name},
                           (Seen.MOVED, *sent_or_not(s, [name])))  # fmt: skip
             return
         flat = list(chain(*names))
-        seen = (Seen.MOVED, *sent_or_not(s, flat))
+        exclusions = (Seen.MOVED, *sent_or_not(s, flat))
         add_cause(
             s,
             STALE_WEIGHTS.key(what, many=bool(names)),
@@ -115,14 +115,16 @@ def _stale(s: Situation, sent: list[Sent], whole: int, done: Undone) -> None:
             done,
             summary,
             {"tensors": flat},
-            seen,
+            exclusions,
         )
         return
-    for one, tensors_ in zip(sent, names, strict=True):
+    for group, tensors_ in zip(sent, names, strict=True):
         what = ", ".join(tensors_)
         details = {"tensor": what, "left in all": done.after.total, "before": s.symptoms.total}
-        seen = (Seen.MOVED, *sent_or_not(s, tensors_))
-        s.named.append(Named(weights_key(s, tensors_), s.side, s.side, other(s, what), one.proof, details, seen))
+        exclusions = (Seen.MOVED, *sent_or_not(s, tensors_))
+        s.named.append(
+            Named(weights_key(s, tensors_), s.side, s.side, other(s, what), group.proof, details, exclusions)
+        )
 
 
 def other(s: Situation, name: str) -> str:
@@ -131,14 +133,16 @@ def other(s: Situation, name: str) -> str:
 
 def recorded(s: Situation) -> list[str]:
     """Tensors that the last recorded sync left out or delivered as something else."""
-    events = [one for one in s.evidence.side(s.side).recording.all("sync") if isinstance(one.get("version"), int)]
-    last = max(events, key=lambda one: int(one["version"]), default={})
+    events = [event for event in s.evidence.side(s.side).recording.all("sync") if isinstance(event.get("version"), int)]
+    last = max(events, key=lambda event: int(event["version"]), default={})
     return sorted({*listed(last.get("absent")), *listed(last.get("mismatched"))})
 
 
 def sent_again(s: Situation) -> bool:
     """Were stale tensors found by sending them again? Then all were sent, and what is left is no parameter's."""
-    return any(one.side == s.side and (STALE_WEIGHTS.has(one.cause) or WEIGHTS.has(one.cause)) for one in s.named)
+    return any(
+        named.side == s.side and (STALE_WEIGHTS.has(named.cause) or WEIGHTS.has(named.cause)) for named in s.named
+    )
 
 
 def sent_or_not(s: Situation, names: list[str]) -> tuple[Seen, ...]:
@@ -155,18 +159,18 @@ def of_version(s: Situation, names: list[str]) -> tuple[Seen, ...]:
     digests say, or not the same of all."""
     record = s.evidence.side(s.side).sync
     versions = sorted(record.learner)
-    if not versions or any(name not in record.learner[one] for one in versions for name in names):
+    if not versions or any(name not in record.learner[version] for version in versions for name in names):
         return ()
-    held = s.bench.digests(s.side, names)
-    older = [held[name] in {record.learner[one][name] for one in versions[:-1]} for name in names]
+    digests = s.bench.digests(s.side, names)
+    older = [digests[name] in {record.learner[version][name] for version in versions[:-1]} for name in names]
     return (Seen.OLDER_HELD,) if all(older) else (Seen.NEVER_LEARNERS,) if not any(older) else ()
 
 
-def weights_key(s: Situation, tensors_: list[str], seen: tuple[Seen, ...] = ()) -> CauseKey:
+def weights_key(s: Situation, tensors_: list[str], exclusions: tuple[Seen, ...] = ()) -> CauseKey:
     """STALE_WEIGHTS where the engine holds what the learner had before. Where nothing says so, unless every recorded
     sync sent the tensor: then the engine is likelier to hold something else than was sent."""
     record = s.evidence.side(s.side).sync
     sent = record.versions and not {*record.absent, *record.stale}.intersection(tensors_)
-    if Seen.OLDER_HELD in seen or not (sent or Seen.NEVER_LEARNERS in seen):
+    if Seen.OLDER_HELD in exclusions or not (sent or Seen.NEVER_LEARNERS in exclusions):
         return STALE_WEIGHTS.key(*tensors_)
     return WEIGHTS.key(*tensors_)

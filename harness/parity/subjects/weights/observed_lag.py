@@ -71,22 +71,22 @@ class Updates:
         before: tuple[np.ndarray, np.ndarray],
     ) -> None:
         """One step's tokens, flat. `now`, `before`: the learner's log-probabilities as rounded, and in float32."""
-        rounded, exact = (np.abs(engine.astype(np.float64) - one) for one in now)
-        rounded_before, exact_before = (np.abs(engine.astype(np.float64) - one) for one in before)
+        rounded, exact = (np.abs(engine.astype(np.float64) - logprob) for logprob in now)
+        rounded_before, exact_before = (np.abs(engine.astype(np.float64) - logprob) for logprob in before)
         update = before[1].astype(np.float64) - now[1]
         product, moved = update * (engine.astype(np.float64) - now[1]), np.abs(update)
         columns = [exact_before - exact, rounded_before - rounded, product, update**2, moved, exact, exact_before]
-        known = np.isfinite(np.sum(columns, axis=0))
-        if known.any():
-            self.steps.setdefault(step, Clusters()).add(cluster[known], *(one[known] for one in columns))
-            self.versions.append(np.stack([now[1], before[1], now[0], before[0]])[:, known])
+        finite = np.isfinite(np.sum(columns, axis=0))
+        if finite.any():
+            self.steps.setdefault(step, Clusters()).add(cluster[finite], *(column[finite] for column in columns))
+            self.versions.append(np.stack([now[1], before[1], now[0], before[0]])[:, finite])
 
     @property
     def believed(self) -> bool:
         """Whether both versions speak of the same tokens, in both types: numbers that are not correlated do not."""
         exact, exact_before, rounded, rounded_before = np.concatenate(self.versions, axis=1).astype(np.float64)
         pairs = ((exact, exact_before), (rounded, rounded_before))
-        return all(one.std() and two.std() and np.corrcoef(one, two)[0, 1] >= ALIKE for one, two in pairs)
+        return all(now.std() and before.std() and np.corrcoef(now, before)[0, 1] >= ALIKE for now, before in pairs)
 
 
 @dataclass(frozen=True)
@@ -103,44 +103,46 @@ class InUse:
 
     @property
     def behind(self) -> list[Nearer]:
-        return [one for one in self.tests if one.behind]
+        return [test for test in self.tests if test.behind]
 
     @property
     def current(self) -> bool:
         """Significantly nearer to the current weights over the run, and nowhere to those before."""
-        return not self.behind and any(one.current for one in self.tests if one.where == RUN)
+        return not self.behind and any(test.current for test in self.tests if test.where == RUN)
 
     @property
     def best(self) -> Nearer:
         """The run's more telling reading."""
-        return max((one for one in self.tests if one.where == RUN), key=lambda one: abs(one.errors))
+        return max((test for test in self.tests if test.where == RUN), key=lambda test: abs(test.errors))
 
     @property
     def alone(self) -> int:
         """Steps that tell by themselves."""
-        return len({one.step for one in self.tests if one.where != RUN and (one.current or one.behind)})
+        return len({test.step for test in self.tests if test.where != RUN and (test.current or test.behind)})
 
 
 def sides(updates: dict[str, Updates]) -> dict[str, InUse]:
     """Side -> its readings; sides without any are left out. All tests share one error rate."""
-    known = {name: one for name, one in updates.items() if one.steps and one.believed}
-    number = sum(len(READINGS) * (1 + len(one.steps)) for one in known.values())
-    return {name: _side(one, FALSE_ALARM / number) for name, one in known.items()}
+    usable = {
+        name: side_updates for name, side_updates in updates.items() if side_updates.steps and side_updates.believed
+    }
+    number = sum(len(READINGS) * (1 + len(side_updates.steps)) for side_updates in usable.values())
+    return {name: _side(side_updates, FALSE_ALARM / number) for name, side_updates in usable.items()}
 
 
 def _side(updates: Updates, error_rate: float) -> InUse:
     run, by_step = Clusters(), sorted(updates.steps.items())
-    for _, one in by_step:
-        run.extend(one)
-    whole = run.table()
-    tests = _readings(RUN, by_step[0][0], whole, error_rate)
-    if any(one.behind for one in tests):
-        tests = [replace(one, step=_told_by(by_step, error_rate)) for one in tests]
-    for step, one in by_step:
-        tests += _readings(f"step {step}", step, one.table(), error_rate)
-    count = max(1.0, float(whole[:, 0].sum()))
-    moved, now, before = (float(whole[:, column].sum()) / count for column in (_MOVED, _NOW, _BEFORE))
-    return InUse(tests, moved, now, before, int(whole[:, 0].sum()), sorted(updates.steps))
+    for _, clusters in by_step:
+        run.extend(clusters)
+    run_table = run.table()
+    tests = _readings(RUN, by_step[0][0], run_table, error_rate)
+    if any(test.behind for test in tests):
+        tests = [replace(test, step=_told_by(by_step, error_rate)) for test in tests]
+    for step, clusters in by_step:
+        tests += _readings(f"step {step}", step, clusters.table(), error_rate)
+    count = max(1.0, float(run_table[:, 0].sum()))
+    moved, now, before = (float(run_table[:, column].sum()) / count for column in (_MOVED, _NOW, _BEFORE))
+    return InUse(tests, moved, now, before, int(run_table[:, 0].sum()), sorted(updates.steps))
 
 
 def _readings(where: str, step: int, table: np.ndarray, error_rate: float) -> list[Nearer]:
@@ -152,9 +154,9 @@ def _readings(where: str, step: int, table: np.ndarray, error_rate: float) -> li
 
 def _told_by(by_step: list[tuple[int, Clusters]], error_rate: float) -> int:
     """The first step that, with those before it, tells that the engine is behind; the last where none does."""
-    known = Clusters()
-    for step, one in by_step:
-        known.extend(one)
-        if any(reading.behind for reading in _readings(RUN, step, known.table(), error_rate)):
+    so_far = Clusters()
+    for step, clusters in by_step:
+        so_far.extend(clusters)
+        if any(reading.behind for reading in _readings(RUN, step, so_far.table(), error_rate)):
             return step
     return by_step[-1][0]

@@ -39,7 +39,7 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
     learner = _merged(_digests(side, "learner"))
     received = _everywhere(_digests(side, "received"), learner)
     used: dict[Any, int] = {v: steps[0] for v, steps in side.versions.items() if v is not None}
-    held: dict[str, str] = {}
+    held_digests: dict[str, str] = {}
     previous: dict[str, str] | None = None  # the learner's digests of the version before
     record.learner = learner
     record.manifest = {name for event in side.recording.all("model") for name in names(event.get("tensors"))}
@@ -48,17 +48,17 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
     first = learner[min(learner)] if learner else {}
     record.unchanged = len(learner) > 1 and all(digests == first for digests in learner.values())
     events = [event for event in side.recording.all("sync") if isinstance(event.get("version"), int)]
-    for event in sorted(events, key=lambda one: one["version"]):
+    for event in sorted(events, key=lambda sync_event: sync_event["version"]):
         version = event["version"]
         record.versions.append(version)
         truth = learner.get(version, {})
         arrived = received.get(version, {})
-        held.update(arrived)
+        held_digests.update(arrived)
         absent = sorted(names(event.get("absent")))
         if not arrived:
             record.without_digests.append(version)
-        told = number(event.get("tensors"), 0.0)
-        sent = max(len(truth), int(told) if np.isfinite(told) else 0) - len(absent)
+        reported_count = number(event.get("tensors"), 0.0)
+        sent = max(len(truth), int(reported_count) if np.isfinite(reported_count) else 0) - len(absent)
         came = sum(name in arrived for name in truth if name not in absent)
         unsaid = [name for name in sorted(every_tensor) if name not in truth or name not in {*arrived, *absent}]
         if truth and len(truth) < len(every_tensor):
@@ -71,20 +71,24 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
         unreported = {name for name in names(event.get("unreported")) if name not in arrived}  # sent, and no word of it
         # Of a tensor that was not sent the engine still holds what it last received; of one that nobody speaks of
         # nothing is known.
-        told_of = (name for name in truth if name in arrived or name in absent)
-        older = (name for name in told_of if name in held and held[name] != truth[name] and name not in unreported)
+        accounted_names = (name for name in truth if name in arrived or name in absent)
+        older = (
+            name
+            for name in accounted_names
+            if name in held_digests and held_digests[name] != truth[name] and name not in unreported
+        )
         wrong = sorted({*names(event.get("mismatched")), *older})
         altered = [name for name in wrong if name in arrived or name not in absent]
         stale = [name for name in wrong if name not in altered]
         record.names.update(truth)
-        for listed, known, every in (
+        for listed, first_versions, version_lists in (
             (stale, record.stale, record.stale_versions),
             (altered, record.altered, record.altered_versions),
             (absent, record.absent, record.absent_versions),
         ):
             for name in listed:
-                known.setdefault(name, version)
-                every.setdefault(name, []).append(version)
+                first_versions.setdefault(name, version)
+                version_lists.setdefault(name, []).append(version)
         not_loaded = _not_loaded(record, event)
         if not truth:
             record.undigested.append(version)
@@ -99,9 +103,9 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
         # What was not sent and moves the proof, arrived otherwise or was not loaded is a fault with a name of its own.
         named = wrong or not_loaded or (absent and beyond is not None)
         if version in used and previous not in (None, truth) and not (named or e.tolerance.half):
-            few = not number(event.get("proof_tokens"), LEAST_PROOF) >= LEAST_PROOF
+            is_short_proof = not number(event.get("proof_tokens"), LEAST_PROOF) >= LEAST_PROOF
             now, before = number(event.get("proof_mean_delta")), number(event.get("proof_behind"))
-            record.distances[version] = (np.nan, np.nan) if few else (now, before)
+            record.distances[version] = (np.nan, np.nan) if is_short_proof else (now, before)
             record.furthest[version] = event.get("proof_engine")
             if abs(number(event.get("proof_stale")) - now) <= UNMOVED * now:
                 record.still.add(version)
@@ -122,20 +126,20 @@ def _not_loaded(record: SyncRecord, event: dict[str, Any]) -> str:
     loaded, version = event.get("loaded"), event["version"]
     if isinstance(loaded, int):
         record.loaded = loaded if record.loaded is None else min(record.loaded, loaded)
-    first, told = "", event.get("misloaded")
-    for one in filter(None, map(mapping, told if isinstance(told, list) else ())):
-        name, kept = str(one.get("name")), one.get("kept") is True
-        where = worker(one.get("engine"), one.get("rank"))
-        known = record.kept if kept else record.misloaded
-        known.setdefault(name, {}).setdefault(version, []).append(where)
+    first, reports = "", event.get("misloaded")
+    for report in filter(None, map(mapping, reports if isinstance(reports, list) else ())):
+        name, kept = str(report.get("name")), report.get("kept") is True
+        where = worker(report.get("engine"), report.get("rank"))
+        workers_by_tensor = record.kept if kept else record.misloaded
+        workers_by_tensor.setdefault(name, {}).setdefault(version, []).append(where)
         first = first or f"{where or 'the engine'} {'kept an older' if kept else 'holds another'} {name}"
     return first
 
 
 def worker(engine: Any, rank: Any) -> str:
     """In words, which worker of which engine; "" for the only one of the only one."""
-    said = (f"{what} {number}" for what, number in (("engine", engine), ("rank", rank)) if isinstance(number, int))
-    return ", ".join(said)
+    parts = (f"{what} {number}" for what, number in (("engine", engine), ("rank", rank)) if isinstance(number, int))
+    return ", ".join(parts)
 
 
 def _note_behind(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, int]) -> None:
@@ -216,9 +220,9 @@ def _judge(
         context += f"; the proof is {figure(proof)} nats from the learner"
     name, expected, got = values
     ordered = side.paired(got, expected)
-    shown = used.get(version)
+    first_step = used.get(version)
     place = Place(
-        _step(event) if shown is None else shown,
+        _step(event) if first_step is None else first_step,
         "sync",
         engine if isinstance(engine, int) and not wrong else int(event.get("rank") or 0),
         -1,
@@ -228,7 +232,7 @@ def _judge(
         context=f"{side.name}: {context}",
     )
     # Weights that a step has drawn with were there before its prompts.
-    e.diverges(Kind.SYNC.of(side.name), [], place, phase="floor" if shown is not None else "sync")
+    e.diverges(Kind.SYNC.of(side.name), [], place, phase="floor" if first_step is not None else "sync")
 
 
 Digests = dict[int, dict[str, str]]  # version -> tensor -> digest
@@ -236,37 +240,39 @@ Digests = dict[int, dict[str, str]]  # version -> tensor -> digest
 
 def _digests(side: Side, source: str) -> dict[str, Digests]:
     """By the process that says them: a tensor may be cut into shards, and several engines receive each."""
-    found: dict[str, Digests] = {}
+    by_process: dict[str, Digests] = {}
     for event in side.recording.all("weights"):
         if event.get("source") == source and isinstance(event.get("version"), int):
             digests = mapping(event.get("digests"))
-            known = found.setdefault(str(event.get("file")), {}).setdefault(event["version"], {})
-            known.update({name: one for name, one in digests.items() if one})
-    return found
+            version_digests = by_process.setdefault(str(event.get("file")), {}).setdefault(event["version"], {})
+            version_digests.update({name: digest for name, digest in digests.items() if digest})
+    return by_process
 
 
-def _merged(found: dict[str, Digests]) -> Digests:
+def _merged(by_process: dict[str, Digests]) -> Digests:
     merged: Digests = {}
-    for those in found.values():
-        for version, digests in those.items():
+    for by_version in by_process.values():
+        for version, digests in by_version.items():
             merged.setdefault(version, {}).update(digests)
     return merged
 
 
-def _everywhere(found: dict[str, Digests], learner: Digests) -> Digests:
+def _everywhere(by_process: dict[str, Digests], learner: Digests) -> Digests:
     """What arrived in every process that receives: of a tensor the digest that is not the learner's, where one has
     another; nothing, where one has none since its first version."""
-    first = {file: min(those) for file, those in found.items()}
+    first = {file: min(by_version) for file, by_version in by_process.items()}
     arrived: Digests = {}
-    for version in sorted(set().union(*found.values())):
-        told = [those.get(version, {}) for file, those in found.items() if version >= first[file]]
+    for version in sorted(set().union(*by_process.values())):
+        process_digests = [
+            by_version.get(version, {}) for file, by_version in by_process.items() if version >= first[file]
+        ]
         truth = learner.get(version, {})
         arrived[version] = {}
-        for name in dict.fromkeys(name for digests in told for name in digests):
-            every = [digests.get(name, "") for digests in told]
-            wrong = next((one for one in every if one and one != truth.get(name, one)), "")
-            if wrong or all(every):
-                arrived[version][name] = wrong or every[0]
+        for name in dict.fromkeys(name for digests in process_digests for name in digests):
+            tensor_digests = [digests.get(name, "") for digests in process_digests]
+            wrong = next((digest for digest in tensor_digests if digest and digest != truth.get(name, digest)), "")
+            if wrong or all(tensor_digests):
+                arrived[version][name] = wrong or tensor_digests[0]
     return arrived
 
 

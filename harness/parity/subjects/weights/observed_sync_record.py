@@ -56,15 +56,15 @@ class SyncRecord:
     def older(self, allowed: float) -> dict[int, int | None]:
         """Version -> the older one that the engine computes with instead; None where it is an unknown one. `allowed`:
         the distance of equal weights."""
-        held: dict[int, int | None] = {}
+        used_versions: dict[int, int | None] = {}
         for before, version in pairwise(sorted(self.versions)):
             now, then = self.distances.get(version, (0.0, 0.0))
             if version in self.behind and then <= allowed:
-                held[version] = before
+                used_versions[version] = before
             elif not now <= allowed:
                 stays = version in self.still and self.furthest.get(before) == self.furthest[version]
-                held[version] = held.get(before) if stays else None
-        return held
+                used_versions[version] = used_versions.get(before) if stays else None
+        return used_versions
 
     @property
     def untold(self) -> list[int]:
