@@ -115,10 +115,10 @@ class _Commands(TyperGroup):
         try:
             return super().resolve_command(ctx, args)
         except Exception as error:
-            said: Any = error
-            told = getattr(said, "message", None)  # of click's error, or Typer's
-            if isinstance(told, str) and told.startswith("No such command") and "Did you mean" not in told:
-                said.message = f"{told} There are: {', '.join(self.list_commands(ctx))}."
+            click_error: Any = error
+            message = getattr(click_error, "message", None)  # of click's error, or Typer's
+            if isinstance(message, str) and message.startswith("No such command") and "Did you mean" not in message:
+                click_error.message = f"{message} There are: {', '.join(self.list_commands(ctx))}."
             raise
 
 
@@ -156,10 +156,14 @@ def _scrubbed() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        said: Any = error
-        if hasattr(said, "format_message") and isinstance(getattr(said, "message", None), str):  # click's or Typer's
+        click_error: Any = error
+        if hasattr(click_error, "format_message") and isinstance(
+            getattr(click_error, "message", None), str
+        ):  # click's or Typer's
             redaction.learn(os.environ)
-            said.message = clean_lines(said.message).removeprefix("Value error, ")  # what pydantic puts before ours
+            click_error.message = clean_lines(click_error.message).removeprefix(
+                "Value error, "
+            )  # what pydantic puts before ours
         raise
 
 
@@ -197,8 +201,8 @@ app.add_typer(adapters.app, name="adapters", cls=_Commands)
 app.add_typer(render.app, name="render", cls=_Commands)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wants_version: bool) -> None:
+    if wants_version:
         from importlib.metadata import PackageNotFoundError, version
 
         try:

@@ -86,11 +86,11 @@ def write_manifest(path: str | os.PathLike[str], manifest: Mapping[str, Any]) ->
     from probes.files import make_folder, write_whole
 
     folder = Path(path)
-    shown = redaction.scrub(dict(manifest))
-    identity = shown.pop("id", None) or run_id(folder) or secrets.token_hex(8)
+    scrubbed = redaction.scrub(dict(manifest))
+    identity = scrubbed.pop("id", None) or run_id(folder) or secrets.token_hex(8)
     try:
         make_folder(folder)
-        write_whole(folder / MANIFEST, encode_manifest({"format_version": FORMAT_VERSION, "id": identity, **shown}))
+        write_whole(folder / MANIFEST, encode_manifest({"format_version": FORMAT_VERSION, "id": identity, **scrubbed}))
     except OSError as error:
         raise RecordingError.of(folder / MANIFEST, error) from error
 
@@ -163,8 +163,8 @@ class Run:
         if not self.sealed:
             self.unchecked.append(MANIFEST)
         events, tokens = (self.path / EVENTS).glob("*.jsonl"), (self.path / TOKENS).glob("*.bin")
-        self._journals = sorted((self._scan_events(file) for file in sorted(events)), key=lambda one: one.order)
-        self._logs = sorted((self._scan_frames(file) for file in sorted(tokens)), key=lambda one: one.order)
+        self._journals = sorted((self._scan_events(file) for file in sorted(events)), key=lambda index: index.order)
+        self._logs = sorted((self._scan_frames(file) for file in sorted(tokens)), key=lambda index: index.order)
         if not self._journals:
             self._damage(EVENTS, "no process has recorded anything")
         self._compare_with_close()
@@ -294,13 +294,13 @@ class Run:
         self, journal: JournalIndex, closing: Mapping[str, Any], tokens: str, frames: Counter[str]
     ) -> None:
         """Compare the counts of a `close` event with the events and frames that are there."""
-        lost, wrote, there = closing.get("lost", 0), closing.get("frames", 0), frames.total()
+        lost, wrote, present = closing.get("lost", 0), closing.get("frames", 0), frames.total()
         if lost:
             self.torn.append((journal.name, f"{lost} records could not be written when they were made"))
         if not isinstance(wrote, int):
             self.torn.append((journal.name, f"`frames` of its close event is not a number: {wrote!r}"))
-        elif wrote > there:
-            self.torn.append((tokens, f"{wrote - there} of the {wrote} frames that were written are missing"))
+        elif wrote > present:
+            self.torn.append((tokens, f"{wrote - present} of the {wrote} frames that were written are missing"))
         events = {kind: len(places) for kind, places in journal.kinds.items() if kind != "close"}
         self._compare_kinds(journal.name, "events", closing.get("events"), events)
         self._compare_kinds(tokens, "frames", closing.get("frame_kinds"), frames)
@@ -311,13 +311,13 @@ class Run:
             if name not in journals:
                 self.torn.append((f"{EVENTS}/{name}", f"the file is missing; {journal.path.name} lay beside it"))
 
-    def _compare_kinds(self, name: str, what: str, wrote: Any, there: Mapping[str, int]) -> None:
+    def _compare_kinds(self, name: str, what: str, wrote: Any, counts: Mapping[str, int]) -> None:
         """Compare the records of each kind that the process counted with those in its file."""
         for kind, count in mapping(wrote).items():
-            if count != there.get(kind, 0):
-                self.torn.append((name, f"{there.get(kind, 0)} {what} of kind {kind!r}, its process wrote {count}"))
+            if count != counts.get(kind, 0):
+                self.torn.append((name, f"{counts.get(kind, 0)} {what} of kind {kind!r}, its process wrote {count}"))
         if wrote is not None:
-            added = sorted(there.keys() - mapping(wrote).keys())
+            added = sorted(counts.keys() - mapping(wrote).keys())
             self.torn += [(name, f"{what} of kind {kind!r}, its process wrote none") for kind in added]
 
 
@@ -394,4 +394,4 @@ def mapping(value: Any) -> dict[str, Any]:
 
 def names(value: Any) -> list[str]:
     """A recorded list of names; [] for anything else."""
-    return [str(one) for one in value] if isinstance(value, list) else []
+    return [str(name) for name in value] if isinstance(value, list) else []

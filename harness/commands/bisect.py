@@ -122,8 +122,8 @@ def bisect(
         "commits": commits.bisect,
     }
     try:
-        found = over[journal.request.over](search)
-        write_whole(journal.folder / "bisect.json", reports.render(found, "json").encode())
+        bisection = over[journal.request.over](search)
+        write_whole(journal.folder / "bisect.json", reports.render(bisection, "json").encode())
     except HarnessError:
         if journal.steps:
             say(f"harness bisect --resume {journal.folder} goes on")
@@ -133,7 +133,7 @@ def bisect(
         raise
     finally:
         journal.close()
-    show(found, format)
+    show(bisection, format)
 
 
 def _absolute(path: str) -> str:

@@ -147,10 +147,10 @@ def _wrong(page: Page, item: Arrival) -> None:
     from rich.text import Text
 
     gets = ", ".join(f"{name}={value!r}" for name, value in item.gets.items())
-    asked = "" if item.asked is None else f"{item.setting}={item.asked!r} "
+    setting_text = "" if item.asked is None else f"{item.setting}={item.asked!r} "
     arrow = "" if item.asked is None else "-> "
     page.prose(Text.assemble((item.setting, "bold"), f"  {item.kind}"))
-    page.prose(f"{asked}{arrow}{gets + ', ' if gets and gets not in item.text else ''}{item.text}", "  ")
+    page.prose(f"{setting_text}{arrow}{gets + ', ' if gets and gets not in item.text else ''}{item.text}", "  ")
     if item.meaning:
         page.prose(item.meaning, "  there: ")
     page.prose(item.fix, "  fix: ")

@@ -19,7 +19,7 @@ def look(
 ) -> list[Hazard | Passed | Unchecked]:
     """One answer an environment: versions against the driver in 0.2 s each; `imports`: the engine too, 10 to 40 s."""
     try:
-        known = envs.every()
+        existing = envs.every()
     except EnvironmentUnusable as error:
         return [
             Hazard(
@@ -32,7 +32,7 @@ def look(
                 error.fix or "",
             )
         ]
-    if not known:
+    if not existing:
         return [
             Unchecked("environments", ("harness env",), "there is no engine environment yet", "harness env create vllm")
         ]
@@ -40,12 +40,12 @@ def look(
         driver = Driver.here()
     except EnvironmentUnusable as error:  # the core alone: it runs no scenarios
         return [Unchecked("environments", ("harness env",), error.message, error.fix or "")]
-    found: list[Hazard | Passed | Unchecked] = []
-    for environment in known:
+    answers: list[Hazard | Passed | Unchecked] = []
+    for environment in existing:
         progress(f"environment {environment.name}")
-        found += _thorough(environment) if imports else [_versions(environment, driver)]
+        answers += _thorough(environment) if imports else [_versions(environment, driver)]
     if not imports:
-        found.append(
+        answers.append(
             Unchecked(
                 "engine-imports",
                 ("harness env",),
@@ -53,7 +53,7 @@ def look(
                 "harness doctor --engines   # or: harness env check",
             )
         )
-    return found
+    return answers
 
 
 def _versions(environment: Environment, driver: Driver) -> Hazard | Passed:
@@ -80,11 +80,11 @@ def _versions(environment: Environment, driver: Driver) -> Hazard | Passed:
 
 def _thorough(environment: Environment) -> list[Hazard | Passed | Unchecked]:
     where = (f"environment {environment.name}",)
-    found: list[Hazard | Passed | Unchecked] = []
+    answers: list[Hazard | Passed | Unchecked] = []
     for item in envs.check(environment, generate=False):
         name = "engine-imports" if item.name == "import" else "environments"
         if item.outcome == "failed":
-            found.append(
+            answers.append(
                 Hazard(
                     name,
                     "error",
@@ -96,5 +96,5 @@ def _thorough(environment: Environment) -> list[Hazard | Passed | Unchecked]:
                 )
             )
         elif item.outcome == "ok":
-            found.append(Passed(name, where, f"{item.name} {item.found}"))
-    return found
+            answers.append(Passed(name, where, f"{item.name} {item.found}"))
+    return answers

@@ -114,13 +114,13 @@ class Judge:
         """What differs where the setting is not given at all; empty where nothing does, or it is not known."""
         if setting.target is None or setting.parameter.carried or self.source is None:
             return ""
-        here, there = setting.source.given({}), setting.target.given(native)
-        if here == there or here is None:
+        default, target_value = setting.source.given({}), setting.target.given(native)
+        if default == target_value or default is None:
             return ""
         name, argument = setting.source.name, setting.target.name
         written = f"{argument}={native[argument]!r}" if argument in native else f"no {argument}"
-        becomes = "decides itself" if there is None else f"then has {there!r}"
-        return f"{name}: {self.source_title} has {here!r}; the mapping gives {written}, {self.target.title} {becomes}"
+        then = "decides itself" if target_value is None else f"then has {target_value!r}"
+        return f"{name}: {self.source_title} has {default!r}; the mapping gives {written}, {self.target.title} {then}"
 
     def differs(self, of_sampling: Sequence[Setting]) -> tuple[str, ...]:
         """What the engines' own samplers do otherwise with equal parameters."""
@@ -128,13 +128,13 @@ class Judge:
         full = {**dataclasses.asdict(Sampling()), **values}
         mine = {} if self.source is None else self.source.unlike(full)
         theirs = self.target.unlike(full)
-        told = [f"{name} in {self.target.title}: {what}" for name, what in theirs.items() if name not in mine]
+        differences = [f"{name} in {self.target.title}: {what}" for name, what in theirs.items() if name not in mine]
         file = BY_NAME["generation_config"]
         if self.source is not None and self.source.defaults_at_endpoint_only != self.target.defaults_at_endpoint_only:
             notes = [f"{spec.title}: {file.note(spec.name)}" for spec in (self.source, self.target)]
-            told.append(f"{file.concept}: {'; '.join(notes)}")
-        told += [f"{name} in {self.source_title}: {what}" for name, what in mine.items() if name not in theirs]
-        return tuple(told)
+            differences.append(f"{file.concept}: {'; '.join(notes)}")
+        differences += [f"{name} in {self.source_title}: {what}" for name, what in mine.items() if name not in theirs]
+        return tuple(differences)
 
     # --- one finding each -------------------------------------------------------------------------
 
@@ -149,9 +149,9 @@ class Judge:
             return
         if not setting.parameter.comparable and self.source is not self.target:
             return
-        asked = [setting.asked(value) for value in (setting.first, setting.second)]
+        requested = [setting.asked(value) for value in (setting.first, setting.second)]
         read = [target.given(native) for native in (trial.base, trial.varied)]
-        pairs = list(zip(asked, read, strict=True))
+        pairs = list(zip(requested, read, strict=True))
         wrong = [not setting.parameter.fits(want, got) for want, got in pairs]
         if not any(wrong):
             return
@@ -160,16 +160,16 @@ class Judge:
         value, native = (setting.first, setting.second)[at], (trial.base, trial.varied)[at]
         text = f"which is {setting.parameter.name} {read[at]!r}"
         if kind == "shifted":
-            distance = abs(read[at] - asked[at])
-            text += f": {distance} {'less' if read[at] < asked[at] else 'more'}"
+            distance = abs(read[at] - requested[at])
+            text += f": {distance} {'less' if read[at] < requested[at] else 'more'}"
         yield self._arrival(trial, kind, text, native, value)
 
     def _dropped(self, trial: Trial, target: Native) -> Arrival:
-        own = {name for name in trial.followers if (trial.setting.part, name) not in self.owners}
-        if own:
-            named = ", ".join(sorted(own))
+        unowned = {name for name in trial.followers if (trial.setting.part, name) not in self.owners}
+        if unowned:
+            named = ", ".join(sorted(unowned))
             text = f"{named}, which is not its name in {self.target.title}"
-            return self._arrival(trial, "renamed", text, trial.varied, trial.setting.second, show=own)
+            return self._arrival(trial, "renamed", text, trial.varied, trial.setting.second, show=unowned)
         if not trial.accepted:
             text = f"no {target.name}: the function takes no {trial.setting.source.name}"
         elif target.name in trial.varied:
@@ -233,22 +233,22 @@ class Judge:
         )
 
     def _fix(self, setting: Setting, value: Any) -> str:
-        asked = f"{setting.source.name}={setting.source.write(value)!r}"
+        setting_text = f"{setting.source.name}={setting.source.write(value)!r}"
         if setting.target is None:
             return f"raise an error where {setting.source.name} is set: {self.target.title} has none"
         if not setting.parameter.comparable:
             return f"give {setting.target.name}, with a share that leaves the same KV pool"
-        return f"where {asked} give {setting.target.name}={setting.target.write(value)!r}"
+        return f"where {setting_text} give {setting.target.name}={setting.target.write(value)!r}"
 
     def _meaning(self, parameter: Parameter) -> str:
         return "; ".join(filter(None, (parameter.note(self.target.name), parameter.trap)))
 
 
 def _kind(pairs: list[tuple[Any, Any]]) -> Kind:
-    asked, read = zip(*pairs, strict=True)
-    if all(isinstance(value, bool) for value in (*asked, *read)) and all(want is not got for want, got in pairs):
+    requested, read = zip(*pairs, strict=True)
+    if all(isinstance(value, bool) for value in (*requested, *read)) and all(want is not got for want, got in pairs):
         return "inverted"
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (*asked, *read))
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (*requested, *read))
     if numbers and len({got - want for want, got in pairs}) == 1:
         return "shifted"
     return "altered"

@@ -137,8 +137,8 @@ def _started(
 
 def start(cluster: Cluster, side: Side, model: str, device: str, stage: state.Stage, name: str) -> Remote:
     """The actor of one engine that is kept up; returns at once."""
-    own = dataclasses.replace(side, scenario=natively(side.scenario)) if stage == "native" else side
-    return session(cluster, own, model, driver_seat(), device, name=name, pure=stage == "native")
+    stage_side = dataclasses.replace(side, scenario=natively(side.scenario)) if stage == "native" else side
+    return session(cluster, stage_side, model, driver_seat(), device, name=name, pure=stage == "native")
 
 
 def settled(actor: Remote, side: Side, stage: state.Stage, waiting: Waiting) -> tuple[str, state.Process]:
@@ -171,10 +171,10 @@ def _keep(kept: state.Kept, spares: Spares | None) -> None:
 
 
 def _raylet() -> int:
-    for one in state.below(os.getpid()):
+    for process in state.below(os.getpid()):
         with contextlib.suppress(OSError):
-            if Path(f"/proc/{one.pid}/comm").read_text().strip() == "raylet":
-                return one.pid
+            if Path(f"/proc/{process.pid}/comm").read_text().strip() == "raylet":
+                return process.pid
     raise HarnessError(
         "the Ray cluster ended while its engines were started",
         fix="harness doctor   # of memory, /dev/shm and the disk, for want of which Ray ends",
