@@ -198,7 +198,16 @@ class Cause:
         proofs: list[Proof] | None = None,
         observed: Iterable[str] = (),
     ) -> Cause:
-        return Cause(str(key), party, summary, evidence, details or {}, proofs or [], key, tuple(observed))
+        return Cause(
+            name=str(key),
+            party=party,
+            summary=summary,
+            evidence=evidence,
+            details=details or {},
+            proofs=proofs or [],
+            key=key,
+            observed=tuple(observed),
+        )
 
 
 @dataclass(frozen=True)

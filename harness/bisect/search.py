@@ -42,7 +42,17 @@ class Search:
         shutil.rmtree(place, ignore_errors=True)  # of a step that was cut
         made = attempt(place)
         seconds = round(self.clock() - started, 1)
-        self.journal.add(Step(subject, made.call, made.why, seconds, str(place), again, made.environment))
+        self.journal.add(
+            Step(
+                subject=subject,
+                call=made.call,
+                why=made.why,
+                seconds=seconds,
+                recording=str(place),
+                again=again,
+                environment=made.environment,
+            )
+        )
         self.say(f"comparison {number}: {made.call} ({made.why})")
         return made.call
 
@@ -82,6 +92,14 @@ class Search:
         journal = self.journal
         notes = (*notes, f"{counted(len(journal.steps), 'comparison')} made", *self.notes)
         return Bisection(
-            journal.request.over, self.judge.question, cast("Status", status), why, tuple(results), last_good,
-            tuple(journal.steps), notes, str(journal.folder), journal.request.command,
-        )  # fmt: skip
+            over=journal.request.over,
+            question=self.judge.question,
+            status=cast("Status", status),
+            reason=why,
+            results=tuple(results),
+            last_good=last_good,
+            steps=tuple(journal.steps),
+            notes=notes,
+            folder=str(journal.folder),
+            reproduce=journal.request.command,
+        )

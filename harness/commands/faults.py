@@ -109,7 +109,7 @@ def run(
       harness faults run min-tokens-dropped
     """
     if suite == "parity":
-        _parity(names or [], source, backends, dtype, out, cold, format)
+        _parity(names=names or [], source=source, backends=backends, dtype=dtype, out=out, cold=cold, format=format)
     from harness.extras import need
     from harness.planted.hangs import files, lab, tables
 

@@ -23,13 +23,13 @@ def look(
     except EnvironmentUnusable as error:
         return [
             Hazard(
-                "environments",
-                "error",
-                "an engine environment cannot be read",
-                ("harness env",),
-                error.message,
-                _WHY,
-                error.fix or "",
+                check="environments",
+                severity="error",
+                what="an engine environment cannot be read",
+                where=("harness env",),
+                measured=error.message,
+                why=_WHY,
+                fix=error.fix or "",
             )
         ]
     if not existing:
@@ -65,13 +65,13 @@ def _versions(environment: Environment, driver: Driver) -> Hazard | Passed:
         facts, wrong = None, error
     if wrong is not None:
         return Hazard(
-            "environments",
-            "error",
-            "an engine environment does not fit the driver",
-            where,
-            wrong.message,
-            _WHY,
-            environment.fix if environment.owned else wrong.fix or environment.fix,
+            check="environments",
+            severity="error",
+            what="an engine environment does not fit the driver",
+            where=where,
+            measured=wrong.message,
+            why=_WHY,
+            fix=environment.fix if environment.owned else wrong.fix or environment.fix,
         )
     assert facts is not None
     versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items() if version)
@@ -86,13 +86,13 @@ def _thorough(environment: Environment) -> list[Hazard | Passed | Unchecked]:
         if item.outcome == "failed":
             answers.append(
                 Hazard(
-                    name,
-                    "error",
-                    f"the check {item.name} of an engine environment failed",
-                    where,
-                    item.found,
-                    _WHY,
-                    item.fix,
+                    check=name,
+                    severity="error",
+                    what=f"the check {item.name} of an engine environment failed",
+                    where=where,
+                    measured=item.found,
+                    why=_WHY,
+                    fix=item.fix,
                 )
             )
         elif item.outcome == "ok":

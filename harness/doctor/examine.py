@@ -123,12 +123,28 @@ def report(
     )
     passed = tuple(item for item in merged_items if isinstance(item, Passed))
     unchecked = tuple(item for item in merged_items if isinstance(item, Unchecked))
-    return Report(tuple(hazards), passed, unchecked, tuple(places), seconds, strict, reproduce)
+    return Report(
+        hazards=tuple(hazards),
+        passed=passed,
+        unchecked=unchecked,
+        places=tuple(places),
+        seconds=seconds,
+        strict=strict,
+        reproduce=reproduce,
+    )
 
 
 def _item(check: str, where: str, outcome: Outcome) -> Item:
     if isinstance(outcome, Problem):
-        return Hazard(check, outcome.severity, outcome.what, (where,), outcome.measured, outcome.why, outcome.fix)
+        return Hazard(
+            check=check,
+            severity=outcome.severity,
+            what=outcome.what,
+            where=(where,),
+            measured=outcome.measured,
+            why=outcome.why,
+            fix=outcome.fix,
+        )
     if isinstance(outcome, Fine):
         return Passed(check, (where,), outcome.measured)
     return Unchecked(check, (where,), outcome.reason, outcome.fix)

@@ -41,5 +41,11 @@ def look() -> list[Hazard | Passed | Unchecked]:
 
 def _hazard(error: plugins.PluginError) -> Hazard:
     return Hazard(
-        "plug-ins", "warning", str(error), _WHERE, "", "what it brings is missing", "update or uninstall its package"
+        check="plug-ins",
+        severity="warning",
+        what=str(error),
+        where=_WHERE,
+        measured="",
+        why="what it brings is missing",
+        fix="update or uninstall its package",
     )

@@ -137,13 +137,13 @@ def inspect(python: str | Path) -> Interpreter:
         )
         facts = json.loads(answer.stdout.strip().splitlines()[-1])
         return Interpreter(
-            str(path),
-            facts["python"],
-            facts["implementation"],
-            facts["versions"],
-            facts["present"],
-            facts["cuda"],
-            tuple(facts["shims"]),
+            python=str(path),
+            path=facts["python"],
+            implementation=facts["implementation"],
+            versions=facts["versions"],
+            present=facts["present"],
+            cuda=facts["cuda"],
+            shims=tuple(facts["shims"]),
         )
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError, KeyError, TypeError) as error:
         raise EnvironmentUnusable(

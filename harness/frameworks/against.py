@@ -369,7 +369,15 @@ def _trapped(command_a: Told, command_b: Told) -> list[Item]:
     for side, other_side in ((command_a, command_b), (command_b, command_a)):
         elsewhere = {(item.check, item.what) for item in hazards[other_side.name]}
         only += [
-            Hazard(item.check, item.severity, item.what, (f"command {side.name}",), item.measured, item.why, item.fix)
+            Hazard(
+                check=item.check,
+                severity=item.severity,
+                what=item.what,
+                where=(f"command {side.name}",),
+                measured=item.measured,
+                why=item.why,
+                fix=item.fix,
+            )
             for item in hazards[side.name]
             if (item.check, item.what) not in elsewhere
         ]

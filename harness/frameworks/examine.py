@@ -59,7 +59,15 @@ def items(check: str, outcomes: Iterable[Outcome], where: str = "the command") -
 
 def _item(check: str, outcome: Outcome, where: tuple[str, ...]) -> Item:
     if isinstance(outcome, Problem):
-        return Hazard(check, outcome.severity, outcome.what, where, outcome.measured, outcome.why, outcome.fix)
+        return Hazard(
+            check=check,
+            severity=outcome.severity,
+            what=outcome.what,
+            where=where,
+            measured=outcome.measured,
+            why=outcome.why,
+            fix=outcome.fix,
+        )
     if isinstance(outcome, Fine):
         return Passed(check, where, outcome.measured)
     return Unchecked(check, where, outcome.reason, outcome.fix)

@@ -89,7 +89,17 @@ def plan(
             refuse_absent(job, placed, environ)
         words, variables = steered(its, words, variables, seed=seed, coupled=coupled)
         version = environment.version if environment else ""
-        sides.append(Side(side, backend, wanted.engine, tuple(words), variables, python, version))
+        sides.append(
+            Side(
+                name=side,
+                backend=backend,
+                engine=wanted.engine,
+                command=tuple(words),
+                environ=variables,
+                python=python,
+                version=version,
+            )
+        )
     return job, sides[0], sides[1]
 
 

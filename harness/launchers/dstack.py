@@ -43,7 +43,9 @@ def command(
 
     variables = r"DSTACK_\w+|NODE_RANK|MASTER_ADDR|MASTER_PORT"
     _node.refuse_relative("--shared", shared)
-    job = _job.Job(words, stall, setup, doctor, early, record, name, variables)
+    job = _job.Job(
+        words=words, stall=stall, setup=setup, doctor=doctor, early=early, record=record, name=name, variables=variables
+    )
     limit = _node.limit_s(time, early)
     base_manifest, file = _manifest.load(base), f"{job.title}.dstack.sh"
     task = {

@@ -52,7 +52,7 @@ def command(
     """
     from harness.launchers import write
 
-    job = _job.Job(words, stall, setup, doctor, early, record, name)
+    job = _job.Job(words=words, stall=stall, setup=setup, doctor=doctor, early=early, record=record, name=name)
     limit = _node.limit_s(time, early)
     title, script = job.title, f"{job.title}.github-job.sh"
     minutes = math.ceil(limit / 60)

@@ -52,7 +52,7 @@ def command(
     from harness.errors import BadInput
     from harness.launchers import write
 
-    job = _job.Job(words, stall, setup, doctor, early, record, name)
+    job = _job.Job(words=words, stall=stall, setup=setup, doctor=doctor, early=early, record=record, name=name)
     limit = _node.limit_s(time, early)
     results = RESULTS if claim else "/tmp"
     title = re.sub(r"[^a-z0-9]+", "-", job.title.lower()).strip("-")[:40].strip("-") or "job"

@@ -62,7 +62,16 @@ def command(
         raise BadInput(f"--sbatch={reserved_option}: the script sets it", fix=_OWN[_name(reserved_option)])
     _node.refuse_relative("--local", local, "/tmp")
     _node.refuse_early(time, _seconds(time), early, minutes="")
-    job = _job.Job(words, stall, setup, doctor, early, record, name, variables=r"(?:SLURM|MASTER)_\w+")
+    job = _job.Job(
+        words=words,
+        stall=stall,
+        setup=setup,
+        doctor=doctor,
+        early=early,
+        record=record,
+        name=name,
+        variables=r"(?:SLURM|MASTER)_\w+",
+    )
     sbatch_options = [f"--nodes={nodes}", "--ntasks-per-node=1", *([f"--time={time}"] if time else []), *(sbatch or [])]
     options = [f"--job-name={job.title}", "--output=%x-%j.log", *sbatch_options, f"--signal=B:USR1@{early}"]
     served = bool(local) and not ray  # the first node sees all of a Ray cluster

@@ -90,7 +90,15 @@ def gather(
     acting = [
         confounder for confounder in confounders if confounder.finding.name not in CUTS or confounder.step <= last
     ]
-    e = Evidence(sides[0], sides[-1], tolerance, acting, Weights(baseline, candidate), mode, finer)
+    e = Evidence(
+        baseline=sides[0],
+        candidate=sides[-1],
+        tolerance=tolerance,
+        confounders=acting,
+        weights=Weights(baseline, candidate),
+        mode=mode,
+        finer=finer,
+    )
     e.learners.cuts = [confounder.finding for confounder in confounders if confounder.finding.name in CUTS]
     e.second_runs, e.cap = repeated, cap
     e.modes_unclear = [why for name, recording in first.items() for why in unclear(recording, name)]

@@ -179,7 +179,15 @@ def _place(result: LiftedResult, verdict: Verdict, stage_evidence: Evidence) -> 
     prefix = f"in float32 with the same {result.held} weights"
     if first is None:
         return Place(
-            result.first, "lifted", 0, -1, -1, "lifted stage", None, None, context=f"{prefix}: {verdict.reason}"
+            step=result.first,
+            phase="lifted",
+            rank=0,
+            sample=-1,
+            position=-1,
+            field="lifted stage",
+            baseline=None,
+            candidate=None,
+            context=f"{prefix}: {verdict.reason}",
         )
     step = first.step if first.step >= result.first else result.first
     context = f"{prefix}: {first.context}" if first.context else prefix

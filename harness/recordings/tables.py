@@ -150,7 +150,15 @@ def table_of(frames: list[FrameArrays]) -> Table:
         fields["weight_version"] = None
     if any(uncompared := [frame.fields.get("uncompared") for frame in frames]):
         fields["uncompared"] = next(value for value in uncompared if value)
-    return Table(frames[0].kind, frames[0].step, sample, rank, fields, columns, finish)
+    return Table(
+        kind=frames[0].kind,
+        step=frames[0].step,
+        sample=sample,
+        rank=rank,
+        fields=fields,
+        columns=columns,
+        finish=finish,
+    )
 
 
 def _column(parts: list[Any]) -> np.ndarray | Rows:

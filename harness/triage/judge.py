@@ -147,14 +147,14 @@ def _filled(case: Case, ruling: Ruling, step: str) -> str:
 def _party(subject: Subject, why: str, frame: str = "") -> Party:
     process = subject.process
     return Party(
-        subject.key,
-        why,
-        subject.rank,
-        subject.role,
-        process.host if process else "",
-        process.pid if process else None,
-        process.engine if process else "",
-        frame or subject.frame,
+        key=subject.key,
+        why=why,
+        rank=subject.rank,
+        role=subject.role,
+        host=process.host if process else "",
+        pid=process.pid if process else None,
+        engine=process.engine if process else "",
+        frame=frame or subject.frame,
     )
 
 

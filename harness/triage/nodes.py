@@ -50,26 +50,26 @@ def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence] | Non
     all_parts = list(parts.values())
     stalls = [part.stall_s for part in all_parts if any(process.samples for process in part.processes)]
     return Evidence(
-        str(common),
-        "live" if any(part.source == "live" and 0.0 in stalls for part in all_parts) else all_parts[0].source,
-        "",  # each host has a clock of its own
-        min(stalls, default=0.0),
-        tuple(processes.values()),
-        tuple(dict.fromkeys(actor for part in all_parts for actor in part.ray_actors)),
-        tuple(dict.fromkeys(task for part in all_parts for task in part.ray_tasks)),
-        tuple(dict.fromkeys(gpu for part in all_parts for gpu in part.gpus)),
-        {host: answer for part in all_parts for host, answer in part.ras.items()},
-        dumps,
-        max((part.expected_world or 0 for part in all_parts), default=0) or None,
-        max(part.threshold_s for part in all_parts),
-        (
+        path=str(common),
+        source="live" if any(part.source == "live" and 0.0 in stalls for part in all_parts) else all_parts[0].source,
+        taken="",  # each host has a clock of its own
+        stall_s=min(stalls, default=0.0),
+        processes=tuple(processes.values()),
+        ray_actors=tuple(dict.fromkeys(actor for part in all_parts for actor in part.ray_actors)),
+        ray_tasks=tuple(dict.fromkeys(task for part in all_parts for task in part.ray_tasks)),
+        gpus=tuple(dict.fromkeys(gpu for part in all_parts for gpu in part.gpus)),
+        ras={host: answer for part in all_parts for host, answer in part.ras.items()},
+        dumps=dumps,
+        expected_world=max((part.expected_world or 0 for part in all_parts), default=0) or None,
+        threshold_s=max(part.threshold_s for part in all_parts),
+        notes=(
             *(f"no evidence from {address}: {silence.why}" for address, silence in (unreached or {}).items()),
             *dict.fromkeys(f"{path.name}: {note}" for path, part in parts.items() for note in part.notes),
         ),
-        tuple(dict.fromkeys(node for part in all_parts for node in part.ray_nodes)),
-        next((part.ray_lost for part in all_parts if part.ray_lost), ""),
-        dict(unreached or {}),
-        tuple(str(path) for path in parts),
+        ray_nodes=tuple(dict.fromkeys(node for part in all_parts for node in part.ray_nodes)),
+        ray_lost=next((part.ray_lost for part in all_parts if part.ray_lost), ""),
+        unreached=dict(unreached or {}),
+        directories=tuple(str(path) for path in parts),
     )
 
 

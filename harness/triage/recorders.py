@@ -142,15 +142,15 @@ def _renamed(comparison: Comparison) -> Comparison:
 def _joined(parts: list[Comparison]) -> Comparison:
     groups: tuple[GroupState, ...] = tuple(group for part in parts for group in part.groups)
     return Comparison(
-        groups,
-        tuple(rank for part in parts for rank in part.ranks),
-        max((part.world_size or 0 for part in parts), default=0) or None,
-        max((part.jobs for part in parts), default=1),
-        tuple(sorted({version for part in parts for version in part.versions})),
-        tuple(note for part in parts for note in part.notes),
-        tuple(item for part in parts for item in part.missing),
-        tuple(rank for part in parts for rank in part.absent),
-        {key: habit for part in parts for key, habit in part.habits.items()},
+        groups=groups,
+        ranks=tuple(rank for part in parts for rank in part.ranks),
+        world_size=max((part.world_size or 0 for part in parts), default=0) or None,
+        jobs=max((part.jobs for part in parts), default=1),
+        versions=tuple(sorted({version for part in parts for version in part.versions})),
+        notes=tuple(note for part in parts for note in part.notes),
+        missing=tuple(item for part in parts for item in part.missing),
+        absent=tuple(rank for part in parts for rank in part.absent),
+        habits={key: habit for part in parts for key, habit in part.habits.items()},
     )
 
 

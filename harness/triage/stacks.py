@@ -199,7 +199,9 @@ def classify(thread: Thread, sample: Sample | None = None, native: Thread | None
     if kind in ("collective", "p2p", "store") and ops:
         op = ops[-1] if kind == "store" else ops[0]
     around = tuple(dict.fromkeys(outer_kind for outer_kind, _ in kinds[1:] if outer_kind != kind))
-    return Doing(kind, op, around, frame_text, thread.name, thread.active, thread.gil)
+    return Doing(
+        kind=kind, op=op, around=around, frame=frame_text, thread=thread.name, active=thread.active, gil=thread.gil
+    )
 
 
 def _served(frame: Frame) -> bool:

@@ -122,16 +122,31 @@ def _started(
         for actor, side, name, agreed in zip(actors, sides, names, wanted, strict=True):
             version, process = settled(actor, side, stage, waiting)
             engines.append(
-                state.KeptEngine(side.backend, version, side.environment.name, stage, name, process, model, agreed)
+                state.KeptEngine(
+                    backend=side.backend,
+                    version=version,
+                    environment=side.environment.name,
+                    stage=stage,
+                    actor=name,
+                    process=process,
+                    model=model,
+                    facts=agreed,
+                )
             )
     for actor in spares.actors if spares is not None else ():
         waiting.result(actor.submit("ready"), sides[0], "starting the learners' processes")
     kept = state.Kept(
-        state.boot(), ray.get_runtime_context().gcs_address,
-        dates.now(), order.idle_s, device,
-        state.Process.of(os.getpid()), state.Process.of(_raylet()), state.below(os.getpid()), tuple(engines),
-        spares.names if spares is not None else (),
-    )  # fmt: skip
+        boot=state.boot(),
+        address=ray.get_runtime_context().gcs_address,
+        since=dates.now(),
+        idle_s=order.idle_s,
+        device=device,
+        keeper=state.Process.of(os.getpid()),
+        raylet=state.Process.of(_raylet()),
+        processes=state.below(os.getpid()),
+        engines=tuple(engines),
+        spares=spares.names if spares is not None else (),
+    )
     return kept, spares
 
 

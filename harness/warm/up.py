@@ -131,11 +131,19 @@ def listed(say: Say) -> list[Listed]:
     ends_in_s = kept.idle_s if used_by else max(0.0, round(used + kept.idle_s - time.time(), 1))
     return [
         Listed(
-            entry.backend, entry.version, entry.environment, entry.stage, entry.process.pid, _memory(entry.process.pid),
-            kept.since, kept.idle_s, ends_in_s, used_by,
+            backend=entry.backend,
+            version=entry.version,
+            environment=entry.environment,
+            stage=entry.stage,
+            pid=entry.process.pid,
+            memory_bytes=_memory(entry.process.pid),
+            since=kept.since,
+            idle_s=kept.idle_s,
+            ends_in_s=ends_in_s,
+            used_by=used_by,
         )
         for entry in kept.engines
-    ]  # fmt: skip
+    ]
 
 
 def _memory(pid: int) -> int:

@@ -46,9 +46,19 @@ class Tally:
 
     def symptoms(self, *, noise: int, cached: int, longest: int, cut: int) -> Symptoms:
         return Symptoms(
-            self._counts, self._healthy, self._compared, self._by_sample, self.nats, noise, bool(self._ignored), cached,
-            longest, cut, self._sizes, self._places,
-        )  # fmt: skip
+            counts=self._counts,
+            healthy=self._healthy,
+            compared=self._compared,
+            by_sample=self._by_sample,
+            nats=self.nats,
+            noise=noise,
+            restless=bool(self._ignored),
+            cached=cached,
+            longest=longest,
+            cut=cut,
+            sizes=self._sizes,
+            places=self._places,
+        )
 
 
 def beyond(p: float, q: float, tolerance: float) -> bool:

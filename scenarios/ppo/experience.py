@@ -99,7 +99,17 @@ def make(
     advantage, returns = advantages.gae(per_token, value, gamma=ppo.gamma, lam=ppo.gae_lambda)
     if ppo.normalize_advantages:
         advantage = whiten(advantage)
-    return Experience(samples, finish, scored, reference, value, reward, kl, advantage, returns)
+    return Experience(
+        samples=samples,
+        finish=finish,
+        scored=scored,
+        reference=reference,
+        value=value,
+        reward=reward,
+        kl=kl,
+        advantage=advantage,
+        returns=returns,
+    )
 
 
 def metrics(experience: Experience) -> dict[str, float]:

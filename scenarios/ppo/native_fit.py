@@ -115,11 +115,17 @@ class Fitter:
                 break
             fits += [
                 Fit(
-                    change, value, gain, total.off, after.off, total.outside, after.outside,
-                    _over(after.likelihood, [worth for _, worth, _, rival in tried if change not in rival]),
+                    change=change,
+                    value=value,
+                    gain=gain,
+                    before=total.off,
+                    after=after.off,
+                    outside_before=total.outside,
+                    outside_after=after.outside,
+                    over=_over(after.likelihood, [worth for _, worth, _, rival in tried if change not in rival]),
                 )
                 for change, value in changes.items()
-            ]  # fmt: skip
+            ]
             now, total = changed, after
         return fits
 

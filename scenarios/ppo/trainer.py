@@ -230,14 +230,14 @@ class Trainer:
         value = self._submit("critic", "values", step, samples)
         scores: list[Scored] = gather(self._submit("actor", "score", step, samples))
         scored = Scored(
-            self._hooks.logprobs([row for part in scores for row in part.logprob], step),
-            [row for part in scores for row in part.margin],
-            [row for part in scores for row in part.runner_up],
-            [row for part in scores for row in part.edge],
-            [row for part in scores for row in part.drawn_edge],
-            [row for part in scores for row in part.exact],
-            [row for part in scores for row in part.behind],
-            [row for part in scores for row in part.behind_exact],
+            logprob=self._hooks.logprobs([row for part in scores for row in part.logprob], step),
+            margin=[row for part in scores for row in part.margin],
+            runner_up=[row for part in scores for row in part.runner_up],
+            edge=[row for part in scores for row in part.edge],
+            drawn_edge=[row for part in scores for row in part.drawn_edge],
+            exact=[row for part in scores for row in part.exact],
+            behind=[row for part in scores for row in part.behind],
+            behind_exact=[row for part in scores for row in part.behind_exact],
         )
         # A rollout-only run may lack all roles but the actor.
         absent: Rows = [np.full(len(s.response), np.nan, np.float32) for s in samples]

@@ -200,13 +200,17 @@ class WeightSync:
             behind = np.abs(engine - self._before[0])
         self._before = learner, each
         return Synced(
-            report, float(delta.max()), float(delta.mean()),
-            float((delta - ROUNDING_ALLOWANCE * rounding).max()), float(rounding.max()),
-            None if moved is None else float(moved.mean()), None if moved is None else float(moved.max()),
-            None if stale is None else float(stale.mean()),
-            None if behind is None else float(behind.mean()),
-            furthest if len(each) > 1 else None,
-        )  # fmt: skip
+            report=report,
+            max_delta=float(delta.max()),
+            mean_delta=float(delta.mean()),
+            excess=float((delta - ROUNDING_ALLOWANCE * rounding).max()),
+            rounding=float(rounding.max()),
+            shift=None if moved is None else float(moved.mean()),
+            shift_max=None if moved is None else float(moved.max()),
+            stale=None if stale is None else float(stale.mean()),
+            behind=None if behind is None else float(behind.mean()),
+            engine=furthest if len(each) > 1 else None,
+        )
 
 
 def proof_sequences(prompts: PromptSet, seed: int) -> list[tuple[int, ...]]:

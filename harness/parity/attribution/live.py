@@ -72,7 +72,15 @@ def restart(s: Situation) -> None:
         if names and not spoilt:  # the recordings say what it held; a fresh engine confirms that, and nothing else
             for name in names[:LISTED]:
                 exclusions = sent_or_not(s, [name])
-                add_cause(s, weights_key(s, [name]), what, done, other(s, name), {"tensor": name}, exclusions)
+                add_cause(
+                    s=s,
+                    cause=weights_key(s, [name]),
+                    intervention=what,
+                    done=done,
+                    summary=other(s, name),
+                    details={"tensor": name},
+                    exclusions=exclusions,
+                )
             s.symptoms = done.after
             return
         details = {"after a sync of the same weights": synced.after.total}
@@ -82,7 +90,15 @@ def restart(s: Situation) -> None:
             cause, exclusions = STALE_DERIVED.key(), equal_weights(s)
             summary = f"the {s.side}'s engine keeps something made of earlier weights: sending them again does not "
             summary += "help, a fresh engine agrees"
-        add_cause(s, cause, what, done, summary, details, (Seen.FRESH_AGREES, *exclusions, *past(s)))
+        add_cause(
+            s=s,
+            cause=cause,
+            intervention=what,
+            done=done,
+            summary=summary,
+            details=details,
+            exclusions=(Seen.FRESH_AGREES, *exclusions, *past(s)),
+        )
     s.symptoms = done.after
 
 
@@ -108,7 +124,17 @@ def regroup(s: Situation) -> None:
     started = s.clock()
     apart = s.bench.regrouped(s.side)
     seconds = s.clock() - started
-    s.tried.append(Tried(REGROUP, itself(s.side), s.side, s.symptoms.compared.get("tokens", 0), apart, seconds, False))
+    s.tried.append(
+        Tried(
+            intervention=REGROUP,
+            cause=itself(s.side),
+            side=s.side,
+            before=s.symptoms.compared.get("tokens", 0),
+            after=apart,
+            seconds=seconds,
+            removed=False,
+        )
+    )
 
 
 _INTERVENTIONS = (

@@ -150,7 +150,17 @@ def _proven(recorded: list[Cause], attribution: Attribution) -> tuple[list[Cause
             fresh.append(named)
             evidence = f"live: {in_words(named.proof)}"
             details, proofs = dict(named.details), [named.proof]
-            causes.append(Cause.of(key, named.party, named.summary, evidence, details, proofs, named.seen))
+            causes.append(
+                Cause.of(
+                    key=key,
+                    party=named.party,
+                    summary=named.summary,
+                    evidence=evidence,
+                    details=details,
+                    proofs=proofs,
+                    observed=named.seen,
+                )
+            )
     return causes, fresh
 
 
@@ -198,16 +208,16 @@ def _on_bench(cause: Cause, attribution: Attribution) -> OnBench:
     side = _side(cause)
     first, remaining = attribution.first.get(side), attribution.left.get(side)
     return OnBench(
-        tuple(
+        own=tuple(
             attempt for attempt in attribution.tried if attempt.side == side and same_cause(attempt.cause, cause.key)
         ),
-        tuple(named.cause for named in attribution.named if named.side == side),
-        _live(cause),
-        _gone(attribution, side),
-        _settled(attribution, side),
-        None if remaining is None else remaining.total,
-        first is not None and bool(first.noise),
-        attribution.drawn,
+        named=tuple(named.cause for named in attribution.named if named.side == side),
+        proven=_live(cause),
+        gone=_gone(attribution, side),
+        settled=_settled(attribution, side),
+        left=None if remaining is None else remaining.total,
+        noise=first is not None and bool(first.noise),
+        drawn=attribution.drawn,
     )
 
 

@@ -32,7 +32,15 @@ class _Search:
         after = _read(self.s, names)
         good = after.total <= self.floor.total or gone(self.before, after)
         self.s.tried.append(
-            Tried(_said(self.s, names), _cause(names), self.s.side, self.before.total, after.total, self.seconds, good)
+            Tried(
+                intervention=_said(self.s, names),
+                cause=_cause(names),
+                side=self.s.side,
+                before=self.before.total,
+                after=after.total,
+                seconds=self.seconds,
+                removed=good,
+            )
         )
         self.spoilt |= not good
         return good
@@ -65,7 +73,17 @@ def engine_parameters(s: Situation) -> None:
     after = _read(s, names)
     seconds = s.clock() - started
     good = improves(before, after, recorded=_cause(names) in s.recorded)
-    s.tried.append(Tried(_said(s, names), _cause(names), s.side, before.total, after.total, seconds, good))
+    s.tried.append(
+        Tried(
+            intervention=_said(s, names),
+            cause=_cause(names),
+            side=s.side,
+            before=before.total,
+            after=after.total,
+            seconds=seconds,
+            removed=good,
+        )
+    )
     s.symptoms = after
     if not good:
         return
@@ -74,7 +92,17 @@ def engine_parameters(s: Situation) -> None:
     if not (search.spoilt or s.from_start or limited):
         again = _read(s, [])
         alone = not gone(before, again) and again.total > after.total
-        s.tried.append(Tried(START, STALE_DERIVED.key(), s.side, before.total, again.total, seconds, not alone))
+        s.tried.append(
+            Tried(
+                intervention=START,
+                cause=STALE_DERIVED.key(),
+                side=s.side,
+                before=before.total,
+                after=again.total,
+                seconds=seconds,
+                removed=not alone,
+            )
+        )
         if not alone:  # left to the intervention that starts the engine anew
             s.symptoms = before
             return
@@ -103,7 +131,17 @@ def _only_a_limit(s: Situation, names: list[str]) -> bool:
         good = gone(s.symptoms, after)
         what = f"the reference ends at {total} tokens, prompt included"
         seconds = s.clock() - started
-        s.tried.append(Tried(what, _cause(names), s.side, s.symptoms.total, after.total, seconds, good))
+        s.tried.append(
+            Tried(
+                intervention=what,
+                cause=_cause(names),
+                side=s.side,
+                before=s.symptoms.total,
+                after=after.total,
+                seconds=seconds,
+                removed=good,
+            )
+        )
         if good:
             return True
     return False

@@ -61,7 +61,17 @@ def _best(s: Situation, trials: Iterable[Trial]) -> tuple[Trial, Symptoms, float
         seconds = s.clock() - started
         good = improves(s.rest, s.settled(after, alteration), recorded=trial.recorded)
         good = good and not _blind(trial, s.symptoms, after) and not _by_chance(trial, s.symptoms, after)
-        s.tried.append(Tried(trial.intervention, trial.cause, s.side, s.symptoms.total, after.total, seconds, good))
+        s.tried.append(
+            Tried(
+                intervention=trial.intervention,
+                cause=trial.cause,
+                side=s.side,
+                before=s.symptoms.total,
+                after=after.total,
+                seconds=seconds,
+                removed=good,
+            )
+        )
         if good and (best is None or after.total < best[1].total):
             best = trial, after, seconds
             if gone(s.symptoms, after):
@@ -93,7 +103,17 @@ def _named(s: Situation, trial: Trial, after: Symptoms, seconds: float) -> list[
         proof = Proof(
             trial.intervention, s.symptoms.total, after.total, "differences", "live engines", round(seconds, 3)
         )
-        return [Named(trial.cause, trial.party or s.side, s.side, trial.summary, proof, trial.details, trial.seen)]
+        return [
+            Named(
+                cause=trial.cause,
+                party=trial.party or s.side,
+                side=s.side,
+                summary=trial.summary,
+                proof=proof,
+                details=trial.details,
+                seen=trial.seen,
+            )
+        ]
     named = []
     for part in trial.parts:
         started = s.clock()
@@ -104,5 +124,15 @@ def _named(s: Situation, trial: Trial, after: Symptoms, seconds: float) -> list[
             f"{part.intervention}, beside {beside}", without.total, after.total, "differences", "live engines",
             round(s.clock() - started, 3),
         )  # fmt: skip
-        named.append(Named(part.cause, part.party or s.side, s.side, part.summary, proof, part.details, part.seen))
+        named.append(
+            Named(
+                cause=part.cause,
+                party=part.party or s.side,
+                side=s.side,
+                summary=part.summary,
+                proof=proof,
+                details=part.details,
+                seen=part.seen,
+            )
+        )
     return named

@@ -76,7 +76,11 @@ def check(
     home = str(sys._getframe(1).f_globals.get("__name__"))  # a function may be wrapped, and say that it is another's
 
     def register(function: Callable[[Evidence], Outcome]) -> Callable[[Evidence], Outcome]:
-        _REGISTERED.append(Registered(name, number, function, required, applies, home, alone))
+        _REGISTERED.append(
+            Registered(
+                name=name, number=number, run=function, required=required, applies=applies, home=home, alone=alone
+            )
+        )
         return function
 
     return register
@@ -163,13 +167,13 @@ def _guarded(registered: Registered, plugin: Plugin) -> Registered:
         return ask
 
     return Registered(
-        registered.name,
-        0,
-        run,
-        asked(registered.required, False),
-        asked(registered.applies, True),
-        registered.home,
-        registered.alone,
+        name=registered.name,
+        number=0,
+        run=run,
+        required=asked(registered.required, False),
+        applies=asked(registered.applies, True),
+        home=registered.home,
+        alone=registered.alone,
     )
 
 

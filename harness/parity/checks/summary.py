@@ -44,13 +44,13 @@ def summary(e: Evidence, side: Side) -> RunSummary:
     )
     series = _series(side, steps)
     return RunSummary(
-        side.name,
-        str(run.manifest.get("backend") or ""),
-        str(run.path),
-        _rows(e, side, series),
-        series,
-        _measured(e, side, series),
-        observed_memory.by_phase(run),
+        side=side.name,
+        backend=str(run.manifest.get("backend") or ""),
+        path=str(run.path),
+        rows=_rows(e, side, series),
+        series=series,
+        measured=_measured(e, side, series),
+        memory=observed_memory.by_phase(run),
     )
 
 

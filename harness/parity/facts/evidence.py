@@ -97,9 +97,10 @@ class Side:
         """What is wrong with them by that."""
         return rank_faults(self.ranks)
 
-    def paired(self, value: Any, reference: Any) -> tuple[Any, Any]:
-        """(baseline's value, candidate's value) of a place where this side's own stands against a reference."""
-        return (reference, value) if self.name == "candidate" else (value, reference)
+    def paired(self, value: Any, reference: Any) -> dict[str, Any]:
+        """Fields of a `Place` where this side's own value stands against a reference."""
+        baseline, candidate = (reference, value) if self.name == "candidate" else (value, reference)
+        return {"baseline": baseline, "candidate": candidate}
 
 
 @dataclass
@@ -412,7 +413,15 @@ class Evidence:
         tolerance = self.tolerated(key.kind)
         spared = tolerance.spared(int(np.count_nonzero(compared)))
         extreme = tolerance.extreme if key.kind.stage is Stage.NATIVE else tolerance.extreme_drawn
-        weighed = Weighed.of(grid, compared, size, tolerance.value, extreme, tolerance.share, spared)
+        weighed = Weighed.of(
+            grid=grid,
+            compared=compared,
+            size=size,
+            tolerance=tolerance.value,
+            extreme=extreme,
+            share=tolerance.share,
+            spared=spared,
+        )
         self.tail(key).add(weighed)
         return weighed
 

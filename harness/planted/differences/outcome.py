@@ -207,11 +207,19 @@ def score(outcomes: Sequence[Outcome]) -> Score:
     seconds = [row.seconds for row in ran]
     to_cause = [row.to_cause_s for row in causes if row.to_cause_s is not None]
     return Score(
-        len(faults), sum(row.found for row in faults), len(causes), sum(row.named for row in causes),
-        sum(row.party_right for row in causes), len(controls), sum(row.right for row in controls),
-        [row.fault.name for row in controls if row.alarm], [row.fault.name for row in faults if not row.found],
-        [row.fault.name for row in causes if not row.named],
-        statistics.median(seconds) if seconds else None, max(seconds, default=None),
-        sum(row.starts[0] > 0 for row in ran), max((row.warm_s for row in ran), default=None),
-        statistics.median(to_cause) if to_cause else None,
-    )  # fmt: skip
+        faults=len(faults),
+        found=sum(row.found for row in faults),
+        causes=len(causes),
+        named=sum(row.named for row in causes),
+        parties=sum(row.party_right for row in causes),
+        controls=len(controls),
+        quiet=sum(row.right for row in controls),
+        alarms=[row.fault.name for row in controls if row.alarm],
+        misses=[row.fault.name for row in faults if not row.found],
+        unnamed=[row.fault.name for row in causes if not row.named],
+        median_s=statistics.median(seconds) if seconds else None,
+        slowest_s=max(seconds, default=None),
+        started=sum(row.starts[0] > 0 for row in ran),
+        slowest_warm_s=max((row.warm_s for row in ran), default=None),
+        median_to_cause_s=statistics.median(to_cause) if to_cause else None,
+    )

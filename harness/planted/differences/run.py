@@ -117,17 +117,44 @@ def outcomes(
             for shared, group in groups:
                 base = config.changed(scenario, shared)
                 coupled = [fault for fault in group if fault.stage in ("coupled", "greedy")]
-                yield from _group(experiment, baseline_side, candidate_side, engines, base, shared, coupled, out, live)
+                yield from _group(
+                    experiment=experiment,
+                    baseline_side=baseline_side,
+                    candidate_side=candidate_side,
+                    pair=engines,
+                    scenario=base,
+                    shared=shared,
+                    faults=coupled,
+                    out=out,
+                    live=live,
+                )
                 half = [fault for fault in group if fault.stage == "lifted"]
                 if half:
                     folder = out / sound_name("lifted", engines, shared)
                     yield from lifting(
-                        experiment, baseline_side, candidate_side, engines, base, half, out, folder, live
+                        experiment=experiment,
+                        baseline_side=baseline_side,
+                        candidate_side=candidate_side,
+                        pair=engines,
+                        scenario=base,
+                        faults=half,
+                        out=out,
+                        shared=folder,
+                        live=live,
                     )
                 native = [fault for fault in group if fault.stage == "native"]
                 if native:
                     folder = out / sound_name("native", engines, shared)
-                    yield from natively(experiment, baseline_side, candidate_side, engines, base, native, out, folder)
+                    yield from natively(
+                        experiment=experiment,
+                        baseline_side=baseline_side,
+                        candidate_side=candidate_side,
+                        pair=engines,
+                        scenario=base,
+                        faults=native,
+                        out=out,
+                        shared=folder,
+                    )
 
 
 def sound_name(what: str, pair: Pair, shared: tuple[str, ...]) -> str:

@@ -123,17 +123,17 @@ def score(outcomes: Iterable[Outcome]) -> Score:
     hangs, controls = [row for row in rows if not row.hang.control], [row for row in rows if row.hang.control]
     times = sorted(row.seconds for row in hangs if row.seconds is not None and row.detected and not row.hang.dumps)
     return Score(
-        len(hangs),
-        len(controls),
-        sum(row.detected for row in hangs),
-        sum(row.kind_right for row in hangs),
-        sum(row.culprits_right for row in hangs),
-        sum(row.right for row in controls),
-        sum(bool(row.blamed) for row in rows),
-        times[-1] if times else None,
-        times[len(times) // 2] if times else None,
-        tuple(row.hang.name for row in rows if not row.right),
-        len(all_rows) - len(rows),
+        hangs=len(hangs),
+        controls=len(controls),
+        detected=sum(row.detected for row in hangs),
+        kinds=sum(row.kind_right for row in hangs),
+        culprits=sum(row.culprits_right for row in hangs),
+        controls_right=sum(row.right for row in controls),
+        blamed=sum(bool(row.blamed) for row in rows),
+        slowest_s=times[-1] if times else None,
+        median_s=times[len(times) // 2] if times else None,
+        wrong=tuple(row.hang.name for row in rows if not row.right),
+        unrun=len(all_rows) - len(rows),
     )
 
 
@@ -163,7 +163,17 @@ def judged(
     round_ = [called(key, processes) for key in triage.cycle]
     circled = frozenset(member for member in hang.cycle if any(_same(member, words) for words in round_))
     frames = tuple(party.frame for party in triage.culprits)
-    return Outcome(hang, verdict, seconds, wall_s, frozenset(named), tuple(blamed), circled, frames, error)
+    return Outcome(
+        hang=hang,
+        verdict=verdict,
+        seconds=seconds,
+        wall_s=wall_s,
+        named=frozenset(named),
+        blamed=tuple(blamed),
+        circled=circled,
+        frames=frames,
+        error=error,
+    )
 
 
 def called(key: str, processes: dict[str, Process]) -> set[Party]:

@@ -118,10 +118,18 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
         bounded(value or 0, RANKS, name)
     role, socket = str(fields.get("role") or ""), str(fields.get("socket") or "")
     return Pulse(
-        str(fields["host"]), int(fields["pid"]), beat, role, rank, world, socket, int(fields.get("start_ticks") or 0),
-        tuple(str(path) for path in fields.get("journals") or ()), redact.text(str(fields.get("error") or "")),
+        host=str(fields["host"]),
+        pid=int(fields["pid"]),
+        beat=beat,
+        role=role,
+        rank=rank,
+        world_size=world,
+        socket=socket,
+        start_ticks=int(fields.get("start_ticks") or 0),
+        journals=tuple(str(path) for path in fields.get("journals") or ()),
+        error=redact.text(str(fields.get("error") or "")),
         at_ns=int(fields["t_ns"]),
-    )  # fmt: skip
+    )
 
 
 def _state(now_ns: int, fields: dict[str, Any]) -> dict[str, Any]:

@@ -89,7 +89,17 @@ def collect(
     if not PROC.joinpath("self").exists():
         raise HarnessError("collecting evidence reads /proc, which this system does not have", fix="run it on Linux")
     spies = threading.Semaphore(max(4, 2 * (os.cpu_count() or 1)))
-    terms = _Terms(Path(out), clock(), samples, gap_s, deadline_s, native, clock, spies, connections.Sockets(clock))
+    terms = _Terms(
+        out=Path(out),
+        began=clock(),
+        samples=samples,
+        gap_s=gap_s,
+        deadline_s=deadline_s,
+        native=native,
+        clock=clock,
+        spies=spies,
+        sockets=connections.Sockets(clock),
+    )
     timestamp = dates.utc().isoformat(timespec="milliseconds")
     empty = Evidence(str(out), "watch" if stall_s else "live", timestamp, stall_s, threshold_s=threshold_s)
     local_cast = cast(scope, exclude=(os.getpid(),))
@@ -160,7 +170,14 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
     local_cast = dataclasses.replace(local_cast, pulses={**local_cast.pulses, **far})
     processes = [draft.freeze(cluster, drafts) for draft in drafts.values()]
     return _whole(
-        empty, local_cast, cluster, [*processes, *absent(local_cast, recordings)], parts, gpu_states, answers, notes
+        empty=empty,
+        local_cast=local_cast,
+        cluster=cluster,
+        processes=[*processes, *absent(local_cast, recordings)],
+        parts=parts,
+        cards=gpu_states,
+        answers=answers,
+        notes=notes,
     )
 
 
@@ -235,7 +252,14 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
     main = look.threads.get(draft.pid)
     beats = look.threads.get(draft.pulse.beat.tid) if draft.pulse else None
     return Sample(
-        at_s, look.state, look.cpu_s, look.switches, look.io_bytes, look.wchan, measured_threads, look.net_bytes,
+        at_s=at_s,
+        state=look.state,
+        cpu_s=look.cpu_s,
+        switches=look.switches,
+        io_bytes=look.io_bytes,
+        wchan=look.wchan,
+        threads=measured_threads,
+        net_bytes=look.net_bytes,
         main_cpu_s=main.cpu_s if main else None,
         main_io_bytes=main.io_bytes if main else None,
         main_switches=look.main_switches,
@@ -249,7 +273,7 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
         timed=look.timed,
         polled=look.polled,
         heard=look.heard,
-    )  # fmt: skip
+    )
 
 
 def _read_throughout(draft: Draft) -> str:

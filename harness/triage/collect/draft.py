@@ -106,14 +106,35 @@ class Draft:
         if self.doing and cluster is not None and drafts_by_pid is not None:
             notes.append(f"{self.doing} could not be had in time")
         return Process(
-            self.host, self.pid, facts.ppid, facts.command, facts.title, role, roles.engine_of(facts), rank, world,
-            facts.age_s, facts.exit_code, error or death, error_age_s, tuple(self.samples), self.native,
-            self.pulse.beat if self.pulse else None, journal, self.dump,
-            notes=tuple(dict.fromkeys(note for note in notes if note)), environ=environ,
-            dump_taken_ns=self.dump_taken_ns, listening=self.connections.served, peers=self.connections.peers,
-            unanswered=self.connections.unanswered, asked=self.connections.asked, writer=self.writer,
-            reader=self.reader, fed=self.fed,
-        )  # fmt: skip
+            host=self.host,
+            pid=self.pid,
+            ppid=facts.ppid,
+            command=facts.command,
+            title=facts.title,
+            role=role,
+            engine=roles.engine_of(facts),
+            rank=rank,
+            world_size=world,
+            age_s=facts.age_s,
+            exit_code=facts.exit_code,
+            error=error or death,
+            error_age_s=error_age_s,
+            samples=tuple(self.samples),
+            native=self.native,
+            beat=self.pulse.beat if self.pulse else None,
+            journal=journal,
+            dump=self.dump,
+            notes=tuple(dict.fromkeys(note for note in notes if note)),
+            environ=environ,
+            dump_taken_ns=self.dump_taken_ns,
+            listening=self.connections.served,
+            peers=self.connections.peers,
+            unanswered=self.connections.unanswered,
+            asked=self.connections.asked,
+            writer=self.writer,
+            reader=self.reader,
+            fed=self.fed,
+        )
 
 
 def absent(local_cast: Cast, recordings: Mapping[tuple[str, int], Recording]) -> Iterator[Process]:

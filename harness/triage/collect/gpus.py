@@ -47,7 +47,15 @@ def _ask(program: str, query: str, timeout_s: float) -> list[list[str]] | str:
 
 def _gpu(host: str, row: list[str], pids: dict[str, list[int]]) -> Gpu:
     uuid, index, name, used, total, busy = row
-    return Gpu(host, int(index), name, _mib(used), _mib(total), _number(busy) / 100, tuple(pids.get(uuid, ())))
+    return Gpu(
+        host=host,
+        index=int(index),
+        name=name,
+        used_bytes=_mib(used),
+        total_bytes=_mib(total),
+        utilization=_number(busy) / 100,
+        pids=tuple(pids.get(uuid, ())),
+    )
 
 
 def _mib(cell: str) -> int:

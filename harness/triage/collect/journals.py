@@ -166,9 +166,18 @@ def _recording(file: Path, clocks: Mapping[str, int]) -> Recording:
     if rank is None and opening["world_size"] > 1:
         rank, world = opening["rank"], opening["world_size"]
     journal = Journal(
-        str(file), last["seq"] + 1, _age(now_ns, last["t_ns"]), span, tuple(calls[-CALLS:]), tuple(errors[-ERRORS:]),
-        tuple(scan.groups.values()), closed, stats, closing_error, full=os.path.exists(f"{file}{FULL_SUFFIX}"),
-    )  # fmt: skip
+        path=str(file),
+        events=last["seq"] + 1,
+        last_age_s=_age(now_ns, last["t_ns"]),
+        last_span=span,
+        calls=tuple(calls[-CALLS:]),
+        errors=tuple(errors[-ERRORS:]),
+        groups=tuple(scan.groups.values()),
+        closed=closed,
+        engine_stats=stats,
+        closing_error=closing_error,
+        full=os.path.exists(f"{file}{FULL_SUFFIX}"),
+    )
     environ = opening.get("env")
     environ = {str(name): str(value) for name, value in environ.items()} if isinstance(environ, dict) else {}
     began = opening["t_ns"], opening["start_ticks"]
@@ -334,12 +343,18 @@ def _joined(later: Recording, earlier: Recording) -> Recording:
     else:
         fresh = new if new.last_age_s <= old.last_age_s else old
         journal = Journal(
-            new.path, new.events + old.events, fresh.last_age_s, fresh.last_span or new.last_span or old.last_span,
-            tuple(sorted((*old.calls, *new.calls), key=lambda call: -call.age_s)[-CALLS:]),
-            tuple(sorted((*old.errors, *new.errors), key=lambda error: -error[0])[-ERRORS:]),
-            tuple(groups.values()), new.closed, new.engine_stats or old.engine_stats, new.closing_error,
+            path=new.path,
+            events=new.events + old.events,
+            last_age_s=fresh.last_age_s,
+            last_span=fresh.last_span or new.last_span or old.last_span,
+            calls=tuple(sorted((*old.calls, *new.calls), key=lambda call: -call.age_s)[-CALLS:]),
+            errors=tuple(sorted((*old.errors, *new.errors), key=lambda error: -error[0])[-ERRORS:]),
+            groups=tuple(groups.values()),
+            closed=new.closed,
+            engine_stats=new.engine_stats or old.engine_stats,
+            closing_error=new.closing_error,
             full=new.full or old.full,
-        )  # fmt: skip
+        )
     whose = later if later.rank is not None else earlier
     return dataclasses.replace(
         later, journal=journal, roles=(*later.roles, *earlier.roles), rank=whose.rank, world_size=whose.world_size

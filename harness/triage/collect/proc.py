@@ -89,11 +89,22 @@ def look(pid: int, store: Collection[int] = ()) -> Look:
     switches, waits = _switches(pid), channels.waiting(pid)
     ends = traffic.peers({link[8:-1] for link in waits.polled if link.startswith("socket:[")})
     return Look(
-        stat[0], cpu, sum(switches.values()), _io(pid), wchan(pid, pid), total, int(stat[19]),
-        _threads(pid), quiet_s, switches.get(pid), channels.reading(pid), channels.writing(pid),
-        waits.timed,
-        tuple(ends.get(link[8:-1], link) for link in waits.polled), _heard(sockets),
-    )  # fmt: skip
+        state=stat[0],
+        cpu_s=cpu,
+        switches=sum(switches.values()),
+        io_bytes=_io(pid),
+        wchan=wchan(pid, pid),
+        net_bytes=total,
+        start_ticks=int(stat[19]),
+        threads=_threads(pid),
+        quiet_s=quiet_s,
+        main_switches=switches.get(pid),
+        reading=channels.reading(pid),
+        writing=channels.writing(pid),
+        timed=waits.timed,
+        polled=tuple(ends.get(link[8:-1], link) for link in waits.polled),
+        heard=_heard(sockets),
+    )
 
 
 def _heard(sockets: set[str]) -> tuple[tuple[str, float], ...]:
@@ -125,10 +136,18 @@ def facts(pid: int) -> Facts:
         status = int(stat[49])  # exit_code, field 52
         exit_code = -(status & 0x7F) if status & 0x7F else status >> 8
     return Facts(
-        pid, int(stat[1]), argv, redact.command(argv) or f"[{comm}]", comm, redact.text(title, 200), environ,
-        max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / TICKS), exit_code, int(stat[19]),
-        tuple(notes),
-    )  # fmt: skip
+        pid=pid,
+        ppid=int(stat[1]),
+        argv=argv,
+        command=redact.command(argv) or f"[{comm}]",
+        comm=comm,
+        title=redact.text(title, 200),
+        environ=environ,
+        age_s=max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / TICKS),
+        exit_code=exit_code,
+        start_ticks=int(stat[19]),
+        notes=tuple(notes),
+    )
 
 
 def born(pid: int) -> tuple[int, float]:

@@ -94,7 +94,16 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
     wanted = [pid for pid in pids if pid in table and pid not in exclude]
     members = tuple(pid for pid in wanted if not roles.infrastructure(proc.arguments(pid)))
     ended_pids = tuple(dict.fromkeys(pid for pid in (*scope.roots, *named) if pid not in table or pid in reused))
-    return Cast(host, members, ended_pids, address, pulses, written, tuple(notes), set_s)
+    return Cast(
+        host=host,
+        pids=members,
+        gone=ended_pids,
+        ray_address=address,
+        pulses=pulses,
+        journals=written,
+        notes=tuple(notes),
+        clock_set_s=set_s,
+    )
 
 
 def _own(

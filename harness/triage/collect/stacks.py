@@ -118,7 +118,15 @@ def parse(dumped: Any, pid: int) -> tuple[Thread, ...]:
         key = (tid, 0 if tid else at + 1)
         if key in threads and not frames:
             continue  # py-spy meets the threads while they start and end, and then some twice, once without a stack
-        threads[key] = Thread(name or ("MainThread" if main else ""), tid, frames, main, active, gil, native)
+        threads[key] = Thread(
+            name=name or ("MainThread" if main else ""),
+            tid=tid,
+            frames=frames,
+            main=main,
+            active=active,
+            gil=gil,
+            native=native,
+        )
     return tuple(sorted(threads.values(), key=lambda thread: (not thread.main, not thread.frames, thread.tid)))
 
 

@@ -79,7 +79,15 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
     ]
     habits = {flight.name: its for flight in readable.values() if (its := habit(flight)) is not None}
     return Comparison(
-        states, tuple(sorted(readable)), size, 1, versions, tuple(notes), tuple(missing), tuple(absent), habits
+        groups=states,
+        ranks=tuple(sorted(readable)),
+        world_size=size,
+        jobs=1,
+        versions=versions,
+        notes=tuple(notes),
+        missing=tuple(missing),
+        absent=tuple(absent),
+        habits=habits,
     )
 
 

@@ -118,14 +118,14 @@ def _group(group: GroupState, names: Names, subjects: dict[str, Subject]) -> lis
                 because = f"{operation}: {who} {why}"
                 waits.append(
                     Wait(
-                        waiter,
-                        target,
-                        "collective",
-                        because,
-                        state.pending.age_s,
-                        group.group.name,
-                        seq,
-                        operation,
+                        waiter=waiter,
+                        target=target,
+                        layer="collective",
+                        because=because,
+                        since_s=state.pending.age_s,
+                        group=group.group.name,
+                        seq=seq,
+                        operation=operation,
                     )
                 )
     return waits
@@ -145,7 +145,18 @@ def _point_to_point(group: GroupState, names: Names) -> list[Wait]:
         operation = f"{oldest.op} #{oldest.seq} of {title(group)}"
         because = f"{operation}: rank {peer} has not come"
         waiter, target = names.key(group, rank), names.key(group, peer)
-        waits.append(Wait(waiter, target, "collective", because, oldest.age_s, group.group.name, oldest.seq, operation))
+        waits.append(
+            Wait(
+                waiter=waiter,
+                target=target,
+                layer="collective",
+                because=because,
+                since_s=oldest.age_s,
+                group=group.group.name,
+                seq=oldest.seq,
+                operation=operation,
+            )
+        )
     return waits
 
 

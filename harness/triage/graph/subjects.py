@@ -160,9 +160,20 @@ def subject(
     if not frame and pending is not None:
         frame = stacks.user_frame(pending.frames)
     return Subject(
-        process.key, process, process.rank, now, before, progress, bool(progress) and not below, blocked, has_ended,
-        pending, True, frame, loop=loop,
-    )  # fmt: skip
+        key=process.key,
+        process=process,
+        rank=process.rank,
+        doing=now,
+        before=before,
+        progress=progress,
+        moved=bool(progress) and not below,
+        blocked=blocked,
+        gone=has_ended,
+        pending=pending,
+        seen=True,
+        frame=frame,
+        loop=loop,
+    )
 
 
 def _at_device(process: Process) -> bool:

@@ -177,7 +177,13 @@ class VLLMEngine:
         cached = int(output.num_cached_tokens or 0)
         prompt_seen = tuple(output.prompt_token_ids or ())
         return Completion(
-            request.sample, prompt_seen, ids, logprobs, str(answer.finish_reason or "error"), cached, seed
+            sample=request.sample,
+            prompt_seen=prompt_seen,
+            output_ids=ids,
+            logprobs=logprobs,
+            finish_reason=str(answer.finish_reason or "error"),
+            cached_tokens=cached,
+            seed=seed,
         )
 
     def rescore(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:

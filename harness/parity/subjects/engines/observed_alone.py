@@ -41,14 +41,14 @@ def one_engine(e: Evidence, side: Side, rollout: Table, experience: Table | None
             Kind.VERSION.of(),
             [],
             Place(
-                rollout.step,
-                "rollout",
-                int(rollout.rank[0]),
-                -1,
-                -1,
-                "weight_version",
-                version,
-                trained_version,
+                step=rollout.step,
+                phase="rollout",
+                rank=int(rollout.rank[0]),
+                sample=-1,
+                position=-1,
+                field="weight_version",
+                baseline=version,
+                candidate=trained_version,
                 context=f"{side.name}: the rollout used version {version}, the learner was at {trained_version}",
             ),
         )
@@ -86,13 +86,13 @@ def _not_finite(e: Evidence, side: Side, rollout: Table) -> None:
         Kind.NOT_FINITE.of(side.name),
         rollout.sample[np.unique(rows)],
         Place(
-            rollout.step,
-            "rollout",
-            int(rollout.rank[row]),
-            int(rollout.sample[row]),
-            position,
-            "logprob",
-            *side.paired(float(logprob.values[bad[0]]), None),
+            step=rollout.step,
+            phase="rollout",
+            rank=int(rollout.rank[row]),
+            sample=int(rollout.sample[row]),
+            position=position,
+            field="logprob",
+            **side.paired(float(logprob.values[bad[0]]), None),
             context=f"the {side.name} reports a log-probability that is not a number",
         ),
     )
@@ -117,9 +117,29 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     tokens_equal = drawn == trained
     side.trained_tokens += grid.size
     if not follows_guide:
-        _trained_tokens(e, side, rollout, output, tokens, match, grid, tokens_equal)
-    off = _learner_off(e, rollout, output, experience, match, grid, tokens_equal)
-    _choices(e, side, rollout, experience, match, grid, tokens_equal, off)
+        _trained_tokens(
+            e=e,
+            side=side,
+            rollout=rollout,
+            output=output,
+            tokens=tokens,
+            match=match,
+            grid=grid,
+            tokens_equal=tokens_equal,
+        )
+    off = _learner_off(
+        e=e, rollout=rollout, output=output, experience=experience, match=match, grid=grid, tokens_equal=tokens_equal
+    )
+    _choices(
+        e=e,
+        side=side,
+        rollout=rollout,
+        experience=experience,
+        match=match,
+        grid=grid,
+        tokens_equal=tokens_equal,
+        off=off,
+    )
     if (
         actor is None
         or logprob is None
@@ -142,7 +162,18 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         step=rollout.step,
         version=version_of(rollout),
     )
-    observed_drifts.against_learner(e, side, rollout, experience, match, grid, tokens_equal, p, q, cached)
+    observed_drifts.against_learner(
+        e=e,
+        side=side,
+        rollout=rollout,
+        experience=experience,
+        match=match,
+        grid=grid,
+        tokens_equal=tokens_equal,
+        engine=p,
+        learner=q,
+        cached=cached,
+    )
     kind = Kind.ENGINE.of(side.name)
     weighed = e.weigh(kind, grid, tokens_equal, np.abs(q - p))
     if not len(weighed.beyond):
@@ -168,7 +199,17 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         prompt = rollout.rows("prompt")
         lengths = prompt.lengths[match.a] if prompt is not None else None
         observed_readings.reread(
-            e, kind, rollout.step, match.sample, grid, q, p, tokens_equal, cached, lengths, off > 0
+            e=e,
+            key=kind,
+            step=rollout.step,
+            sample=match.sample,
+            grid=grid,
+            truth=q,
+            engine=p,
+            tokens_equal=tokens_equal,
+            cached=cached,
+            prompt=lengths,
+            rounded=off > 0,
         )
 
 
@@ -194,19 +235,27 @@ def _trained_tokens(
         Kind.TRAINED.of(side.name),
         match.sample[wrong],
         Place(
-            rollout.step,
-            "experience",
-            int(rollout.rank[match.a[row]]),
-            int(match.sample[row]),
-            at,
-            "token trained on",
-            around(drawn_ids, at),
-            around(trained_ids, at),
+            step=rollout.step,
+            phase="experience",
+            rank=int(rollout.rank[match.a[row]]),
+            sample=int(match.sample[row]),
+            position=at,
+            field="token trained on",
+            baseline=around(drawn_ids, at),
+            candidate=around(trained_ids, at),
             context=f"{side.name}: rolled out against trained on, from position {at}",
         ),
     )
     drawn, trained = grid.take(output, match.a), grid.take(tokens, match.b)
-    observed_readings.reread_tokens(e, Kind.TRAINED.of(side.name), rollout.step, match.sample, grid, drawn, trained)
+    observed_readings.reread_tokens(
+        e=e,
+        key=Kind.TRAINED.of(side.name),
+        step=rollout.step,
+        sample=match.sample,
+        grid=grid,
+        drawn=drawn,
+        trained=trained,
+    )
 
 
 def _learner_off(
@@ -269,13 +318,13 @@ def _choices(
     side.choices_against_learner += len(beyond)
     samples = match.sample[np.unique(grid.row[beyond])]
     place = Place(
-        rollout.step,
-        "rollout",
-        int(rollout.rank[match.a[row]]),
-        int(match.sample[row]),
-        position,
-        "token against the learner's choice",
-        *side.paired(token, instead),
+        step=rollout.step,
+        phase="rollout",
+        rank=int(rollout.rank[match.a[row]]),
+        sample=int(match.sample[row]),
+        position=position,
+        field="token against the learner's choice",
+        **side.paired(token, instead),
         margin=float(gap[beyond[0]]),
         context=f"the {side.name}'s engine drew {token}, the learner would have drawn {instead}",
     )
@@ -302,13 +351,14 @@ def note_floors(e: Evidence) -> None:
             Kind.FLOOR.of(side.name),
             [],
             Place(
-                int(where.get("step", -1)),
-                "floor",
-                int(where.get("rank", 0)),
-                int(where.get("sample", -1)),
-                int(where.get("position", -1)),
-                f"logprob of the {side.name} against itself",
-                *values,
+                step=int(where.get("step", -1)),
+                phase="floor",
+                rank=int(where.get("rank", 0)),
+                sample=int(where.get("sample", -1)),
+                position=int(where.get("position", -1)),
+                field=f"logprob of the {side.name} against itself",
+                baseline=values[0],
+                candidate=values[1],
                 context=context,
             ),
         )

@@ -82,7 +82,19 @@ def learners(e: Evidence) -> None:
             names = ", ".join(name for name, _ in wrong)
             context = f"{names} differ after the update of step {step}; before it the learners were equal"
             e.diverges(
-                Kind.LEARNER.of(), [], Place(step, phase, 0, -1, -1, f"{name} digest", *pairs[name], context=context)
+                Kind.LEARNER.of(),
+                [],
+                Place(
+                    step=step,
+                    phase=phase,
+                    rank=0,
+                    sample=-1,
+                    position=-1,
+                    field=f"{name} digest",
+                    baseline=pairs[name][0],
+                    candidate=pairs[name][1],
+                    context=context,
+                ),
             )
         return
     e.learners.equal = compared
@@ -113,7 +125,17 @@ def _losses(e: Evidence, steps: list[int]) -> None:
                 e.diverges(
                     Kind.LOSS.of(),
                     [],
-                    Place(step, "train", 0, -1, -1, name, baseline_value, candidate_value, context=context),
+                    Place(
+                        step=step,
+                        phase="train",
+                        rank=0,
+                        sample=-1,
+                        position=-1,
+                        field=name,
+                        baseline=baseline_value,
+                        candidate=candidate_value,
+                        context=context,
+                    ),
                 )
             elif baseline_value != candidate_value and math.isfinite(baseline_value):
                 e.learners.losses_differ.setdefault(name, step)

@@ -57,14 +57,14 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
                 Kind.TRAINED.of("candidate"),
                 match.sample[~tokens_equal],
                 Place(
-                    b.step,
-                    "experience",
-                    int(c.rank[match.b[row]]),
-                    int(match.sample[row]),
-                    at,
-                    "token trained on",
-                    around(baseline_values, at),
-                    around(candidate_values, at),
+                    step=b.step,
+                    phase="experience",
+                    rank=int(c.rank[match.b[row]]),
+                    sample=int(match.sample[row]),
+                    position=at,
+                    field="token trained on",
+                    baseline=around(baseline_values, at),
+                    candidate=around(candidate_values, at),
                     context="guided runs train on the baseline's tokens",
                 ),
             )
@@ -83,18 +83,18 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
         if name in FROZEN and not exact:
             _shift(e, name, b, sample[grid.row], grid.take(column, ia), grid.take(column2, ib))
         _same_numbers(
-            e,
-            Kind.EXPERIENCE,
-            name,
-            b,
-            c,
-            sample,
-            grid.row,
-            grid.position,
-            grid.take(column, ia),
-            grid.take(column2, ib),
-            ib,
-            exact,
+            e=e,
+            kind=Kind.EXPERIENCE,
+            name=name,
+            b=b,
+            c=c,
+            sample=sample,
+            row=grid.row,
+            position=grid.position,
+            baseline_values=grid.take(column, ia),
+            candidate_values=grid.take(column2, ib),
+            ib=ib,
+            exact=exact,
         )
     reward, reward2 = b.flat("reward"), c.flat("reward")
     if reward is not None and reward2 is not None:
@@ -108,7 +108,18 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
         if not exact:
             _shift(e, "reward", b, sample, baseline_values, candidate_values)
         _same_numbers(
-            e, Kind.REWARD, "reward", b, c, sample, all_rows, nowhere, baseline_values, candidate_values, ib, exact
+            e=e,
+            kind=Kind.REWARD,
+            name="reward",
+            b=b,
+            c=c,
+            sample=sample,
+            row=all_rows,
+            position=nowhere,
+            baseline_values=baseline_values,
+            candidate_values=candidate_values,
+            ib=ib,
+            exact=exact,
         )
 
 
@@ -141,14 +152,14 @@ def _same_numbers(
             kind.of(),
             sample[np.unique(row[beyond])],
             Place(
-                b.step,
-                "experience",
-                int(c.rank[ib[row[at]]]),
-                int(sample[row[at]]),
-                int(position[at]),
-                name,
-                float(baseline_values[at]),
-                float(candidate_values[at]),
+                step=b.step,
+                phase="experience",
+                rank=int(c.rank[ib[row[at]]]),
+                sample=int(sample[row[at]]),
+                position=int(position[at]),
+                field=name,
+                baseline=float(baseline_values[at]),
+                candidate=float(candidate_values[at]),
                 context=f"on the same tokens; {counted(len(beyond), 'value')} "
                 + (f"differ by more than {figure(allowed)}" if allowed else "not bit-identical"),
             ),
@@ -213,4 +224,18 @@ def settle(e: Evidence) -> None:
         values = float(table[:, _ONE].sum() / count), float(table[:, _TWO].sum() / count)
         context = f"on the same tokens: {name} of {where} is {figure(mean.value)} higher in the candidate on average, "
         context += f"standard error {figure(mean.error)} over {counted(mean.clusters, 'prompt')}; rounding has no mean"
-        e.diverges(key, [], Place(step, "experience", 0, -1, -1, f"mean {name}", *values, context=context))
+        e.diverges(
+            key,
+            [],
+            Place(
+                step=step,
+                phase="experience",
+                rank=0,
+                sample=-1,
+                position=-1,
+                field=f"mean {name}",
+                baseline=values[0],
+                candidate=values[1],
+                context=context,
+            ),
+        )

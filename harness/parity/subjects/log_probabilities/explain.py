@@ -321,19 +321,19 @@ def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             )
             yield Explanation(
                 Cause.of(
-                    MIXED_VERSION.key(),
-                    side.name,
-                    f"the weights changed in mid-generation {when(e, affected[:, 0])}",
-                    f"the engine differs from its learner {words} one position of each sample, and agrees "
+                    key=MIXED_VERSION.key(),
+                    party=side.name,
+                    summary=f"the weights changed in mid-generation {when(e, affected[:, 0])}",
+                    evidence=f"the engine differs from its learner {words} one position of each sample, and agrees "
                     f"{'behind' if ahead else 'ahead of'} it; {int(split.sum())} samples are split, at "
                     f"positions {int(cut[split].min())} to {int(cut[split].max())}; "
                     f"{int(clean[split].sum())} tokens on the other side agree",
-                    {
+                    details={
                         "samples": len(affected),
                         "positions": np.unique(cut[split]).tolist()[:20],
                     },
-                    [proof],
-                    (Seen.CUTS_VARY,) if _vary(cut, readings["prompt"], split, ahead) else (),
+                    proofs=[proof],
+                    observed=(Seen.CUTS_VARY,) if _vary(cut, readings["prompt"], split, ahead) else (),
                 ),
                 keys((Kind.LOGPROB, Kind.ENGINE, Kind.FLIP, Kind.CHOICE), side.name),
                 among(affected),

@@ -26,7 +26,18 @@ def engines(
     e: Evidence, b: Table, match: Match, grid: Grid, tokens_equal: np.ndarray, p: np.ndarray, q: np.ndarray, cached: Any
 ) -> None:
     """Engine against engine, one step; flat arrays on `grid`, `cached` per row."""
-    _drift(e, Means(Compared.ENGINES), b, match.a, grid, tokens_equal, p, q, None, cached)
+    _drift(
+        e=e,
+        means=Means(Compared.ENGINES),
+        rollout=b,
+        rows=match.a,
+        grid=grid,
+        tokens_equal=tokens_equal,
+        reference=p,
+        compared=q,
+        rounding=None,
+        cached=cached,
+    )
 
 
 def against_learner(
@@ -43,11 +54,44 @@ def against_learner(
     )
     means = Means(Compared.ENGINE, side.name)
     if exact is None:
-        _drift(e, means, rollout, match.a, grid, tokens_equal, learner, engine, None, cached)
+        _drift(
+            e=e,
+            means=means,
+            rollout=rollout,
+            rows=match.a,
+            grid=grid,
+            tokens_equal=tokens_equal,
+            reference=learner,
+            compared=engine,
+            rounding=None,
+            cached=cached,
+        )
         return
     rounding = learner.astype(np.float64) - exact
-    _drift(e, means, rollout, match.a, grid, tokens_equal, exact, engine, rounding, cached)
-    _drift(e, Means(Compared.TRAINER, side.name), rollout, match.a, grid, tokens_equal, exact, learner, None, cached)
+    _drift(
+        e=e,
+        means=means,
+        rollout=rollout,
+        rows=match.a,
+        grid=grid,
+        tokens_equal=tokens_equal,
+        reference=exact,
+        compared=engine,
+        rounding=rounding,
+        cached=cached,
+    )
+    _drift(
+        e=e,
+        means=Means(Compared.TRAINER, side.name),
+        rollout=rollout,
+        rows=match.a,
+        grid=grid,
+        tokens_equal=tokens_equal,
+        reference=exact,
+        compared=learner,
+        rounding=None,
+        cached=cached,
+    )
     before = both(experience, *BEFORE)
     if before is not None and tokens_equal.any():
         updates: observed_lag.Updates = e.updates.setdefault(side.name, observed_lag.Updates())
@@ -64,13 +108,13 @@ def _drift(
         return
     row = grid.row[tokens_equal]
     e.drifts.setdefault(means, systematic.Drift()).add(
-        rollout.step,
-        prompts(rollout)[rows][row],
-        reference[tokens_equal],
-        compared[tokens_equal],
-        None if rounding is None else rounding[tokens_equal],
-        grid.position[tokens_equal],
-        None if cached is None else (np.asarray(cached) > 0)[row],
+        step=rollout.step,
+        cluster=prompts(rollout)[rows][row],
+        reference=reference[tokens_equal],
+        compared=compared[tokens_equal],
+        rounding=None if rounding is None else rounding[tokens_equal],
+        position=grid.position[tokens_equal],
+        cached=None if cached is None else (np.asarray(cached) > 0)[row],
     )
 
 
@@ -86,7 +130,16 @@ def settle(e: Evidence) -> None:
                 e.diverges(
                     compared.drift.of(side),
                     [],
-                    Place(mean_test.step, "rollout", 0, -1, -1, field, *values, context=describe(mean_test)),
+                    Place(
+                        step=mean_test.step,
+                        phase="rollout",
+                        rank=0,
+                        sample=-1,
+                        position=-1,
+                        field=field,
+                        **values,
+                        context=describe(mean_test),
+                    ),
                 )
     e.weights_in_use = sides = observed_lag.sides(e.updates)
     for name, in_use in sides.items():
@@ -94,15 +147,22 @@ def settle(e: Evidence) -> None:
             context = f"over {test.where} the {name} is nearer to the learner's weights before the last update than to "
             context += f"its weights, by {figure(-test.errors)} standard errors ({test.reading})"
             place = Place(
-                test.step, "rollout", 0, -1, -1, "distance from the learner's weights",
-                *e.side(name).paired(in_use.now, in_use.before), context=context,
-            )  # fmt: skip
+                step=test.step,
+                phase="rollout",
+                rank=0,
+                sample=-1,
+                position=-1,
+                field="distance from the learner's weights",
+                **e.side(name).paired(in_use.now, in_use.before),
+                context=context,
+            )
             e.diverges(Kind.BEHIND.of(name), [], place)
 
 
-def _values(e: Evidence, side: str | None, test: systematic.Tested) -> tuple[float, float]:
-    """(baseline's, candidate's) mean; of a side the reference stands in the other's place."""
-    return e.side(side).paired(test.values[1], test.values[0]) if side else test.values
+def _values(e: Evidence, side: str | None, test: systematic.Tested) -> dict[str, float]:
+    """The means as fields of a `Place`; of a side the reference stands in the other's place."""
+    reference, compared = test.values
+    return e.side(side).paired(compared, reference) if side else {"baseline": reference, "candidate": compared}
 
 
 def describe(test: systematic.Tested) -> str:

@@ -212,4 +212,15 @@ def _test(what: str, where: str, step: int, table: np.ndarray, error_rate: float
         unit, unit_of = null.floor, "the floor's own mean"
         bound = APART * unit
         mean = Mean.of(table, table[:, _SIZE] - bound * tokens)
-    return Tested(what, where, step, mean, bound, critical, reach, unit, unit_of, values)
+    return Tested(
+        what=what,
+        where=where,
+        step=step,
+        mean=mean,
+        bound=bound,
+        critical=critical,
+        reach=reach,
+        unit=unit,
+        unit_of=unit_of,
+        values=values,
+    )

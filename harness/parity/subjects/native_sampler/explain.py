@@ -116,6 +116,7 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             gain, before, after = (number(fit.get(name)) for name in ("gain", "before", "after"))
             outside = [int(number(fit.get(name), 0)) for name in ("outside_before", "outside_after")]
             requested, over = _asked(side).get(change), number(fit.get("over"), 0.0)
+            likelihood = "impossible" if gain == float("inf") else f"{figure(gain)} nats less likely"
             if change == "passed":
                 did = f"takes the second best token now and then: at {value:.1%} of its tokens"
             else:
@@ -133,12 +134,11 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 )
             yield Explanation(
                 Cause.of(
-                    STRUCTURE.get(change) or SAMPLING_PARAM.key(change),
-                    _party(side, change),
-                    f"the {side.name}'s own sampler {did}",
-                    f"its samples are {'impossible' if gain == float('inf') else figure(gain) + ' nats less likely'} "
-                    f"under what was asked",
-                    {
+                    key=STRUCTURE.get(change) or SAMPLING_PARAM.key(change),
+                    party=_party(side, change),
+                    summary=f"the {side.name}'s own sampler {did}",
+                    evidence=f"its samples are {likelihood} under what was asked",
+                    details={
                         "side": side.name,
                         "stage": "native",
                         "asked": requested,
@@ -146,8 +146,8 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                         "gain": gain,
                         "over": over,
                     },
-                    [proof],
-                    _observed(side, change, over),
+                    proofs=[proof],
+                    observed=_observed(side, change, over),
                 ),
                 (Kind.NATIVE.of(), kind),
             )

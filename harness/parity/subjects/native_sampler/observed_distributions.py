@@ -175,5 +175,15 @@ def _note(e: Evidence, key: DivergenceKey, name: Statistic, result: NativeResult
     look = next(look for look in result.looks if name in look.rejected)
     test = look.tests[name]
     text = f"p = {figure(test['p_holm'])} after Holm's correction, alpha {figure(look.alpha)} at look {look.draws}"
-    place = Place(-1, "native", 0, -1, -1, name, test.get("baseline"), test.get("candidate"), context=text)
+    place = Place(
+        step=-1,
+        phase="native",
+        rank=0,
+        sample=-1,
+        position=-1,
+        field=name,
+        baseline=test.get("baseline"),
+        candidate=test.get("candidate"),
+        context=text,
+    )
     e.diverges(key, [], place, phase="native")

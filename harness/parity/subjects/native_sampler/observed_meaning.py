@@ -179,13 +179,13 @@ def _note(e: Evidence, side: Side, part: Tokens) -> None:
     first = int(weighed.deciding[0])
     row = part.rows[int(part.grid.row[first])]
     place = Place(
-        part.table.step,
-        "native",
-        int(part.table.rank[row]),
-        int(part.table.sample[row]),
-        int(part.grid.position[first]),
-        "native logprob against the learner",
-        *side.paired(float(part.reported[first]), float(part.learner[first])),
+        step=part.table.step,
+        phase="native",
+        rank=int(part.table.rank[row]),
+        sample=int(part.table.sample[row]),
+        position=int(part.grid.position[first]),
+        field="native logprob against the learner",
+        **side.paired(float(part.reported[first]), float(part.learner[first])),
         context=f"{len(weighed.beyond)} of {part.grid.size:,} tokens",
     )
     e.differs(kind, weighed, part.table.sample[part.rows[np.unique(part.grid.row[weighed.deciding])]], place)

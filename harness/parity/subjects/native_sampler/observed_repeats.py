@@ -61,7 +61,16 @@ def collisions(e: Evidence, side: Side, samples: Samples, result: NativeResult) 
         )
         return False
     text = f"{side.name}: {equal} equal pairs, {figure(expected)} expected"
-    place = Place(-1, "native", 0, -1, -1, "equal samples of one prompt", *side.paired(equal, expected), context=text)
+    place = Place(
+        step=-1,
+        phase="native",
+        rank=0,
+        sample=-1,
+        position=-1,
+        field="equal samples of one prompt",
+        **side.paired(equal, expected),
+        context=text,
+    )
     e.diverges(Kind.COLLISION.of(side.name), [], place, phase="native")
     return True
 
@@ -92,7 +101,16 @@ def shared_seeds(e: Evidence, side: Side, draws: int, result: NativeResult) -> N
             f"engine {engine} of the {side.name} drew {int(borrowed.sum()):,} of its {int((rank == engine).sum()):,} "
             f"native samples with seeds of samples of engine {owners}"
         )
-        at = Place(-1, "native", engine, -1, -1, "seeds of two engines", *side.paired(engine, owners), context=text)
+        at = Place(
+            step=-1,
+            phase="native",
+            rank=engine,
+            sample=-1,
+            position=-1,
+            field="seeds of two engines",
+            **side.paired(engine, owners),
+            context=text,
+        )
         e.diverges(Kind.SHARED_SEEDS.of(side.name), [], at, phase="native")
 
 
@@ -146,8 +164,15 @@ def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
     if state == EXCHANGED or (state == "not repeated" and promise == "honoured"):
         context = f"{side.name}: {text}"
         place = Place(
-            -1, "native", 0, -1, -1, "samples drawn twice", *side.paired(equal_count, compared), context=context
-        )  # fmt: skip
+            step=-1,
+            phase="native",
+            rank=0,
+            sample=-1,
+            position=-1,
+            field="samples drawn twice",
+            **side.paired(equal_count, compared),
+            context=context,
+        )
         e.diverges(Kind.NATIVE_REPEAT.of(side.name), [], place, phase="native")
     elif state == "partly repeated" or (state == "not repeated" and promise == "ignored"):
         why = "it promises no repetition: request seeds are ignored" if promise == "ignored" else "not all of them"
@@ -168,13 +193,13 @@ def _seed(side: Side, result: NativeResult) -> None:
     text = f"the engine's seed was asked as {requested_seed} and resolved as {resolved}"
     result.findings.append(
         Finding(
-            "native seeds",
-            text,
-            effect,
-            "warning",
-            side.name,
-            {"asked": requested_seed, "resolved": resolved},
-            _SEED,
-            "setting",
+            name="native seeds",
+            summary=text,
+            effect=effect,
+            severity="warning",
+            where=side.name,
+            details={"asked": requested_seed, "resolved": resolved},
+            cause=_SEED,
+            about="setting",
         )
     )

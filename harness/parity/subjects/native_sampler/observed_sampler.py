@@ -116,13 +116,13 @@ def _outside(e: Evidence, side: Side, parts: list[Tokens], reading: _Reading) ->
         at -= part.grid.size
     row = first.rows[int(first.grid.row[at])]
     place = Place(
-        first.table.step,
-        "native",
-        int(first.table.rank[row]),
-        int(first.table.sample[row]),
-        int(first.grid.position[at]),
-        "a token outside of the support",
-        *side.paired(int(first.output[at]), None),
+        step=first.table.step,
+        phase="native",
+        rank=int(first.table.rank[row]),
+        sample=int(first.table.sample[row]),
+        position=int(first.grid.position[at]),
+        field="a token outside of the support",
+        **side.paired(int(first.output[at]), None),
         context=f"{len(reading.outside)} of {reading.tokens:,} tokens that the sampler could not have drawn as asked",
     )
     e.diverges(Kind.NATIVE_SAMPLER.of(side.name), [], place)

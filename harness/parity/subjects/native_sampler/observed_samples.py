@@ -131,9 +131,17 @@ def samples_of(side: Side, draws: int) -> Samples:
     likelihood, sample, draw = (joined.pop(name) for name in ("likelihood", "sample", "draw"))
     clearest = max(fits, key=lambda of_a_draw: sum(number(fit.get("gain"), 0.0) for fit in of_a_draw))
     return Samples(
-        np.array(prompts, object), outputs, np.array(finish, object), joined, likelihood, sample, draw, scored,
-        clearest, list(dict.fromkeys(missing)),
-    )  # fmt: skip
+        prompt=np.array(prompts, object),
+        output=outputs,
+        finish=np.array(finish, object),
+        values=joined,
+        likelihood=likelihood,
+        sample=sample,
+        draw=draw,
+        tokens=scored,
+        fits=clearest,
+        missing=list(dict.fromkeys(missing)),
+    )
 
 
 def _rewards(table: Table, score: Table) -> np.ndarray:
@@ -168,12 +176,12 @@ def _scored(side: Side, table: Table, output: Rows, score: Table | None, missing
         missing.append(f"{side.name}: the engine did not report a native log-probability of every token")
         logprob = None
     return Tokens(
-        table,
-        ia,
-        grid,
-        grid.take(learner, ib).astype(np.float64),
-        grid.take(output, ia),
-        None if logprob is None else grid.take(logprob, ia).astype(np.float64),
-        {name: value for name in VIEWS if (value := taken(name)) is not None},
-        {name: value for name in READINGS if (value := taken(name)) is not None},
+        table=table,
+        rows=ia,
+        grid=grid,
+        learner=grid.take(learner, ib).astype(np.float64),
+        output=grid.take(output, ia),
+        reported=None if logprob is None else grid.take(logprob, ia).astype(np.float64),
+        views={name: value for name in VIEWS if (value := taken(name)) is not None},
+        readings={name: value for name in READINGS if (value := taken(name)) is not None},
     )

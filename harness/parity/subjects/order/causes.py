@@ -182,7 +182,17 @@ def other_sample_numbers(s: Situation) -> None:
     wrong, remaining = s.bench.unmatched(s.side)
     seconds = s.clock() - started
     good = wrong >= LEAST and remaining <= RESIDUE * wrong
-    s.tried.append(Tried("look under other sample numbers", ORDER.key(), s.side, wrong, remaining, seconds, good))
+    s.tried.append(
+        Tried(
+            intervention="look under other sample numbers",
+            cause=ORDER.key(),
+            side=s.side,
+            before=wrong,
+            after=remaining,
+            seconds=seconds,
+            removed=good,
+        )
+    )
     if good:
         proof = Proof("look under other sample numbers", wrong, remaining, "samples", "live engines", round(seconds, 3))
         summary = "responses are permuted: the same ones, under other sample numbers"

@@ -160,7 +160,18 @@ def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool 
         return EngineFloor(flips=flips, not_finite=not_finite, variants=variants, where=where)
     level, mean = _level(all_sizes), float(all_sizes.mean())
     sharded = Sharded.of(recording)
-    return EngineFloor(largest, level, len(all_sizes), flips, not_finite, variants, where, unrounded, mean, sharded)
+    return EngineFloor(
+        largest=largest,
+        level=level,
+        tokens=len(all_sizes),
+        flips=flips,
+        not_finite=not_finite,
+        variants=variants,
+        where=where,
+        unrounded=unrounded,
+        mean=mean,
+        sharded=sharded,
+    )
 
 
 def _level(sizes: np.ndarray) -> float:
@@ -329,7 +340,16 @@ class Tolerance:
             floor, within, share = max(floor, rounding.level), float("nan"), rounding.share
         else:
             floor = float("nan")
-        return Tolerance(known_dtype, cap, 0.0, floor, temperature, share, within, rounding)
+        return Tolerance(
+            dtype=known_dtype,
+            cap=cap,
+            resolution=0.0,
+            floor=floor,
+            temperature=temperature,
+            share=share,
+            within=within,
+            rounding=rounding,
+        )
 
     def facts(self, floors: Mapping[str, EngineFloor]) -> dict[str, Any]:
         """For the report: the floor of each side, `combined`, `cap`, `tolerance`, all in nats."""

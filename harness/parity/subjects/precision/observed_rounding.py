@@ -79,7 +79,15 @@ class Rounding:
         largest = min(BELIEVED * cap, max(drawn, *other_largest))
         has_native = len(native) >= LEAST and np.quantile(native, BULK) <= cap
         native_share = share_of(native, cap) if has_native else None
-        return Rounding(float(size.mean()), level, len(size), share, drawn, largest, native_share)
+        return Rounding(
+            mean=float(size.mean()),
+            level=level,
+            tokens=len(size),
+            share=share,
+            drawn=drawn,
+            largest=largest,
+            native=native_share,
+        )
 
     @staticmethod
     def of_float32(recordings: Iterable[Recording], cap: float) -> Rounding:

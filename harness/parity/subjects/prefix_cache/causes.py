@@ -30,16 +30,17 @@ def stale_cache(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         affected, warm, cold, observed = cached_only
         yield Explanation(
             Cause.of(
-                STALE_KV.key(),
-                side.name,
-                f"the engine differs from its learner on samples with cached tokens only, {when(e, affected[:, 0])}",
-                f"{len(affected)} of {warm:,} samples with cached tokens, 0 of {cold} others",
-                {
+                key=STALE_KV.key(),
+                party=side.name,
+                summary="the engine differs from its learner on samples with cached tokens only, "
+                f"{when(e, affected[:, 0])}",
+                evidence=f"{len(affected)} of {warm:,} samples with cached tokens, 0 of {cold} others",
+                details={
                     "samples": len(affected),
                     "steps": np.unique(affected[:, 0]).tolist(),
                 },
-                [Proof("leave out the samples with cached tokens", len(affected), 0, "samples")],
-                observed,
+                proofs=[Proof("leave out the samples with cached tokens", len(affected), 0, "samples")],
+                observed=observed,
             ),
             # scoring reads no cache: where drawing does, the engine differs from itself between the two
             (*keys(ROLLOUT, side.name), *scored_otherwise(e, side.name)),
@@ -160,7 +161,15 @@ def past_cache(s: Situation) -> None:
         summary += "; it answers an order to flush it with success, and does not follow it"
     details = {"cached prompt tokens before": cached, "a flush removes it": not kept}
     done = Undone(before, done.after, done.seconds)
-    add_cause(s, STALE_KV.key(), what, done, summary, details, (Seen.PAST_CACHE_AGREES,))
+    add_cause(
+        s=s,
+        cause=STALE_KV.key(),
+        intervention=what,
+        done=done,
+        summary=summary,
+        details=details,
+        exclusions=(Seen.PAST_CACHE_AGREES,),
+    )
 
 
 def _past_cache_differs(bench: OnBench) -> str:

@@ -121,6 +121,15 @@ def _updates(frame: FrameArrays) -> Updates | None:
     if {len(norm), len(tokens), len(divisors)} != {updates}:
         return None
     return Updates(
-        frame.rank, tuple(parameters), tuple(tuple(map(int, ids)) for ids in samples), tuple(tokens), tuple(divisors),
-        str(frame.fields.get("digest")), own_sum.reshape(grid), size.reshape(grid), summed.reshape(grid), norm, weights,
-    )  # fmt: skip
+        rank=frame.rank,
+        parameters=tuple(parameters),
+        samples=tuple(tuple(map(int, ids)) for ids in samples),
+        tokens=tuple(tokens),
+        divisors=tuple(divisors),
+        digest=str(frame.fields.get("digest")),
+        own=own_sum.reshape(grid),
+        size=size.reshape(grid),
+        summed=summed.reshape(grid),
+        norm=norm,
+        weights=weights,
+    )

@@ -93,17 +93,17 @@ def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     party = altered[0] if len(altered) == 1 else side
     yield Explanation(
         Cause.of(
-            SAMPLING_PARAM.key("max_tokens"),
-            party,
-            f"the {side} ends samples at {limit:g} tokens, the other run at {number(limits[1 - short]):g}",
-            f"{counted(len(samples_at_limit), 'sample')} of exactly {limit:g} tokens",
-            {
+            key=SAMPLING_PARAM.key("max_tokens"),
+            party=party,
+            summary=f"the {side} ends samples at {limit:g} tokens, the other run at {number(limits[1 - short]):g}",
+            evidence=f"{counted(len(samples_at_limit), 'sample')} of exactly {limit:g} tokens",
+            details={
                 "baseline": limits[0],
                 "candidate": limits[1],
                 "samples": len(samples_at_limit),
             },
-            [Proof(f"cut the other run's responses at {limit:g} tokens", len(samples_at_limit), 0, "samples")],
-            (Seen.AT_THE_LIMIT,),
+            proofs=[Proof(f"cut the other run's responses at {limit:g} tokens", len(samples_at_limit), 0, "samples")],
+            observed=(Seen.AT_THE_LIMIT,),
         ),
         (Kind.LENGTH.of(), Kind.FINISH.of()),
         among(samples_at_limit),
@@ -192,15 +192,15 @@ def min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         before = int(np.isin(keys_of(flips[:, :2]), keys_of(affected)).sum())
         yield Explanation(
             Cause.of(
-                SAMPLING_PARAM.key("min_tokens"),
-                side.name,
-                f"the {side.name} ends samples before min_tokens = {asked_minimum:g} {when(e, affected[:, 0])}",
-                f"{int(early.sum())} end tokens at positions {int(flips[early, 2].min())} to "
+                key=SAMPLING_PARAM.key("min_tokens"),
+                party=side.name,
+                summary=f"the {side.name} ends samples before min_tokens = {asked_minimum:g} {when(e, affected[:, 0])}",
+                evidence=f"{int(early.sum())} end tokens at positions {int(flips[early, 2].min())} to "
                 f"{int(flips[early, 2].max())}, "
                 "where the other run draws on",
-                {"samples": len(affected), "asked": asked_minimum},
-                [Proof(f"forbid end tokens before position {asked_minimum:g}", before, 0)],
-                (Seen.AT_THE_LIMIT,),
+                details={"samples": len(affected), "asked": asked_minimum},
+                proofs=[Proof(f"forbid end tokens before position {asked_minimum:g}", before, 0)],
+                observed=(Seen.AT_THE_LIMIT,),
             ),
             keys((Kind.FLIP, Kind.LENGTH, Kind.FINISH, Kind.CHOICE), side.name),
             among(affected),

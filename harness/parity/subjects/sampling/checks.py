@@ -402,11 +402,22 @@ def _finding(
     cause: CauseKey | None = None,
 ) -> Finding:
     cause = cause or CONFIG.key(key)
-    return Finding(str(cause), text, "", severity, side.name, details, cause, "setting")
+    return Finding(
+        name=str(cause),
+        summary=text,
+        effect="",
+        severity=severity,
+        where=side.name,
+        details=details,
+        cause=cause,
+        about="setting",
+    )
 
 
 def _both(cause: CauseKey, text: str, details: dict[str, Any], severity: Any = "info") -> Finding:
-    return Finding(str(cause), text, "", severity, "both", details, cause)
+    return Finding(
+        name=str(cause), summary=text, effect="", severity=severity, where="both", details=details, cause=cause
+    )
 
 
 def _moved(e: Evidence) -> str:

@@ -120,15 +120,15 @@ def note(
             sample = int(match.sample[row[at]])
             gap = float(margin[at])
             place = Place(
-                b.step,
-                "rollout",
-                int(b.rank[match.a[row[at]]]),
-                sample,
-                int(position[at]),
-                "token",
-                int(baseline_tokens[flipped[at]]),
-                int(candidate_tokens[flipped[at]]),
-                gap if np.isfinite(gap) else None,
+                step=b.step,
+                phase="rollout",
+                rank=int(b.rank[match.a[row[at]]]),
+                sample=sample,
+                position=int(position[at]),
+                field="token",
+                baseline=int(baseline_tokens[flipped[at]]),
+                candidate=int(candidate_tokens[flipped[at]]),
+                margin=gap if np.isfinite(gap) else None,
                 context=f"the learner's second choice is {int(best[at])}; "
                 f"a gap up to {figure(e.tolerance.margin)} would be benign"
                 if not np.isinf(gap)

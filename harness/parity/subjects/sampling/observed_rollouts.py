@@ -63,7 +63,17 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
     flipped = np.flatnonzero(comparable & differs)
     if len(flipped):
         second = Learner(trained[1], match.sample) if observed_flips.same_draw(e) else None
-        observed_flips.note(e, b, match, grid, baseline_tokens, candidate_tokens, flipped, lookup, second)
+        observed_flips.note(
+            e=e,
+            b=b,
+            match=match,
+            grid=grid,
+            baseline_tokens=baseline_tokens,
+            candidate_tokens=candidate_tokens,
+            flipped=flipped,
+            lookup=lookup,
+            second=second,
+        )
     stop_conditions_observed.note(
         e, b, c, match, grid, judged, differs, output.lengths[match.a], output2.lengths[match.b]
     )
@@ -75,7 +85,16 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
         and np.array_equal(q.lengths, output2.lengths)
     ):
         _logprobs(
-            e, b, c, match, grid, baseline_tokens, tokens_equal, grid.take(p, match.a), grid.take(q, match.b), lookup
+            e=e,
+            b=b,
+            c=c,
+            match=match,
+            grid=grid,
+            token=baseline_tokens,
+            tokens_equal=tokens_equal,
+            p=grid.take(p, match.a),
+            q=grid.take(q, match.b),
+            lookup=lookup,
         )
     else:
         e.rollouts.no_logprobs.append(step)
@@ -172,7 +191,7 @@ def _logprobs(
             float(np.nan_to_num(sizes, nan=np.inf).max()),  # NaN in a series means: not compared
             float(sizes.mean(dtype=np.float64)),
         )
-    observed_drifts.engines(e, b, match, grid, tokens_equal, p, q, most_cached)
+    observed_drifts.engines(e=e, b=b, match=match, grid=grid, tokens_equal=tokens_equal, p=p, q=q, cached=most_cached)
     within = e.tolerance.within  # in half precision ten floors of one engine alone
     if e.finer is None and within < e.tolerance.cap:
         e.counts.beyond_ten_floors += int(np.count_nonzero(tokens_equal & ~(size <= within)))
@@ -185,9 +204,19 @@ def _logprobs(
     gap = float(margin[0]) if np.isfinite(margin[0]) else None
     context = f"of token {int(token[first[0]])}; "
     context += f"{len(weighed.beyond)} tokens of this step differ by more than {figure(e.of_engines.value)}"
-    place = _logprob_place(b, match, grid, p, q, first[0], gap, context)
+    place = _logprob_place(b=b, match=match, grid=grid, p=p, q=q, at=first[0], gap=gap, context=context)
     if e.differs(key, weighed, match.sample[np.unique(grid.row[weighed.deciding])], place):
-        observed_readings.reread(e, key, b.step, match.sample, grid, p, q, tokens_equal, most_cached)
+        observed_readings.reread(
+            e=e,
+            key=key,
+            step=b.step,
+            sample=match.sample,
+            grid=grid,
+            truth=p,
+            engine=q,
+            tokens_equal=tokens_equal,
+            cached=most_cached,
+        )
 
 
 def _logprob_place(
@@ -195,14 +224,14 @@ def _logprob_place(
 ) -> Place:
     row = int(grid.row[at])
     return Place(
-        b.step,
-        "rollout",
-        int(b.rank[match.a[row]]),
-        int(match.sample[row]),
-        int(grid.position[at]),
-        "logprob",
-        float(p[at]),
-        float(q[at]),
-        gap,
-        context,
+        step=b.step,
+        phase="rollout",
+        rank=int(b.rank[match.a[row]]),
+        sample=int(match.sample[row]),
+        position=int(grid.position[at]),
+        field="logprob",
+        baseline=float(p[at]),
+        candidate=float(q[at]),
+        margin=gap,
+        context=context,
     )

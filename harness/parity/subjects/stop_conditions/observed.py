@@ -50,19 +50,19 @@ def note(
     if len(wrong):
         e.counts.length_differences += len(wrong)
         row = int(wrong[0])
-        _note_endings(e, b, c, match, wrong, finish, finish2)
+        _note_endings(e=e, b=b, c=c, match=match, wrong=wrong, finish=finish, finish2=finish2)
         e.diverges(
             Kind.LENGTH.of(),
             match.sample[wrong],
             Place(
-                b.step,
-                "rollout",
-                int(b.rank[match.a[row]]),
-                int(match.sample[row]),
-                int(min(lengths[row], lengths2[row])),
-                "length",
-                int(lengths[row]),
-                int(lengths2[row]),
+                step=b.step,
+                phase="rollout",
+                rank=int(b.rank[match.a[row]]),
+                sample=int(match.sample[row]),
+                position=int(min(lengths[row], lengths2[row])),
+                field="length",
+                baseline=int(lengths[row]),
+                candidate=int(lengths2[row]),
                 context=f"the tokens before it are equal; finish {finish[row] if finish is not None else '?'} against "
                 f"{finish2[row] if finish2 is not None else '?'}",
             ),
@@ -90,14 +90,14 @@ def note(
             Kind.FINISH.of(),
             match.sample[wrong],
             Place(
-                b.step,
-                "rollout",
-                int(b.rank[match.a[row]]),
-                int(match.sample[row]),
-                int(lengths[row]) - 1,
-                "finish_reason",
-                str(finish[row]),
-                str(finish2[row]),
+                step=b.step,
+                phase="rollout",
+                rank=int(b.rank[match.a[row]]),
+                sample=int(match.sample[row]),
+                position=int(lengths[row]) - 1,
+                field="finish_reason",
+                baseline=str(finish[row]),
+                candidate=str(finish2[row]),
             ),
         )
 
@@ -137,14 +137,14 @@ def note_alone(e: Evidence, side: Side, table: Table) -> None:
         Kind.REASON.of(side.name),
         table.sample[wrong],
         Place(
-            table.step,
-            "rollout",
-            int(table.rank[row]),
-            int(table.sample[row]),
-            int(output.lengths[row]) - 1,
-            "finish_reason",
-            str(finish[row]),
-            "stop" if at_end[row] else None,
+            step=table.step,
+            phase="rollout",
+            rank=int(table.rank[row]),
+            sample=int(table.sample[row]),
+            position=int(output.lengths[row]) - 1,
+            field="finish_reason",
+            baseline=str(finish[row]),
+            candidate="stop" if at_end[row] else None,
             context=f"its last token, {last[row]}, is {which}",
         ),
     )
@@ -173,14 +173,14 @@ def _note_endings(
         ]
         e.endings.append(
             Ending(
-                b.step,
-                int(match.sample[row]),
-                sent,
-                (seen_lengths[0] or sent, seen_lengths[1] or sent),
-                (len(ends[0]), len(ends[1])),
-                ("" if finish is None else str(finish[row]), "" if finish2 is None else str(finish2[row])),
-                int(shorter[-1]) if len(shorter) else -1,
-                int(longer[len(shorter)]),
-                int(longer[-1]),
+                step=b.step,
+                sample=int(match.sample[row]),
+                sent=sent,
+                seen=(seen_lengths[0] or sent, seen_lengths[1] or sent),
+                lengths=(len(ends[0]), len(ends[1])),
+                finish=("" if finish is None else str(finish[row]), "" if finish2 is None else str(finish2[row])),
+                shorter_last=int(shorter[-1]) if len(shorter) else -1,
+                longer_next=int(longer[len(shorter)]),
+                longer_last=int(longer[-1]),
             )
         )

@@ -77,7 +77,15 @@ def _stale(
     kept = f"the engine kept {'its old value' if len(tensors) == 1 else 'their old values'}{drew}"
     evidence = f"{kept}; {evidence}" if evidence else kept
     return Explanation(
-        Cause.of(key, side.name, summary, evidence, details, proofs, (Seen.NOT_SENT,)),
+        Cause.of(
+            key=key,
+            party=side.name,
+            summary=summary,
+            evidence=evidence,
+            details=details,
+            proofs=proofs,
+            observed=(Seen.NOT_SENT,),
+        ),
         keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
         in_steps(steps | {version - 1 for version in versions}),
     )
@@ -91,17 +99,17 @@ def altered_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             steps = steps_of(e, side, tuple(versions))
             yield Explanation(
                 Cause.of(
-                    WEIGHTS.key(name),
-                    side.name,
-                    f"at weight version {versions[0]} the engine received another {name} than the learner sent",
-                    "the digests of what was sent and of what was received differ",
-                    {
+                    key=WEIGHTS.key(name),
+                    party=side.name,
+                    summary=f"at weight version {versions[0]} the engine received another {name} than the learner sent",
+                    evidence="the digests of what was sent and of what was received differ",
+                    details={
                         "tensor": name,
                         "versions": list(versions),
                         "steps": sorted(steps),
                     },
-                    _without(e, side, steps, tuple(versions)),
-                    (Seen.ARRIVED_OTHERWISE,),
+                    proofs=_without(e, side, steps, tuple(versions)),
+                    observed=(Seen.ARRIVED_OTHERWISE,),
                 ),
                 keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
                 in_steps(steps | {version - 1 for version in versions}),
@@ -137,7 +145,15 @@ def not_loaded(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 summary = f"{who} of the " if who else "the "
                 summary += f"{side.name}'s engine was sent {key.parts[0]} with weight version {versions[0]} and {did}"
                 yield Explanation(
-                    Cause.of(key, side.name, summary, evidence, details, proofs, (observed,)),
+                    Cause.of(
+                        key=key,
+                        party=side.name,
+                        summary=summary,
+                        evidence=evidence,
+                        details=details,
+                        proofs=proofs,
+                        observed=(observed,),
+                    ),
                     keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
                     in_steps(steps | {version - 1 for version in versions}),
                 )
@@ -168,13 +184,15 @@ def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         before, after = (max(0.0, distance - rounding) for distance in (now, then))
         yield Explanation(
             Cause.of(
-                key,
-                side.name,
-                f"from step {first} on {summary}",
-                f"{place.context}; {evidence}",
-                {"now": now, "before": then},
-                [Proof("hold it against the learner's weights before the last update", before, after, "nats a token")],
-                (Seen.OLDER_AGREES,),
+                key=key,
+                party=side.name,
+                summary=f"from step {first} on {summary}",
+                evidence=f"{place.context}; {evidence}",
+                details={"now": now, "before": then},
+                proofs=[
+                    Proof("hold it against the learner's weights before the last update", before, after, "nats a token")
+                ],
+                observed=(Seen.OLDER_AGREES,),
             ),
             keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
             from_step(first),

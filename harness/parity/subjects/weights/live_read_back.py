@@ -98,15 +98,29 @@ def _name_taken(
         summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again removes it"
         shared_exclusions = versions[names[0]] if len({versions[name] for name in names}) == 1 else ()
         key = dataclasses.replace(weights_key(s, names[:1], shared_exclusions), parts=(what,), many=True)
-        add_cause(s, key, "send the weights again", done, summary, {"tensors": names},
-                  (*exclusions, *shared_exclusions, *sent_or_not(s, names)))  # fmt: skip
+        add_cause(
+            s=s,
+            cause=key,
+            intervention="send the weights again",
+            done=done,
+            summary=summary,
+            details={"tensors": names},
+            exclusions=(*exclusions, *shared_exclusions, *sent_or_not(s, names)),
+        )
         return
     for tensor in taken_tensors:
         details = {"tensor": tensor.name, "rows": tensor.rows, "of": tensor.of}
         version_exclusions = versions[tensor.name]
         what = "send the weights again" + (f", of which {tensor.where} held another part" if tensor.where else "")
-        add_cause(s, weights_key(s, [tensor.name], version_exclusions), what, done, _summary(s, tensor), details,
-                  (*exclusions, *version_exclusions, *sent_or_not(s, [tensor.name])))  # fmt: skip
+        add_cause(
+            s=s,
+            cause=weights_key(s, [tensor.name], version_exclusions),
+            intervention=what,
+            done=done,
+            summary=_summary(s, tensor),
+            details=details,
+            exclusions=(*exclusions, *version_exclusions, *sent_or_not(s, [tensor.name])),
+        )
 
 
 def _kept(s: Situation, report_after: HeldReport, report: HeldReport, proof: Proof) -> None:
@@ -126,7 +140,17 @@ def _kept(s: Situation, report_after: HeldReport, report: HeldReport, proof: Pro
         if len(group) > LISTED:
             what = f"{len(group)} of {report_after.equal + report.equal + len(group):,} tensors"
             summary = f"the {s.side}'s engine {'refuses' if kind is STALE_WEIGHTS else 'alters'} {what}"
-            s.named.append(Named(kind.key(what, many=True), s.side, s.side, summary, proof, {}, tuple(exclusions)))
+            s.named.append(
+                Named(
+                    cause=kind.key(what, many=True),
+                    party=s.side,
+                    side=s.side,
+                    summary=summary,
+                    proof=proof,
+                    details={},
+                    seen=tuple(exclusions),
+                )
+            )
             continue
         for tensor in group:
             refusing = f"{tensor.where} of the {s.side}'s engine" if tensor.where else f"the {s.side}'s engine"
@@ -136,7 +160,17 @@ def _kept(s: Situation, report_after: HeldReport, report: HeldReport, proof: Pro
                 else f"{_summary(s, tensor)}; sent again, it is altered again"
             )
             details = {"tensor": tensor.name, "rows": tensor.rows, "of": tensor.of, "how": tensor.how}
-            s.named.append(Named(kind.key(tensor.name), s.side, s.side, summary, proof, details, tuple(exclusions)))
+            s.named.append(
+                Named(
+                    cause=kind.key(tensor.name),
+                    party=s.side,
+                    side=s.side,
+                    summary=summary,
+                    proof=proof,
+                    details=details,
+                    seen=tuple(exclusions),
+                )
+            )
 
 
 def _rows(s: Situation, before: HeldReport) -> set[str]:
@@ -158,7 +192,15 @@ def _buffers(s: Situation, names: list[str]) -> None:
     if good:
         summary = f"the {s.side}'s engine computes with a {_few(names)} that is not what the configuration says"
         exclusions = (Seen.BUFFER_WRITTEN, *equal_weights(s), *past(s))
-        add_cause(s, STALE_DERIVED.key(_few(names)), what, done, summary, {"buffers": names}, exclusions)
+        add_cause(
+            s=s,
+            cause=STALE_DERIVED.key(_few(names)),
+            intervention=what,
+            done=done,
+            summary=summary,
+            details={"buffers": names},
+            exclusions=exclusions,
+        )
     s.symptoms = done.after
 
 

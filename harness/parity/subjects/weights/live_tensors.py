@@ -67,7 +67,15 @@ def _rebuilt(s: Situation) -> None:
     if good:
         exclusions = (Seen.HELD_EQUAL, Seen.FRESH_AGREES) if s.held is not None and s.held.all_equal else ()
         summary = f"the {s.side}'s engine kept something made of earlier weights, and makes it anew when it loads"
-        add_cause(s, STALE_DERIVED.key(), what, done, summary, {}, (*exclusions, Seen.PAST_CACHE_DIFFERS))
+        add_cause(
+            s=s,
+            cause=STALE_DERIVED.key(),
+            intervention=what,
+            done=done,
+            summary=summary,
+            details={},
+            exclusions=(*exclusions, Seen.PAST_CACHE_DIFFERS),
+        )
     s.symptoms = done.after
 
 
@@ -103,19 +111,26 @@ def _stale(s: Situation, sent: list[Sent], tensor_count: int, done: Undone) -> N
         summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again fixes it"
         if not names and recorded_names:
             for name in sorted(recorded_names)[:LISTED]:
-                add_cause(s, weights_key(s, [name]), "send the weights again", done, other(s, name), {"tensor": name},
-                          (Seen.MOVED, *sent_or_not(s, [name])))  # fmt: skip
+                add_cause(
+                    s=s,
+                    cause=weights_key(s, [name]),
+                    intervention="send the weights again",
+                    done=done,
+                    summary=other(s, name),
+                    details={"tensor": name},
+                    exclusions=(Seen.MOVED, *sent_or_not(s, [name])),
+                )
             return
         flat = list(chain(*names))
         exclusions = (Seen.MOVED, *sent_or_not(s, flat))
         add_cause(
-            s,
-            STALE_WEIGHTS.key(what, many=bool(names)),
-            "send the weights again",
-            done,
-            summary,
-            {"tensors": flat},
-            exclusions,
+            s=s,
+            cause=STALE_WEIGHTS.key(what, many=bool(names)),
+            intervention="send the weights again",
+            done=done,
+            summary=summary,
+            details={"tensors": flat},
+            exclusions=exclusions,
         )
         return
     for group, tensors_ in zip(sent, names, strict=True):
@@ -123,7 +138,15 @@ def _stale(s: Situation, sent: list[Sent], tensor_count: int, done: Undone) -> N
         details = {"tensor": what, "left in all": done.after.total, "before": s.symptoms.total}
         exclusions = (Seen.MOVED, *sent_or_not(s, tensors_))
         s.named.append(
-            Named(weights_key(s, tensors_), s.side, s.side, other(s, what), group.proof, details, exclusions)
+            Named(
+                cause=weights_key(s, tensors_),
+                party=s.side,
+                side=s.side,
+                summary=other(s, what),
+                proof=group.proof,
+                details=details,
+                seen=exclusions,
+            )
         )
 
 

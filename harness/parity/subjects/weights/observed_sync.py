@@ -99,7 +99,17 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
         if beyond is not None:
             record.proof_beyond[version] = beyond
         record.largest_proof = float(np.fmax(record.largest_proof, number(event.get("proof_max_delta"))))
-        _judge(e, side, event, used, stale, altered, absent, not_loaded, beyond)
+        _judge(
+            e=e,
+            side=side,
+            event=event,
+            used=used,
+            stale=stale,
+            altered=altered,
+            absent=absent,
+            not_loaded=not_loaded,
+            proof=beyond,
+        )
         # What was not sent and moves the proof, arrived otherwise or was not loaded is a fault with a name of its own.
         named = wrong or not_loaded or (absent and beyond is not None)
         if version in used and previous not in (None, truth) and not (named or e.tolerance.half):
@@ -148,7 +158,9 @@ def _note_behind(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, in
         context = f"by the proof of weight version {version} the {side.name} is {figure(now)} nats from the learner's "
         context += f"weights and {figure(before)} from those before the last update, on average"
         field_, values = "distance from the learner's weights", side.paired(now, before)
-        place = Place(used[version], "rollout", 0, -1, -1, field_, *values, context=context)
+        place = Place(
+            step=used[version], phase="rollout", rank=0, sample=-1, position=-1, field=field_, **values, context=context
+        )
         e.diverges(Kind.BEHIND.of(side.name), [], place)
 
 
@@ -219,16 +231,15 @@ def _judge(
     if proof is not None and (wrong or not_loaded):
         context += f"; the proof is {figure(proof)} nats from the learner"
     name, expected, got = values
-    ordered = side.paired(got, expected)
     first_step = used.get(version)
     place = Place(
-        _step(event) if first_step is None else first_step,
-        "sync",
-        engine if isinstance(engine, int) and not wrong else int(event.get("rank") or 0),
-        -1,
-        -1,
-        name,
-        *ordered,
+        step=_step(event) if first_step is None else first_step,
+        phase="sync",
+        rank=engine if isinstance(engine, int) and not wrong else int(event.get("rank") or 0),
+        sample=-1,
+        position=-1,
+        field=name,
+        **side.paired(got, expected),
         context=f"{side.name}: {context}",
     )
     # Weights that a step has drawn with were there before its prompts.
