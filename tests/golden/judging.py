@@ -60,14 +60,20 @@ def _by_command(words: list[str]) -> dict[str, Any]:
     return verdict
 
 
-def _attributed(baseline: str, candidate: str) -> dict[str, Any]:
-    """The columns of a comparison with interventions, and how many kept answers the judge did not ask for."""
-    from harness.parity.attribution import attribute
+def _attributed(baseline: str, candidate: str, native: str = "") -> dict[str, Any]:
+    """The columns of a comparison with interventions, and how many kept answers the judge did not ask for.
+
+    As `harness parity` does it: interventions look into what differs before the native stage, which has a part in the
+    verdict where the command ends in `--native`.
+    """
+    from harness.parity.attribution import merged, search
     from harness.parity.verdict import judged as compared
     from tests.golden.bench_answers import ReplayedBench
 
-    bench = ReplayedBench(Path(ANSWERS))
-    verdict = attribute(compared(Path(baseline), Path(candidate), native=False), bench)  # type: ignore[arg-type]
+    sides, bench = (Path(baseline), Path(candidate)), ReplayedBench(Path(ANSWERS))
+    before = compared(*sides, native=False)
+    attribution = search(before, bench)  # type: ignore[arg-type]
+    verdict = merged(compared(*sides) if native else before, attribution)
     return columns(verdict.to_dict()) | ({"answers_not_asked_for": bench.unused} if bench.unused else {})
 
 
