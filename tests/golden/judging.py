@@ -49,13 +49,13 @@ def _lay_program_beside(folder: Path) -> None:
 
 
 def _by_command(words: list[str]) -> dict[str, Any]:
-    printed, told = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(told):
+    printed, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
         status = cli.main([*words, "--format", "json"])
     try:
         verdict: dict[str, Any] = json.loads(printed.getvalue())
     except ValueError as error:
-        raise AssertionError(f"harness {' '.join(words)} printed no verdict: {told.getvalue()[:300]}") from error
+        raise AssertionError(f"harness {' '.join(words)} printed no verdict: {errors.getvalue()[:300]}") from error
     assert verdict["exit_code"] == status
     return verdict
 
@@ -79,7 +79,7 @@ def _attributed(baseline: str, candidate: str, native: str = "") -> dict[str, An
 
 def columns(verdict: dict[str, Any]) -> dict[str, Any]:
     """The columns of a verdict's JSON."""
-    found = {
+    row = {
         "verdict": verdict["verdict"],
         "exit_code": verdict["exit_code"],
         "reason": verdict["reason"],
@@ -89,10 +89,10 @@ def columns(verdict: dict[str, Any]) -> dict[str, Any]:
         "missing": verdict["missing"],
     }
     if verdict["parity"]:
-        found |= _of_parity(verdict["parity"])
+        row |= _of_parity(verdict["parity"])
     if verdict["triage"]:
-        found |= _of_triage(verdict["triage"])
-    return {name: value for name, value in found.items() if value not in ([], {}, "", None)}
+        row |= _of_triage(verdict["triage"])
+    return {name: value for name, value in row.items() if value not in ([], {}, "", None)}
 
 
 def _of_parity(parity: dict[str, Any]) -> dict[str, Any]:
