@@ -18,7 +18,7 @@ import numpy as np
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.weights.observed_sync_record import SyncRecord
-from probes.format import mapping, names, number
+from probes.format import mapping, names, number, whole
 from reports.model import Place
 from reports.text import counted, figure
 
@@ -235,7 +235,7 @@ def _judge(
     place = Place(
         step=_step(event) if first_step is None else first_step,
         phase="sync",
-        rank=engine if isinstance(engine, int) and not wrong else int(event.get("rank") or 0),
+        rank=engine if isinstance(engine, int) and not wrong else whole(event.get("rank")),
         sample=-1,
         position=-1,
         field=name,
