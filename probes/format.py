@@ -127,6 +127,11 @@ class JournalIndex:
     def order(self) -> tuple[str, int, str]:
         return self.opening.get("role", ""), self.opening.get("rank", 0), self.name
 
+    @property
+    def process(self) -> str:
+        """The process that wrote it, as recorders name its file."""
+        return "-".join(str(self.opening.get(key)) for key in ("role", "rank", "pid"))
+
 
 @dataclass
 class _TokenLog:
@@ -279,8 +284,11 @@ class Run:
         for log in self._logs:
             if f"{log.path.stem}.jsonl" not in journals:
                 self.torn.append((f"{EVENTS}/{log.path.stem}.jsonl", "the file is missing; its tokens file is there"))
+        processes = {journal.process for journal in self._journals}
         for journal in self._journals:
             self._check_run(journal)
+            if journal.path.stem != journal.process and journal.path.stem in processes:
+                self._damage(journal.name, f"{journal.process} wrote it: files have changed names")
             if journal.closing is not None:
                 tokens = f"{TOKENS}/{journal.path.stem}.bin"
                 self._compare_records(journal, journal.closing, tokens, frames.get(tokens, Counter()))

@@ -133,3 +133,12 @@ def test_kinds_and_keys_that_nobody_reads_are_said(tmp_path: Path) -> None:
     verdict = put(tmp_path, baseline, candidate)
     assert any("bounlaries" in line for line in verdict.missing)
     assert any("stepc" in line for line in verdict.missing)
+
+
+def test_journals_of_one_run_that_changed_names_are_noticed(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sound(), tmp_path / "pair")) / "candidate" / "events"
+    first, second = sorted(folder.iterdir())[:2]
+    first.rename(tmp_path / "first")
+    second.rename(first)
+    (tmp_path / "first").rename(second)
+    assert judge(tmp_path / "pair/baseline", tmp_path / "pair/candidate").verdict == "INCONCLUSIVE"
