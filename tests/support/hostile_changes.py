@@ -8,6 +8,7 @@ thousand tokens beside it. The text of a change, "3.17.0.quadrillion", makes the
 from __future__ import annotations
 
 import copy
+import datetime
 import json
 import math
 import os
@@ -240,7 +241,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def apply(folder: Path, change: Change, *, sealed: bool) -> None:
-    """Make the change in a file below `folder`. `sealed`: with checksums that are right again, as a forger makes them."""
+    """Make the change in a file below `folder`. `sealed`: with checksums that are right again, as a forger does it."""
     files = files_of(folder)
     if not files:
         return
@@ -412,4 +413,4 @@ def _inline(value: Any) -> str:
         return "{" + ", ".join(f"{json.dumps(key)} = {_inline(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_inline, value)) + "]"
-    return encoded(value)
+    return value.isoformat() if isinstance(value, datetime.date) else encoded(value)

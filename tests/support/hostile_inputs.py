@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 import zipfile
@@ -178,9 +179,30 @@ def bundle(folder: Path, make: Callable[[Path], object]) -> None:
 
 
 def nights(folder: Path) -> None:
-    shutil.copy(Path(__file__).resolve().parents[2] / ".ci" / "nightly.toml", folder / "nightly.toml")
+    (folder / "nightly.toml").write_text(MATRIX)
 
 
+MATRIX = """
+name = "rlhf-harness"
+[defaults]
+limit = "20m"
+retries = 1
+[matrix]
+pairs = [["hf", "hf"]]
+scenarios = ["rollout-tiny"]
+[[include]]
+pair = ["hf", "hf"]
+candidate_settings = ["seed=1"]
+[[known]]
+cell = "hf-hf/*"
+cause = "STALE_WEIGHTS*"
+reason = "a known bug of the engine"
+owner = "me"
+expires = 2030-01-31
+[keep]
+days = 7
+size = "20G"
+"""
 FORMATS = tuple(name for name in renderers.names() if ":" not in name)
 INPUTS: dict[str, Input] = {
     "evidence": Input(evidence, (("triage", "."), ("triage", ".", "--format", "json"), ("bundle", ".")), TRIAGE),
@@ -202,7 +224,9 @@ INPUTS: dict[str, Input] = {
     ),
     "pair-framework": Input(jobs, (("diff", "baseline", "candidate", "--format", "json"),), PARITY, recording=True),
     "run": Input(run, (("audit", ".", "--format", "json"),), AUDIT, recording=True),
-    "run-ranks": Input(lambda folder: run(folder, ranks=2), (("audit", ".", "--format", "json"),), AUDIT, recording=True),
+    "run-ranks": Input(
+        lambda folder: run(folder, ranks=2), (("audit", ".", "--format", "json"),), AUDIT, recording=True
+    ),
     "run-shown": Input(
         lambda folder: run(folder / "run"),
         (
@@ -229,7 +253,11 @@ INPUTS: dict[str, Input] = {
         lambda folder: bundle(folder, evidence), (("triage", f"{PACKED}.zip"), ("report", f"{PACKED}.zip")), SHOWN
     ),
     "nights": Input(
-        nights, (("render", "github", "nightly.toml", "--out", "written"), ("nightly", "nightly.toml", "--dry-run")),
+        nights,
+        (
+            ("render", "github", "nightly.toml", "--out", "written", "--source", "."),
+            ("nightly", "nightly.toml", "--list"),
+        ),
         frozenset({0}),
     ),
 }  # fmt: skip
@@ -252,7 +280,8 @@ def packed(folder: Path, *, sealed: bool) -> None:
         _list_files(manifest)
     with zipfile.ZipFile(folder / f"{PACKED}.zip", "w") as zipped:
         for file in sorted(files_of(place), key=lambda file: file != manifest):
-            zipped.writestr(zipfile.ZipInfo(file.relative_to(place).as_posix()), file.read_bytes())
+            name = os.fsencode(file.relative_to(place).as_posix()).decode("cp437")  # names may be no UTF-8
+            zipped.writestr(zipfile.ZipInfo(name), file.read_bytes())
 
 
 def _list_files(manifest: Path) -> None:

@@ -6,8 +6,11 @@ interpreter, inherits nothing of the one before it and may be ended.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
+import pkgutil
 import resource
 import select
 import signal
@@ -18,6 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import harness
+import reports
 
 MEMORY_BYTES = 2 << 30  # address space of a command and of the processes that it starts
 CPU_S = 30  # processor time of a command: the load of a machine does not count
@@ -74,12 +80,11 @@ class Server:
 
 
 def serve() -> None:
-    import harness.cli
-    import harness.parity
-    import harness.parity.audit
-    import harness.triage.run
-    import hostile_inputs  # noqa: F401
-
+    for package in (harness, reports):  # now, and not in every command
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    importlib.import_module("harness.parity.causes.registry")
     for line in sys.stdin:
         print(json.dumps(_answered(json.loads(line))), flush=True)
 
@@ -95,10 +100,8 @@ def _answered(request: dict[str, Any]) -> dict[str, Any]:
             os.killpg(child, signal.SIGKILL)
     _, status, usage = os.wait4(child, 0)
     os.close(descriptor)
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # what it started and did not end
-    except ProcessLookupError:
-        pass
     seconds = usage.ru_utime + usage.ru_stime
     return {"code": os.waitstatus_to_exitcode(status), "seconds": seconds, "peak_bytes": usage.ru_maxrss << 10}
 

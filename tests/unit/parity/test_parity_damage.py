@@ -130,7 +130,11 @@ def test_kinds_and_keys_that_nobody_reads_are_said(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     candidate.logs["trainer"].event("bounlaries", step=0)
     candidate.manifest["stepc"] = 8
+    next(candidate.events("data"))["prompst"] = "00"
+    next(candidate.events("boundaries"))["finich"] = "stop"
     verdict = put(tmp_path, baseline, candidate)
+    assert any("boundaries.finich, data.prompst" in line for line in verdict.missing)
+    assert not any("baseline" in line and "not read" in line for line in verdict.missing)
     assert any("bounlaries" in line for line in verdict.missing)
     assert any("stepc" in line for line in verdict.missing)
 
