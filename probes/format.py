@@ -69,6 +69,7 @@ __all__ = [
 ]  # fmt: skip
 
 AGAIN = "harness record -- COMMAND   # record the run again: its run.json cannot be made from the rest"
+NOT_REGULAR = "it is not a regular file"
 FORMAT_VERSION = 3  # 1: digests by BLAKE2b; 1 and 2: no checksums in lines and in run.json
 CHECKED_FROM = 3  # the first version whose lines and run.json have checksums
 _CHECKSUM = re.compile(rb',\s*"checksum":\s*"([0-9a-f]{64})"\s*\}\s*\Z')  # how run.json ends
@@ -167,9 +168,9 @@ class Run:
         self.manifest = read_manifest(self.path)
         if not self.sealed:
             self.unchecked.append(MANIFEST)
-        events, tokens = (self.path / EVENTS).glob("*.jsonl"), (self.path / TOKENS).glob("*.bin")
-        self._journals = sorted((self._scan_events(file) for file in sorted(events)), key=lambda one: one.order)
-        self._logs = sorted((self._scan_frames(file) for file in sorted(tokens)), key=lambda one: one.order)
+        events, tokens = self._files(EVENTS, "*.jsonl"), self._files(TOKENS, "*.bin")
+        self._journals = sorted((self._scan_events(file) for file in events), key=lambda one: one.order)
+        self._logs = sorted((self._scan_frames(file) for file in tokens), key=lambda one: one.order)
         if not self._journals:
             self._damage(EVENTS, "no process has recorded anything")
         self._compare_with_close()
@@ -219,6 +220,14 @@ class Run:
                         stream.seek(at.start + PREFIX.size)
                         body = memoryview(stream.read(at.header + at.payload))
                         yield frame_of(decode_header(bytes(body[: at.header])), body[at.header :])
+
+    def _files(self, folder: str, pattern: str) -> list[Path]:
+        """The files of one kind. What is no regular file is damage: a pipe never ends."""
+        paths = sorted((self.path / folder).glob(pattern))
+        for path in paths:
+            if not os.path.isfile(path):
+                self._damage(f"{folder}/{path.name}", NOT_REGULAR)
+        return [path for path in paths if os.path.isfile(path)]
 
     def _scan_events(self, path: Path) -> JournalIndex:
         journal = JournalIndex(path, f"{EVENTS}/{path.name}")
@@ -346,6 +355,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     installation does not read.
     """
     file = path / MANIFEST
+    if os.path.lexists(file) and not os.path.isfile(file):
+        raise FormatError(f"{file}: {NOT_REGULAR}", AGAIN)
     try:
         data = file.read_bytes()
         manifest = decode_json(data)

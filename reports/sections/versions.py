@@ -52,7 +52,8 @@ def _environment(path: str) -> dict[str, Any]:
     """The `environment` event of the engine's process; of any other where it has none."""
     if not path or not os.path.isdir(os.path.join(path, EVENTS)):
         return {}
-    found = {file.name: event for file in sorted((Path(path) / EVENTS).glob("*.jsonl")) for event in _events(file)}
+    files = sorted(file for file in (Path(path) / EVENTS).glob("*.jsonl") if os.path.isfile(file))
+    found = {file.name: event for file in files for event in _events(file)}
     return next((found[name] for name in found if name.startswith("rollout")), next(iter(found.values()), {}))
 
 

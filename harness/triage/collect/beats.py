@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,8 @@ def again(pulse: Pulse, now_ns: int) -> Pulse:
 
 
 def _block(file: Path) -> bytes:
+    if not os.path.isfile(file):  # a pipe never ends
+        raise ValueError(f"{file} is not a regular file")
     with open(file, "rb") as stream:
         return stream.read(MAX_BYTES)
 
