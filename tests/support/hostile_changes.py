@@ -142,7 +142,7 @@ def _number(parent: Any, key: Any, operation: Callable[[Any], Any]) -> None:
 
 
 def _as_text(parent: Any, key: Any, document: Document) -> None:
-    parent[key] = parent[key] if isinstance(parent[key], str) else json.dumps(parent[key])
+    parent[key] = parent[key] if isinstance(parent[key], str) else json.dumps(parent[key], default=str)
 
 
 def _borrowed(parent: Any, key: Any, document: Document) -> None:
@@ -199,6 +199,8 @@ def _link(file: Path, nth: int) -> None:
 
 
 def _pipe(file: Path, nth: int) -> None:
+    if file.suffix == ".toml":  # a matrix may come from a pipe: `harness nightly <(COMMAND)`
+        return
     file.unlink()
     os.mkfifo(file)
 
@@ -316,7 +318,7 @@ def encoded(value: Any) -> str:
             return {key: marked(item) for key, item in part.items()}
         return [marked(item) for item in part] if isinstance(part, list) else part
 
-    text = json.dumps(marked(value), separators=(",", ":"))
+    text = json.dumps(marked(value), separators=(",", ":"), default=str)
     return re.sub(r'"\\u0001(\d+)\\u0001"', lambda mark: raw[int(mark[1])], text)
 
 
