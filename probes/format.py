@@ -65,6 +65,7 @@ __all__ = [
     "read_lines",
     "read_manifest",
     "run_id",
+    "whole",
     "write_manifest",
 ]  # fmt: skip
 
@@ -404,6 +405,14 @@ def number(value: Any, default: float = math.nan) -> float:
         return default
     except OverflowError:  # an integer beyond the floats
         return math.inf if value > 0 else -math.inf
+
+
+def whole(value: Any, default: int = 0) -> int:
+    """A recorded whole number; `default` for anything else, NaN and infinity included."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    read = number(value)
+    return int(read) if math.isfinite(read) else default
 
 
 def mapping(value: Any) -> dict[str, Any]:

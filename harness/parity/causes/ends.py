@@ -18,7 +18,7 @@ from harness.parity.facts.parameters import engine_infos, follows_from, sampling
 from harness.parity.facts.readings import tokenizer
 from harness.parity.interventions.situation import ROOMY, Situation
 from harness.parity.interventions.trial import Trial
-from probes.format import mapping, number
+from probes.format import mapping, number, whole
 from reports.model import Cause, Proof
 from reports.text import counted
 
@@ -126,7 +126,7 @@ def _ignored(e: Evidence, endings: list[Ending]) -> Found:
 def _asked_stops(e: Evidence) -> set[int]:
     """The stop ids that the scenario asks for, beside the model's own end tokens."""
     ids = mapping(e.baseline.recording.scenario.get("sampling")).get("stop_token_ids")
-    return {int(number(one, -1)) for one in ids} if isinstance(ids, (list, tuple)) else set()
+    return {whole(one, -1) for one in ids} if isinstance(ids, (list, tuple)) else set()
 
 
 def _model_ends(e: Evidence) -> list[int]:
@@ -301,7 +301,7 @@ def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         given = sampling_given(side, e.mode)
         if given.get("ignore_eos") and told_ends(side, e.mode) is None:
             continue  # which tokens still end a sample is not known
-        limit = int(number(given.get("max_tokens"), 0))
+        limit = whole(given.get("max_tokens"), 0)
         ends = end_ids(e, side)
         found = [
             one

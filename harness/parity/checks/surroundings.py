@@ -16,7 +16,7 @@ from harness.parity.facts.confounders import differences, learner_devices, learn
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained
-from probes.format import mapping, number
+from probes.format import mapping, number, whole
 from reports.model import SUSPICIONS, CheckState, Finding
 from reports.text import counted, figure
 from scenarios.engines import registry
@@ -95,9 +95,7 @@ def _groups(side: Side, *, sizes: bool) -> dict[tuple[str, str], set[tuple[str, 
         if event.get("backend") is None:
             continue
         key = (str(event.get("role")), re.sub(r"[0-9a-f]{8,}|\d+", "#", str(event.get("name"))))
-        found.setdefault(key, set()).add(
-            (str(event.get("backend")), int(number(event.get("world_size"), 0)) if sizes else 0)
-        )
+        found.setdefault(key, set()).add((str(event.get("backend")), whole(event.get("world_size"), 0) if sizes else 0))
     return found
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.parity.facts.clusters import student
 from harness.recordings.store import Recording
-from probes.format import mapping, number
+from probes.format import mapping, number, whole
 from reports.model import PhaseMemory
 
 WHAT = {
@@ -94,13 +94,13 @@ def recorded(recording: Recording) -> list[Held]:
     """Every series of a recording, process by process. [] where memory was not recorded."""
     found: list[Held] = []
     for journal, columns in recording.numbers("span", '"rss":', ("step", *WHAT)):
-        role, rank = str(journal.opening.get("role")), int(journal.opening.get("rank") or 0)
+        role, rank = str(journal.opening.get("role")), whole(journal.opening.get("rank"))
         found += [one for what in WHAT for one in _held(role, rank, what, columns["step"], columns[what])]
     for (_, _, role), told in _calls(recording).items():
         steps = np.array([number(one.get("step")) for one in told])
         for what in WHAT:
             values = np.array([number(one.get(what)) for one in told])
-            found += _held(role, int(told[0].get("rank") or 0), what, steps, values)
+            found += _held(role, whole(told[0].get("rank")), what, steps, values)
     return found
 
 

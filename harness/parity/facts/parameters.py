@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
-from probes.format import mapping, number
+from probes.format import mapping, whole
 from scenarios.engines import given
 
 
@@ -85,7 +85,7 @@ def told_ends(side: Side, mode: str) -> set[int] | None:
             return None
         asked = given.get("stop_token_ids")
         ids = [*known, *(asked if isinstance(asked, list) else ())]
-    return {int(number(one, -1)) for one in ids}
+    return {whole(one, -1) for one in ids}
 
 
 def same(one: Any, two: Any) -> bool:

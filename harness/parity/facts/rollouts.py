@@ -19,7 +19,7 @@ from harness.parity.facts.evidence import Evidence, version_of
 from harness.parity.facts.flips import Learner
 from harness.parity.facts.gaps import CACHED, cached
 from harness.recordings.tables import Table
-from probes.format import number
+from probes.format import number, whole
 from reports.model import Finding, Place
 from reports.text import counted, figure
 
@@ -85,7 +85,7 @@ def _unreached(e: Evidence, b: Table, c: Table, lacking: int) -> None:
         if not 0 <= number(told) <= (lacking if guided else 0):
             e.rollouts.odd_unreached.setdefault(side.name, (b.step, told, lacking if guided else 0))
         else:
-            positions = counted(int(number(told)), "position")
+            positions = counted(whole(told), "position")
             e.missing.append(f"step {b.step}: the {side.name}'s engine did not reach {positions} of its guide")
 
 

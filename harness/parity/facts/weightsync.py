@@ -18,7 +18,7 @@ import numpy as np
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.sync_record import SyncRecord
-from probes.format import mapping, names, number
+from probes.format import mapping, names, number, whole
 from reports.model import Place
 from reports.text import counted, figure
 
@@ -220,7 +220,7 @@ def _judge(
     place = Place(
         _step(event) if shown is None else shown,
         "sync",
-        engine if isinstance(engine, int) and not wrong else int(event.get("rank") or 0),
+        engine if isinstance(engine, int) and not wrong else whole(event.get("rank")),
         -1,
         -1,
         name,

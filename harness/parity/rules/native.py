@@ -23,7 +23,7 @@ from harness.parity.facts.explanation import Explained, Explanation
 from harness.parity.native.repeats import EXCHANGED
 from harness.parity.native.samples import tables
 from harness.parity.native.semantics import RAW, evidence
-from probes.format import mapping, number
+from probes.format import mapping, number, whole
 from reports.model import Cause, Proof
 from reports.text import counted, figure
 from scenarios.engines import canonical
@@ -109,7 +109,7 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         for fit in result.sampler[side.name]["fits"]:
             change, value = str(fit.get("change")), number(fit.get("value"))
             gain, before, after = (number(fit.get(name)) for name in ("gain", "before", "after"))
-            outside = [int(number(fit.get(name), 0)) for name in ("outside_before", "outside_after")]
+            outside = [whole(fit.get(name), 0) for name in ("outside_before", "outside_after")]
             asked, over = _asked(side).get(change), number(fit.get("over"), 0.0)
             if change == "passed":
                 did = f"takes the second best token now and then: at {value:.1%} of its tokens"

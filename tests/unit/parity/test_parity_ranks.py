@@ -85,6 +85,14 @@ def test_ranks_that_recorded_nothing_are_not_tested(tmp_path: Path, lost: str) -
 
 
 @pytest.mark.slow
+def test_numbers_of_ranks_that_are_none_are_no_crash(tmp_path: Path) -> None:
+    candidate = run("candidate")
+    for event in candidate.events("share"):
+        event |= {"rank": "inf", "samples": [[0], "nan", None]}
+    assert put(tmp_path, run("baseline"), candidate).verdict == "INCONCLUSIVE"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["updates", "share"])
 def test_a_rank_that_did_not_record_one_step_is_not_tested(tmp_path: Path, lost: str) -> None:
     candidate = run("candidate")
