@@ -205,15 +205,10 @@ def test_damaged_beats_are_notes_and_the_watchdogs_is_none(tmp_path: Path) -> No
     (folder / "watchdog.json").write_bytes(b"{}")
     os.mkfifo(folder / "11.json")
     (folder / "12.json").write_bytes(block({**BEAT, "count": "?"}).replace(b'"?"', b"1e999"))
+    (folder / "13.json").write_bytes(b'{"host":' * 5000)
     found, notes = beats.read(tmp_path, 10_000_000_000)
     assert list(found) == [("h", 7)]
-    assert [note.split()[0] for note in notes] == [
-        "beats/10.json",
-        "beats/11.json",
-        "beats/12.json",
-        "beats/8.json",
-        "beats/9.json",
-    ]
+    assert [note.split()[0] for note in notes] == [f"beats/{pid}.json" for pid in (10, 11, 12, 13, 8, 9)]
     assert beats.read(tmp_path / "nowhere", 0) == ({}, ())
 
 
