@@ -332,7 +332,7 @@ def _manifest(value: Document, sealed: bool) -> bytes:
     value.pop("checksum", None)
     try:
         return encode_manifest(value)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return _json(value, sealed)
 
 

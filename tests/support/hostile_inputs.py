@@ -291,7 +291,7 @@ def _list_files(manifest: Path) -> None:
         for name, member in listed:
             data = (manifest.parent / name).read_bytes()
             member |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return  # a change of this case: the bundle stays as it is
     manifest.write_text(json.dumps(content))
 
