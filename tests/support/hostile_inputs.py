@@ -21,7 +21,6 @@ import framework_recordings
 import recordings
 import reports_examples
 from hostile_changes import files_of
-from reports_examples import HOSTILE
 from triage_evidence import process, rank
 
 from harness.bundle.manifest import NAME as BUNDLE_MANIFEST
@@ -294,6 +293,3 @@ def _list_files(manifest: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return  # a change of this case: the bundle stays as it is
     manifest.write_text(json.dumps(content))
-
-
-__all__ = ["BAD_INPUT", "HOSTILE", "INPUTS", "PACKED", "Input", "collected", "made", "packed"]
