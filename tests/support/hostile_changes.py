@@ -260,11 +260,15 @@ def apply(folder: Path, change: Change, *, sealed: bool) -> None:
     places = list(places_of(root).values())
     group = places[change.path % len(places)]
     parent, key = group[change.nth % len(group)]
-    if change.operation in VALUES:
-        parent[key] = copy.deepcopy(VALUES[change.operation])
-    else:
-        STRUCTURAL[change.operation](parent, key, root)
-    _replace(file, form.write(root[0] if root else None, sealed))
+    try:
+        if change.operation in VALUES:
+            parent[key] = copy.deepcopy(VALUES[change.operation])
+        else:
+            STRUCTURAL[change.operation](parent, key, root)
+        content = form.write(root[0] if root else None, sealed)
+    except RecursionError:
+        return  # an earlier change has nested it too deeply to be copied or written again
+    _replace(file, content)
 
 
 def places_of(document: Document) -> dict[tuple[str, ...], list[tuple[Any, Any]]]:
@@ -332,7 +336,7 @@ def _manifest(value: Document, sealed: bool) -> bytes:
     value.pop("checksum", None)
     try:
         return encode_manifest(value)
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         return _json(value, sealed)
 
 
