@@ -221,6 +221,7 @@ def test_a_rank_that_does_not_apply_an_update(tmp_path: Path) -> None:
     named(judged(tmp_path, plant), What.UPDATE, "rank 1", "in step 2", "did not move those of rank 1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_weights_that_part_between_two_updates_are_told_by_the_other_run(tmp_path: Path, rank: int) -> None:
     def plant(made: Recording) -> None:

@@ -227,6 +227,7 @@ def recorded(path: Path, role: str = "rollout", filler: int = 0) -> Path:
     return recorder.path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filler", [0, 6_000])  # the second is longer than the tail
 def test_the_end_of_a_journal(tmp_path: Path, filler: int) -> None:
     path = recorded(tmp_path, filler=filler)
