@@ -32,6 +32,7 @@ from harness.triage.collect import (
     scope,
     stacks,
 )
+from harness.triage.collect.draft import Draft
 from harness.triage.evidence import Frame, Group, Process, Thread
 from harness.triage.graph.subjects import load
 from probes.format import encode_json
@@ -536,6 +537,36 @@ def test_a_rank_alone_in_its_world_has_its_number_on_a_busy_host(
         child.kill()
     [process] = [one for one in found.processes if one.pid == child.pid]
     assert (process.role, process.rank) == ("actor", 0), found.notes
+
+
+@pytest.mark.parametrize(("threads", "looks"), [((), 2), ((Thread("MainThread", 1, (), main=True),), 1)])
+def test_counters_are_kept_where_py_spy_is_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: tuple[Thread, ...], looks: int
+) -> None:
+    """Without any stack two looks at the counters say whether it moves; beside a stack the second would hide it."""
+    draft, now, before = Draft("h", os.getpid(), None), [0.0], []
+
+    def late(pid: int, *, timeout_s: float) -> stacks.Stacks:
+        before.append(len(draft.samples))
+        now[0] += 5.0
+        return stacks.Stacks(threads)
+
+    monkeypatch.setattr(stacks, "dump", late)
+    terms = conduct._Terms(
+        out=tmp_path,
+        began=0.0,
+        samples=2,
+        gap_s=0.0,
+        deadline_s=1.0,
+        native=False,
+        clock=lambda: now[0],
+        spies=threading.Semaphore(1),
+        sockets=connections.Sockets(lambda: now[0]),
+    )
+    conduct._look(draft, terms)
+    assert before == [1], "a look that is given up on meanwhile has its counters"
+    assert [look.at_s for look in draft.samples] == [0.0, 5.0][:looks]
+    assert all(look.cpu_s > 0 for look in draft.samples)
 
 
 def test_a_driver_is_of_the_cluster_that_it_joined(monkeypatch: pytest.MonkeyPatch) -> None:
