@@ -151,7 +151,8 @@ def _settings(one: Told, two: Told) -> Iterator[Outcome]:
         elif _same(one, two, name):
             alike += 1
         elif not (one.framework.engine_kwargs and name.startswith(f"{one.framework.engine_kwargs}.")):
-            yield _differs(_concept(one.framework, name), name, one.stated(name), two.stated(name))
+            stated = (one.stated(name), two.stated(name))
+            yield _differs(_concept(one.framework, name), name, *stated, engine=two.engine)
     yield from _unread(one, two)
     yield from _kwargs(one, two)
     yield Fine(f"{alike} settings are alike")
@@ -179,8 +180,11 @@ def _concept(framework: Framework, name: str) -> Concept:
     return _NOTHING if name.startswith(framework.aside) and framework.aside else _ANY
 
 
-def _differs(concept: Concept, title: str, *stated: str) -> Problem:
+def _differs(concept: Concept, title: str, *stated: str, engine: str = "") -> Problem:
+    """`engine`: of the second command, to which a file of the user's may map the settings of the first."""
     fix = "" if concept.severity == "info" else "write it alike in both commands, or expect what it does"
+    if concept is CONCEPTS[ENGINE] and engine in registry.names(embedded=False):
+        fix = f"harness mapping FILE.py --engine {engine}   # where a file of yours maps the settings"
     return Problem(concept.severity, f"{title} differs", "; ".join(stated), concept.does, fix)
 
 
@@ -207,7 +211,7 @@ def _concepts(one: Told, two: Told) -> Iterator[Outcome]:
         elif _plain(values[0]) == _plain(values[1]):
             alike += 1
         else:
-            yield _differs(concept, title, *stated)
+            yield _differs(concept, title, *stated, engine=two.engine)
     if lacking:
         yield Unseen(f"{', '.join(lacking)}: neither command gives it, and what one of the two has is not known")
     for side in (one, two):
