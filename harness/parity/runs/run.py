@@ -349,6 +349,7 @@ def _attributed(
 def _concluded(pair: _Pair, cut: RunCut | None, attribution: Attribution | None, lifting: Lifting | None) -> Verdict:
     """The verdict on both recordings, with what the benches showed of a divergence."""
     from harness.parity.attribution import merged
+    from harness.parity.verdict import FurtherEvidence
     from harness.parity.verdict import judged as judgement
 
     baseline_side, candidate_side, options = pair.baseline, pair.candidate, pair.options
@@ -358,7 +359,11 @@ def _concluded(pair: _Pair, cut: RunCut | None, attribution: Attribution | None,
     native = options.native and not broken
     lifted = lifting.verdict if lifting is not None else None
     judged_pair = judgement(
-        baseline_side.run_dir, candidate_side.run_dir, native=native, cap=options.cap, lifted_verdict=lifted
+        baseline_side.run_dir,
+        candidate_side.run_dir,
+        native=native,
+        cap=options.cap,
+        further=FurtherEvidence(lifted=lifted),
     )
     verdict = judged_pair.verdict if attribution is None else merged(judged_pair, attribution)
     if not (options.native and broken):
