@@ -68,6 +68,7 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
         side = Side(
             "candidate", str(envs.parse(backend)), environment, scenario, folder,
             replay={"of": name, "first_step": first, "stop": window.stop},
+            command=reproduce,
         )  # fmt: skip
         start = _start(first, from_step)
         if start is not None:
@@ -76,8 +77,7 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
         try:
             with guarded(folder, options) as guard, cluster_for([side], options) as (cluster, warm):
                 experiment = Experiment(
-                    cluster, [side], progress=options.progress, device=options.device, guard=guard, command=reproduce,
-                    warm=warm,
+                    cluster, [side], progress=options.progress, device=options.device, guard=guard, warm=warm,
                 )  # fmt: skip
                 experiment.begin()
                 experiment.record(

@@ -64,6 +64,7 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
                 folder / name,
                 plants=plants.get(name, NOTHING),
                 mapping=maps[name],
+                command=reproduce,
             )
             for name, backend, settings in (
                 ("baseline", baseline, baseline_scenario),
@@ -72,7 +73,7 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
         )
         lift = wanted(baseline_side, candidate_side, options.lifted)
         figures: dict[str, Any] = {"environments_ready_s": round(time.monotonic() - started, 1)}
-        pair = _Pair(baseline_side, candidate_side, options, command=reproduce)
+        pair = _Pair(baseline_side, candidate_side, options)
         cut, attribution, lifting = _record_pair(pair, guarded(folder, options), lift=lift, figures=figures)
         verdict = _concluded(pair, cut, attribution, lifting)
         if cut is None:
@@ -152,11 +153,10 @@ def run_scenario(
         check_resume(resume, base)
     with recording_in(options.out, f"run-{base.name}-{backend}") as folder:
         environment = environment_for(backend, base, options.address, mapping=map_of_user, say=options.say)
-        side = Side("run", str(envs.parse(backend)), environment, base, folder, mapping=map_of_user)
+        side = Side("run", str(envs.parse(backend)), environment, base, folder, mapping=map_of_user, command=command)
         with guarded(folder, options) as guard, cluster_for([side], options) as (cluster, warm):
             experiment = Experiment(
-                cluster, [side], progress=options.progress, device=options.device, guard=guard, command=command,
-                warm=warm,
+                cluster, [side], progress=options.progress, device=options.device, guard=guard, warm=warm,
             )  # fmt: skip
             experiment.begin()
             experiment.record(side, resume=resume)
@@ -232,12 +232,11 @@ def audit(
 
 @dataclasses.dataclass(frozen=True)
 class _Pair:
-    """Two runs that one command makes, and what it asks of them. `command`: that makes them again."""
+    """Two runs that one command makes, and what it asks of them."""
 
     baseline: Side
     candidate: Side
     options: ParityOptions
-    command: str
 
 
 def _record_pair(
@@ -267,7 +266,6 @@ def _record_pair(
                 progress=options.progress,
                 device=options.device,
                 guard=guard,
-                command=pair.command,
                 warm=warm,
             )
             threading.Thread(target=_load_judge, name="load-judge", daemon=True).start()

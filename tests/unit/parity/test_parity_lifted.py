@@ -347,7 +347,8 @@ GIB = 2**30
     ({"device": "cuda", "free": 1, "room": 7 * GIB, "workers": 2}, True),
 ])  # fmt: skip
 def test_float32_weights_must_fit(options: dict[str, Any], fits: bool) -> None:
-    said = memory.no_room(GIB, **{"engines": 2, "share": 0.5, "workers": 1, **options})
+    room = memory.Room(options["device"], options["free"], options["room"])
+    said = memory.no_room(GIB, room, engines=2, share=0.5, workers=options.get("workers", 1))
     assert (said == "") is fits
     assert fits or said.endswith("--lifted runs it all the same")
 
