@@ -121,25 +121,23 @@ class Stage:
         roles: dict[str, list[Actor]],
         session: Actor,
         run_dir: str,
-        *,
-        policies: list[str],
-        guide_run: str | None,
         beginning: Beginning,
+        guide_run: str | None,
     ) -> str:
-        """The lifted stage of one side: one step with the weights of each of `policies`, and the floor at the last.
-        `scenario`: what `scenarios.lifted.lifted` made. `beginning`: its policy and first step follow from `policies`.
-        Returns a directory with the last weights, rounded as they were held."""
+        """The lifted stage of one side: one step with the initial weights and with each that is adopted, and the floor
+        at the last. `scenario`: what `scenarios.lifted.lifted` made. `beginning`: its first step follows from the
+        number of weights. Returns a directory with the last weights, rounded as they were held."""
         settings = Scenario.from_json(scenario)
-        first = settings.steps - len(policies)
-        beginning = dataclasses.replace(beginning, policy=policies[0], first=first)
+        first = settings.steps - 1 - len(beginning.adopted)
+        beginning = dataclasses.replace(beginning, first=first)
         self.open(scenario, {"actor": roles["actor"][:1]}, session, run_dir, beginning)
         self.step(first, guide_run)
-        for index, policy in enumerate(policies[1:], first + 1):
-            self._open.adopt(policy)
+        last = beginning.policy or ""
+        for index, last in enumerate(beginning.adopted, first + 1):
+            self._open.adopt(last)
             self.step(index, guide_run)
         self.floor()
-        last = policies[-1]
-        if len(policies) == 1:  # as it was given, which may be wider; the learner's own are saved as it holds them
+        if not beginning.adopted:  # as it was given, which may be wider; the learner's own are saved as it holds them
             last = str(Path(run_dir) / "policy")
             call(roles["actor"][0], "save_policy", last)
         self.finish()

@@ -250,12 +250,15 @@ class Experiment:
         self._start_router(lifted_side)
         roles = self._roles[side.name][1]
         self._teach(lifted_side)
-        initial = self._prepared["policy"]
+        beginning = Beginning(
+            policy=self._prepared["policy"],
+            plants=lifted_side.plants.trainer,
+            sync_backend=self._backend,
+            adopted=(policy,) if side.scenario.train else (),
+        )
         future = self._stage.submit(
             "lift", lifted_side.scenario.to_json(), roles, self._sessions[side.name], str(lifted_side.run_dir),
-            policies=[initial, policy] if side.scenario.train else [initial],
-            guide_run=None if guide is None else str(guide),
-            beginning=Beginning(plants=lifted_side.plants.trainer, sync_backend=self._backend),
+            beginning, guide_run=None if guide is None else str(guide),
         )  # fmt: skip
         self._policies[side.name] = self._wait(future, side, "the lifted stage")
         return lifted_side.run_dir

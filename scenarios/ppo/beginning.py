@@ -14,6 +14,7 @@ class Beginning:
     `plants`: makes the trainer's hooks where a fault is planted. `sync_backend`: gloo, or nccl when learner and engine
     are on GPUs. `resume`: a checkpoint to go on from. `replay`: the recorded run whose rollouts drive this one: the
     engine scores them instead of drawing. `first`: the first step, and the version of the initial weights.
+    `adopted`: of a lifted stage, the directories of the weights that its further steps take, each after the other.
     """
 
     policy: str | None = None
@@ -22,3 +23,4 @@ class Beginning:
     resume: str | None = None
     replay: str | None = None
     first: int = 0
+    adopted: tuple[str, ...] = ()

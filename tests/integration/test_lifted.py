@@ -65,8 +65,8 @@ class Pair:
             call(self._actor, "configure", own.to_json())
             call(session, "configure", own.to_json(), plants.engine)
             self._stage.lift(
-                own.to_json(), roles, session, str(run / FOLDER), policies=[policy],
-                guide_run=None if guide is None else f"{guide}/{FOLDER}", beginning=beginning,
+                own.to_json(), roles, session, str(run / FOLDER), beginning,
+                guide_run=None if guide is None else f"{guide}/{FOLDER}",
             )  # fmt: skip
         finally:
             session.stop()
