@@ -45,6 +45,16 @@ def test_one_token_far_beyond_the_cap_is_no_rounding(tmp_path: Path) -> None:
     assert (verdict.parity.first_divergence.step, verdict.parity.first_divergence.field) == (2, "logprob")
 
 
+def test_a_place_of_an_engine_against_its_learner_shows_both_numbers(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    for recording in (baseline, candidate):
+        moved(recording, 2, [17], 2e-3)
+    verdict = put(tmp_path, baseline, candidate)
+    place = verdict.parity.first_divergence
+    assert place.field == "logprob against the learner"
+    assert place.baseline - place.candidate == pytest.approx(2e-3, abs=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("by", "expected"), [(0.06, "ruled out"), (0.3, "confirmed")])
 def test_rounding_of_half_precision_has_a_longer_tail(tmp_path: Path, by: float, expected: str) -> None:

@@ -150,14 +150,14 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     has_margins = margin is not None and np.array_equal(margin.lengths, tokens.lengths)
     gap = float(aligned.take_b(margin)[first]) if margin is not None and has_margins else float("nan")
     place = Place(
-        rollout.step,
-        "rollout",
-        aligned.rank_at(row),
-        aligned.sample_at(row),
-        int(grid.position[first]),
-        "logprob against the learner",
-        *side.paired(engine, learner),
-        gap if np.isfinite(gap) else None,
+        step=rollout.step,
+        phase="rollout",
+        rank=aligned.rank_at(row),
+        sample=aligned.sample_at(row),
+        position=int(grid.position[first]),
+        field="logprob against the learner",
+        **side.paired(engine, learner),
+        margin=gap if np.isfinite(gap) else None,
         context=f"the {side.name}'s engine reports {engine:.6g} for token {int(aligned.tokens_a[first])}, "
         f"the learner computes {learner:.6g}",
     )
