@@ -141,11 +141,13 @@ class AlignedTokens:
     @property
     def lengths_a(self) -> np.ndarray:
         """[rows] tokens of each matched sample in `a`, whole."""
-        return self.column_a.lengths[self.match.a]
+        lengths: np.ndarray = self.column_a.lengths[self.match.a]
+        return lengths
 
     @property
     def lengths_b(self) -> np.ndarray:
-        return self.column_b.lengths[self.match.b]
+        lengths: np.ndarray = self.column_b.lengths[self.match.b]
+        return lengths
 
     def take_a(self, rows: Rows) -> np.ndarray:
         """A column of `a` that has as many values a sample as its tokens, flat on `grid`."""

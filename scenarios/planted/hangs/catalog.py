@@ -80,7 +80,7 @@ def _program(name: str) -> str:
 
 def _hang(name: str, kind: str, summary: str, **fields: Any) -> Hang:
     """`fields`: of `Hang`; its parties in any collection."""
-    parties = {role: frozenset(fields.pop(role, ())) for role in ("culprits", "cycle")}
+    parties: dict[str, Any] = {role: frozenset(fields.pop(role, ())) for role in ("culprits", "cycle")}
     return Hang(name, kind, summary, **parties, **fields)
 
 

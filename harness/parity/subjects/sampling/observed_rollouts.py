@@ -144,7 +144,8 @@ def _most_cached(b: Table, c: Table, match: Match) -> np.ndarray | None:
     baseline_cached, candidate_cached = b.flat("cached"), c.flat("cached")
     if baseline_cached is None or candidate_cached is None:
         return None
-    return np.maximum(baseline_cached[match.a], candidate_cached[match.b])
+    most: np.ndarray = np.maximum(baseline_cached[match.a], candidate_cached[match.b])
+    return most
 
 
 def _logprobs(e: Evidence, pairs: LogprobPairs, lookup: Learner) -> None:
