@@ -239,11 +239,11 @@ class Trainer:
         references: Rows = gathered("reference", gather(reference)) or absent
         values: Rows = gathered("critic", gather(value)) or absent
         with self._recorder.span("advantages", step=step):
-            scores = experience.Scores(scored, references, values, np.array(rewards, dtype=np.float32))
+            role_scores = experience.Scores(scored, references, values, np.array(rewards, dtype=np.float32))
             made = experience.make(
                 samples,
                 finish,
-                scores,
+                role_scores,
                 self.scenario.ppo,
                 whiten=lambda rows: self._hooks.whiten(rows, len(self._roles["actor"])),
             )

@@ -39,12 +39,11 @@ def alternate(directory: Path, pairs: int, digests: bool) -> dict[str, Any]:
     """pairs: [(off, on)], each (wall, processor) seconds; own: shares; wall, cpu: seconds of a mean step with it on."""
     import ppo_steps
 
-    from harness.triage.watch.observe import Observer
     from harness.triage.watch.watchdog import Watchdog
 
     lot, looks, measured = random.Random(0), [], []
     with ppo_steps.steps(directory) as steps:
-        dog = Watchdog(Observer(directory / "watch" / "trainer", (os.getpid(),)), stall_s=600.0)
+        dog = Watchdog(directory / "watch" / "trainer", (os.getpid(),), stall_s=600.0)
         for number in range(-WARM, pairs):
             if number == 0:
                 steps.meter.ns.clear()

@@ -28,7 +28,6 @@ from harness.triage.remote import token
 from harness.triage.watch.claim import Claim
 from harness.triage.watch.ending import KILL_S, end, unended
 from harness.triage.watch.hearing import STDERR, Hearing
-from harness.triage.watch.observe import Observer
 from harness.triage.watch.retention import Limits
 from harness.triage.watch.signals import Passing, passing_on
 from harness.triage.watch.watchdog import Stall, Watchdog
@@ -146,7 +145,7 @@ def watch(
                 if stall_s is None:
                     code = _code(child.wait())
                 else:
-                    dog = watchdog(Observer(directory, (child.pid,)), stall_s, say=say, limits=options.limits)
+                    dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=options.limits)
                     follower = _Follower(child, dog, passed, on_stall, options.show)
                     if serving is not None:
                         serving.server.start(dog.look, follower.tell if on_stall == "end" else None)

@@ -46,32 +46,37 @@ class Stall:
 
 @dataclass(frozen=True)
 class Means:
-    """How a watchdog works, for tests; None: in earnest."""
+    """What a watchdog works with; None: what it makes itself. `observer`: of the job's processes. `clock`, `observe`,
+    `collect` and `judge` are for tests."""
 
+    observer: Observer | None = None
     clock: Callable[[], float] = time.monotonic
     observe: Callable[[], Snapshot] | None = None
     collect: Callable[[Path, float], Evidence] | None = None
     judge: Callable[[Evidence], Verdict] | None = None
 
 
-IN_EARNEST = Means()
+ITS_MEANS = Means()
 
 
 class Watchdog:
-    """Watches the processes of `observer`; evidence and verdict go into its directory. `limits`: of the evidence that
-    is kept. `say` takes one line for the user."""
+    """Watches the processes below `roots` and whoever beats in `directory`; evidence and verdict go there as well.
+
+    `limits`: of the evidence that is kept. `say` takes one line for the user.
+    """
 
     def __init__(
         self,
-        observer: Observer,
+        directory: Path,
+        roots: tuple[int, ...],
         stall_s: float,
         *,
         limits: Limits | None = None,
-        means: Means = IN_EARNEST,
+        means: Means = ITS_MEANS,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.directory, self.stall_s = Path(observer.directory), stall_s
-        self.observer = observer
+        self.directory, self.stall_s = Path(directory), stall_s
+        self.observer = means.observer or Observer(self.directory, roots, means.clock)
         self.progress = Progress(stall_s)
         self.verdict: Verdict | None = None  # the last HUNG; without one the last, but HEALTHY replaces nothing
         self.retention = Retention(self.directory, self._once, limits)

@@ -12,7 +12,6 @@ import pytest
 
 from harness.triage.collect import stacks
 from harness.triage.watch.hearing import KEPT, PROGRAM, Hearing
-from harness.triage.watch.observe import Observer
 from harness.triage.watch.watchdog import Watchdog
 
 pytestmark = pytest.mark.slow  # each starts two or three processes
@@ -122,9 +121,9 @@ def test_a_closed_standard_error_is_nothing_to_hear() -> None:
 
 def test_a_missing_py_spy_is_told_when_a_watch_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    Watchdog(Observer(tmp_path, (os.getpid(),)), 60.0, say=told.append).close()
+    Watchdog(tmp_path, (os.getpid(),), 60.0, say=told.append).close()
     assert not told
     monkeypatch.setattr(stacks, "program", lambda: None)
-    Watchdog(Observer(tmp_path, (os.getpid(),)), 60.0, say=told.append).close()
+    Watchdog(tmp_path, (os.getpid(),), 60.0, say=told.append).close()
     (line,) = told
     assert "py-spy is missing" in line and "pip install" in line and "py-spy>=" in line

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from test_triage_watch_watchdog import Job
 
-from harness.triage.watch import Limits, Observer, Seen, Snapshot
+from harness.triage.watch import Limits, Seen, Snapshot
 from harness.triage.watch.retention import MAX_VERDICTS
 from harness.triage.watch.watchdog import MAX_SAID, Means, Watchdog
 
@@ -32,8 +32,8 @@ class Weary(Job):
 
     def __init__(self, directory: Path, limits: Limits) -> None:
         super().__init__(directory)
-        means = Means(lambda: self.now, self.observe, self.collect, self.judge)
-        self.dog = Watchdog(Observer(directory, (os.getpid(),)), 60.0, limits=limits, means=means, say=self.said)
+        means = Means(None, lambda: self.now, self.observe, self.collect, self.judge)
+        self.dog = Watchdog(directory, (os.getpid(),), 60.0, limits=limits, means=means, say=self.said)
         self.count = 0
 
     def said(self, line: str) -> None:

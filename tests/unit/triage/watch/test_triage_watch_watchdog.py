@@ -24,8 +24,8 @@ class Job:
         self.now, self.moved, self.says, self.culprit, self.looks = 0.0, 0, says, culprit, 0
         self.lines: list[str] = []
         self.more: dict[str, Any] = {}
-        means = Means(lambda: self.now, self.observe, self.collect, self.judge)
-        self.dog = Watchdog(Observer(directory, (os.getpid(),)), 10.0, means=means, say=self.lines.append)
+        means = Means(None, lambda: self.now, self.observe, self.collect, self.judge)
+        self.dog = Watchdog(directory, (os.getpid(),), 10.0, means=means, say=self.lines.append)
 
     def observe(self) -> Snapshot:
         seen = Seen(
