@@ -63,18 +63,30 @@ class Judged:
     kinds: list[DivergenceKey] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class FurtherEvidence:
+    """What is judged with beside the two recordings. `again`: side -> a second run of that side's job, with which its
+    floor is measured. `lifted`: the verdict on the lifted stage's recordings, with what interventions proved there."""
+
+    again: Mapping[str, Path | str] = field(default_factory=dict)
+    lifted: Verdict | None = None
+
+
+NOTHING_FURTHER = FurtherEvidence()
+
+
 def judge(
     baseline: Path | str | Run,
     candidate: Path | str | Run,
     *,
     native: bool = True,
     cap: float | None = None,
-    minimum: Minimum = LEAST,
     again: Mapping[str, Path | str] | None = None,
     tell: Told = nobody,
 ) -> Verdict:
-    """The verdict of `judged`."""
-    return judged(baseline, candidate, native=native, cap=cap, minimum=minimum, again=again, tell=tell).verdict
+    """The verdict of `judged`; `again` as in `FurtherEvidence`."""
+    further = FurtherEvidence(again=again or {})
+    return judged(baseline, candidate, native=native, cap=cap, further=further, tell=tell).verdict
 
 
 def judged(
@@ -83,27 +95,22 @@ def judged(
     *,
     native: bool = True,
     cap: float | None = None,
-    minimum: Minimum = LEAST,
-    reproduce: str = "",
-    again: Mapping[str, Path | str] | None = None,
-    lifted_verdict: Verdict | None = None,
+    further: FurtherEvidence = NOTHING_FURTHER,
     tell: Told = nobody,
 ) -> Judged:
     """Compare two recorded runs. Reads files only; raises nothing for bad input, which is an ERROR verdict.
 
     `native`: read the native stages, where recorded. `cap`: largest floor that can be noise in nats, instead of the
-    one of the model's dtype. `reproduce`: the command that makes this verdict again. `again`: side -> a second run of
-    that side's job, with which its floor is measured. `lifted_verdict`: on the lifted stage's recordings, with what
-    interventions proved there. `tell`: is told what is being done.
+    one of the model's dtype. `tell`: is told what is being done.
     """
     recordings = []
     paths = [Path(run.path if isinstance(run, Run) else run) for run in (baseline, candidate)]
-    second = {side: Path(path) for side, path in (again or {}).items()}
+    second = {side: Path(path) for side, path in further.again.items()}
     for path in (*paths, *second.values()):
         try:
             recordings.append(Recording(path, tell=tell))
         except (FormatError, OSError) as error:
-            verdict = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", str(error), paths, reproduce)
+            verdict = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", str(error), paths)
             return Judged(replace(verdict, fix=getattr(error, "fix", "")))
     window = replayed(recordings[1]) or stage_steps(recordings) or shared(recordings)
     if window is not None:
@@ -113,22 +120,22 @@ def judged(
     e, malformed = None, []
     try:
         e = gather(recordings[0], recordings[1], native=native, cap=cap, again=reruns, tell=tell)
-        lifted_stage(e, _judged_alone, lifted_verdict)
+        lifted_stage(e, _judged_alone, further.lifted)
         e.seal()
     except FormatError as error:
         malformed.append(f"malformed recording: {error}")
     if e is None:
         broken = [*malformed, *integrity(dict(zip(SIDES, recordings, strict=True)))]
-        return Judged(_early("INCONCLUSIVE", broken[0], paths, reproduce, broken))
+        return Judged(_early("INCONCLUSIVE", broken[0], paths, broken))
     tell("looking for what differs")
-    return decided(e, minimum, reproduce)
+    return decided(e)
 
 
-def decided(e: Evidence, minimum: Minimum = LEAST, reproduce: str = "") -> Judged:
+def decided(e: Evidence, minimum: Minimum = LEAST) -> Judged:
     """The verdict on evidence that was gathered, which it only reads."""
     outcomes = asked(e)
     kinds = kinds_of(outcomes)
-    return Judged(_decide(e, outcomes, kinds, minimum, reproduce), e, kinds)
+    return Judged(_decide(e, outcomes, kinds, minimum), e, kinds)
 
 
 def asked(e: Evidence) -> list[tuple[Registered, Outcome]]:
@@ -180,7 +187,6 @@ def _decide(
     outcomes: list[tuple[Registered, Outcome]],
     kinds: list[DivergenceKey],
     minimum: Minimum,
-    reproduce: str,
 ) -> Verdict:
     stop = integrity({side.name: side.recording for side in e.sides})
     if same_recording(e):
@@ -264,7 +270,6 @@ def _decide(
         coverage=coverage(e, outcomes),
         figures={},
         parity=body,
-        reproduce=reproduce,
         paths={side.name: str(side.recording.path) for side in e.sides},
         evidence=answer.evidence,
     )
@@ -279,7 +284,7 @@ def _metrics(e: Evidence) -> dict[str, Any]:
     return {name: values for name, values in by_comparison.items() if values}
 
 
-def _early(verdict: str, reason: str, paths: list[Path], reproduce: str, missing: list[str] | None = None) -> Verdict:
+def _early(verdict: str, reason: str, paths: list[Path], missing: list[str] | None = None) -> Verdict:
     """A verdict before anything could be compared."""
     answer = answers.unjudgeable(verdict, reason)
     return Verdict(
@@ -289,6 +294,5 @@ def _early(verdict: str, reason: str, paths: list[Path], reproduce: str, missing
         answer.reason,
         evidence=answer.evidence,
         missing=missing or [reason],
-        reproduce=reproduce,
         paths={name: str(path) for name, path in zip(SIDES, paths, strict=True)},
     )

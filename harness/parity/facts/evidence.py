@@ -22,7 +22,7 @@ from harness.parity.subjects.engines.observed_memory import Held, recorded
 from harness.parity.subjects.engines.observed_repetition import SecondRun
 from harness.parity.subjects.log_probabilities.observed_clusters import Clusters
 from harness.parity.subjects.log_probabilities.observed_metrics import Mismatch
-from harness.parity.subjects.log_probabilities.observed_outliers import Tail, Weighed
+from harness.parity.subjects.log_probabilities.observed_outliers import Bounds, Tail, Weighed
 from harness.parity.subjects.log_probabilities.observed_rereading import Readings
 from harness.parity.subjects.log_probabilities.observed_systematic import Drift, Means, Tested
 from harness.parity.subjects.native_sampler.observed import NativeResult
@@ -413,15 +413,7 @@ class Evidence:
         tolerance = self.tolerated(key.kind)
         spared = tolerance.spared(int(np.count_nonzero(compared)))
         extreme = tolerance.extreme if key.kind.stage is Stage.NATIVE else tolerance.extreme_drawn
-        weighed = Weighed.of(
-            grid=grid,
-            compared=compared,
-            size=size,
-            tolerance=tolerance.value,
-            extreme=extreme,
-            share=tolerance.share,
-            spared=spared,
-        )
+        weighed = Weighed.of(grid, compared, size, Bounds(tolerance.value, extreme, tolerance.share, spared))
         self.tail(key).add(weighed)
         return weighed
 

@@ -21,7 +21,7 @@ from harness.parity.runs.command_line import command_line, scenario_word
 from harness.parity.runs.draws import draw_on
 from harness.parity.runs.engines import cluster_for
 from harness.parity.runs.lifting import Lifting, wanted
-from harness.parity.runs.options import JudgeOptions, ParityOptions, RunOptions, command_options, silent
+from harness.parity.runs.options import ParityOptions, RunOptions, command_options, silent
 from harness.parity.runs.preflight import (
     check_environment,
     check_machine,
@@ -64,6 +64,7 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
                 folder / name,
                 plants=plants.get(name, NOTHING),
                 mapping=maps[name],
+                command=reproduce,
             )
             for name, backend, settings in (
                 ("baseline", baseline, baseline_scenario),
@@ -72,11 +73,9 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
         )
         lift = wanted(baseline_side, candidate_side, options.lifted)
         figures: dict[str, Any] = {"environments_ready_s": round(time.monotonic() - started, 1)}
-        guard = guarded(folder, options)
-        cut, attribution, lifting = _record_pair(
-            baseline_side, candidate_side, options, guard, lift=lift, figures=figures, command=reproduce
-        )
-        verdict = _concluded(baseline_side, candidate_side, cut, attribution, lifting, options)
+        pair = _Pair(baseline_side, candidate_side, options)
+        cut, attribution, lifting = _record_pair(pair, guarded(folder, options), lift=lift, figures=figures)
+        verdict = _concluded(pair, cut, attribution, lifting)
         if cut is None:
             verdict = with_scenario(verdict, baseline_side.run_dir)
         compacted(baseline_side.run_dir, candidate_side.run_dir)
@@ -154,11 +153,10 @@ def run_scenario(
         check_resume(resume, base)
     with recording_in(options.out, f"run-{base.name}-{backend}") as folder:
         environment = environment_for(backend, base, options.address, mapping=map_of_user, say=options.say)
-        side = Side("run", str(envs.parse(backend)), environment, base, folder, mapping=map_of_user)
+        side = Side("run", str(envs.parse(backend)), environment, base, folder, mapping=map_of_user, command=command)
         with guarded(folder, options) as guard, cluster_for([side], options) as (cluster, warm):
             experiment = Experiment(
-                cluster, [side], progress=options.progress, device=options.device, guard=guard, command=command,
-                warm=warm,
+                cluster, [side], progress=options.progress, device=options.device, guard=guard, warm=warm,
             )  # fmt: skip
             experiment.begin()
             experiment.record(side, resume=resume)
@@ -232,18 +230,25 @@ def audit(
     return dataclasses.replace(verdict.strict if strict else verdict, reproduce=reproduce, paths={"run": str(run)})
 
 
+@dataclasses.dataclass(frozen=True)
+class _Pair:
+    """Two runs that one command makes, and what it asks of them."""
+
+    baseline: Side
+    candidate: Side
+    options: ParityOptions
+
+
 def _record_pair(
-    baseline_side: Side,
-    candidate_side: Side,
-    options: ParityOptions,
+    pair: _Pair,
     guarded: contextlib.AbstractContextManager[Guard | None],
     *,
     lift: bool,
     figures: dict[str, Any],
-    command: str,
 ) -> tuple[RunCut | None, Attribution | None, Lifting | None]:
     """Record both runs, look for the cause of a difference on the engines as the runs left them, record the lifted and
     the native stage; returns (what cut it short, what the bench showed, the lifted stage)."""
+    baseline_side, candidate_side, options = pair.baseline, pair.candidate, pair.options
     attribution: Attribution | None = None
     lifting: Lifting | None = None
     clock = _Clock(figures)
@@ -261,7 +266,6 @@ def _record_pair(
                 progress=options.progress,
                 device=options.device,
                 guard=guard,
-                command=command,
                 warm=warm,
             )
             threading.Thread(target=_load_judge, name="load-judge", daemon=True).start()
@@ -340,25 +344,24 @@ def _attributed(
     return attribution
 
 
-def _concluded(
-    baseline_side: Side,
-    candidate_side: Side,
-    cut: RunCut | None,
-    attribution: Attribution | None,
-    lifting: Lifting | None,
-    options: JudgeOptions,
-) -> Verdict:
+def _concluded(pair: _Pair, cut: RunCut | None, attribution: Attribution | None, lifting: Lifting | None) -> Verdict:
     """The verdict on both recordings, with what the benches showed of a divergence."""
     from harness.parity.attribution import merged
+    from harness.parity.verdict import FurtherEvidence
     from harness.parity.verdict import judged as judgement
 
+    baseline_side, candidate_side, options = pair.baseline, pair.candidate, pair.options
     if cut is not None:
         return judged(baseline_side.run_dir, candidate_side.run_dir, cut, native=options.native, cap=options.cap)
     broken = (attribution and attribution.broken) or (lifting and lifting.broken) or ""
     native = options.native and not broken
     lifted = lifting.verdict if lifting is not None else None
     judged_pair = judgement(
-        baseline_side.run_dir, candidate_side.run_dir, native=native, cap=options.cap, lifted_verdict=lifted
+        baseline_side.run_dir,
+        candidate_side.run_dir,
+        native=native,
+        cap=options.cap,
+        further=FurtherEvidence(lifted=lifted),
     )
     verdict = judged_pair.verdict if attribution is None else merged(judged_pair, attribution)
     if not (options.native and broken):

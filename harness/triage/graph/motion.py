@@ -7,6 +7,8 @@ whose oldest operation has been pending for long.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from harness.triage import source, stacks
 from harness.triage.evidence import Frame, Process, Sample, Thread
 from harness.triage.flight.model import Collective
@@ -38,14 +40,26 @@ def held(pending: Collective | None, stall_s: float) -> bool:
     return pending is not None and (pending.age_s is None or pending.age_s >= max(HELD_S, stall_s / 2))
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What holds for a process whatever it does. `stall_s`: for how long nothing moved in the job. `gpu`: its host has
+    one. `timers`: one that fires in an event loop is progress."""
+
+    stall_s: float = 0.0
+    gpu: bool = False
+    timers: bool = True
+
+
+ANY = Surroundings()
+
+
 def own(
-    process: Process, now: stacks.Doing, before: stacks.Doing, *, pending: bool, stall_s: float = 0.0,
-    timers: bool = True, gpu: bool = False, loop: int = 0,
+    process: Process, now: stacks.Doing, before: stacks.Doing, around: Surroundings = ANY, *, pending: bool,
+    loop: int = 0,
 ) -> str:  # fmt: skip
     """Its progress between the looks, in words with its rate; empty where nothing moved.
 
-    `pending`: see `held`. `timers`: a timer of an event loop counts. `gpu`: its host has one. `loop`: frames of a poll
-    from its loop outwards; no move within is progress.
+    `pending`: see `held`. `loop`: frames of a poll from its loop outwards; no move within is progress.
     """
     if len(process.samples) < 2:
         return ""
@@ -53,9 +67,9 @@ def own(
     gap = last.at_s - first.at_s
     if gap <= 0:
         return ""
-    if text := loop_runs(process, now, stall_s):
+    if text := loop_runs(process, now, around.stall_s):
         return text
-    if timers and (text := loop_wakes(process, now)):
+    if around.timers and (text := loop_wakes(process, now)):
         return text
     if now.idle and before.idle and not _fed(process, now, before):
         return ""
@@ -73,13 +87,13 @@ def own(
             return f"{rate / 1000:.0f} kB/s read and written"
     if (rate := over_net(process)) >= (TRANSFER_BYTES_PER_S if waits or device else NET_BYTES_PER_S):
         return f"{rate / 1000:.0f} kB/s over the network"
-    if not pending and (text := passes(process, now, before, gpu=gpu)):
+    if not pending and (text := passes(process, now, before, gpu=around.gpu)):
         return text
     if not loop and stack_moved(process):
         return "its stack moved between the two looks"
     if device and not waits and _trail(process, 0) != _trail(process, -1):
         return "its stack moved between the two looks"  # it launches, and stands in no wait
-    if device and not waits and stall_s < DEVICE_S:
+    if device and not waits and around.stall_s < DEVICE_S:
         return "waits for its device, whose kernel may run long"
     return ""
 

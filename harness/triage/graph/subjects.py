@@ -133,13 +133,14 @@ def load(process: Process | None) -> str:
 
 
 def subject(
-    process: Process, pending: Collective | None, children: Mapping[str, tuple[Process, ...]], *, stall_s: float = 0.0,
-    gpu: bool = False, timers: bool = True,
-) -> Subject:  # fmt: skip
-    """The node of one process. `children`: key -> processes that it started. `stall_s`: for how long nothing moved.
-    `gpu`: its host has one. `timers`: one that fires in an event loop is progress."""
+    process: Process,
+    pending: Collective | None,
+    children: Mapping[str, tuple[Process, ...]],
+    around: motion.Surroundings = motion.ANY,
+) -> Subject:
+    """The node of one process. `children`: key -> processes that it started."""
     now, before = stacks.doing(process), stacks.doing(process, 0)
-    if gpu and now.kind == "user" and not process.native and _at_device(process):
+    if around.gpu and now.kind == "user" and not process.native and _at_device(process):
         now = replace(now, kind="device", op="synchronize")
     has_ended = ended(process)
     if has_ended:
@@ -149,9 +150,9 @@ def subject(
     if polling.from_children(loop) and not any(map(polling.woke, children.get(process.key, ()))):
         loop = ()  # who makes what it looks for is known, and does nothing
     below = "" if has_ended or blocked else _below(process, now, children)
-    kept = motion.held(pending, stall_s)
+    kept = motion.held(pending, around.stall_s)
     mine = "" if has_ended or blocked else motion.own(
-        process, now, before, pending=kept, stall_s=stall_s, timers=timers, gpu=gpu, loop=len(loop)
+        process, now, before, around, pending=kept, loop=len(loop)
     )  # fmt: skip
     progress = below or mine
     frame = now.frame or (before.frame if not now.frame else "")

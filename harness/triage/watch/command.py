@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -80,32 +80,45 @@ class CommandNotRun(BadInput):
         self.exit_code = code
 
 
-def watch(
-    command: Sequence[str],
-    *,
-    stall_s: float | None = 60.0,
-    out: Path | None = None,
-    on_stall: OnStall = "report",
-    say: Callable[[str], None] = lambda line: None,
-    show: Callable[[Stall], None] = lambda stall: None,
-    limits: Limits | None = None,
-    watchdog: Callable[..., Watchdog] = Watchdog,
-    environ: Mapping[str, str] | None = None,
-    beside: Callable[[Path], AbstractContextManager[object]] = nullcontext,
-    serving: Serving | None = None,
-    stdout: int | None = None,
-) -> WatchResult:
-    """Run `command` to its end and watch it. `say` takes a line, `show` a stall, both for the user.
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions:
+    """How a command is watched. `say` takes a line, `show` a stall, both for the user.
 
     `on_stall`: `report` leaves the command alone and goes on watching; `end` ends it and everything below it once it is
     HUNG at two looks, a threshold apart; `exit` leaves it running and returns; the last two with exit code 86. `out`:
     where the recordings, evidence and verdict go; without it a folder under runs/, removed when nothing was found.
-    `limits`: of the evidence. `beside`: what goes on with the watch directory while the command runs. `serving`:
-    gives evidence to other hosts. `stdout`: the descriptor that the command's output goes to, for a caller that prints
-    something else there. Without `stall_s` nobody watches: the processes are recorded only. Raises BadInput
-    for a command or a folder that cannot be used.
+    `limits`: of the evidence. `stdout`: the descriptor that the command's output goes to, for a caller that prints
+    something else there. Without `stall_s` nobody watches: the processes are recorded only.
     """
-    environment = dict(os.environ if environ is None else environ)
+
+    stall_s: float | None = 60.0
+    out: Path | None = None
+    on_stall: OnStall = "report"
+    say: Callable[[str], None] = lambda line: None
+    show: Callable[[Stall], None] = lambda stall: None
+    limits: Limits | None = None
+    environ: Mapping[str, str] | None = None
+    stdout: int | None = None
+
+
+def watch(
+    command: Sequence[str],
+    options: WatchOptions | None = None,
+    *,
+    watchdog: Callable[..., Watchdog] = Watchdog,
+    beside: Callable[[Path], AbstractContextManager[object]] = nullcontext,
+    serving: Serving | None = None,
+    **changes: Any,
+) -> WatchResult:
+    """Run `command` to its end and watch it.
+
+    `beside`: what goes on with the watch directory while the command runs. `serving`: gives evidence to other hosts.
+    `changes`: fields of WatchOptions, instead of or on top of `options`. Raises BadInput for a command or a folder that
+    cannot be used.
+    """
+    options = replace(options or WatchOptions(), **changes)
+    stall_s, out, on_stall, stdout, say = options.stall_s, options.out, options.on_stall, options.stdout, options.say
+    environment = dict(os.environ if options.environ is None else options.environ)
     environment.pop(token.VARIABLE, None)  # it is the watch's, and no job needs it
     program = _program(command, environment)
     directory, claim = _claimed(out, command)
@@ -132,8 +145,8 @@ def watch(
                 if stall_s is None:
                     code = _code(child.wait())
                 else:
-                    dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=limits)
-                    follower = _Follower(child, dog, passed, on_stall, show)
+                    dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=options.limits)
+                    follower = _Follower(child, dog, passed, on_stall, options.show)
                     if serving is not None:
                         serving.server.start(dog.look, follower.tell if on_stall == "end" else None)
                     code = follower.follow()

@@ -481,7 +481,7 @@ def test_the_false_alarms_are_those_that_are_stated() -> None:
             shared = np.repeat(rng.normal(0, 0.004, prompts), tokens)
             delta = shared + 0.004 * rng.standard_t(3, prompts * tokens)
             position = np.tile(np.arange(tokens), prompts)
-            drift.add(step, cluster, np.zeros(len(delta)), delta, None, position, None)
+            drift.add(systematic.ClusteredLogprobs(step, cluster, np.zeros(len(delta)), delta, position))
         found = systematic.tested({ENGINES: drift}, systematic.Null(1.0, systematic.RESOLVED, None))[ENGINES]
         alarms += any(one.found for one in found)
         table = next(drift.tables())[2]

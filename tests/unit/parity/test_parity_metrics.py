@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.parity.subjects.log_probabilities import observed_metrics
-from harness.parity.subjects.log_probabilities.observed_metrics import Mismatch
+from harness.parity.subjects.log_probabilities.observed_metrics import Mismatch, TokenPlaces
 
 
 def collected(p: np.ndarray, q: np.ndarray, lengths: list[int], steps: int = 1, **options: object) -> Mismatch:
@@ -16,7 +16,8 @@ def collected(p: np.ndarray, q: np.ndarray, lengths: list[int], steps: int = 1, 
     cached = np.array([i % 2 for i in range(len(lengths))])
     for step in range(steps):
         sample = np.arange(len(lengths)) + 100 * step
-        found.add(p, q, row=row, position=position, sample=sample, cached=cached, step=step, version=step)
+        places = TokenPlaces(step=step, version=step, row=row, position=position, sample=sample, cached=cached)
+        found.add(p, q, places)
     return found
 
 

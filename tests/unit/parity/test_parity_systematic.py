@@ -91,7 +91,8 @@ def test_rounding_with_what_a_prompt_shares_raises_no_alarm_in_float32() -> None
             cluster = np.repeat(np.arange(8), 40) + 8 * step
             shared = np.repeat(rng.normal(0, 1e-7, 8), 40)
             delta = shared + rng.standard_t(4, len(cluster)) * 1.5e-7
-            drift.add(step, cluster, np.zeros(len(delta)), delta, None, np.tile(np.arange(40), 8), None)
+            position = np.tile(np.arange(40), 8)
+            drift.add(systematic.ClusteredLogprobs(step, cluster, np.zeros(len(delta)), delta, position))
         alarms += any(one.found for one in systematic.tested({ENGINES: drift}, null)[ENGINES])
     assert alarms <= 10 * systematic.FALSE_ALARM * trials
 

@@ -12,6 +12,8 @@ values are clustered by their prompt (`clusters`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from harness.parity.facts.align import Match, around, equal_rows, first_difference, shared
@@ -80,67 +82,57 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
         if name in ("advantage", "return") and not tokens_equal.all():
             continue  # normalised over the batch, of which some samples differ
         grid = shared([(column, ia), (column2, ib)])
-        if name in FROZEN and not exact:
-            _shift(e, name, b, sample[grid.row], grid.take(column, ia), grid.take(column2, ib))
-        _same_numbers(
-            e=e,
-            kind=Kind.EXPERIENCE,
+        values = _PairedValues(
             name=name,
-            b=b,
-            c=c,
+            step=b.step,
             sample=sample,
+            rank=c.rank[ib],
             row=grid.row,
             position=grid.position,
-            baseline_values=grid.take(column, ia),
-            candidate_values=grid.take(column2, ib),
-            ib=ib,
-            exact=exact,
+            baseline=grid.take(column, ia),
+            candidate=grid.take(column2, ib),
         )
+        if name in FROZEN and not exact:
+            _shift(e, values)
+        _same_numbers(e, Kind.EXPERIENCE, values, exact=exact)
     reward, reward2 = b.flat("reward"), c.flat("reward")
     if reward is not None and reward2 is not None:
         e.counts.rewards += int(np.count_nonzero(np.isfinite(reward[ia]) & np.isfinite(reward2[ib])))
-        all_rows, nowhere, baseline_values, candidate_values = (
-            np.arange(len(sample)),
-            np.full(len(sample), -1),
-            reward[ia],
-            reward2[ib],
+        values = _PairedValues(
+            name="reward",
+            step=b.step,
+            sample=sample,
+            rank=c.rank[ib],
+            row=np.arange(len(sample)),
+            position=np.full(len(sample), -1),
+            baseline=reward[ia],
+            candidate=reward2[ib],
         )
         if not exact:
-            _shift(e, "reward", b, sample, baseline_values, candidate_values)
-        _same_numbers(
-            e=e,
-            kind=Kind.REWARD,
-            name="reward",
-            b=b,
-            c=c,
-            sample=sample,
-            row=all_rows,
-            position=nowhere,
-            baseline_values=baseline_values,
-            candidate_values=candidate_values,
-            ib=ib,
-            exact=exact,
-        )
+            _shift(e, values)
+        _same_numbers(e, Kind.REWARD, values, exact=exact)
 
 
-def _same_numbers(
-    e: Evidence,
-    kind: Kind,
-    name: str,
-    b: Table,
-    c: Table,
-    sample: np.ndarray,
-    row: np.ndarray,
-    position: np.ndarray,
-    baseline_values: np.ndarray,
-    candidate_values: np.ndarray,
-    ib: np.ndarray,
-    exact: bool,
-) -> None:
+@dataclass(frozen=True)
+class _PairedValues:
+    """One column of a step in both runs, on the same tokens; flat, but for `sample` and `rank`, which are per row."""
+
+    name: str
+    step: int
+    sample: np.ndarray
+    rank: np.ndarray
+    row: np.ndarray
+    position: np.ndarray  # in the sample; -1 of what a sample has once
+    baseline: np.ndarray
+    candidate: np.ndarray
+
+
+def _same_numbers(e: Evidence, kind: Kind, values: _PairedValues, *, exact: bool) -> None:
+    name, baseline_values, candidate_values = values.name, values.baseline, values.candidate
     apart = (baseline_values != candidate_values) & ~(np.isnan(baseline_values) & np.isnan(candidate_values))
     if not apart.any():
         return
-    e.experience.not_identical.setdefault(name, b.step)
+    e.experience.not_identical.setdefault(name, values.step)
     allowed = 0.0 if exact else _allowed(e, name, baseline_values)
     beyond = np.flatnonzero(apart & ~(np.abs(candidate_values - baseline_values) <= allowed))
     within = np.abs(candidate_values - baseline_values)[apart & (np.abs(candidate_values - baseline_values) <= allowed)]
@@ -148,15 +140,16 @@ def _same_numbers(
     apart_by_column[name] = max(apart_by_column.get(name, (0.0, 0.0)), (float(np.max(within, initial=0.0)), allowed))
     if len(beyond):
         at = beyond[0]
+        row = values.row[at]
         e.diverges(
             kind.of(),
-            sample[np.unique(row[beyond])],
+            values.sample[np.unique(values.row[beyond])],
             Place(
-                step=b.step,
+                step=values.step,
                 phase="experience",
-                rank=int(c.rank[ib[row[at]]]),
-                sample=int(sample[row[at]]),
-                position=int(position[at]),
+                rank=int(values.rank[row]),
+                sample=int(values.sample[row]),
+                position=int(values.position[at]),
                 field=name,
                 baseline=float(baseline_values[at]),
                 candidate=float(candidate_values[at]),
@@ -175,21 +168,20 @@ def _allowed(e: Evidence, name: str, values: np.ndarray) -> float:
     return ROUNDINGS * spacing * scale
 
 
-def _shift(
-    e: Evidence, name: str, b: Table, sample: np.ndarray, baseline_values: np.ndarray, candidate_values: np.ndarray
-) -> None:
-    """Note one step's differences of a column that frozen models make, by prompt; flat, one sample number a value."""
-    rollout = e.baseline.recording.table("rollout", b.step)
-    finite = np.isfinite(baseline_values) & np.isfinite(candidate_values)
+def _shift(e: Evidence, values: _PairedValues) -> None:
+    """Note one step's differences of a column that frozen models make, by prompt."""
+    rollout = e.baseline.recording.table("rollout", values.step)
+    finite = np.isfinite(values.baseline) & np.isfinite(values.candidate)
     if rollout is None or not finite.any():
         return
     order = np.argsort(rollout.sample)
-    at = order[np.searchsorted(rollout.sample[order], sample[finite]).clip(max=len(order) - 1)]
-    first, second = baseline_values[finite].astype(np.float64), candidate_values[finite].astype(np.float64)
+    sample = values.sample[values.row][finite]
+    at = order[np.searchsorted(rollout.sample[order], sample).clip(max=len(order) - 1)]
+    first, second = values.baseline[finite].astype(np.float64), values.candidate[finite].astype(np.float64)
     delta = second - first
     columns = (delta, delta * delta, np.maximum(np.abs(first), np.abs(second)), first, second)
-    steps = e.experience.means.setdefault(name, {})
-    steps.setdefault(b.step, Clusters()).add(prompts(rollout)[at], *columns)
+    steps = e.experience.means.setdefault(values.name, {})
+    steps.setdefault(values.step, Clusters()).add(prompts(rollout)[at], *columns)
 
 
 def settle(e: Evidence) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
-from harness.parity.facts.align import Grid, Match
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.log_probabilities import observed_systematic as systematic
 from harness.parity.subjects.log_probabilities.observed_clusters import prompts
-from harness.parity.subjects.log_probabilities.observed_systematic import Compared, Means
+from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
+from harness.parity.subjects.log_probabilities.observed_systematic import ClusteredLogprobs, Compared, Means
 from harness.parity.subjects.precision.observed_rounding import both
 from harness.parity.subjects.weights import observed_lag
-from harness.recordings.tables import Table
 from reports.model import Place
 from reports.text import figure
 
@@ -22,99 +21,48 @@ NAMES = ("actor_logprob", "exact_logprob")
 BEFORE = ("behind_logprob", "behind_exact_logprob")
 
 
-def engines(
-    e: Evidence, b: Table, match: Match, grid: Grid, tokens_equal: np.ndarray, p: np.ndarray, q: np.ndarray, cached: Any
-) -> None:
-    """Engine against engine, one step; flat arrays on `grid`, `cached` per row."""
-    _drift(
-        e=e,
-        means=Means(Compared.ENGINES),
-        rollout=b,
-        rows=match.a,
-        grid=grid,
-        tokens_equal=tokens_equal,
-        reference=p,
-        compared=q,
-        rounding=None,
-        cached=cached,
-    )
+def engines(e: Evidence, pairs: LogprobPairs) -> None:
+    """Engine against engine, one step."""
+    _drift(e, Means(Compared.ENGINES), pairs)
 
 
-def against_learner(
-    e: Evidence, side: Side, rollout: Table, experience: Table, match: Match, grid: Grid, tokens_equal: np.ndarray,
-    engine: np.ndarray, learner: np.ndarray, cached: Any,
-) -> None:  # fmt: skip
-    """One engine against its learner, one step: in half precision against what float32 makes of the same weights, where
-    that is known."""
+def against_learner(e: Evidence, side: Side, pairs: LogprobPairs) -> None:
+    """One engine, which is compared, against its learner, one step: in half precision against what float32 makes of the
+    same weights, where that is known."""
+    tokens, tokens_equal, learner = pairs.tokens, pairs.tokens_equal, pairs.reference
+    experience = tokens.b
     logprob_columns = both(experience, *NAMES)
-    exact = (
-        grid.take(logprob_columns[1], match.b)
-        if logprob_columns is not None and e.tolerance.rounding.measured
-        else None
-    )
     means = Means(Compared.ENGINE, side.name)
-    if exact is None:
-        _drift(
-            e=e,
-            means=means,
-            rollout=rollout,
-            rows=match.a,
-            grid=grid,
-            tokens_equal=tokens_equal,
-            reference=learner,
-            compared=engine,
-            rounding=None,
-            cached=cached,
-        )
+    if logprob_columns is None or not e.tolerance.rounding.measured:
+        _drift(e, means, pairs)
         return
-    rounding = learner.astype(np.float64) - exact
-    _drift(
-        e=e,
-        means=means,
-        rollout=rollout,
-        rows=match.a,
-        grid=grid,
-        tokens_equal=tokens_equal,
-        reference=exact,
-        compared=engine,
-        rounding=rounding,
-        cached=cached,
-    )
-    _drift(
-        e=e,
-        means=Means(Compared.TRAINER, side.name),
-        rollout=rollout,
-        rows=match.a,
-        grid=grid,
-        tokens_equal=tokens_equal,
-        reference=exact,
-        compared=learner,
-        rounding=None,
-        cached=cached,
-    )
+    exact = tokens.take_b(logprob_columns[1])
+    _drift(e, means, replace(pairs, reference=exact), rounding=learner.astype(np.float64) - exact)
+    _drift(e, Means(Compared.TRAINER, side.name), replace(pairs, reference=exact, compared=learner))
     before = both(experience, *BEFORE)
     if before is not None and tokens_equal.any():
         updates: observed_lag.Updates = e.updates.setdefault(side.name, observed_lag.Updates())
-        then = (grid.take(before[0], match.b)[tokens_equal], grid.take(before[1], match.b)[tokens_equal])
-        cluster = prompts(rollout)[match.a][grid.row[tokens_equal]]
-        updates.add(rollout.step, cluster, engine[tokens_equal], (learner[tokens_equal], exact[tokens_equal]), then)
+        then = (tokens.take_b(before[0])[tokens_equal], tokens.take_b(before[1])[tokens_equal])
+        cluster = prompts(tokens.a)[tokens.match.a][tokens.grid.row[tokens_equal]]
+        now = (learner[tokens_equal], exact[tokens_equal])
+        updates.add(tokens.step, cluster, pairs.compared[tokens_equal], now, then)
 
 
-def _drift(
-    e: Evidence, means: Means, rollout: Table, rows: np.ndarray, grid: Grid, tokens_equal: np.ndarray,
-    reference: np.ndarray, compared: np.ndarray, rounding: np.ndarray | None, cached: Any,
-) -> None:  # fmt: skip
+def _drift(e: Evidence, means: Means, pairs: LogprobPairs, rounding: np.ndarray | None = None) -> None:
+    tokens, tokens_equal = pairs.tokens, pairs.tokens_equal
     if not tokens_equal.any():
         return
-    row = grid.row[tokens_equal]
+    row = tokens.grid.row[tokens_equal]
     e.drifts.setdefault(means, systematic.Drift()).add(
-        step=rollout.step,
-        cluster=prompts(rollout)[rows][row],
-        reference=reference[tokens_equal],
-        compared=compared[tokens_equal],
-        rounding=None if rounding is None else rounding[tokens_equal],
-        position=grid.position[tokens_equal],
-        cached=None if cached is None else (np.asarray(cached) > 0)[row],
+        ClusteredLogprobs(
+            step=tokens.step,
+            cluster=prompts(tokens.a)[tokens.match.a][row],
+            reference=pairs.reference[tokens_equal],
+            compared=pairs.compared[tokens_equal],
+            position=tokens.grid.position[tokens_equal],
+            rounding=None if rounding is None else rounding[tokens_equal],
+            cached=None if pairs.cached is None else (pairs.cached > 0)[row],
+        )
     )
 
 

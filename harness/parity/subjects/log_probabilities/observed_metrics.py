@@ -95,6 +95,18 @@ class Quantiles:
         return values
 
 
+@dataclass(frozen=True)
+class TokenPlaces:
+    """Where the tokens of one step stand: flat `row` and `position`; `sample` and `cached` per row."""
+
+    step: int
+    version: int  # of the weights that drew them
+    row: np.ndarray
+    position: np.ndarray
+    sample: np.ndarray
+    cached: np.ndarray | None  # tokens of the prompt that the prefix cache held
+
+
 @dataclass
 class Mismatch:
     """Log-probabilities `q` of tokens that were drawn under `p`, collected step by step. Δ = q − p, in nats."""
@@ -114,19 +126,9 @@ class Mismatch:
     identical: dict[int, tuple[int, int]] = field(default_factory=dict)
     identical_likely: tuple[int, int] = (0, 0)  # the same of all steps, of likely tokens
 
-    def add(
-        self,
-        p: np.ndarray,
-        q: np.ndarray,
-        *,
-        row: np.ndarray,
-        position: np.ndarray,
-        sample: np.ndarray,
-        cached: np.ndarray | None,
-        step: int,
-        version: int,
-    ) -> None:
-        """One step's tokens: flat `p`, `q`, `row`, `position`; `sample` and `cached` per row."""
+    def add(self, p: np.ndarray, q: np.ndarray, places: TokenPlaces) -> None:
+        """One step's tokens: flat `p` and `q`, each token at its place."""
+        row, position, step = places.row, places.position, places.step
         p, q = p.astype(np.float64), q.astype(np.float64)
         finite = np.isfinite(p) & np.isfinite(q)
         self.not_finite += int(len(p) - finite.sum())
@@ -148,14 +150,14 @@ class Mismatch:
             sizeable_count + int(np.count_nonzero(likely)),
             identical_count + int(np.count_nonzero(likely & (size == 0))),
         )
-        self._place(size, step, sample, row, position)
+        self._place(size, step, places.sample, row, position)
         self._sum(p, q, delta, size, row)
         self.buckets["position"].add(_POSITION_OF[np.minimum(position, POSITION_EDGES[-1])], size)
         self.buckets["probability"].add(np.searchsorted(_LOG_EDGES, p, side="right"), size)
-        if cached is not None:
-            self.buckets["cached"].add((cached > 0).astype(np.int8)[row], size)
-        count, total, largest = self.versions.get(version, (0, 0.0, 0.0))
-        self.versions[version] = (count + len(p), total + float(size.sum()), max(largest, float(size.max())))
+        if places.cached is not None:
+            self.buckets["cached"].add((places.cached > 0).astype(np.int8)[row], size)
+        count, total, largest = self.versions.get(places.version, (0, 0.0, 0.0))
+        self.versions[places.version] = (count + len(p), total + float(size.sum()), max(largest, float(size.max())))
 
     def _place(self, size: np.ndarray, step: int, sample: np.ndarray, row: np.ndarray, position: np.ndarray) -> None:
         at = int(size.argmax())

@@ -123,6 +123,19 @@ class Tested:
         return self.bound + self.reach * self.mean.error
 
 
+@dataclass(frozen=True)
+class ClusteredLogprobs:
+    """Two log-probabilities of each token of one step, flat; Δ = compared − reference."""
+
+    step: int
+    cluster: np.ndarray  # the prompt that each token answers
+    reference: np.ndarray
+    compared: np.ndarray
+    position: np.ndarray
+    rounding: np.ndarray | None = None  # of the learner, where it was measured
+    cached: np.ndarray | None = None  # did the prefix cache hold some of the prompt?
+
+
 @dataclass
 class Drift:
     """The differences of one comparison, by cluster, in the run, its steps and its parts."""
@@ -131,24 +144,17 @@ class Drift:
     parts: dict[str, Clusters] = field(default_factory=dict)
     sized: bool = True  # was the learner's rounding known at every token?
 
-    def add(
-        self,
-        step: int,
-        cluster: np.ndarray,
-        reference: np.ndarray,
-        compared: np.ndarray,
-        rounding: np.ndarray | None,
-        position: np.ndarray,
-        cached: np.ndarray | None,
-    ) -> None:
-        """One step's tokens, flat; Δ = compared − reference. `rounding`: |learner's rounding|, where it is known."""
+    def add(self, logprobs: ClusteredLogprobs) -> None:
+        """One step's tokens."""
+        reference, compared, rounding = logprobs.reference, logprobs.compared, logprobs.rounding
+        cluster, cached = logprobs.cluster, logprobs.cached
         finite = np.isfinite(reference) & np.isfinite(compared)
         self.sized &= rounding is not None
         delta = compared.astype(np.float64) - reference
         size = np.zeros(len(delta)) if rounding is None else np.abs(rounding)
         columns = [delta, delta * delta, np.abs(delta), size, reference.astype(np.float64), compared.astype(np.float64)]
-        self._add(self.steps, step, finite, cluster, columns)
-        bucket = np.searchsorted(POSITION_EDGES, position, side="right")
+        self._add(self.steps, logprobs.step, finite, cluster, columns)
+        bucket = np.searchsorted(POSITION_EDGES, logprobs.position, side="right")
         for at in np.unique(bucket):
             self._add(self.parts, f"positions {LABELS['position'][at]}", finite & (bucket == at), cluster, columns)
         for flag, name in enumerate(LABELS["cached"]) if cached is not None else ():

@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.subjects.log_probabilities.observed_outliers import Weighed
+from harness.parity.subjects.log_probabilities.observed_outliers import Bounds, Weighed
 from harness.parity.subjects.log_probabilities.observed_readings import SHIFTS, shifted, tempered_bounds, vocabulary
 from harness.parity.subjects.native_sampler.observed import NativeResult
 from harness.parity.subjects.native_sampler.observed_samples import Samples, Tokens
@@ -157,12 +157,10 @@ def _difference(e: Evidence, part: Tokens, name: str, shift: int = 0) -> tuple[n
 
 def _left(e: Evidence, differences: list[tuple[np.ndarray, np.ndarray]], parts: list[Tokens]) -> Weighed:
     share = e.tolerated(Kind.NATIVE_LEARNER).share
-    bounds = (e.tolerance.value, e.tolerance.extreme, share)
     spared = e.tolerance.spared(sum(int(np.count_nonzero(comparable)) for comparable, _ in differences))
+    bounds = Bounds(e.tolerance.value, e.tolerance.extreme, share, spared)
     pairs = zip(parts, differences, strict=True)
-    return Weighed.together(
-        [Weighed.of(part.grid, comparable, size, *bounds, spared) for part, (comparable, size) in pairs]
-    )
+    return Weighed.together([Weighed.of(part.grid, comparable, size, bounds) for part, (comparable, size) in pairs])
 
 
 def _largest(e: Evidence, part: Tokens, name: str) -> float:

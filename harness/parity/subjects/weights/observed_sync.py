@@ -11,6 +11,7 @@ figure is within the tolerance. In half precision the samples say it (`behind`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -99,17 +100,8 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
         if beyond is not None:
             record.proof_beyond[version] = beyond
         record.largest_proof = float(np.fmax(record.largest_proof, number(event.get("proof_max_delta"))))
-        _judge(
-            e=e,
-            side=side,
-            event=event,
-            used=used,
-            stale=stale,
-            altered=altered,
-            absent=absent,
-            not_loaded=not_loaded,
-            proof=beyond,
-        )
+        faults = _SyncFaults(stale=stale, altered=altered, absent=absent, not_loaded=not_loaded, proof=beyond)
+        _judge(e, side, event, used, faults)
         # What was not sent and moves the proof, arrived otherwise or was not loaded is a fault with a name of its own.
         named = wrong or not_loaded or (absent and beyond is not None)
         if version in used and previous not in (None, truth) and not (named or e.tolerance.half):
@@ -195,40 +187,41 @@ def _proof(e: Evidence, event: dict[str, Any]) -> float | None:
     return None if good else largest
 
 
-def _judge(
-    e: Evidence,
-    side: Side,
-    event: dict[str, Any],
-    used: dict[Any, int],
-    stale: list[str],
-    altered: list[str],
-    absent: list[str],
-    not_loaded: str,
-    proof: float | None,
-) -> None:
+@dataclass(frozen=True)
+class _SyncFaults:
+    """What one sync shows that should not be. `stale`, `altered`, `absent`: tensors by their name."""
+
+    stale: list[str]  # of which the engine kept an older value
+    altered: list[str]  # that arrived as something else than the learner's
+    absent: list[str]  # that were not sent
+    not_loaded: str  # the first that a worker loaded otherwise, in words; "" without any
+    proof: float | None  # the largest |Δ| of a proof that fails, nats
+
+
+def _judge(e: Evidence, side: Side, event: dict[str, Any], used: dict[Any, int], faults: _SyncFaults) -> None:
     """One place for the worst that a sync shows. Its step is the first one that rolled out with these weights."""
     version, engine = event["version"], event.get("proof_engine")
-    wrong = stale or altered
+    wrong, proof = faults.stale or faults.altered, faults.proof
     if event.get("ok") not in (True, 1):
         values: tuple[str, Any, Any] = ("status", "ok", str(event.get("message") or "failed"))
         context = f"the engine refused weight version {version}"
     elif wrong:
-        what = "kept an older" if stale else "received another"
+        what = "kept an older" if faults.stale else "received another"
         values = ("weight digest", f"the learner's {wrong[0]}", f"{what} {wrong[0]}")
-        unsent = sum(name in absent for name in wrong)
+        unsent = sum(name in faults.absent for name in wrong)
         context = f"weight version {version}: {counted(len(wrong), 'tensor')}, {unsent} of them not sent"
-    elif not_loaded:
-        values = ("weights after the load", "what arrived", not_loaded)
-        context = f"weight version {version} after the load: {not_loaded}"
+    elif faults.not_loaded:
+        values = ("weights after the load", "what arrived", faults.not_loaded)
+        context = f"weight version {version} after the load: {faults.not_loaded}"
     elif proof is not None:
         values = ("proof_max_delta", f"at most {figure(e.tolerance.extreme)}", proof)
         which = "the engine" if engine is None else f"engine {engine}"
         context = f"weight version {version}: {which} does not compute with the learner's weights"
-        if absent:
-            context += f"; not sent: {', '.join(absent[:3])}"
+        if faults.absent:
+            context += f"; not sent: {', '.join(faults.absent[:3])}"
     else:
         return
-    if proof is not None and (wrong or not_loaded):
+    if proof is not None and (wrong or faults.not_loaded):
         context += f"; the proof is {figure(proof)} nats from the learner"
     name, expected, got = values
     first_step = used.get(version)
