@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from harness.triage.evidence import Evidence, Process, RayTask
@@ -186,7 +186,7 @@ def children(
     """A process that waits for its child to end; an engine's front that waits for its schedulers; an asyncio actor that
     is asked for something and awaits its engine, which no stack shows; and whoever stands where an answer comes from a
     process that it started, while one of those is held."""
-    waits = []
+    waits: list[Wait] = []
     waited = {wait.waiter for wait in known_waits}
     requests = {wait.target: wait for wait in known_waits if wait.layer in ("ray", "http")}
     started: dict[tuple[str, int], list[Subject]] = {}
@@ -194,39 +194,63 @@ def children(
         if subject.process is not None and not subject.launcher:
             started.setdefault((subject.process.host, subject.process.ppid), []).append(subject)
     for subject in subjects.values():
-        process = subject.process
-        if process is None or subject.launcher or subject.key in waited or subject.pending is not None:
+        if subject.process is None or subject.launcher or subject.key in waited or subject.pending is not None:
             continue
-        awaits = subject.key in requests and subject.doing.idle
-        calls = subject.doing.kind in ("join", "engine_call")
-        layer = "process" if subject.doing.kind == "join" else "engine"
-        parents = {process.pid} | (_passed_on(process, subjects) if awaits else set())
-        below = [child for pid in parents for child in started.get((process.host, pid), ())] if awaits or calls else []
-        several, busy = sum(not child.gone for child in below) > 1, any(child.progress for child in below)
-        for child in below:
-            its = child.process
-            assert its is not None
-            if child.blocked and busy:
-                continue  # the one that advances may be who answers
-            if awaits:
-                if its.engine and (child.blocked or not child.doing.idle):  # an idle engine has answered
-                    waits.append(
-                        _behind(requests[subject.key], subject, child, layer, f"its engine {its.pid} is not idle")
-                    )
-            elif not (layer == "process" and (_done(child) or (several and _rests(child)))):
-                because = f"{subject.doing.op}: its child {its.pid}"
-                waits.append(Wait(subject.key, child.key, layer, because, operation=subject.doing.op))
-        if _may_wait_below(subject, subject.key in requests):
-            for descendant in _held_below(subject, started):
-                if descendant in below:
-                    continue  # its edge is drawn
-                assert descendant.process is not None
-                why = f"{descendant.process.pid}, which it started, is {descendant.blocked}"
-                waits.append(
-                    _behind(requests[subject.key], subject, descendant, "engine", why) if subject.key in requests
-                    else Wait(subject.key, descendant.key, "process", why)
-                )  # fmt: skip
+        request = requests.get(subject.key)
+        below = _called_children(subject, request, subjects, started)
+        waits += _waits_for_children(subject, request, below)
+        if _may_wait_below(subject, request is not None):
+            held_descendants = _held_below(subject, started)
+            waits += [_held_up(subject, request, child) for child in held_descendants if child not in below]
     return waits, subjects
+
+
+def _awaits_engine(subject: Subject, request: Wait | None) -> bool:
+    """It is asked for something, and its event loop waits: it may have passed the request on."""
+    return request is not None and subject.doing.idle
+
+
+def _called_children(
+    subject: Subject,
+    request: Wait | None,
+    subjects: dict[str, Subject],
+    started: dict[tuple[str, int], list[Subject]],
+) -> list[Subject]:
+    """The children from which it may wait for an end or an answer, by where it stands."""
+    process = subject.process
+    assert process is not None
+    if _awaits_engine(subject, request):
+        parents = {process.pid} | _passed_on(process, subjects)
+    elif subject.doing.kind in ("join", "engine_call"):
+        parents = {process.pid}
+    else:
+        return []
+    return [child for pid in parents for child in started.get((process.host, pid), ())]
+
+
+def _waits_for_children(subject: Subject, request: Wait | None, below: list[Subject]) -> Iterator[Wait]:
+    layer = "process" if subject.doing.kind == "join" else "engine"
+    several, busy = sum(not child.gone for child in below) > 1, any(child.progress for child in below)
+    for child in below:
+        process = child.process
+        assert process is not None
+        if child.blocked and busy:
+            continue  # the one that advances may be who answers
+        if request is not None and _awaits_engine(subject, request):
+            if process.engine and (child.blocked or not child.doing.idle):  # an idle engine has answered
+                yield _behind(request, subject, child, layer, f"its engine {process.pid} is not idle")
+        elif not (layer == "process" and (_done(child) or (several and _rests(child)))):
+            because = f"{subject.doing.op}: its child {process.pid}"
+            yield Wait(subject.key, child.key, layer, because, operation=subject.doing.op)
+
+
+def _held_up(subject: Subject, request: Wait | None, descendant: Subject) -> Wait:
+    """It waits for a process below it that the kernel or its interpreter lock holds."""
+    assert descendant.process is not None
+    why = f"{descendant.process.pid}, which it started, is {descendant.blocked}"
+    if request is not None:
+        return _behind(request, subject, descendant, "engine", why)
+    return Wait(subject.key, descendant.key, "process", why)
 
 
 # Kernel functions in which a process waits for another one of its host, through a pipe or for its end.
