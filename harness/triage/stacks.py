@@ -102,17 +102,25 @@ def doing(process: Process, sample: int = -1) -> Doing:
     main = mains[0] if mains else doings[0][1] if doings else UNKNOWN
     if main.waiting or main.kind in ("device", "debugger", "checkpoint", "evaluation", "transition", "compile"):
         return main
-    for _, side_work in doings:  # a backward pass, an executor thread or a request handler works beside the main thread
-        if side_work is not main and side_work.kind == "debugger":
-            return side_work
-    telling = (WAITING - {"join"}) | {"transition", "checkpoint"}
-    for _, side_work in doings:
-        writes = side_work.kind == "checkpoint" and _VERB.search(side_work.frame)
-        if side_work is not main and side_work.kind in telling and not writes:
-            return side_work
+    if (side_work := _side_work([thread_doing for _, thread_doing in doings if thread_doing is not main])) is not None:
+        return side_work
     if main.kind == "ray_idle" and (working := in_ray_task(look.threads)) is not None:
         return classify(working, look, natives.get(working.tid))
     return main
+
+
+def _side_work(doings: list[Doing]) -> Doing | None:
+    """What says more than an idle main thread: a debugger first; then a backward pass, an executor thread or a request
+    handler that works beside it. A thread that writes metrics or lines of a log says nothing."""
+    for side_work in doings:
+        if side_work.kind == "debugger":
+            return side_work
+    telling = (WAITING - {"join"}) | {"transition", "checkpoint"}
+    for side_work in doings:
+        writes = side_work.kind == "checkpoint" and _VERB.search(side_work.frame)
+        if side_work.kind in telling and not writes:
+            return side_work
+    return None
 
 
 def _innermost(thread: Thread) -> tuple[str, str] | None:

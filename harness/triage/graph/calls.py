@@ -82,7 +82,7 @@ def http(
     evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]
 ) -> tuple[list[Wait], dict[str, Subject]]:
     """A request without an answer: for the process at the other end of the connection, where that is known."""
-    waits = []
+    waits: list[Wait] = []
     clients = [
         subject
         for subject in subjects.values()
@@ -93,33 +93,43 @@ def http(
         for address in subject.process.listening if subject.process else ():
             owners.setdefault(address, []).append(subject.key)
     for client in clients:
-        targets = dict.fromkeys(key for peer in _peers(client) for key in owners.get(peer, ()))
-        targets.pop(client.key, None)
-        # ranks are connected to each other for their collectives as well: only a server, or a client that may be one
-        targets = {key: None for key in targets if _serves(subjects[key]) or _asks(subjects[key])}
-        for target in targets:
-            because = f"{client.doing.op}: no answer from {subjects[target].label}"
-            waits.append(Wait(client.key, target, "http", because, operation=client.doing.op))
-        # an engine's own processes are its children; and who is connected elsewhere means no server here
-        if not targets and client.doing.kind == "http_client" and not _peers(client):
-            waits += _answerers(client, subjects)
+        waits += _requests(client, owners, subjects)
     for subject in subjects.values():
-        if (
-            subject.stuck
-            or subject.gone
-            or subject.blocked
-            or subject.progress
-            or subject.polls
-            or _takes_orders(subject)
-        ):
-            continue
-        if subject.process is None or not at_socket(subject.process):
-            continue
-        for key in dict.fromkeys(key for peer in ends(subject.process) for key in owners.get(peer, ())):
-            if key != subject.key and _is_service(subjects[key]):
-                because = f"waits at a socket: no answer from {subjects[key].label}"
-                waits.append(Wait(subject.key, key, "http", because, operation="waits at a socket"))
+        if _stands_at_socket(subject):
+            waits += _socket_waits(subject, owners, subjects)
     return waits, subjects
+
+
+def _requests(client: Subject, owners: Mapping[str, list[str]], subjects: dict[str, Subject]) -> list[Wait]:
+    """Waits of a client for the servers that it is connected to. `owners`: address -> who listens there."""
+    keys = dict.fromkeys(key for peer in _peers(client) for key in owners.get(peer, ()) if key != client.key)
+    # ranks are connected to each other for their collectives as well: only a server, or a client that may be one
+    targets = [subjects[key] for key in keys if _serves(subjects[key]) or _asks(subjects[key])]
+    if targets:
+        operation = client.doing.op
+        return [
+            Wait(client.key, target.key, "http", f"{operation}: no answer from {target.label}", operation=operation)
+            for target in targets
+        ]
+    # an engine's own processes are its children; and who is connected elsewhere means no server here
+    if client.doing.kind == "http_client" and not _peers(client):
+        return _answerers(client, subjects)
+    return []
+
+
+def _stands_at_socket(subject: Subject) -> bool:
+    """It does nothing but wait at a socket, and no other layer says for whom."""
+    if subject.stuck or subject.gone or subject.blocked or subject.progress or subject.polls or _takes_orders(subject):
+        return False
+    return subject.process is not None and at_socket(subject.process)
+
+
+def _socket_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: dict[str, Subject]) -> Iterator[Wait]:
+    assert subject.process is not None
+    for key in dict.fromkeys(key for peer in ends(subject.process) for key in owners.get(peer, ())):
+        if key != subject.key and _is_service(subjects[key]):
+            because = f"waits at a socket: no answer from {subjects[key].label}"
+            yield Wait(subject.key, key, "http", because, operation="waits at a socket")
 
 
 def answering(evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]) -> dict[str, Subject]:

@@ -26,11 +26,7 @@ def left_loop(case: Case) -> Ruling | None:
     waiters = [waiter for waiter in _waiters(case, ends) if waiter.pending is not None or waiter.doing.kind in together]
     if not ends or not waiters or _young(case):
         return None
-    # engines in a weight sync's group are no peers of its sender: those who left it are to blame, however many they are
-    joined = {group.group.name for group in case.groups if group.joined}
-    peers = not all(waiter.pending is not None and waiter.pending.group in joined for waiter in waiters)
-    settled = [end for end in ends if not end.polls]
-    if peers and len(settled) == len(ends) > len(waiters) and all(_passive(end) for end in ends):
+    if _outnumbered(case, ends, waiters):
         where = case.waited_in(end.key for end in ends)
         why = f"runs {where}, to which {len(ends)} others do not come"
         return trip({waiter.key: why for waiter in waiters}, case, where, how="runs one alone")
@@ -38,14 +34,19 @@ def left_loop(case: Case) -> Ruling | None:
     past |= {end.key: 0 for end in ends if end.key not in past and end.doing.kind in ("finished", "ray_idle")}
     if not past:
         return None
-    where = case.waited_in(past)
-    why_past = {
-        key: (f"has left the loop at line {line}" if line else "is through with its work")
-        + f", and is {case.subject(key).state()}"
-        for key, line in past.items()
+    how = {
+        key: f"has left the loop at line {line}" if line else "is through with its work" for key, line in past.items()
     }
-    line = next(iter(past.values()))
-    return trip(why_past, case, where, how=f"has left the loop at line {line}" if line else "is through with its work")
+    why_past = {key: f"{words}, and is {case.subject(key).state()}" for key, words in how.items()}
+    return trip(why_past, case, case.waited_in(past), how=next(iter(how.values())))
+
+
+def _outnumbered(case: Case, ends: list[Subject], waiters: list[Subject]) -> bool:
+    """Whether a few wait in an operation to which the many do not come, who rest and do not poll."""
+    # engines in a weight sync's group are no peers of its sender: those who left it are to blame, however many they are
+    joined = {group.group.name for group in case.groups if group.joined}
+    peers = not all(waiter.pending is not None and waiter.pending.group in joined for waiter in waiters)
+    return peers and len(ends) > len(waiters) and all(not end.polls and _passive(end) for end in ends)
 
 
 def trip(why: dict[str, str], case: Case, where: str, *, how: str) -> Ruling:
