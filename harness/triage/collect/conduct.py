@@ -11,7 +11,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,56 +126,32 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
         for key, paths in local_cast.journals.items()
     }
     cards = bounded.start("GPUs", gpus.look, host)
-    cluster, parts, silent = ray.Cluster(), (), dict[str, str]()
+    cluster = ray.Cluster()
+    elsewhere: bounded.Work | None = None
+    later = dataclasses.replace(terms, deadline_s=max(nodes_s, terms.deadline_s))
     if address:
-        state = bounded.start(
-            "Ray state", lambda: ray.state(address, timeout_s=terms.left() - 2 * bounded.REAP_S - ray.CONNECT_S)
-        )
-        later = dataclasses.replace(terms, deadline_s=max(nodes_s, terms.deadline_s))
-        cluster = _result(state, terms, cluster, notes)
-        elsewhere = (
-            bounded.start("other nodes", _elsewhere, local_cast, scope, cluster.nodes, later) if nodes_s else None
-        )
-        notes += [cluster.note] if cluster.note else []
-        if local_cast.clock_set_s:  # Ray's times are the wall clock's: no task's age is known
-            tasks = tuple(dataclasses.replace(task, age_s=0.0) for task in cluster.tasks)
-            cluster = dataclasses.replace(cluster, tasks=tasks)
-        for at, pid in cluster.drivers:  # those that no root has below it
-            if at in ("", host) and pid not in drafts and proc.alive(pid) and pid != os.getpid():
-                drafts[pid] = Draft(host, pid, local_cast.pulses.get((host, pid)))
-                work.append(bounded.start(f"process {pid}", _look, drafts[pid], terms))
+        cluster = _cluster(local_cast, terms, notes)
+        if nodes_s:
+            elsewhere = bounded.start("other nodes", _elsewhere, local_cast, scope, cluster.nodes, later)
+        for pid in _drivers_beside(cluster, host, drafts):
+            drafts[pid] = Draft(host, pid, local_cast.pulses.get((host, pid)))
+            work.append(bounded.start(f"process {pid}", _look, drafts[pid], terms))
     for future in work:
         _result(future, terms, None, notes)
-    reads = {pid: link for pid, draft in drafts.items() if (link := _read_throughout(draft))}
-    feeders = _result(bounded.start("ends of pipes", channels.feeders, reads, terms.sockets), terms, {}, notes)
-    for pid, writer in channels.alone(feeders).items():
-        drafts[pid].writer = writer
-    for pid, feeding in feeders.items():
-        drafts[pid].fed = bool(feeding - {pid})
-    written = {pid: link for pid, draft in drafts.items() if (link := _written_throughout(draft))}
-    readers = _result(bounded.start("readers of pipes", channels.readers, written), terms, {}, notes)
-    for pid, reader in readers.items():
-        drafts[pid].reader = reader
-    recordings: dict[tuple[str, int], journals.Recording] = {}
-    by = terms.clock() + max(terms.left(), JOURNALS_S)
-    for (at, pid), history in histories.items():
-        read, damaged = _result(history, terms, ({}, ()), notes, least_s=by - terms.clock())
-        recordings |= read
-        notes += damaged
-        if at == host and pid in drafts and (at, pid) in read:
-            drafts[pid].remember(read[at, pid])
+    _join_pipes(drafts, terms, notes)
+    recordings = _recordings(histories, terms, notes)
+    for pid, draft in drafts.items():
+        if (host, pid) in recordings:
+            draft.remember(recordings[host, pid])
     gpu_states, gpu_note = _result(cards, terms, ((), ""), notes)
     notes += [gpu_note] if gpu_note else []
     answers = _ras(host, drafts, terms, notes)
-    if address and elsewhere:
+    parts: Sequence[Evidence] = ()
+    if elsewhere:
         parts, silent = _result(elsewhere, later, ((), {}), notes)
         notes += [f"no evidence from {f'node {at}' if at else NODES}: {why}" for at, why in silent.items()]
-        ray_nodes = [
-            dataclasses.replace(node, silent=silent.get(node.host, "") if node.alive else "") for node in cluster.nodes
-        ]
-        cluster = dataclasses.replace(cluster, nodes=tuple(ray_nodes))
-    far = {key: beats.again(pulse, time.monotonic_ns()) for key, pulse in local_cast.pulses.items() if key[0] != host}
-    local_cast = dataclasses.replace(local_cast, pulses={**local_cast.pulses, **far})
+        cluster = dataclasses.replace(cluster, nodes=_with_silence(cluster.nodes, silent))
+    local_cast = _with_far_beats(local_cast)
     processes = [draft.freeze(cluster, drafts) for draft in drafts.values()]
     here = dataclasses.replace(
         empty,
@@ -189,6 +165,69 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
         notes=tuple(notes),
     )
     return _whole(here, parts, local_cast.clock_set_s)
+
+
+def _cluster(local_cast: Cast, terms: _Terms, notes: list[str]) -> ray.Cluster:
+    """What Ray says of its cluster."""
+    address = local_cast.ray_address
+    state = bounded.start(
+        "Ray state", lambda: ray.state(address, timeout_s=terms.left() - 2 * bounded.REAP_S - ray.CONNECT_S)
+    )
+    cluster: ray.Cluster = _result(state, terms, ray.Cluster(), notes)
+    notes += [cluster.note] if cluster.note else []
+    if local_cast.clock_set_s:  # Ray's times are the wall clock's: no task's age is known
+        tasks = tuple(dataclasses.replace(task, age_s=0.0) for task in cluster.tasks)
+        cluster = dataclasses.replace(cluster, tasks=tasks)
+    return cluster
+
+
+def _drivers_beside(cluster: ray.Cluster, host: str, drafts: dict[int, Draft]) -> Iterator[int]:
+    """Live drivers of this host that no root has below it."""
+    for at, pid in cluster.drivers:
+        if at in ("", host) and pid not in drafts and proc.alive(pid) and pid != os.getpid():
+            yield pid
+
+
+def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> None:
+    """Note of each process who is at the other end of the pipe or socket in which it waits."""
+    reads = {pid: link for pid, draft in drafts.items() if (link := _read_throughout(draft))}
+    feeders = _result(bounded.start("ends of pipes", channels.feeders, reads, terms.sockets), terms, {}, notes)
+    for pid, writer in channels.alone(feeders).items():
+        drafts[pid].writer = writer
+    for pid, feeding in feeders.items():
+        drafts[pid].fed = bool(feeding - {pid})
+    written = {pid: link for pid, draft in drafts.items() if (link := _written_throughout(draft))}
+    readers = _result(bounded.start("readers of pipes", channels.readers, written), terms, {}, notes)
+    for pid, reader in readers.items():
+        drafts[pid].reader = reader
+
+
+def _recordings(
+    histories: dict[tuple[str, int], bounded.Work], terms: _Terms, notes: list[str]
+) -> dict[tuple[str, int], journals.Recording]:
+    """(host, pid) -> what the journals of a process say; all of them have `JOURNALS_S` together beyond the deadline."""
+    recordings: dict[tuple[str, int], journals.Recording] = {}
+    by = terms.clock() + max(terms.left(), JOURNALS_S)
+    for history in histories.values():
+        read, damaged = _result(history, terms, ({}, ()), notes, least_s=by - terms.clock())
+        recordings |= read
+        notes += damaged
+    return recordings
+
+
+def _with_silence(nodes: Iterable[RayNode], silent: Mapping[str, str]) -> tuple[RayNode, ...]:
+    """The nodes, each live one with why it sent no evidence."""
+    return tuple(dataclasses.replace(node, silent=silent.get(node.host, "") if node.alive else "") for node in nodes)
+
+
+def _with_far_beats(local_cast: Cast) -> Cast:
+    """Heartbeats of other hosts, which come in through a shared directory, as they are by now."""
+    far = {
+        key: beats.again(pulse, time.monotonic_ns())
+        for key, pulse in local_cast.pulses.items()
+        if key[0] != local_cast.host
+    }
+    return dataclasses.replace(local_cast, pulses={**local_cast.pulses, **far})
 
 
 def _ras(host: str, drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> dict[str, Any]:

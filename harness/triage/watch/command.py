@@ -126,18 +126,12 @@ def watch(
     environment = watched(environment, directory, folder)
     dog: Watchdog | None = None
     with passing_on() as passed, Hearing() as hearing:
-        aside = hearing.descriptor if stdout == STDERR and hearing.descriptor is not None else stdout
         try:
-            child = subprocess.Popen(
-                with_environment(command, environment), executable=program, env=environment, close_fds=False,
-                process_group=None if passed.foreground else 0, stdout=aside, stderr=hearing.descriptor,
-            )  # fmt: skip
-        except OSError as error:
+            child = _started(command, program, environment, passed=passed, hearing=hearing, stdout=stdout)
+        except CommandNotRun:
             _remove(directory if out is None else None, folder)
-            without_shebang = error.errno == errno.ENOEXEC
             claim.release()
-            fix = f"-- bash {shlex.quote(command[0])} …" if without_shebang else None
-            raise CommandNotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUNNABLE, fix) from error
+            raise
         passed.to(child)
         hearing.started()
         try:
@@ -146,15 +140,7 @@ def watch(
                     code = _code(child.wait())
                 else:
                     dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=options.limits)
-                    follower = _Follower(child, dog, passed, on_stall, options.show)
-                    if serving is not None:
-                        serving.server.start(dog.look, follower.tell if on_stall == "end" else None)
-                    code = follower.follow()
-                    follower.over = True
-                    if child.poll() is not None:
-                        dog.over(code)
-                    if serving is not None and dog.retention and child.poll() is not None:
-                        serving.stay(dog.tell, passed)
+                    code = _Follower(child, dog, passed, on_stall, options.show).serve(serving)
         finally:
             if serving is not None:
                 serving.server.close()
@@ -166,6 +152,22 @@ def watch(
     kept = out is not None or (dog is not None and bool(dog.retention)) or child.poll() is None
     _remove(None if kept else directory, folder if child.poll() is not None else None)
     return WatchResult(code, dog.verdict if dog is not None else None, directory if kept else None, last_words)
+
+
+def _started(
+    command: Sequence[str], program: str, environment: Mapping[str, str], *, passed: Passing, hearing: Hearing,
+    stdout: int | None,
+) -> subprocess.Popen[bytes]:  # fmt: skip
+    aside = hearing.descriptor if stdout == STDERR and hearing.descriptor is not None else stdout
+    try:
+        return subprocess.Popen(
+            with_environment(command, environment), executable=program, env=environment, close_fds=False,
+            process_group=None if passed.foreground else 0, stdout=aside, stderr=hearing.descriptor,
+        )  # fmt: skip
+    except OSError as error:
+        without_shebang = error.errno == errno.ENOEXEC
+        fix = f"-- bash {shlex.quote(command[0])} …" if without_shebang else None
+        raise CommandNotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUNNABLE, fix) from error
 
 
 def words_of(result: WatchResult) -> str:
@@ -231,6 +233,18 @@ class _Follower:
         """That it hangs. False where the command has ended, and nothing comes of it."""
         self.told.set()
         return not self.over and self.child.poll() != 0
+
+    def serve(self, serving: Serving | None) -> int:
+        """Follow the command, and give evidence to other hosts meanwhile and after it. Its exit code, or 86."""
+        if serving is not None:
+            serving.server.start(self.dog.look, self.tell if self.on_stall == "end" else None)
+        code = self.follow()
+        self.over = True
+        if self.child.poll() is not None:
+            self.dog.over(code)
+        if serving is not None and self.dog.retention and self.child.poll() is not None:
+            serving.stay(self.dog.tell, self.passed)
+        return code
 
     def follow(self) -> int:
         """The command's exit code, or 86."""
