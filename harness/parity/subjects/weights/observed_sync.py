@@ -263,46 +263,61 @@ def _proof(e: Evidence, event: dict[str, Any]) -> float | None:
     return None if good else largest
 
 
+@dataclass(frozen=True)
+class _Symptom:
+    """What shows that a sync failed: a field with the value that a good one has, and the one that this one has."""
+
+    field: str
+    expected: Any
+    got: Any
+    context: str
+
+
 def _judge(e: Evidence, side: Side, sync: _Sync, used: dict[Any, int], not_loaded: str, proof: float | None) -> None:
     """One place for the worst that a sync shows. Its step is the first one that rolled out with these weights."""
-    event, version, absent = sync.event, sync.version, sync.absent
-    engine, stale = event.get("proof_engine"), sync.stale
-    wrong = stale or sync.altered
-    if event.get("ok") not in (True, 1):
-        values: tuple[str, Any, Any] = ("status", "ok", str(event.get("message") or "failed"))
-        context = f"the engine refused weight version {version}"
-    elif wrong:
-        what = "kept an older" if stale else "received another"
-        values = ("weight digest", f"the learner's {wrong[0]}", f"{what} {wrong[0]}")
-        unsent = sum(name in absent for name in wrong)
-        context = f"weight version {version}: {counted(len(wrong), 'tensor')}, {unsent} of them not sent"
-    elif not_loaded:
-        values = ("weights after the load", "what arrived", not_loaded)
-        context = f"weight version {version} after the load: {not_loaded}"
-    elif proof is not None:
-        values = ("proof_max_delta", f"at most {figure(e.tolerance.extreme)}", proof)
-        which = "the engine" if engine is None else f"engine {engine}"
-        context = f"weight version {version}: {which} does not compute with the learner's weights"
-        if absent:
-            context += f"; not sent: {', '.join(absent[:3])}"
-    else:
+    symptom = _worst(e, sync, not_loaded, proof)
+    if symptom is None:
         return
-    if proof is not None and (wrong or not_loaded):
+    context = symptom.context
+    if proof is not None and (sync.wrong or not_loaded):
         context += f"; the proof is {figure(proof)} nats from the learner"
-    name, expected, got = values
-    first_step = used.get(version)
+    engine, first_step = sync.event.get("proof_engine"), used.get(sync.version)
     place = Place(
-        step=_step(event) if first_step is None else first_step,
+        step=_step(sync.event) if first_step is None else first_step,
         phase="sync",
-        rank=engine if isinstance(engine, int) and not wrong else int(event.get("rank") or 0),
+        rank=engine if isinstance(engine, int) and not sync.wrong else int(sync.event.get("rank") or 0),
         sample=-1,
         position=-1,
-        field=name,
-        **side.paired(got, expected),
+        field=symptom.field,
+        **side.paired(symptom.got, symptom.expected),
         context=f"{side.name}: {context}",
     )
     # Weights that a step has drawn with were there before its prompts.
     e.diverges(Kind.SYNC.of(side.name), [], place, phase="floor" if first_step is not None else "sync")
+
+
+def _worst(e: Evidence, sync: _Sync, not_loaded: str, proof: float | None) -> _Symptom | None:
+    """A refusal before wrong tensors, before a load that failed, before a proof that nothing else explains."""
+    version, absent, stale = sync.version, sync.absent, sync.stale
+    if sync.event.get("ok") not in (True, 1):
+        message = str(sync.event.get("message") or "failed")
+        return _Symptom("status", "ok", message, f"the engine refused weight version {version}")
+    if sync.wrong:
+        wrong = stale or sync.altered
+        digest = f"{'kept an older' if stale else 'received another'} {wrong[0]}"
+        unsent = sum(name in absent for name in wrong)
+        context = f"weight version {version}: {counted(len(wrong), 'tensor')}, {unsent} of them not sent"
+        return _Symptom("weight digest", f"the learner's {wrong[0]}", digest, context)
+    if not_loaded:
+        context = f"weight version {version} after the load: {not_loaded}"
+        return _Symptom("weights after the load", "what arrived", not_loaded, context)
+    if proof is None:
+        return None
+    engine = sync.event.get("proof_engine")
+    which = "the engine" if engine is None else f"engine {engine}"
+    context = f"weight version {version}: {which} does not compute with the learner's weights"
+    context += f"; not sent: {', '.join(absent[:3])}" if absent else ""
+    return _Symptom("proof_max_delta", f"at most {figure(e.tolerance.extreme)}", proof, context)
 
 
 def _digests(side: Side, source: str) -> dict[str, Digests]:
