@@ -44,9 +44,8 @@ def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -
         return
     info: dict[str, Any] = next(iter(engine_infos(side, "native")), {})
     engine, mode = str(info.get("engine", "")), str(mapping(info.get("resolved")).get("logprobs_mode", ""))
-    spec = registry.find(engine)
-    documented = RAW if spec is None else spec.logprobs
-    if _unscored_temperature(e, parts) and (documented != RAW or "temperature" in mode or "processed" in mode):
+    documented = _documented(engine)
+    if _unscored_temperature(e, parts) and _tempers(documented, mode):
         result.not_compared.append(
             f"{side.name}: native log-probabilities come after temperature, which cannot be undone for one token, and "
             "the learner did not score the samples at that temperature"
@@ -68,16 +67,32 @@ def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -
     sound = meaning in (RAW, documented)
     compared = name if sound and name else "learner_logprob"
     result.learner_delta[side.name] = max(_largest(e, tokens, compared) for tokens in parts)
-    if sound and meaning != RAW:
-        result.findings.append(_as_documented(engine or side.name, meaning, side))
     if sound:
-        for part in parts:
-            e.weigh(Kind.NATIVE_LEARNER.of(side.name), part.grid, *_difference(e, part, compared))
+        _note_sound(e, side, parts, compared, result)
     elif not (documented == TEMPERED and not meaning and _as_drawn(e, side, parts, samples, result)):
         plain = [column for column in columns if MEANING[column] in (RAW, documented)]
         result.semantics[side.name]["shift"] = {} if meaning else _shift(e, parts, plain)
         for part in parts:
             _note(e, side, part)
+
+
+def _documented(engine: str) -> str:
+    spec = registry.find(engine)
+    return RAW if spec is None else spec.logprobs
+
+
+def _tempers(documented: str, mode: str) -> bool:
+    """Do the numbers come after temperature, by the engine's documentation or by the mode that it was started in?"""
+    return documented != RAW or "temperature" in mode or "processed" in mode
+
+
+def _note_sound(e: Evidence, side: Side, parts: list[Tokens], column: str, result: NativeResult) -> None:
+    """Numbers of a meaning that may be: their distance from the learner's, and a finding where it is not raw."""
+    facts = result.semantics[side.name]
+    if facts["recognised"] != RAW:
+        result.findings.append(_as_documented(facts["engine"] or side.name, facts["recognised"], side))
+    for part in parts:
+        e.weigh(Kind.NATIVE_LEARNER.of(side.name), part.grid, *_difference(e, part, column))
 
 
 def _unscored_temperature(e: Evidence, parts: list[Tokens]) -> bool:
