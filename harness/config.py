@@ -87,7 +87,7 @@ def _read(scenario: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise BadInput(f"the scenario file {path} cannot be read: {why}", fix=fix) from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or nested too deep
         raise BadInput(f"{path} is not TOML: {error}", fix="correct it there: KEY = VALUE, below [SECTION]") from error
 
 
@@ -97,7 +97,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
         raise BadInput(f"{override!r} is not section.key=value, for example sampling.temperature=0.9", fix=EXAMPLE)
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text.strip()  # a bare word is a string
     target = data
     *sections, last = key.strip().split(".")

@@ -83,7 +83,7 @@ def unwatch(recorder: Recorder) -> None:
 def _replace(maker: str, old: Callable[..., Any], new: Callable[..., Any]) -> None:
     """In every module of torch.distributed that holds it: device_mesh, for one, imported it by name."""
     for name, module in list(sys.modules.items()):
-        if name.split(".")[:2] == ["torch", "distributed"] and getattr(module, "__dict__", {}).get(maker) is old:
+        if f"{name}.".startswith("torch.distributed.") and getattr(module, "__dict__", {}).get(maker) is old:
             setattr(module, maker, new)
 
 

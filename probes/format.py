@@ -65,10 +65,12 @@ __all__ = [
     "read_lines",
     "read_manifest",
     "run_id",
+    "whole",
     "write_manifest",
 ]  # fmt: skip
 
 AGAIN = "harness record -- COMMAND   # record the run again: its run.json cannot be made from the rest"
+NOT_REGULAR = "it is not a regular file"
 FORMAT_VERSION = 3  # 1: digests by BLAKE2b; 1 and 2: no checksums in lines and in run.json
 CHECKED_FROM = 3  # the first version whose lines and run.json have checksums
 _CHECKSUM = re.compile(rb',\s*"checksum":\s*"([0-9a-f]{64})"\s*\}\s*\Z')  # how run.json ends
@@ -127,6 +129,11 @@ class JournalIndex:
     def order(self) -> tuple[str, int, str]:
         return self.opening.get("role", ""), self.opening.get("rank", 0), self.name
 
+    @property
+    def process(self) -> str:
+        """The process that wrote it, as recorders name its file."""
+        return "-".join(str(self.opening.get(key)) for key in ("role", "rank", "pid"))
+
 
 @dataclass
 class _TokenLog:
@@ -162,9 +169,9 @@ class Run:
         self.manifest = read_manifest(self.path)
         if not self.sealed:
             self.unchecked.append(MANIFEST)
-        events, tokens = (self.path / EVENTS).glob("*.jsonl"), (self.path / TOKENS).glob("*.bin")
-        self._journals = sorted((self._scan_events(file) for file in sorted(events)), key=lambda index: index.order)
-        self._logs = sorted((self._scan_frames(file) for file in sorted(tokens)), key=lambda index: index.order)
+        events, tokens = self._files(EVENTS, "*.jsonl"), self._files(TOKENS, "*.bin")
+        self._journals = sorted((self._scan_events(file) for file in events), key=lambda index: index.order)
+        self._logs = sorted((self._scan_frames(file) for file in tokens), key=lambda index: index.order)
         if not self._journals:
             self._damage(EVENTS, "no process has recorded anything")
         self._compare_with_close()
@@ -214,6 +221,14 @@ class Run:
                         stream.seek(at.start + PREFIX.size)
                         body = memoryview(stream.read(at.header + at.payload))
                         yield frame_of(decode_header(bytes(body[: at.header])), body[at.header :])
+
+    def _files(self, folder: str, pattern: str) -> list[Path]:
+        """The files of one kind. What is no regular file is damage: a pipe never ends."""
+        paths = sorted((self.path / folder).glob(pattern))
+        for path in paths:
+            if not os.path.isfile(path):
+                self._damage(f"{folder}/{path.name}", NOT_REGULAR)
+        return [path for path in paths if os.path.isfile(path)]
 
     def _scan_events(self, path: Path) -> JournalIndex:
         journal = JournalIndex(path, f"{EVENTS}/{path.name}")
@@ -279,8 +294,11 @@ class Run:
         for log in self._logs:
             if f"{log.path.stem}.jsonl" not in journals:
                 self.torn.append((f"{EVENTS}/{log.path.stem}.jsonl", "the file is missing; its tokens file is there"))
+        processes = {journal.process for journal in self._journals}
         for journal in self._journals:
             self._check_run(journal)
+            if journal.path.stem != journal.process and journal.path.stem in processes:
+                self._damage(journal.name, f"{journal.process} wrote it: files have changed names")
             if journal.closing is not None:
                 tokens = f"{TOKENS}/{journal.path.stem}.bin"
                 self._compare_records(journal, journal.closing, tokens, frames.get(tokens, Counter()))
@@ -338,6 +356,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     installation does not read.
     """
     file = path / MANIFEST
+    if os.path.lexists(file) and not os.path.isfile(file):
+        raise FormatError(f"{file}: {NOT_REGULAR}", AGAIN)
     try:
         data = file.read_bytes()
         manifest = decode_json(data)
@@ -385,6 +405,14 @@ def number(value: Any, default: float = math.nan) -> float:
         return default
     except OverflowError:  # an integer beyond the floats
         return math.inf if value > 0 else -math.inf
+
+
+def whole(value: Any, default: int = 0) -> int:
+    """A recorded whole number; `default` for anything else, NaN and infinity included."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    read = number(value)
+    return int(read) if math.isfinite(read) else default
 
 
 def mapping(value: Any) -> dict[str, Any]:

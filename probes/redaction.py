@@ -127,6 +127,10 @@ _SHAPED = re.compile(
     r"|wandb_v\d_\w{16,}+|tgp_v\d_[\w\-]{16,}+|dapi[0-9a-f]{32}|lsv2_[a-z]{2}_\w{16,}+|shp(?:at|ca|pa|ss)_[0-9a-fA-F]{16,}+"
     r"|rpa_[A-Za-z0-9]{16,}+|GOCSPX-[\w\-]{10,}+|1//0[\w\-]{10,}+"
     r"|AGE-SECRET-KEY-1[A-Z0-9]{20,}+|tskey-[\w\-]{16,}+|ATATT[\w\-=]{20,}+"
+    # Of detect-secrets 1.5: Artifactory, Discord, GitLab's runners, Mailchimp, Square, Telegram, Twilio.
+    r"|AKC(?=[A-Za-z]{0,40}\d)[A-Za-z0-9]{20,}+|[MNO][\w\-]{23,25}\.[\w\-]{6}\.[\w\-]{27,38}(?![\w\-.])"
+    r"|GR1348941[\w\-]{20,}+|[0-9a-f]{32}-us\d{1,2}(?!\w)|sq0[a-z]{3}-[\w\-]{22,}+"
+    r"|\d{8,10}:[\w\-]{35}(?![\w\-])|(?:AC|SK)[0-9a-f]{32}(?!\w)"
     r"|(?:tvly-|csk-|jina_|fw_|glsa_|lin_api_|figd_|sntrys_|vercel_|ntn_)(?=[A-Za-z_\-]{0,40}\d)[\w\-]{16,}+"
     r")"
 )

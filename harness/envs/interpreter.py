@@ -137,8 +137,8 @@ def inspect(python: str | Path) -> Interpreter:
         )
         facts = json.loads(answer.stdout.strip().splitlines()[-1])
         return Interpreter(
-            python=str(path),
-            path=facts["python"],
+            path=str(path),
+            python=facts["python"],
             implementation=facts["implementation"],
             versions=facts["versions"],
             present=facts["present"],

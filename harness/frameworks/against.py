@@ -161,7 +161,8 @@ def _settings(command_a: Told, command_b: Told) -> Iterator[Outcome]:
         elif _same(command_a, command_b, name):
             equal_count += 1
         elif not (command_a.framework.engine_kwargs and name.startswith(f"{command_a.framework.engine_kwargs}.")):
-            yield _differs(_concept(command_a.framework, name), name, command_a.stated(name), command_b.stated(name))
+            stated = (command_a.stated(name), command_b.stated(name))
+            yield _differs(_concept(command_a.framework, name), name, *stated, engine=command_b.engine)
     yield from _unread(command_a, command_b)
     yield from _kwargs(command_a, command_b)
     yield Fine(f"{equal_count} settings are alike")
@@ -189,8 +190,11 @@ def _concept(framework: Framework, name: str) -> Concept:
     return _NOTHING if name.startswith(framework.aside) and framework.aside else _ANY
 
 
-def _differs(concept: Concept, title: str, *stated: str) -> Problem:
+def _differs(concept: Concept, title: str, *stated: str, engine: str = "") -> Problem:
+    """`engine`: of the second command, to which a file of the user's may map the settings of the first."""
     fix = "" if concept.severity == "info" else "write it alike in both commands, or expect what it does"
+    if concept is CONCEPTS[ENGINE] and engine in registry.names(embedded=False):
+        fix = f"harness mapping FILE.py --engine {engine}   # where a file of yours maps the settings"
     return Problem(concept.severity, f"{title} differs", "; ".join(stated), concept.does, fix)
 
 
@@ -217,7 +221,7 @@ def _concepts(command_a: Told, command_b: Told) -> Iterator[Outcome]:
         elif _plain(values[0]) == _plain(values[1]):
             equal_count += 1
         else:
-            yield _differs(concept, title, *stated)
+            yield _differs(concept, title, *stated, engine=command_b.engine)
     if lacking:
         yield Unseen(f"{', '.join(lacking)}: neither command gives it, and what one of the two has is not known")
     for side in (command_a, command_b):

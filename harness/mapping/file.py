@@ -8,14 +8,17 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from harness.envs.accepted import accepted
+from harness.envs.environment import find
 from harness.errors import BadInput, closest
 from harness.mapping import calls
-from harness.mapping.judge import Arrival, Judge, Mapping, Trial
+from harness.mapping.judge import Arrival, Judge, Mapping, Part, Takes, Trial
 from harness.mapping.settings import CANONICAL, Setting, asked_for, harness_gives, settings
 from harness.triage.collect import bounded
 from scenarios.engines import registry
+from scenarios.engines.accepted import Accepted
 from scenarios.engines.mapping import PARTS
 from scenarios.engines.spec import EngineSpec
 
@@ -64,31 +67,41 @@ class Answers:
         return self.error or next(filter(None, errors), "nothing that it returns follows a setting")
 
 
-def check(options: Asked) -> Mapping:
-    """Judge the mapping in a file. Raises BadInput where there is none that can be called."""
+def check(options: Asked, takes: Takes | None = None) -> Mapping:
+    """Judge the mapping in a file. `takes`: to name the arguments that the engine does not take. Raises BadInput where
+    there is none that can be called."""
     target, source = registry.get(options.engine), registry.get(options.source)
     plans = {"native": _without(settings(source, target), options), CANONICAL: settings(None, target)}
     functions, stand_ins = _called(options, plans)
-    judges = Judges(Judge(source, target), Judge(None, target))
+    names = takes or Takes(Accepted(), Accepted())
+    judges = Judges(Judge(source, target, names), Judge(None, target, names))
     parts = [_judged(part, functions, plans, judges, options) for part in PARTS]
     judged = [part for part in parts if part is not None]
     if not judged:
         raise _nothing_maps(functions, options, source, target, stand_ins)
     notes = [_stand_ins(stand_ins)] if stand_ins else []
     absent = [part for part in PARTS if part not in [item.part for item in judged]]
+    if takes is not None and not takes.target.engine:
+        notes.append(f"names are not checked: harness env create {target.name} keeps those that {target.title} takes")
     notes += [f"no function of the file maps settings of the {part}: not checked" for part in absent]
-    findings = [finding for item in judged for finding in item.findings]
+    findings = {(finding.setting, finding.kind, finding.text): finding for item in judged for finding in item.findings}
     return Mapping(
         file=options.file,
         source=CANONICAL if all(item.function.shape == CANONICAL for item in judged) else options.source,
         engine=options.engine,
         functions={item.part: item.function.name for item in judged},
         arrived=tuple(name for item in judged for name in item.arrived),
-        findings=tuple(sorted(findings, key=lambda finding: finding.kind == "dropped")),
+        findings=tuple(sorted(findings.values(), key=lambda finding: finding.kind == "dropped")),
         left_out=tuple(text for item in judged for text in item.left_out),
         differs=tuple(text for item in judged for text in item.differs),
         notes=tuple(notes),
     )
+
+
+def installed(engine: str) -> Accepted:
+    """The names that an engine takes, as they were kept when its environment was made; nothing without one."""
+    environment = find(engine)
+    return Accepted() if environment is None else accepted(environment, ask=False)
 
 
 @dataclass(frozen=True)
@@ -126,11 +139,14 @@ def _judged(
     findings = {(item.setting, item.kind, item.text): item for trial in trials for item in judge.arrivals(trial)}
     left_out = (judge.left_out(item, call["native"]) for item, call in without if "native" in call)
     wrong = {item.parameter for item in findings.values()}
+    native = {name: value for call in answers for name, value in call.get("native", {}).items()}
+    renamed = {name for item in findings.values() if item.kind == "renamed" for name in item.gets}
+    unknown = [item for item in judge.unknown(cast(Part, part), native) if item.setting not in renamed]
     return _Part(
         part=part,
         function=function,
         arrived=tuple(item.source.name for item in of_part if item.parameter.name not in wrong),
-        findings=tuple(findings.values()),
+        findings=(*findings.values(), *unknown),
         left_out=tuple(
             text for item, text in zip(of_part, left_out, strict=False) if text and item.parameter.name not in wrong
         ),

@@ -3,34 +3,41 @@
 1. What follows the setting? Nothing: it is dropped. Another setting's argument: the two are tied.
 2. What does its own argument mean in canonical terms, at both values? The opposite: inverted; a constant distance:
    shifted; else: altered. A value that the engine does not take: rejected.
-3. What does the mapping give where the setting is left out, and what would the source engine have done?
+3. Which names does it give that the target engine does not take, whatever is set?
+4. What does the mapping give where the setting is left out, and what would the source engine have done?
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from harness.errors import closest
 from harness.mapping.settings import Setting, owners
+from scenarios.engines.accepted import Accepted
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.native import Native
 from scenarios.engines.parameter import Parameter
 from scenarios.engines.spec import EngineSpec
 from scenarios.settings import Sampling
 
-Kind = Literal["inverted", "shifted", "altered", "tied", "renamed", "rejected", "refused", "dropped"]
+Kind = Literal["inverted", "shifted", "altered", "tied", "renamed", "rejected", "refused", "unknown", "dropped"]
+
+Part = Literal["engine", "sampling"]
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """One setting that does not arrive. `setting`: the source engine's name; `parameter`: the canonical one. `asked`:
+    """One setting that does not arrive. `setting`: the source engine's name, or an argument that the target engine does
+    not take; `parameter`: the canonical name, of such an argument empty. `asked`:
     what was asked for, `gets`: what the target engine would be given for it, `meaning`: what that is there."""
 
     setting: str
     parameter: str
-    part: Literal["engine", "sampling"]
+    part: Part
     kind: Kind
     asked: Any
     gets: dict[str, Any]
@@ -61,12 +68,13 @@ class Mapping:
     @property
     def reason(self) -> str:
         """One sentence for the first line."""
-        total = len(self.arrived) + len({item.setting for item in self.findings})
+        total = len(self.arrived) + len({item.setting for item in self.findings if item.kind != "unknown"})
         if not self.findings:
             return f"all {total} settings arrive"
         dropped = len([item for item in self.findings if item.kind == "dropped"])
-        wrong = len(self.findings) - dropped
-        counts = [f"{wrong} wrong" if wrong else "", f"{dropped} dropped" if dropped else ""]
+        unknown = len([item for item in self.findings if item.kind == "unknown"])
+        numbers = {"wrong": len(self.findings) - dropped - unknown, "unknown": unknown, "dropped": dropped}
+        counts = [f"{number} {what}" if number else "" for what, number in numbers.items()]
         return f"{', '.join(filter(None, counts))}; {len(self.arrived)} of {total} settings arrive"
 
 
@@ -87,11 +95,19 @@ class Trial:
         return sorted(name for name in names if self.base.get(name) != self.varied.get(name))
 
 
+@dataclass(frozen=True)
+class Takes:
+    """Names of the arguments that the installed engines take; empty where that is not known."""
+
+    source: Accepted
+    target: Accepted
+
+
 class Judge:
     """Judges trials of a mapping from `source` (None: canonical parameters) to `target`."""
 
-    def __init__(self, source: EngineSpec | None, target: EngineSpec) -> None:
-        self.source, self.target = source, target
+    def __init__(self, source: EngineSpec | None, target: EngineSpec, takes: Takes) -> None:
+        self.source, self.target, self.takes = source, target, takes
         self.owners = owners(target)
         self.source_title = "the scenario" if source is None else source.title
 
@@ -109,6 +125,27 @@ class Judge:
         else:
             yield self._dropped(trial, target)
         yield from self._ties(trial, setting.parameter)
+
+    def unknown(self, part: Part, native: dict[str, Any]) -> Iterator[Arrival]:
+        """Arguments that the target engine takes neither to start nor to sample, since a function may map both; none
+        where its names are not known."""
+        names = _names(self.takes.target)
+        for name in sorted({*native} - names) if names else ():
+            theirs = self.source is not None and name in _names(self.takes.source)
+            near = difflib.get_close_matches(name, names, n=1)
+            text = f"{self.target.title} takes no such argument"
+            text += f": it is one of {self.source_title}" if theirs else closest(name, names)
+            yield Arrival(
+                setting=name,
+                parameter="",
+                part=part,
+                kind="unknown",
+                asked=None,
+                gets={name: native[name]},
+                text=text,
+                meaning="",
+                fix=f"give {near[0]} in its place, or leave {name} out" if near and not theirs else f"leave {name} out",
+            )
 
     def left_out(self, setting: Setting, native: dict[str, Any]) -> str:
         """What differs where the setting is not given at all; empty where nothing does, or it is not known."""
@@ -242,6 +279,10 @@ class Judge:
 
     def _meaning(self, parameter: Parameter) -> str:
         return "; ".join(filter(None, (parameter.note(self.target.name), parameter.trap)))
+
+
+def _names(takes: Accepted) -> set[str]:
+    return {*takes.engine, *takes.sampling}
 
 
 def _kind(pairs: list[tuple[Any, Any]]) -> Kind:

@@ -185,7 +185,7 @@ def read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}", fix=FORMAT) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML or UTF-8, a number of thousands of digits, nested too deep
         raise BadInput(f"{path} is not TOML: {error}", fix=FORMAT) from error
 
 

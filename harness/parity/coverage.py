@@ -10,8 +10,10 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.native_sampler.observed import NOT_RUN
 from probes.format import names
-from probes.kinds import EVENT_KINDS, MANIFEST_KEYS
+from probes.kinds import EVENT_KEYS, MANIFEST_KEYS
 from reports.model import Finding
+
+MOST_NAMES, MOST_LETTERS = 8, 60  # of what nobody reads: a recording may have any number of such names
 
 
 def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
@@ -77,16 +79,26 @@ def _unread(side: Side) -> list[str]:
     """What nobody reads in a recording, and where damage may go unseen."""
     recording = side.recording
     version = recording.manifest["format_version"]
-    kinds = sorted(recording.kinds - EVENT_KINDS)
+    kinds = sorted(recording.kinds - EVENT_KEYS.keys())
+    fields = sorted(
+        f"{kind}.{key}" for kind, usual in EVENT_KEYS.items() if usual for key in recording.keys(kind) - usual
+    )
     keys = sorted(recording.manifest.keys() - MANIFEST_KEYS)
     sentences = []
     if kinds:
-        sentences.append(f"the {side.name} recorded events of kinds that are not read: {', '.join(kinds)}")
+        sentences.append(f"the {side.name} recorded events of kinds that are not read: {_listed(kinds)}")
+    if fields:
+        sentences.append(f"the {side.name} recorded fields of events that are not read: {_listed(fields)}")
     if keys:
-        sentences.append(f"the {side.name}'s run.json has keys that are not read: {', '.join(keys)}")
+        sentences.append(f"the {side.name}'s run.json has keys that are not read: {_listed(keys)}")
     if recording.unchecked:
         sentences.append(f"the {side.name}'s recording has format {version}, without checksums: damage may go unseen")
     return sentences
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(name[:MOST_LETTERS] for name in names[:MOST_NAMES]) + more
 
 
 def _between(e: Evidence) -> list[str]:

@@ -22,6 +22,7 @@ from harness.recordings import scan
 from harness.recordings.seen import Seen
 from harness.recordings.tables import FrameArrays, Spans, Table, arrays_of, table_of
 from probes.format import EVENTS, PREFIX, Extent, JournalIndex, Run, decode_header, decode_json, number
+from probes.lines import RESERVED
 
 # A verdict asks again and again for the same tables (127 times for 54 frames, counted on a synthetic pair): a run of
 # this size is read once.
@@ -97,6 +98,16 @@ class Recording(Run):
                         events.append({**anchor, **event})
             self._decoded[kind, mention] = events
         return self._decoded[kind, mention]
+
+    def keys(self, kind: str) -> set[str]:
+        """The keys of the events of one kind, beside those of every event: of all where somebody has parsed them, else
+        of each journal's first one."""
+        parsed = self._decoded.get((kind, ""))
+        if parsed is None:
+            journals = [journal for journal in self._journals if journal.kinds.get(kind)]
+            firsts = ((journal, next(scan.lines_at(journal.path, journal.kinds[kind][:1]))) for journal in journals)
+            parsed = [self.parsed(journal, line) or {} for journal, line in firsts]
+        return set[str]().union(*parsed) - _OF_EVERY_EVENT
 
     def count(self, kind: str) -> int:
         if self.window is not None:
@@ -286,6 +297,7 @@ class Recording(Run):
 
 
 _NUMBERS = ("step", "start_ns", "dur_ns")
+_OF_EVERY_EVENT = RESERVED | {"file", "role", "rank", "pid"}  # as `all` returns it
 
 
 def _arrow_columns(lines: list[bytes], keys: tuple[str, ...]) -> dict[str, np.ndarray] | None:

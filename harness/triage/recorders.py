@@ -16,6 +16,7 @@ from harness.triage.flight.model import Comparison, GroupState
 
 CLOCK_S = 2.0  # an operation that is later than its dump, or older than its process, was timed by another clock
 MAX_SPAN = 1 << 16  # members of a group that spans several worlds
+MAX_SPANS = 1 << 20  # of all of them; a job has one for each weight sync, with a member for each rank and engine
 World = tuple[str, str, str, int | None, str]
 
 
@@ -81,8 +82,11 @@ def _spanning(processes: tuple[Process, ...], notes: list[str]) -> dict[str, tup
         for group in process.journal.groups if process.journal else ():
             if group.rank is not None and group.name and 0 <= group.rank < group.world_size <= MAX_SPAN:
                 claims_by_name.setdefault(group.name, []).append((group.world_size, group.rank, process))
-    spans = {}
+    spans: dict[str, tuple[int, dict[int, Process]]] = {}
     for name, claims in claims_by_name.items():
+        if sum(size for size, _ in spans.values()) + claims[0][0] > MAX_SPANS:
+            notes.append(f"{len(claims_by_name):,} groups span several worlds: {len(spans):,} of them are compared")
+            break
         members = {rank: process for _, rank, process in claims}
         if len(members) < len(claims) or len({size for size, _, _ in claims}) > 1:
             notes.append(f"several groups are called {name}: who belongs to which is not known")

@@ -217,7 +217,7 @@ def _function(frame: Frame) -> ast.AST | None:
 def _tree(file: str) -> ast.Module | None:
     path = Path(file)
     try:
-        if not path.is_absolute() or path.suffix != ".py" or path.stat().st_size > MAX_BYTES:
+        if not path.is_absolute() or path.suffix != ".py" or not path.is_file() or path.stat().st_size > MAX_BYTES:
             return None
         return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):  # absent, or no Python of this version: no answer

@@ -18,8 +18,8 @@ from probes.adapters.reading import (
 from probes.draws import COUPLED, DRAW, SEEDED, SEEN
 from probes.frames import Flat, Ragged
 
-# Settings that bear on no number: where results go and how they are told.
-_ASIDE = (
+# How settings begin that bear on no number: where results go and how they are told.
+WITHOUT_EFFECT = (
     "logger.",
     "ckpt.path",
     "ckpt.output_dir",
@@ -277,7 +277,7 @@ def _settings(args: Any) -> dict[str, Any]:
         if attributes and not callable(value):
             for name, child in attributes.items():
                 walk(child, f"{path}.{name}" if path else name)
-        elif not path.startswith(_ASIDE):
+        elif not path.startswith(WITHOUT_EFFECT):
             flat[path] = value
 
     walk(args, "")

@@ -33,8 +33,9 @@ TRAINER = "trl.trainer.grpo_trainer:GRPOTrainer"
 VLLM = "trl.generation.vllm_generation:VLLMGeneration"
 STEP = "self.state.global_step"
 
-# Settings that bear on no number: where results go, how often they are said, how the job is called.
-_ASIDE = (
+# How settings begin that bear on no number: where results go, how often they are said, how the job is called. `harness
+# doctor --against` leaves them out as well.
+WITHOUT_EFFECT = (
     "output_dir", "run_name", "project", "trackio_", "hub_", "push_to_hub", "report_to", "logging_", "log_", "save_",
     "eval_on_start", "disable_tqdm", "num_completions_to_print", "load_best_model_at_end", "skip_memory_metrics",
     "include_", "local_rank", "ddp_timeout", "resume_from_checkpoint",
@@ -54,7 +55,7 @@ _METRICS = {
 def configured(call: Call) -> None:
     """After the trainer was made: its settings as it resolved them, the sampling, the engine, the tokenizer."""
     trainer, args = call.owner, call.owner.args
-    all_settings = {name: value for name, value in plain(args.to_dict()).items() if not name.startswith(_ASIDE)}
+    all_settings = {name: value for name, value in plain(args.to_dict()).items() if not name.startswith(WITHOUT_EFFECT)}
     engine = {name: value for name, value in all_settings.items() if name.startswith(_ENGINE)}
     settings = {name: value for name, value in all_settings.items() if name not in engine and name not in _SEEDS}
     sampling = _sampling(trainer)

@@ -11,12 +11,16 @@ from probes.adapters.verl_values import container, each, tempered
 from probes.draws import COUPLED
 from probes.frames import Flat, Ragged
 
-# Settings that bear on no number: where results go and how they are told.
-_ASIDE = (
+# How settings begin that bear on no number: where results go and how they are told. `harness doctor --against` leaves
+# them out as well.
+WITHOUT_EFFECT = (
     "trainer.logger", "trainer.project_name", "trainer.experiment_name", "trainer.default_local_dir",
     "trainer.rollout_data_dir", "trainer.validation_data_dir", "trainer.log_val_generations", "trainer.save_freq",
     "trainer.default_hdfs_dir", "trainer.resume", "trainer.max_", "global_profiler", "transfer_queue", "ray_kwargs",
     "skip.",
+)  # fmt: skip
+_ASIDE = (
+    *WITHOUT_EFFECT,
     # Settings of the engine, which a comparison of engines may change; seeds stand among the seeds.
     "actor_rollout_ref.rollout.name", "actor_rollout_ref.rollout.engine_kwargs", "actor_rollout_ref.rollout.seed",
     "data.seed",

@@ -62,7 +62,7 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
     if importlib.util.find_spec("numpy") is None:
         return "no sample browser: it needs NumPy; pip install numpy, and make the page again"
     try:
-        size = sum(file.stat().st_size for folder in folders for file in folder.glob("*.bin"))
+        size = sum(file.stat().st_size for folder in folders for file in _logs(folder))
         if size > MOST_RECORDED:
             return f"no sample browser: the token logs have {size:,} bytes, more than {MOST_RECORDED:,}"
         baseline, candidate = map(_read, folders)
@@ -88,9 +88,13 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
     return _packed(kept, baseline, candidate, head, note)
 
 
+def _logs(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("*.bin") if os.path.isfile(file))  # a pipe never ends
+
+
 def _frames(folder: Path) -> Iterator[Frame]:
     """Every rollout frame of the run; a torn or damaged file is read up to there."""
-    for file in sorted(folder.glob("*.bin")):
+    for file in _logs(folder):
         with open(file, "rb") as stream:
             extents = []
             try:

@@ -52,9 +52,8 @@ def _environment(path: str) -> dict[str, Any]:
     """The `environment` event of the engine's process; of any other where it has none."""
     if not path or not os.path.isdir(os.path.join(path, EVENTS)):
         return {}
-    events_by_file = {
-        file.name: event for file in sorted((Path(path) / EVENTS).glob("*.jsonl")) for event in _events(file)
-    }
+    files = sorted(file for file in (Path(path) / EVENTS).glob("*.jsonl") if os.path.isfile(file))
+    events_by_file = {file.name: event for file in files for event in _events(file)}
     return next(
         (events_by_file[name] for name in events_by_file if name.startswith("rollout")),
         next(iter(events_by_file.values()), {}),

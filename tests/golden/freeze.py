@@ -27,7 +27,7 @@ from tests.golden import table
 from tests.golden.judging import PROGRAM, TESTS, judged
 
 INPUTS = Path(__file__).with_name("inputs")
-LEFT_OUT = ("checkpoints", "verdict.json", "suite.json", "suite.md")
+LEFT_OUT = ("checkpoints", "verdict.json", "suite.json", "suite.md", "events.parquet", "tokens.parquet")
 
 
 def pack(folder: Path, path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.parity.gather import gather
 from harness.recordings.store import Recording
-from probes.format import mapping, number
+from probes.format import mapping, names, number, whole
 
 
 def clean(run: Path, *, cap: float | None = None) -> bool:
@@ -47,9 +47,9 @@ def _ended(recording: Recording, step: int) -> bool:
     if table is None or output is None or table.finish is None:
         return False
     ends = {
-        int(token)
+        whole(end, -1)
         for event in recording.all("engine_info")
-        for token in mapping(event.get("resolved")).get("end_ids", [])
+        for end in names(mapping(event.get("resolved")).get("end_ids"))
     }
     limit = number(mapping(recording.scenario.get("sampling")).get("max_tokens"), -1.0)
     least = number(mapping(recording.scenario.get("sampling")).get("min_tokens"), 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from probes.limits import RANKS, bounded, check_whole
 
 FOLDER = "beats"
 MAX_BYTES = 1 << 16  # chosen: a beat has a few KiB, its stack included
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)  # what `parse` raises
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tu
                 pulse = parse(_block(file), now_ns, here)
             except OSError as error:
                 notes.append(f"{FOLDER}/{file.name} cannot be read: {error.strerror}")
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except _DAMAGED:
                 if not last:
                     continue
                 notes.append(f"{FOLDER}/{file.name} is no heartbeat: it is damaged or was never written whole")
@@ -69,7 +71,7 @@ def again(pulse: Pulse, now_ns: int) -> Pulse:
     here = socket.gethostname()
     try:
         later = parse(_block(Path(pulse.file)), now_ns, here)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, *_DAMAGED):
         later = pulse
     is_same_process = (later.host, later.pid, later.start_ticks) == (pulse.host, pulse.pid, pulse.start_ticks)
     if is_same_process and later.beat.count > pulse.beat.count:
@@ -84,13 +86,14 @@ def again(pulse: Pulse, now_ns: int) -> Pulse:
 
 
 def _block(file: Path) -> bytes:
+    if not os.path.isfile(file):  # a pipe never ends
+        raise ValueError(f"{file} is not a regular file")
     with open(file, "rb") as stream:
         return stream.read(MAX_BYTES)
 
 
 def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
-    """One beat; `here`: the host whose clock `now_ns` is. ValueError, KeyError, TypeError or AttributeError for
-    anything else."""
+    """One beat; `here`: the host whose clock `now_ns` is. One of _DAMAGED for anything else."""
     fields: dict[str, Any] = json.loads(block.rstrip(b" \n\0").decode())
     check_whole(fields)
     if here and fields["host"] != here:

@@ -204,13 +204,19 @@ def _look(draft: Draft, terms: _Terms) -> None:
         wait = terms.began + number * terms.gap_s - terms.clock()
         if wait > 0:
             time.sleep(min(wait, max(0.0, terms.left())))
-        if number and terms.left() <= 0:
+        blind = not any(look.threads for look in draft.samples)
+        late = number > 0 and terms.left() <= 0
+        if late and not blind:
             return
         draft.doing = "its /proc files"
         at, look = terms.clock() - terms.began, proc.look(draft.pid, store)
         if look.start_ticks != draft.facts.start_ticks and look.start_ticks and draft.facts.start_ticks:
             look = proc.Look("gone")  # another process has its number by now
         draft.doing = "its Python stacks"
+        if blind:  # py-spy may be late: what /proc says is kept. Beside a look with stacks it would hide those.
+            draft.samples.append(_sample(draft, at, look, ()))
+        if late:
+            return
         python_stacks = stacks.Stacks()
         if look.state in ENDED:
             silent = True
@@ -224,7 +230,7 @@ def _look(draft: Draft, terms: _Terms) -> None:
             python_stacks = _inside(draft, terms)
             draft.notes.append(python_stacks.note)
             silent = not python_stacks.threads
-        draft.samples.append(_sample(draft, at, look, python_stacks.threads))
+        draft.samples[number:] = [_sample(draft, at, look, python_stacks.threads)]
         with contextlib.suppress(OSError):  # a full disk: the end says so, and what was had goes on
             directory.write_process(draft.freeze(), terms.out)
     # A span that was open at the first look may be over at the last, and a beat of then beside a stack of now lies.

@@ -16,7 +16,7 @@ from harness.triage.evidence import Process, Sample, Thread
 
 
 class Draft:
-    """What is known so far. Lists only grow and fields are replaced whole, so no lock is needed to read them."""
+    """What is known so far. Lists grow, and items and fields are replaced whole, so no lock is needed to read them."""
 
     def __init__(self, host: str, pid: int, pulse: Pulse | None) -> None:
         self.host, self.pid = host, pid

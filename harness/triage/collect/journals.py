@@ -81,8 +81,8 @@ class Recording:
 
 
 def files(directory: Path) -> list[Path]:
-    """The journals of a run or watch directory."""
-    return sorted((directory / EVENTS).glob("*.jsonl"))
+    """The journals of a run or watch directory: its regular files, since a pipe never ends."""
+    return sorted(file for file in (directory / EVENTS).glob("*.jsonl") if os.path.isfile(file))
 
 
 def owners(paths: Iterable[Path], here: str) -> tuple[dict[tuple[str, int], list[Opening]], list[str]]:

@@ -121,12 +121,22 @@ def _polled_beside(case: Case) -> list[Subject]:
 
 
 def polling(case: Case, pollers: list[Subject]) -> Ruling:
-    """INSUFFICIENT: these poll, and what is missing is who makes what they look for."""
-    place = describe(pollers[0].loop[0])
-    who = case.names(poller.key for poller in pollers)
+    """INSUFFICIENT: these poll, and what is missing is who makes what they look for.
+
+    A rank that others wait for is not said to wait itself: a loop that sleeps may be its work.
+    """
+    awaited = case.awaited()
+    waiting = [poller for poller in pollers if poller.key not in awaited and _seeks(poller)]
+    named = waiting or pollers
+    place = describe(named[0].loop[0])
+    who, several = case.names(poller.key for poller in named), len(named) > 1
+    if waiting:
+        reason = f"{who} wait{'' if several else 's'} in a loop, {place}, and nothing says for whom"
+    else:
+        reason = f"{who} sleep{'' if several else 's'} in a loop, {place}: at work or waiting, nothing says which"
     return Ruling(
         "INSUFFICIENT",
-        f"{who} wait{'' if len(pollers) > 1 else 's'} in a loop, {place}, and nothing says for whom",
+        reason,
         missing=tuple(
             f"who makes what {poller.label} looks for in {describe(poller.loop[0])}" for poller in pollers[:8]
         ),
@@ -136,6 +146,11 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
             "give the loop a limit, and say in its error what has not come",
         ),
     )
+
+
+def _seeks(poller: Subject) -> bool:
+    """Its loop looks again until something has come; one of rounds, or one without its text, may be work."""
+    return source.loop_around(poller.loop[0]) is source.Loop.UNTIL
 
 
 def _lost(case: Case, idle: list[Subject]) -> Ruling:

@@ -149,6 +149,7 @@ def test_the_engine_that_differs_is_named_behind_a_router(tmp_path: Path) -> Non
     assert [(one.effect, one.where) for one in named] == [("only samples of engine 1 of 2 differ", "candidate")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [0, 1])
 def test_a_request_that_is_answered_twice_is_told(tmp_path: Path, engine: int) -> None:
     """Sample 6 is engine 0's."""

@@ -42,6 +42,7 @@ def run(side: str, level: int, change: Any = None) -> Recording:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "freed", "said"),
     [

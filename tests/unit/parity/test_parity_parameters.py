@@ -222,6 +222,7 @@ def _event(log: Log, kind: str) -> dict[str, Any]:
     return next(fields for known, fields in log.events if known == kind)
 
 
+@pytest.mark.slow
 def test_each_of_several_engines_is_held_against_what_was_asked(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     for run in (baseline, candidate):

@@ -85,6 +85,14 @@ def test_ranks_that_recorded_nothing_are_not_tested(tmp_path: Path, lost: str) -
 
 
 @pytest.mark.slow
+def test_numbers_of_ranks_that_are_none_are_no_crash(tmp_path: Path) -> None:
+    candidate = run("candidate")
+    for event in candidate.events("share"):
+        event |= {"rank": "inf", "samples": [[0], "nan", None]}
+    assert put(tmp_path, run("baseline"), candidate).verdict == "INCONCLUSIVE"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["updates", "share"])
 def test_a_rank_that_did_not_record_one_step_is_not_tested(tmp_path: Path, lost: str) -> None:
     candidate = run("candidate")
@@ -221,6 +229,7 @@ def test_a_rank_that_does_not_apply_an_update(tmp_path: Path) -> None:
     named(judged(tmp_path, plant), What.UPDATE, "rank 1", "in step 2", "did not move those of rank 1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_weights_that_part_between_two_updates_are_told_by_the_other_run(tmp_path: Path, rank: int) -> None:
     def plant(made: Recording) -> None:

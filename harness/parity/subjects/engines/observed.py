@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from harness.parity.facts.evidence import Evidence, Side
-from probes.format import mapping
+from probes.format import mapping, whole
 
 # Samples that other engines, or other ranks, must have answered for, all of them equal, before one is named: that none
 # of 16 differs where half would is chance once in 65,536 times.
@@ -57,7 +57,7 @@ def answered(side: Side) -> dict[tuple[int, int], list[int]]:
     for event in side.recording.all("answered"):
         sample, offset = event.get("sample"), event.get("offset")
         if isinstance(sample, int) and isinstance(offset, int):
-            engines_by_request.setdefault((sample, offset), []).append(int(event["rank"]))
+            engines_by_request.setdefault((sample, offset), []).append(whole(event.get("rank")))
     return engines_by_request
 
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from harness.recordings.store import Recording
-from probes.format import mapping, number
+from probes.format import mapping, whole
 from scenarios.engines.engine import Part
 
 DRAWS = ("generate", "rescore")
@@ -63,11 +63,11 @@ class Lifecycle:
 def lifecycle(recording: Recording, versions: Mapping[int, int | None]) -> Lifecycle | None:
     """What was recorded of a run's sleep; None where its engines are to stay awake, and did. `versions`: the weight
     version that each step says it drew with."""
-    level = int(number(mapping(recording.scenario.get("engine")).get("sleep_level"), 0))
+    level = whole(mapping(recording.scenario.get("engine")).get("sleep_level"), 0)
     calls: dict[int, list[dict[str, Any]]] = {}
     for call in recording.all("call"):
         if call.get("role") == "rollout":
-            calls.setdefault(int(number(call.get("rank"), 0)), []).append(call)
+            calls.setdefault(whole(call.get("rank"), 0), []).append(call)
     slept = [call for engine_calls in calls.values() for call in engine_calls if call.get("name") == "sleep"]
     if not level and not slept:
         return None
@@ -75,8 +75,8 @@ def lifecycle(recording: Recording, versions: Mapping[int, int | None]) -> Lifec
     missteps = [
         misstep for engine, engine_calls in sorted(calls.items()) for misstep in _missteps(engine, engine_calls, drawn)
     ]
-    freed = [int(number(call.get("freed"), 0)) for call in slept if call.get("freed") is not None]
-    sleepers = {int(number(call.get("rank"), 0)) for call in slept}
+    freed = [whole(call.get("freed"), 0) for call in slept if call.get("freed") is not None]
+    sleepers = {whole(call.get("rank"), 0) for call in slept}
     return Lifecycle(level, len(slept), len(sleepers), tuple(missteps), max(freed, default=None))
 
 
@@ -87,7 +87,7 @@ def _missteps(engine: int, calls: list[dict[str, Any]], versions: Mapping[int, i
     synced = any(call.get("name") == "sync" for call in calls)  # else nobody records syncs here
     drawn_version: int | None = None  # the version that was drawn with since the last sync
     for call in calls:
-        name, step = call.get("name"), int(number(call.get("step"), -1))
+        name, step = call.get("name"), whole(call.get("step"), -1)
         if name == "sleep":
             asleep, given_up = set(Part), call.get("level") == 2
             slept.add(step)

@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.parity.subjects.log_probabilities.observed_clusters import student
 from harness.recordings.store import Recording
-from probes.format import mapping, number
+from probes.format import mapping, number, whole
 from reports.model import PhaseMemory
 
 WHAT = {
@@ -94,7 +94,7 @@ def recorded(recording: Recording) -> list[Held]:
     """Every series of a recording, process by process. [] where memory was not recorded."""
     all_series: list[Held] = []
     for journal, columns in recording.numbers("span", '"rss":', ("step", *WHAT)):
-        role, rank = str(journal.opening.get("role")), int(journal.opening.get("rank") or 0)
+        role, rank = str(journal.opening.get("role")), whole(journal.opening.get("rank"))
         all_series += [
             process_series
             for what in WHAT
@@ -104,7 +104,7 @@ def recorded(recording: Recording) -> list[Held]:
         steps = np.array([number(call.get("step")) for call in calls])
         for what in WHAT:
             values = np.array([number(call.get(what)) for call in calls])
-            all_series += _held(role, int(calls[0].get("rank") or 0), what, steps, values)
+            all_series += _held(role, whole(calls[0].get("rank")), what, steps, values)
     return all_series
 
 

@@ -15,7 +15,7 @@ from harness.parity.facts.align import Grid
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from harness.parity.subjects.log_probabilities.observed_rereading import Readings
-from probes.format import mapping, number
+from probes.format import mapping, number, whole
 
 SHIFTS = (1, -1, 2, -2)
 
@@ -166,7 +166,7 @@ def tempered_bounds(truth: np.ndarray, temperature: float, size: int) -> tuple[n
 
 def vocabulary(e: Evidence) -> int:
     """Ids that the run's tokenizer knows; 2^20, more than any has, where it was not recorded."""
-    return int(number(tokenizer(e).get("size"), 1 << 20))
+    return whole(tokenizer(e).get("size"), 1 << 20)
 
 
 def tokenizer(e: Evidence) -> dict[str, Any]:

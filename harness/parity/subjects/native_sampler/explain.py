@@ -23,7 +23,7 @@ from harness.parity.subjects.sampling.causes_meaning import LOGPROB_SEMANTICS
 from harness.parity.subjects.sampling.causes_random_numbers import RNG
 from harness.parity.subjects.sampling.causes_sampler import JOINT, SPORADIC
 from harness.parity.subjects.stop_conditions.causes import FEWEST, LENGTH, STOP, end_ids
-from probes.format import mapping, number
+from probes.format import mapping, number, whole
 from reports.model import Cause, Proof
 from reports.text import counted, figure
 from scenarios.engines import canonical
@@ -114,7 +114,7 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         for fit in result.sampler[side.name]["fits"]:
             change, value = str(fit.get("change")), number(fit.get("value"))
             gain, before, after = (number(fit.get(name)) for name in ("gain", "before", "after"))
-            outside = [int(number(fit.get(name), 0)) for name in ("outside_before", "outside_after")]
+            outside = [whole(fit.get(name), 0) for name in ("outside_before", "outside_after")]
             requested, over = _asked(side).get(change), number(fit.get("over"), 0.0)
             likelihood = "impossible" if gain == float("inf") else f"{figure(gain)} nats less likely"
             if change == "passed":

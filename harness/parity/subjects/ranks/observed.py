@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.recordings.store import Recording
 from harness.recordings.tables import FrameArrays
-from probes.format import mapping, number
+from probes.format import mapping, whole
 from reports.text import counted
 
 # Role -> phase in which it answers, and the column of the experience that its answers become.
@@ -87,8 +87,8 @@ class Ranks:
         for event in self.recording.all("share"):
             role, step, samples = _ROLES.get(str(event.get("phase"))), event.get("step"), event.get("samples")
             if role and isinstance(step, int) and isinstance(samples, list):
-                share = Share(tuple(int(sample) for sample in samples), str(event.get("digest")))
-                shares_by_key.setdefault((step, role), {})[int(number(event.get("rank"), 0))] = share
+                share = Share(tuple(whole(sample, -1) for sample in samples), str(event.get("digest")))
+                shares_by_key.setdefault((step, role), {})[whole(event.get("rank"), 0)] = share
         return {key: dict(sorted(by.items())) for key, by in sorted(shares_by_key.items())}
 
     def lacking(self, steps: Iterable[int]) -> str:

@@ -20,7 +20,7 @@ from harness.parity.subjects.precision.observed_floor import EPSILON
 from harness.parity.subjects.ranks.observed import ANSWERS, Ranks, Share, Updates
 from harness.recordings.tables import Rows, Table
 from probes import weights
-from probes.format import mapping, number
+from probes.format import mapping, whole
 from reports.text import counted
 
 SAME = 1e-5  # advantages made again from float32 columns: as other means that are (`agreement`)
@@ -69,9 +69,7 @@ def _every(ranks: Ranks) -> Iterator[RankFault]:
     made = set(recording.steps("experience"))
     for (step, role), group in _of_all(ranks, ranks.updates):
         table = recording.table("experience", step) if step in made else None
-        misdealt = list(
-            dealt(role, step, group, [] if table is None else table.sample, int(number(ppo.get("epochs"), 0)))
-        )
+        misdealt = list(dealt(role, step, group, [] if table is None else table.sample, whole(ppo.get("epochs"), 0)))
         yield from misdealt or divided(role, step, group)
         yield from summed(role, step, group)
         yield from applied(role, step, group, ranks.updates.get((step - 1, role), {}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.parity.facts.evidence import Evidence, Side
-from probes.format import number
+from probes.format import number, whole
 
 Share = tuple[float, float, float]  # samples, real tokens, padded tokens
 
@@ -53,7 +53,7 @@ def _shares(side: Side) -> dict[tuple[str, int], dict[int, Share]]:
         step, phase = event.get("step"), str(event.get("phase"))
         if isinstance(step, int) and phase.endswith("_forward"):
             ranks = by_phase.setdefault((phase, step), {})
-            rank = int(number(event.get("rank"), 0))
+            rank = whole(event.get("rank"), 0)
             share_so_far = ranks.get(rank, (0.0, 0.0, 0.0))
             keys = ("samples", "real_tokens", "padded_tokens")
             ranks[rank] = tuple(a + number(event.get(key), 0.0) for a, key in zip(share_so_far, keys, strict=True))  # type: ignore[assignment]

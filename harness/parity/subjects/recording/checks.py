@@ -16,7 +16,7 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained
 from harness.parity.subjects.prefix_cache.causes import only_cached
 from harness.parity.subjects.recording.observed_confounders import differences, learner_devices, learner_packages, show
-from probes.format import mapping, number
+from probes.format import mapping, number, whole
 from reports.model import SUSPICIONS, CheckState, Finding
 from reports.text import counted, figure
 from scenarios.engines import registry
@@ -99,7 +99,7 @@ def _groups(side: Side, *, sizes: bool) -> dict[tuple[str, str], set[tuple[str, 
             continue
         key = (str(event.get("role")), re.sub(r"[0-9a-f]{8,}|\d+", "#", str(event.get("name"))))
         backends_by_group.setdefault(key, set()).add(
-            (str(event.get("backend")), int(number(event.get("world_size"), 0)) if sizes else 0)
+            (str(event.get("backend")), whole(event.get("world_size"), 0) if sizes else 0)
         )
     return backends_by_group
 

@@ -11,7 +11,7 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.native_sampler.observed import MOST_DRAWS
 from harness.parity.subjects.ranks.observed import world_size
 from harness.recordings.store import Recording
-from probes.format import mapping, names, number
+from probes.format import mapping, names, number, whole
 from scenarios.settings import Sampling
 
 
@@ -125,7 +125,7 @@ def too_little(e: Evidence, minimum: Minimum) -> list[str]:
 def _short_steps(e: Evidence, side: Side) -> list[str]:
     """Steps with fewer samples than the scenario draws."""
     rollout = mapping(side.recording.scenario.get("rollout"))
-    promised = int(number(rollout.get("prompts_per_step"), 0) * number(rollout.get("samples_per_prompt"), 0))
+    promised = whole(rollout.get("prompts_per_step")) * whole(rollout.get("samples_per_prompt"))
     counts = side.samples, promised * len(side.recording.steps("rollout"))
     return (
         [f"the {side.name} recorded {counts[0]} of {counts[1]} samples"] if promised and counts[0] < counts[1] else []
@@ -151,7 +151,7 @@ def absent_processes(e: Evidence) -> list[str]:
     if any(side.recording.manifest.get("framework") for side in e.sides):
         return []
     processes_by_side = {
-        side.name: {(str(event.get("role")), int(number(event.get("rank"), 0))) for event in side.recording.all("open")}
+        side.name: {(str(event.get("role")), whole(event.get("rank"), 0)) for event in side.recording.all("open")}
         for side in e.sides
     }
     # A second trainer or engine may start or not: the native stage has its own.

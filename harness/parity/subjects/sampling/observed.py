@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
-from probes.format import mapping, number
+from probes.format import mapping, whole
 from scenarios.engines import given
 
 
@@ -85,7 +85,7 @@ def told_ends(side: Side, mode: str) -> set[int] | None:
             return None
         requested_ends = sampling.get("stop_token_ids")
         ids = [*engine_ends, *(requested_ends if isinstance(requested_ends, list) else ())]
-    return {int(number(end_id, -1)) for end_id in ids}
+    return {whole(end_id, -1) for end_id in ids}
 
 
 def same(first: Any, second: Any) -> bool:

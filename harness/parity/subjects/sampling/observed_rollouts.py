@@ -22,7 +22,7 @@ from harness.parity.subjects.sampling import observed_flips
 from harness.parity.subjects.sampling.observed_flips import Learner
 from harness.parity.subjects.stop_conditions import observed as stop_conditions_observed
 from harness.recordings.tables import Table
-from probes.format import number
+from probes.format import number, whole
 from reports.model import Finding, Place
 from reports.text import counted, figure
 
@@ -111,7 +111,7 @@ def _unreached(e: Evidence, b: Table, c: Table, lacking: int) -> None:
         if not 0 <= number(reported) <= (lacking if guided else 0):
             e.rollouts.odd_unreached.setdefault(side.name, (b.step, reported, lacking if guided else 0))
         else:
-            positions = counted(int(number(reported)), "position")
+            positions = counted(whole(reported), "position")
             e.missing.append(f"step {b.step}: the {side.name}'s engine did not reach {positions} of its guide")
 
 

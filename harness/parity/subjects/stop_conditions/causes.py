@@ -26,7 +26,7 @@ from harness.parity.subjects.sampling.observed import (
 )
 from harness.parity.subjects.sampling.observed_flips import Learner
 from harness.parity.subjects.stop_conditions.observed import GIVEN_UP
-from probes.format import mapping, number
+from probes.format import mapping, number, whole
 from reports.model import Cause, Proof
 from reports.text import counted
 
@@ -138,7 +138,7 @@ def _ignored(e: Evidence, endings: list[Ending]) -> Found:
 def _asked_stops(e: Evidence) -> set[int]:
     """The stop ids that the scenario asks for, beside the model's own end tokens."""
     ids = mapping(e.baseline.recording.scenario.get("sampling")).get("stop_token_ids")
-    return {int(number(token, -1)) for token in ids} if isinstance(ids, (list, tuple)) else set()
+    return {whole(token, -1) for token in ids} if isinstance(ids, (list, tuple)) else set()
 
 
 def _model_ends(e: Evidence) -> list[int]:
@@ -372,7 +372,7 @@ def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         sampling = sampling_given(side, e.mode)
         if sampling.get("ignore_eos") and told_ends(side, e.mode) is None:
             continue  # which tokens still end a sample is not known
-        limit = int(number(sampling.get("max_tokens"), 0))
+        limit = whole(sampling.get("max_tokens"), 0)
         ends = end_ids(e, side)
         wrong_reasons = [
             reason

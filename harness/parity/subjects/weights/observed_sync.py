@@ -19,7 +19,7 @@ import numpy as np
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.weights.observed_sync_record import SyncRecord
-from probes.format import mapping, names, number
+from probes.format import mapping, names, number, whole
 from reports.model import Place
 from reports.text import counted, figure
 
@@ -285,7 +285,7 @@ def _judge(e: Evidence, side: Side, sync: _Sync, used: dict[Any, int], not_loade
     place = Place(
         step=_step(sync.event) if first_step is None else first_step,
         phase="sync",
-        rank=engine if isinstance(engine, int) and not sync.wrong else int(sync.event.get("rank") or 0),
+        rank=engine if isinstance(engine, int) and not sync.wrong else whole(sync.event.get("rank")),
         sample=-1,
         position=-1,
         field=symptom.field,
