@@ -49,7 +49,7 @@ from harness.parity.subjects.sampling.observed_margins import odd_margins
 from harness.parity.suspected import confirm_suspicions
 from harness.recordings.store import Recording
 from probes.format import SIDES, FormatError, Run
-from reports.model import BETWEEN, EXIT_CODES, OPEN, Check, Parity, Verdict
+from reports.model import BETWEEN, EXIT_CODES, OPEN, Cause, Check, Parity, Verdict
 from reports.text import counted
 
 
@@ -182,77 +182,35 @@ def not_tested(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> list[
     ]
 
 
+@dataclass(frozen=True)
+class _Grounds:
+    """What a verdict rests on. `unjudgeable`: why nothing can be compared; `too_little`: why what was compared does not
+    suffice, "" where it does."""
+
+    unjudgeable: list[str]
+    confirmed: list[Outcome]
+    doubts: Doubts
+    untested: list[Check]
+    too_little: str
+
+
 def _decide(
     e: Evidence,
     outcomes: list[tuple[Registered, Outcome]],
     kinds: list[DivergenceKey],
     minimum: Minimum,
 ) -> Verdict:
-    stop = integrity({side.name: side.recording for side in e.sides})
-    if same_recording(e):
-        stop.append("the same recording twice proves nothing about the engines")
-    stop += [*e.modes_unclear, *absent_processes(e), *strange_engines(e), *too_little(e, minimum)]
-    confirmed = [outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"]
     explained = explain.explain(e, kinds)
-    named = explain.named(explained, kinds)
+    causes = explain.named(explained, kinds)
     outcomes = [*outcomes, *((check, check.run(e)) for check in map(not_brought, explained.failed))]
-    untested = not_tested(e, outcomes)
-    if e.unjudged_steps and not untested and not e.confounders and unless_native(e):
-        step, reason = next(iter(e.unjudged_steps.items()))
-        stop_free = (
-            f"the rollouts of {counted(len(e.unjudged_steps), 'step')}, from step {step} on, could not be compared: "
-            f"{reason}"
-        )
-    else:
-        stop_free = ""
-    compared = e.counts.compared_tokens
-    if not stop_free and not untested and coupled(e) and compared < minimum.tokens:
-        stop_free = f"only {counted(compared, 'token')} could be compared, at least {minimum.tokens} are needed"
-    if not stop_free and coupled(e):
-        stop_free = too_small(e, minimum.share)
-    parted = observed_second_run.irreproducible(e)
-    doubts = Doubts(
-        [*failed_jobs(e), *refused_calls(e)],
-        [*unknowns(e), *in_doubt(e)],
-        [parted] if parted else [],
-        [*contradictions(e), *copies_of_numbers(e), *odd_margins(e)],
-    )
+    grounds = _grounds(e, outcomes, minimum)
     metrics = _metrics(e)
-    if stop:
-        verdict, answer = "INCONCLUSIVE", answers.unjudgeable("INCONCLUSIVE", stop[0])
-    elif confirmed:
-        verdict, answer = "DIVERGENT", answers.divergent(e, kinds, named, confirmed)
-    elif e.confounders:
-        verdict, answer = "CONFOUNDED", answers.confounded(e)
-    elif doubt := doubts.answer():
-        verdict, answer = "INCONCLUSIVE", doubt
-    elif untested:
-        verdict, answer = "INCONCLUSIVE", answers.untested(untested[0])
-    elif stop_free:
-        verdict, answer = "INCONCLUSIVE", Answer.of("INCONCLUSIVE", stop_free, "too little was compared")
-    else:
-        verdict, answer = "EQUIVALENT", answers.equal(e, metrics)
-    place = with_text(e, e.earliest(*kinds)) if kinds else None
-    missing = list(
-        dict.fromkeys(
-            [
-                *stop,
-                *doubts.sentences,
-                *([stop_free] if stop_free else []),
-                *not_shared(e),
-                *e.missing,
-                *limits(e),
-                *e.unmatched,
-                *(item for _, outcome in outcomes for item in outcome.missing),
-            ]
-        )
-    )
+    verdict, answer = _answer(e, grounds, kinds, causes, metrics)
     findings = [finding for _, outcome in outcomes for finding in outcome.findings] + failed_calls(e)
-    findings = sampling_checks.measured(findings, named if verdict == "DIVERGENT" else [])
+    tolerances = e.tolerance.facts({side.name: side.floor for side in e.sides})
     body = Parity(
-        place,
-        e.tolerance.facts({side.name: side.floor for side in e.sides})
-        | ({} if e.finer is None else {"tolerance between engines": e.finer.value}),
+        with_text(e, e.earliest(*kinds)) if kinds else None,
+        tolerances if e.finer is None else tolerances | {"tolerance between engines": e.finer.value},
         [outcome.check for _, outcome in outcomes],
         [summary(e, side) for side in e.sides],
         metrics,
@@ -263,10 +221,10 @@ def _decide(
         verdict=verdict,
         exit_code=EXIT_CODES[verdict],
         reason=answer.reason,
-        findings=findings,
-        causes=named,
+        findings=sampling_checks.measured(findings, causes if verdict == "DIVERGENT" else []),
+        causes=causes,
         confounders=[confounder.finding for confounder in e.confounders],
-        missing=missing,
+        missing=_missing(e, grounds, outcomes),
         coverage=coverage(e, outcomes),
         figures={},
         parity=body,
@@ -274,6 +232,84 @@ def _decide(
         evidence=answer.evidence,
     )
     return confirm_suspicions(full_verdict)
+
+
+def _grounds(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Minimum) -> _Grounds:
+    untested = not_tested(e, outcomes)
+    parted = observed_second_run.irreproducible(e)
+    return _Grounds(
+        unjudgeable=_unjudgeable(e, minimum),
+        confirmed=[outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"],
+        doubts=Doubts(
+            failed=[*failed_jobs(e), *refused_calls(e)],
+            unknown=[*unknowns(e), *in_doubt(e)],
+            parted=[parted] if parted else [],
+            odd=[*contradictions(e), *copies_of_numbers(e), *odd_margins(e)],
+        ),
+        untested=untested,
+        too_little=_too_little_compared(e, untested, minimum),
+    )
+
+
+def _unjudgeable(e: Evidence, minimum: Minimum) -> list[str]:
+    """Why the recordings cannot be judged, whatever they show."""
+    twice = ["the same recording twice proves nothing about the engines"] if same_recording(e) else []
+    return [
+        *integrity({side.name: side.recording for side in e.sides}),
+        *twice,
+        *e.modes_unclear,
+        *absent_processes(e),
+        *strange_engines(e),
+        *too_little(e, minimum),
+    ]
+
+
+def _too_little_compared(e: Evidence, untested: list[Check], minimum: Minimum) -> str:
+    """Why what was compared does not suffice, where no check that was not tested says so already; "" where it does."""
+    if e.unjudged_steps and not untested and not e.confounders and unless_native(e):
+        step, reason = next(iter(e.unjudged_steps.items()))
+        steps = counted(len(e.unjudged_steps), "step")
+        return f"the rollouts of {steps}, from step {step} on, could not be compared: {reason}"
+    if not coupled(e):
+        return ""
+    compared = e.counts.compared_tokens
+    if not untested and compared < minimum.tokens:
+        return f"only {counted(compared, 'token')} could be compared, at least {minimum.tokens} are needed"
+    return too_small(e, minimum.share)
+
+
+def _answer(
+    e: Evidence, grounds: _Grounds, kinds: list[DivergenceKey], causes: list[Cause], metrics: dict[str, Any]
+) -> tuple[str, Answer]:
+    """The verdict by PARITY's precedence, and what it says first."""
+    if grounds.unjudgeable:
+        return "INCONCLUSIVE", answers.unjudgeable("INCONCLUSIVE", grounds.unjudgeable[0])
+    if grounds.confirmed:
+        return "DIVERGENT", answers.divergent(e, kinds, causes, grounds.confirmed)
+    if e.confounders:
+        return "CONFOUNDED", answers.confounded(e)
+    if doubt := grounds.doubts.answer():
+        return "INCONCLUSIVE", doubt
+    if grounds.untested:
+        return "INCONCLUSIVE", answers.untested(grounds.untested[0])
+    if grounds.too_little:
+        return "INCONCLUSIVE", Answer.of("INCONCLUSIVE", grounds.too_little, "too little was compared")
+    return "EQUIVALENT", answers.equal(e, metrics)
+
+
+def _missing(e: Evidence, grounds: _Grounds, outcomes: list[tuple[Registered, Outcome]]) -> list[str]:
+    """What was not compared, each reason once: what stops the verdict comes first."""
+    reasons = [
+        *grounds.unjudgeable,
+        *grounds.doubts.sentences,
+        *filter(None, [grounds.too_little]),
+        *not_shared(e),
+        *e.missing,
+        *limits(e),
+        *e.unmatched,
+        *(reason for _, outcome in outcomes for reason in outcome.missing),
+    ]
+    return list(dict.fromkeys(reasons))
 
 
 def _metrics(e: Evidence) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from harness.parity.subjects.log_probabilities.observed_outliers import Bounds, 
 from harness.parity.subjects.log_probabilities.observed_rereading import Readings
 from harness.parity.subjects.log_probabilities.observed_systematic import Drift, Means, Tested
 from harness.parity.subjects.native_sampler.observed import NativeResult
-from harness.parity.subjects.order.observed import Exchange
+from harness.parity.subjects.order.observed import Exchange, Source
 from harness.parity.subjects.precision.observed_floor import EngineFloor, Tolerance
 from harness.parity.subjects.precision.observed_lifted import LiftedResult
 from harness.parity.subjects.ranks.observed import Ranks
@@ -39,11 +39,6 @@ from harness.recordings.store import Recording
 from harness.recordings.tables import Table
 from reports.model import Finding, Place
 from reports.text import counted
-
-# Of a differing sample: step, sample, response tokens compared, whether its log-probabilities told, and the samples of
-# the baseline whose response the candidate gave it.
-Source = tuple[int, int, int, bool, list[int]]
-
 
 ALONE = "run"  # what the only side of an audit is called
 

@@ -249,16 +249,15 @@ def _record_pair(
     """Record both runs, look for the cause of a difference on the engines as the runs left them, record the lifted and
     the native stage; returns (what cut it short, what the bench showed, the lifted stage)."""
     baseline_side, candidate_side, options = pair.baseline, pair.candidate, pair.options
-    attribution: Attribution | None = None
-    lifting: Lifting | None = None
     clock = _Clock(figures)
+    native = options.native and baseline_side.scenario.native.samples > 0
+    stages = _Stages(baseline_side, candidate_side, options, native=native, lift=lift, clock=clock)
     try:
-        native = options.native and baseline_side.scenario.native.samples > 0
-        refused = "the lifted stage starts engines in float32 (--no-lifted runs without)" if lift else ""
-        refused = "a fault is planted in an engine of its own" if options.fault else refused
         with (
             guarded as guard,
-            cluster_for([baseline_side, candidate_side], options, native=native, refused=refused) as (cluster, warm),
+            cluster_for(
+                [baseline_side, candidate_side], options, native=native, refused=_unfit_for_warm(options, lift=lift)
+            ) as (cluster, warm),
         ):
             experiment = Experiment(
                 cluster,
@@ -272,40 +271,85 @@ def _record_pair(
             experiment.begin()
             clock.lap("start_s")
             figures["warm"] = warm is not None
-            policy = experiment.record(baseline_side)
-            clock.lap("baseline_s")
-            lifting = Lifting(experiment, baseline_side, candidate_side, options.lifted is True) if lift else None
-            # The start of an engine takes most of the stages: the baseline's goes on beside the candidate's run, unless
-            # it may be at fault itself and is wanted on the bench as it is.
-            early = (native or lift) and (not options.attribution or _clean(baseline_side.run_dir, cap=options.cap))
-            if early and lifting is not None:
-                lifting.begin(baseline_side)
-            elif early:
-                experiment.begin_native(baseline_side, policy)
-            experiment.record(candidate_side, guide=baseline_side.run_dir if candidate_side.scenario.guided else None)
-            clock.lap("candidate_s")
-            if options.attribution:
-                attribution = _attributed(experiment, baseline_side, candidate_side, early=early, cap=options.cap)
-                clock.lap("attribution_s")
-            broken = attribution.broken if attribution is not None else ""
-            if lifting is not None and broken:
-                lifting.skip(broken)
-            elif lifting is not None:
-                lifting.begin(*([candidate_side] if early else [baseline_side, candidate_side]))
-                lifting.run(policy, attribution=options.attribution)
-                clock.lap("lifted_s")
-            if native and not broken and not (lifting and lifting.broken):
-                if lifting is not None or not early:
-                    experiment.begin_native(baseline_side, policy)
-                experiment.begin_native(candidate_side, policy)
-                experiment.native(baseline_side, candidate_side, policy=policy)
-                clock.lap("native_s")
-                draw_on(experiment, baseline_side, candidate_side, policy, cap=options.cap)
-                clock.lap("native_looks_s")
+            stages.record(experiment)
         clock.lap("teardown_s")
     except RunCut as cut:
-        return cut, attribution, lifting
-    return None, attribution, lifting
+        return cut, stages.attribution, stages.lifting
+    return None, stages.attribution, stages.lifting
+
+
+def _unfit_for_warm(options: ParityOptions, *, lift: bool) -> str:
+    """Why engines that are up already do not do for this pair; "" where they do."""
+    if options.fault:
+        return "a fault is planted in an engine of its own"
+    return "the lifted stage starts engines in float32 (--no-lifted runs without)" if lift else ""
+
+
+@dataclasses.dataclass
+class _Stages:
+    """The stages of a pair, one after the other on the engines of one experiment. `attribution`, `lifting`: what they
+    brought; it stays where a later one is cut short."""
+
+    baseline: Side
+    candidate: Side
+    options: ParityOptions
+    native: bool
+    lift: bool
+    clock: _Clock
+    attribution: Attribution | None = None
+    lifting: Lifting | None = None
+
+    def record(self, experiment: Experiment) -> None:
+        """Both runs, then what the options ask for: attribution, the lifted stage, the native stage. Raises RunCut."""
+        policy = experiment.record(self.baseline)
+        self.clock.lap("baseline_s")
+        if self.lift:
+            self.lifting = Lifting(experiment, self.baseline, self.candidate, self.options.lifted is True)
+        early = self._begin_early(experiment, policy)
+        experiment.record(self.candidate, guide=self.baseline.run_dir if self.candidate.scenario.guided else None)
+        self.clock.lap("candidate_s")
+        if self.options.attribution:
+            self.attribution = _attributed(experiment, self.baseline, self.candidate, early=early, cap=self.options.cap)
+            self.clock.lap("attribution_s")
+        broken = self.attribution.broken if self.attribution is not None else ""
+        self._record_lifted(policy, early=early, broken=broken)
+        if self.native and not broken and not (self.lifting and self.lifting.broken):
+            self._record_native(experiment, policy, begun=early and self.lifting is None)
+
+    def _begin_early(self, experiment: Experiment, policy: str) -> bool:
+        """Start the baseline's engine for its next stage. That takes most of the stage: it goes on beside the
+        candidate's run, unless the baseline may be at fault itself and is wanted on the bench as it is."""
+        if not (self.native or self.lift):
+            return False
+        if self.options.attribution and not _clean(self.baseline.run_dir, cap=self.options.cap):
+            return False
+        if self.lifting is not None:
+            self.lifting.begin(self.baseline)
+        else:
+            experiment.begin_native(self.baseline, policy)
+        return True
+
+    def _record_lifted(self, policy: str, *, early: bool, broken: str) -> None:
+        """The lifted stage, where there is one and attribution did not break the engines."""
+        if self.lifting is None:
+            return
+        if broken:
+            self.lifting.skip(broken)
+            return
+        self.lifting.begin(*([self.candidate] if early else [self.baseline, self.candidate]))
+        self.lifting.run(policy, attribution=self.options.attribution)
+        self.clock.lap("lifted_s")
+
+    def _record_native(self, experiment: Experiment, policy: str, *, begun: bool) -> None:
+        """The native stage of both sides, and more draws where they decide more. `begun`: the baseline's engine is
+        starting."""
+        if not begun:
+            experiment.begin_native(self.baseline, policy)
+        experiment.begin_native(self.candidate, policy)
+        experiment.native(self.baseline, self.candidate, policy=policy)
+        self.clock.lap("native_s")
+        draw_on(experiment, self.baseline, self.candidate, policy, cap=self.options.cap)
+        self.clock.lap("native_looks_s")
 
 
 def _load_judge() -> None:
