@@ -62,6 +62,11 @@ class Grid:
     def row(self) -> np.ndarray:
         return np.repeat(np.arange(len(self.length), dtype=np.int32), self.length)
 
+    def row_of(self, flat: np.ndarray) -> np.ndarray:
+        """The row of each of few places of the flat arrays; `row` has that of all."""
+        rows: np.ndarray = np.searchsorted(self.start, flat, side="right") - 1
+        return rows
+
     @cached_property
     def position(self) -> np.ndarray:
         begin = np.repeat(self.start[:-1], self.length)

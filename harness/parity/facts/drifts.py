@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from harness.parity.facts import behind, systematic
-from harness.parity.facts.align import Grid, Match
+from harness.parity.facts.align import Match
 from harness.parity.facts.clusters import prompts
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.logprob_pairs import LogprobPairs
 from harness.parity.facts.rounding import both
 from harness.parity.facts.systematic import Compared, Means
 from harness.recordings.tables import Table
@@ -21,28 +20,25 @@ NAMES = ("actor_logprob", "exact_logprob")
 BEFORE = ("behind_logprob", "behind_exact_logprob")
 
 
-def engines(
-    e: Evidence, b: Table, match: Match, grid: Grid, same: np.ndarray, p: np.ndarray, q: np.ndarray, cached: Any
-) -> None:
-    """Engine against engine, one step; flat arrays on `grid`, `cached` per row."""
-    _drift(e, Means(Compared.ENGINES), b, match.a, grid, same, p, q, None, cached)
+def engines(e: Evidence, b: Table, match: Match, pairs: LogprobPairs) -> None:
+    """Engine against engine, one step."""
+    _drift(e, Means(Compared.ENGINES), b, match, pairs)
 
 
 def against_learner(
-    e: Evidence, side: Side, rollout: Table, experience: Table, match: Match, grid: Grid, same: np.ndarray,
-    engine: np.ndarray, learner: np.ndarray, cached: Any,
-) -> None:  # fmt: skip
-    """One engine against its learner, one step: in half precision against what float32 makes of the same weights, where
-    that is known."""
-    found = both(experience, *NAMES)
-    exact = grid.take(found[1], match.b) if found is not None and e.tolerance.rounding.measured else None
-    means = Means(Compared.ENGINE, side.name)
-    if exact is None:
-        _drift(e, means, rollout, match.a, grid, same, learner, engine, None, cached)
+    e: Evidence, side: Side, rollout: Table, experience: Table, match: Match, pairs: LogprobPairs
+) -> None:
+    """One engine (the first of `pairs`) against its learner (the second), one step: in half precision against what
+    float32 makes of the same weights, where that is known."""
+    columns = both(experience, *NAMES)
+    means, grid, same = Means(Compared.ENGINE, side.name), pairs.grid, pairs.same
+    if columns is None or not e.tolerance.rounding.measured:
+        _drift(e, means, rollout, match, pairs, backwards=True)
         return
-    rounding = learner.astype(np.float64) - exact
-    _drift(e, means, rollout, match.a, grid, same, exact, engine, rounding, cached)
-    _drift(e, Means(Compared.TRAINER, side.name), rollout, match.a, grid, same, exact, learner, None, cached)
+    engine, learner, exact = pairs.first, pairs.second, grid.take(columns[1], match.b)
+    by_float32 = [LogprobPairs(grid, same, exact, number, pairs.sample, pairs.cached) for number in (engine, learner)]
+    _drift(e, means, rollout, match, by_float32[0], by_float32[1].delta)
+    _drift(e, Means(Compared.TRAINER, side.name), rollout, match, by_float32[1])
     before = both(experience, *BEFORE)
     if before is not None and same.any():
         updates: behind.Updates = e.updates.setdefault(side.name, behind.Updates())
@@ -52,21 +48,18 @@ def against_learner(
 
 
 def _drift(
-    e: Evidence, means: Means, rollout: Table, rows: np.ndarray, grid: Grid, same: np.ndarray,
-    one: np.ndarray, two: np.ndarray, rounding: np.ndarray | None, cached: Any,
-) -> None:  # fmt: skip
-    if not same.any():
-        return
-    row = grid.row[same]
-    e.drifts.setdefault(means, systematic.Drift()).add(
-        rollout.step,
-        prompts(rollout)[rows][row],
-        one[same],
-        two[same],
-        None if rounding is None else rounding[same],
-        grid.position[same],
-        None if cached is None else (np.asarray(cached) > 0)[row],
-    )
+    e: Evidence,
+    means: Means,
+    rollout: Table,
+    match: Match,
+    pairs: LogprobPairs,
+    rounding: np.ndarray | None = None,
+    *,
+    backwards: bool = False,
+) -> None:
+    if pairs.same.any():
+        drift = e.drifts.setdefault(means, systematic.Drift())
+        drift.add(rollout.step, prompts(rollout)[match.a], pairs, rounding, backwards=backwards)
 
 
 def settle(e: Evidence) -> None:

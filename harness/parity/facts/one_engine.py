@@ -11,6 +11,7 @@ from harness.parity.facts.align import Grid, Match, around, first_difference, sh
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Far, Side, version_of, weight_version
 from harness.parity.facts.flips import far_margin
+from harness.parity.facts.logprob_pairs import LogprobPairs
 from harness.parity.facts.rounding import both, misrounded
 from harness.recordings.tables import Rows, Table
 from reports.model import Place
@@ -130,20 +131,11 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     p, q = grid.take(logprob, match.a), grid.take(actor, match.b)
     cached = rollout.flat("cached")
     cached = None if cached is None else cached[match.a]
-    at = slice(None) if same.all() else same
-    side.to_learner.add(
-        p[at],
-        q[at],
-        row=grid.row[at],
-        position=grid.position[at],
-        sample=match.sample,
-        cached=cached,
-        step=rollout.step,
-        version=version_of(rollout),
-    )
-    drifts.against_learner(e, side, rollout, experience, match, grid, same, p, q, cached)
+    pairs = LogprobPairs(grid, same, p, q, match.sample, cached)
+    side.to_learner.add(pairs, step=rollout.step, version=version_of(rollout))
+    drifts.against_learner(e, side, rollout, experience, match, pairs)
     kind = Kind.ENGINE.of(side.name)
-    found = e.weigh(kind, grid, same, np.abs(q - p))
+    found = e.weigh(kind, grid, same, pairs.size)
     if not len(found.beyond):
         return
     first = found.deciding[0]

@@ -18,6 +18,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, version_of
 from harness.parity.facts.flips import Learner
 from harness.parity.facts.gaps import CACHED, cached
+from harness.parity.facts.logprob_pairs import LogprobPairs
 from harness.recordings.tables import Table
 from probes.format import number
 from reports.model import Finding, Place
@@ -139,27 +140,18 @@ def _logprobs(
     q: np.ndarray,
     lookup: Learner,
 ) -> None:
-    at = slice(None) if same.all() else same
     held, held2 = b.flat("cached"), c.flat("cached")
     either = np.maximum(held[match.a], held2[match.b]) if held is not None and held2 is not None else None
-    size = np.abs(q - p)
-    e.engines.add(
-        p[at],
-        q[at],
-        row=grid.row[at],
-        position=grid.position[at],
-        sample=match.sample,
-        cached=either,
-        step=b.step,
-        version=version_of(b),
-    )
+    pairs = LogprobPairs(grid, same, p, q, match.sample, either)
+    size = pairs.size
+    e.engines.add(pairs, step=b.step, version=version_of(b))
     if same.any():
-        sizes = size[at]
+        sizes = size if same.all() else size[same]
         e.series["max_delta_logprob"][-1], e.series["mean_delta_logprob"][-1] = (
             float(np.nan_to_num(sizes, nan=np.inf).max()),  # NaN in a series means: not compared
             float(sizes.mean(dtype=np.float64)),
         )
-    drifts.engines(e, b, match, grid, same, p, q, either)
+    drifts.engines(e, b, match, pairs)
     within = e.tolerance.within  # in half precision ten floors of one engine alone
     if e.finer is None and within < e.tolerance.cap:
         e.counts.beyond_ten_floors += int(np.count_nonzero(same & ~(size <= within)))

@@ -26,7 +26,8 @@ import numpy as np
 from harness.parity.facts.clusters import Clusters, Mean, student
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.floor import EPSILON, HEADROOM, LARGEST_SCALE, RESOLUTION, Tolerance
-from harness.parity.facts.metrics import LABELS, POSITION_EDGES
+from harness.parity.facts.logprob_pairs import LogprobPairs
+from harness.parity.facts.metrics import LABELS
 
 FALSE_ALARM = 1e-3  # of all tests of a check together (Bonferroni)
 POWER = 0.99  # with which the smallest effect that is stated is found
@@ -135,31 +136,31 @@ class Drift:
         self,
         step: int,
         cluster: np.ndarray,
-        one: np.ndarray,
-        two: np.ndarray,
-        rounding: np.ndarray | None,
-        position: np.ndarray,
-        cached: np.ndarray | None,
+        pairs: LogprobPairs,
+        rounding: np.ndarray | None = None,
+        *,
+        backwards: bool = False,
     ) -> None:
-        """One step's tokens, flat; Δ = two − one. `rounding`: |learner's rounding|, where it is known."""
-        finite = np.isfinite(one) & np.isfinite(two)
+        """One step's tokens. `cluster`: a key for each row. `rounding`: |learner's rounding|, flat, where it is known.
+        `backwards`: Δ is that of the first from the second."""
         self.sized &= rounding is not None
-        delta = two.astype(np.float64) - one
-        size = np.zeros(len(delta)) if rounding is None else np.abs(rounding)
-        columns = [delta, delta * delta, np.abs(delta), size, one.astype(np.float64), two.astype(np.float64)]
-        self._add(self.steps, step, finite, cluster, columns)
-        bucket = np.searchsorted(POSITION_EDGES, position, side="right")
-        for at in np.unique(bucket):
-            self._add(self.parts, f"positions {LABELS['position'][at]}", finite & (bucket == at), cluster, columns)
-        for flag, name in enumerate(LABELS["cached"]) if cached is not None else ():
-            self._add(self.parts, f"samples {name}", finite & (cached == flag), cluster, columns)
-
-    @staticmethod
-    def _add(
-        into: dict[Any, Clusters], key: Any, chosen: np.ndarray, cluster: np.ndarray, columns: list[np.ndarray]
-    ) -> None:
-        if chosen.any():
-            into.setdefault(key, Clusters()).add(cluster[chosen], *(one[chosen] for one in columns))
+        delta, first, second = pairs.delta_sums, pairs.cell_sums(pairs.first), pairs.cell_sums(pairs.second)
+        if backwards:
+            delta, first, second = -delta, second, first
+        size = np.zeros(len(delta)) if rounding is None else pairs.cell_sums(np.abs(rounding))
+        square = pairs.cell_sums(pairs.delta * pairs.delta)
+        columns = [pairs.tokens, delta, square, pairs.size_sums, size, first, second]
+        keys, place = np.unique(cluster, return_inverse=True)
+        cells = pairs.cells
+        by_position = _summed(len(LABELS["position"]), cells.bucket, len(keys), place[cells.row], columns)
+        _add_sums(self.steps, step, keys, _summed(1, 0, len(keys), place[cells.row], columns)[0])
+        for label, rows in zip(LABELS["position"], by_position, strict=True):
+            _add_sums(self.parts, f"positions {label}", keys, rows)
+        if pairs.cached is not None:
+            cached = (pairs.cached > 0).astype(np.intp)[cells.row]
+            by_cached = _summed(2, cached, len(keys), place[cells.row], columns)
+            for label, rows in zip(LABELS["cached"], by_cached, strict=True):
+                _add_sums(self.parts, f"samples {label}", keys, rows)
 
     def tables(self) -> Iterator[tuple[str, int, np.ndarray]]:
         """(where, step, sums by cluster): the run first."""
@@ -174,6 +175,21 @@ class Drift:
         if len(self.parts) > 1:
             for name, one in self.parts.items():
                 yield name, first, one.table()
+
+
+def _summed(
+    parts: int, part: np.ndarray | int, clusters: int, cluster: np.ndarray, columns: list[np.ndarray]
+) -> np.ndarray:
+    """[part, cluster, column] sums of columns with a value for each cell. `part`, `cluster`: of each cell."""
+    place = part * clusters + cluster
+    sums = [np.bincount(place, weights=column, minlength=parts * clusters) for column in columns]
+    return np.stack(sums, axis=1).reshape(parts, clusters, len(columns))
+
+
+def _add_sums(tables: dict[Any, Clusters], name: Any, keys: np.ndarray, rows: np.ndarray) -> None:
+    """Add to the table of this name, which exists only where tokens were compared."""
+    if rows[:, 0].any():
+        tables.setdefault(name, Clusters()).add_sums(keys, rows)
 
 
 def tested(drifts: dict[Means, Drift], null: Null) -> dict[Means, list[Tested]]:

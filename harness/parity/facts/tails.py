@@ -152,7 +152,7 @@ class Weighed:
         may lie beyond `extreme`; none that is not a number."""
         beyond = np.flatnonzero(same & ~(size <= tolerance))
         far = ~(size[beyond] <= extreme)
-        row = grid.row[beyond]
+        row = grid.row_of(beyond)
         # A sample with one tolerated outlier must not be blamed because another sample of its step is at fault.
         heavy = np.bincount(row, minlength=len(grid.length)) > FEWEST_OUTLIERS
         heavy[row[far]] = True

@@ -10,9 +10,11 @@ import pytest
 from recordings import FrameRecord, Jagged, Recording, causes, check, jagged, pair, put, scenario
 
 from harness.parity.facts import systematic
+from harness.parity.facts.align import Grid
 from harness.parity.facts.behind import Updates, sides
 from harness.parity.facts.clusters import Clusters, Mean
 from harness.parity.facts.divergence import Kind
+from harness.parity.facts.logprob_pairs import LogprobPairs
 from harness.parity.verdict import judged
 from probes.format import SIDES
 from reports import render
@@ -477,11 +479,11 @@ def test_the_false_alarms_are_those_that_are_stated() -> None:
     for _ in range(trials):
         drift = systematic.Drift()
         for step in range(steps):
-            cluster = np.repeat(np.arange(prompts) + 100 * step, tokens)
+            cluster = np.arange(prompts) + 100 * step
             shared = np.repeat(rng.normal(0, 0.004, prompts), tokens)
             delta = shared + 0.004 * rng.standard_t(3, prompts * tokens)
-            position = np.tile(np.arange(tokens), prompts)
-            drift.add(step, cluster, np.zeros(len(delta)), delta, None, position, None)
+            grid = Grid(np.full(prompts, tokens))
+            drift.add(step, cluster, LogprobPairs(grid, np.ones(grid.size, bool), np.zeros(grid.size), delta, cluster))
         found = systematic.tested({ENGINES: drift}, systematic.Null(1.0, systematic.RESOLVED, None))[ENGINES]
         alarms += any(one.found for one in found)
         table = next(drift.tables())[2]

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 
 from harness.parity.facts import metrics
+from harness.parity.facts.align import Grid
+from harness.parity.facts.logprob_pairs import LogprobPairs
 from harness.parity.facts.metrics import Mismatch
 
 
 def collected(p: np.ndarray, q: np.ndarray, lengths: list[int], steps: int = 1, **options: object) -> Mismatch:
     found = Mismatch()
-    row = np.repeat(np.arange(len(lengths)), lengths)
-    position = np.concatenate([np.arange(n) for n in lengths])
     cached = np.array([i % 2 for i in range(len(lengths))])
     for step in range(steps):
         sample = np.arange(len(lengths)) + 100 * step
-        found.add(p, q, row=row, position=position, sample=sample, cached=cached, step=step, version=step)
+        pairs = LogprobPairs(Grid(np.array(lengths)), np.ones(len(p), bool), p, q, sample, cached)
+        found.add(pairs, step=step, version=step)
     return found
 
 
