@@ -8,10 +8,8 @@ A line that proves broken when it is parsed is added to `torn`.
 from __future__ import annotations
 
 import os
-import re
-from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -39,8 +37,9 @@ class Recording(Run):
     def __init__(self, path: str | os.PathLike[str], *, tell: Callable[[str], None] = lambda doing: None) -> None:
         self._tell = tell  # is told of each journal, which may take seconds
         self._decoded: dict[tuple[str, str], list[dict[str, Any]]] = {}  # by kind and mention
-        self._span_names: dict[str, scan.SpanNames] = {}  # by file, where the names were read ahead
+        self._contents: dict[str, scan.Contents] = {}  # by file, of those that the fast scan has read
         self._hashes: dict[str, np.ndarray] = {}
+        self._mentions: dict[tuple[str, str, str], np.ndarray] = {}  # by file, kind and text: where the lines begin
         self._tables: OrderedDict[tuple[Any, ...], Table | None] = OrderedDict()  # the last used last
         self._tables_bytes = 0
         self.window: range | None = None
@@ -83,20 +82,51 @@ class Recording(Run):
         """Every event of one kind, with role, rank, pid and file of its process; parsed once. Broken lines go to
         `torn`.
 
-        `mention`: only lines with this JSON string in them, before they are parsed: of a kind with one event for each
-        micro-batch all would neither be parsed in time nor fit.
+        `mention`: only lines in which a JSON string ends with this, before they are parsed: of a kind with one event
+        for each micro-batch all would neither be parsed in time nor fit.
         """
-        needle = f'{mention}"'.encode() if mention else b""
         if (kind, mention) not in self._decoded:
-            found: list[dict[str, Any]] = []
-            for journal in self._journals:
-                anchor = {"file": journal.name, **{key: journal.opening.get(key) for key in ("role", "rank", "pid")}}
-                for line in self._lines(journal, kind):
-                    event = self.parsed(journal, line) if needle in line else None
-                    if event is not None and self._within(event):
-                        found.append({**anchor, **event})
-            self._decoded[kind, mention] = found
+            places = (self._places_with(journal, kind, f'{mention}"') if mention else journal.kinds.get(kind, ())
+                      for journal in self._journals)  # fmt: skip
+            self._decoded[kind, mention] = self._decode(places)
         return self._decoded[kind, mention]
+
+    def labelled(self, kind: str, ending: str) -> list[dict[str, Any]]:
+        """Of a kind of `scan.LABELS` the events whose label ends with this, as `all` gives them."""
+        if (kind, ending) not in self._decoded:
+            key = scan.LABELS[kind]
+            places = (self._labelled_places(journal, kind, lambda label: label.endswith(ending))
+                      for journal in self._journals)  # fmt: skip
+            events = self._decode(places)
+            self._decoded[kind, ending] = [event for event in events if str(event.get(key)).endswith(ending)]
+        return self._decoded[kind, ending]
+
+    def _decode(self, places: Iterable[Any]) -> list[dict[str, Any]]:
+        """The events that begin at these places of each journal."""
+        events: list[dict[str, Any]] = []
+        for journal, at in zip(self._journals, places, strict=True):
+            anchor = {"file": journal.name, **{key: journal.opening.get(key) for key in ("role", "rank", "pid")}}
+            for line in scan.lines_at(journal.path, at):
+                event = self.parsed(journal, line)
+                if event is not None and self._within(event):
+                    events.append({**anchor, **event})
+        return events
+
+    def _labelled_places(self, journal: JournalIndex, kind: str, wanted: Callable[[str], bool]) -> Any:
+        """Where lines with such labels begin; all of the kind, where some labels were not read ahead."""
+        places: Any = journal.kinds.get(kind, ())
+        contents = self._contents.get(journal.name)
+        labels = contents.labels.get(kind) if contents is not None else None
+        if labels is None or labels.incomplete:
+            return places
+        return np.frombuffer(places, np.int64)[labels.where(wanted)]
+
+    def _places_with(self, journal: JournalIndex, kind: str, text: str) -> np.ndarray:
+        """Where the lines of one kind with this text in them begin."""
+        key = journal.name, kind, text
+        if key not in self._mentions:
+            self._mentions[key] = scan.places_with(journal.path, journal.kinds.get(kind, ()), text.encode())
+        return self._mentions[key]
 
     def count(self, kind: str) -> int:
         if self.window is not None:
@@ -122,21 +152,18 @@ class Recording(Run):
         The hash is Python's, which differs between processes: compare within one.
         """
         if kind not in self._hashes:
-            found = [self._content(journal, kind, scan.content_of(kind, journal.sealed)) for journal in self._journals]
-            self._hashes[kind] = np.concatenate(found) if found else np.zeros(0, np.int64)
+            hashes = [self._content_hashes(journal, kind) for journal in self._journals]
+            self._hashes[kind] = np.concatenate(hashes) if hashes else np.zeros(0, np.int64)
         return self._hashes[kind]
 
-    def _content(self, journal: JournalIndex, kind: str, pattern: re.Pattern[bytes]) -> np.ndarray:
-        count = len(journal.kinds.get(kind, ()))
+    def _content_hashes(self, journal: JournalIndex, kind: str) -> np.ndarray:
+        contents = self._contents.get(journal.name)
+        if contents is None:  # not as the recorders write: the whole line stands for its content
+            return np.fromiter(map(hash, self._kept(journal, kind)), np.int64)
         if self.window is not None:
-            kept = [(pattern.match(line), line) for line in self._kept(journal, kind)]
-            return np.array([hash(found.group(1) if found else line) for found, line in kept], np.int64)
-        hashes = array("q")
-        for _, data in scan.blocks(journal.path) if count else ():
-            hashes.extend(map(hash, pattern.findall(data)))
-        if len(hashes) != count:  # not as the recorders write: the whole line stands for its content
-            hashes = array("q", map(hash, self._lines(journal, kind)))
-        return np.array(hashes, np.int64)
+            lines = self._kept(journal, kind)
+            return np.array([hash(scan.content(line, kind, journal.sealed)) for line in lines], np.int64)
+        return np.array(contents.hashes.get(kind, ()), np.int64)
 
     def spans(self, names: tuple[str, ...]) -> Spans:
         """The spans of these names, journal by journal."""
@@ -238,10 +265,7 @@ class Recording(Run):
             self.torn.append(note)
 
     def _spans_of(self, journal: JournalIndex, names: tuple[str, ...]) -> Spans:
-        known = self._span_names.get(journal.name)
-        places: Any = journal.kinds.get("span", ())
-        if known is not None and not known.unnamed and len(places):
-            places = np.frombuffer(places, np.int64)[known.of(names)]
+        places = self._labelled_places(journal, "span", names.__contains__)
         lines = list(scan.lines_at(journal.path, places))
         columns = self._columns(journal, lines, _NUMBERS)
         step = np.where(np.isfinite(columns["step"]), columns["step"], -1).astype(np.int64)
@@ -254,9 +278,8 @@ class Recording(Run):
     ) -> Iterator[tuple[JournalIndex, dict[str, np.ndarray]]]:
         """`name` and these numbers of each line of one kind with the text `mention` in it, journal by journal; NaN
         where a line lacks one. `step` is among the keys."""
-        needle = mention.encode()
         for journal in self._journals:
-            lines = [line for line in self._lines(journal, kind) if needle in line]
+            lines = list(scan.lines_at(journal.path, self._places_with(journal, kind, mention)))
             if lines:
                 columns = self._columns(journal, lines, keys)
                 within = self.window is None or (columns["step"] < 0) | np.isin(columns["step"], self.window)
@@ -275,7 +298,7 @@ class Recording(Run):
         self._tell(f"reading {path}")
         journal = JournalIndex(path, f"{EVENTS}/{path.name}")
         try:
-            self._span_names[journal.name] = scan.index(journal, sealed=self.sealed)
+            self._contents[journal.name] = scan.index(journal, sealed=self.sealed)
         except scan.Irregular:
             return super()._scan_events(path)
         return journal

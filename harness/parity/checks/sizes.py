@@ -83,7 +83,7 @@ def _described(value: Any) -> str:
 
 def _shapes(side: Side) -> Shapes:
     found: Shapes = {}
-    for event in side.recording.all("shapes", mention="experience"):
+    for event in side.recording.labelled("shapes", "experience"):
         if event.get("phase") == "experience" and isinstance(event.get("step"), int):
             entry = found.setdefault(event["step"], {"shape": [], "sizes": []})
             entry["shape"].append(shape_of(event))

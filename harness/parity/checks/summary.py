@@ -112,7 +112,7 @@ def _series(side: Side, steps: list[int]) -> dict[str, list[float]]:
     spans = spans_by_step(run)
     seconds = step_seconds(side)
     sizes: dict[int, list[float]] = {}
-    for event in run.all("shapes", mention="experience"):
+    for event in run.labelled("shapes", "experience"):
         if event.get("phase") == "experience" and isinstance(event.get("step"), int):
             entry = sizes.setdefault(event["step"], [0.0, 0.0])
             entry[0] += number(event.get("padded_tokens"), 0.0)

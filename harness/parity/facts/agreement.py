@@ -357,7 +357,7 @@ def _terms(made: Table, drawn: Table) -> Iterator[tuple[str, float]]:
 
 def _shapes(recording: Recording) -> Iterator[str]:
     """Sizes of the experience batch against the samples."""
-    for event in recording.all("shapes", mention="experience"):
+    for event in recording.labelled("shapes", "experience"):
         step = event.get("step")
         if event.get("phase") != "experience" or not isinstance(step, int):
             continue
