@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.facts import agreement
+from harness.parity.facts.step_witnesses import StepTables, batch_digest, prompt_digests
 from harness.recordings.store import Recording
 from harness.recordings.tables import Rows, Table
 from probes.format import Frame, Ragged
@@ -130,9 +130,9 @@ def _prompt_digests(table: Table | None, samples: Any) -> tuple[str, ...]:
         return ()
     place = {int(sample): row for row, sample in enumerate(table.sample)}
     wanted = [place[one] for one in samples if isinstance(one, int) and one in place]
-    return agreement.prompt_digests([rows.row(row) for row in wanted])
+    return tuple(prompt_digests(rows, np.array(wanted, np.int64)))
 
 
 def _batch_digests(rollout: Table | None, experience: Table | None, order: Any) -> tuple[str, ...]:
-    made = agreement.batch_digest(rollout, experience, order) if rollout and experience else None
+    made = batch_digest(StepTables(-1, rollout, experience), order)
     return () if made is None else (made,)

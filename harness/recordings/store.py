@@ -21,9 +21,10 @@ from harness.recordings.seen import Seen
 from harness.recordings.tables import FrameArrays, Spans, Table, arrays_of, table_of
 from probes.format import EVENTS, PREFIX, Extent, JournalIndex, Run, decode_header, decode_json, number
 
-# A verdict asks again and again for the same tables (127 times for 54 frames, counted on a synthetic pair): a run of
-# this size is read once.
-TABLES_BYTES = 64 << 20
+# A verdict goes through a run step by step, and whatever it asks of a step it asks while that is at hand: so much of
+# the tables last asked for is kept, and the last two however large they are, a step's rollout and experience.
+TABLES_BYTES = 8 << 20
+KEPT = 2
 
 
 class Recording(Run):
@@ -31,7 +32,7 @@ class Recording(Run):
     pass it.
 
     Raises FormatError for a directory without run.json and for another format version. Memory: 8 bytes an event, of
-    a span 12; one block of a journal while it is read; up to TABLES_BYTES of the tables last asked for.
+    a span 12; one block of a journal while it is read; the tables last asked for, up to TABLES_BYTES or two of them.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, tell: Callable[[str], None] = lambda doing: None) -> None:
@@ -192,43 +193,57 @@ class Recording(Run):
         if key in self._tables:
             self._tables.move_to_end(key)
             return self._tables[key]
-        found = [one for one in self.frames_of(kind, step) if all(one.fields.get(k) == v for k, v in fields.items())]
-        table = table_of(found) if found else None
+        frames = list(self.frames_of(kind, step, **fields))
+        table = table_of(frames) if frames else None
         if table is not None and kind == "rollout":
             table = self._seen.told(table)
         self._tables[key] = table
         self._tables_bytes += table.nbytes if table else 0
-        while self._tables_bytes > TABLES_BYTES:
+        while self._tables_bytes > TABLES_BYTES and len(self._tables) > KEPT:
             _, oldest = self._tables.popitem(last=False)
             self._tables_bytes -= oldest.nbytes if oldest else 0
         return table
 
     def said(self, kind: str, field: str) -> set[str]:
         """Every value, as text, that the frames of one kind have in one field; None is no value. Reads headers only."""
-        found: set[str] = set()
-        for step in self.steps(kind):
-            for path, at in self._extents.get((kind, step), ()):
-                with open(path, "rb") as stream:
-                    stream.seek(at.start + PREFIX.size)
-                    value = decode_header(stream.read(at.header))["fields"].get(field)
-                found |= {str(value)} if value is not None else set()
-        return found
+        values = [value for step in self.steps(kind) for value in self.values_of(kind, step, field)]
+        return {str(value) for value in values if value is not None}
+
+    def values_of(self, kind: str, step: int, field: str) -> list[Any]:
+        """What the header of each frame of one kind and step has in one field; None where it has not."""
+        values = []
+        for path, at in self._extents.get((kind, step), ()):
+            with open(path, "rb") as stream:
+                stream.seek(at.start + PREFIX.size)
+                values.append(decode_header(stream.read(at.header))["fields"].get(field))
+        return values
 
     @cached_property
     def _seen(self) -> Seen:
         """What engines' own processes saw, which know neither steps nor samples."""
         places = [one for (kind, _), those in self._extents.items() if kind == "seen" for one in those]
-        return Seen(places, self._frame)
+        return Seen(places, self._whole_frame)
 
-    def frames_of(self, kind: str, step: int) -> Iterator[FrameArrays]:
-        """`Run.frames`, checked by NumPy: checking offsets in Python took longer than the whole comparison."""
+    def frames_of(self, kind: str, step: int, **fields: Any) -> Iterator[FrameArrays]:
+        """The frames of one kind and step whose fields have these values, each checked by NumPy: checking offsets in
+        Python took longer than the whole comparison."""
         for path, at in self._extents.get((kind, step), ()):
-            yield self._frame(path, at)
+            frame = self._frame(path, at, fields)
+            if frame is not None:
+                yield frame
 
-    def _frame(self, path: Path, at: Extent) -> FrameArrays:
-        with open(path, "rb") as stream:
+    def _whole_frame(self, path: Path, at: Extent) -> FrameArrays:
+        frame = self._frame(path, at, {})
+        assert frame is not None
+        return frame
+
+    def _frame(self, path: Path, at: Extent, fields: dict[str, Any]) -> FrameArrays | None:
+        """None where a field has another value; then its arrays are not read."""
+        with open(path, "rb", buffering=0) as stream:
             stream.seek(at.start + PREFIX.size)
             header = decode_header(stream.read(at.header))
+            if any(header["fields"].get(name) != value for name, value in fields.items()):
+                return None
             arrays = arrays_of(header, stream.read(at.payload))
         return FrameArrays(at.kind, at.step, at.rank, header["fields"], arrays)
 

@@ -11,7 +11,6 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from harness.parity.causes.family import CauseFamily
 from harness.parity.causes.trainer import MADE, SCORED
 from harness.parity.causes.turns import Intervention, Turn
-from harness.parity.facts.agreement import batches
 from harness.parity.facts.divergence import ROLLOUT, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence, Source
 from harness.parity.facts.explanation import Explained, Explanation, among, and_runs, keys_of, when
@@ -29,7 +28,7 @@ def mispaired(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Samples that were trained on with each other's responses, though their engines recorded their own. That prompts
     did not change places with them is seen by the digest of what was trained on."""
     for side in e.sides:
-        paired = {step for step, agrees in batches(side.recording) if agrees} if side.exchanged else set()
+        paired = {step for step, agrees in side.witnesses.batch_agrees.items() if agrees}
         steps = sorted((step, one) for step, one in side.exchanged.items() if step in paired)
         if not steps:
             continue

@@ -13,6 +13,7 @@ from harness.parity.checks.registry import Outcome, check, outcome, unless_nativ
 from harness.parity.checks.surroundings import effect
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.token_boundaries import OUTPUT_ENDS, PROMPT_ENDS
 from reports.model import SUSPICIONS, Finding
 from reports.text import counted
 
@@ -51,21 +52,16 @@ def _prompts(e: Evidence, number: int, good: str, bad: str) -> Outcome:
     return outcome(name, "ruled out", f"{good} in {counts} samples", number=number)
 
 
-PROMPT_ENDS = ("prompt_first", "prompt_last", "prompt_len")
-OUTPUT_ENDS = ("output_first", "output_last", "output_len", "specials")
-
-
 @check(SUSPICIONS[2], 2)
 def token_boundaries(e: Evidence) -> Outcome:
     """First and last ids, lengths and specials. Lines are compared as bytes; only those that differ are parsed."""
     name, number = SUSPICIONS[2], 2
-    counts = [side.recording.count("boundaries") for side in e.sides]
+    counts = [side.boundaries.count for side in e.sides]
     if not all(counts):
         return outcome(name, "not tested", "no token boundaries were recorded", number=number)
     for side in e.sides:
-        silent = _lacking(side)
-        if silent:
-            text = f"token boundaries of the {side.name} lack {', '.join(silent)}"
+        if side.boundaries.lacking:
+            text = f"token boundaries of the {side.name} lack {', '.join(side.boundaries.lacking)}"
             return outcome(name, "not tested", text, number=number)
     if e.confounded("everything", "prompts") is not None or not unless_native(e):
         return outcome(name, "not tested", "the runs do not share their samples", number=number)
@@ -105,18 +101,6 @@ def token_boundaries(e: Evidence) -> Outcome:
     text = f"prompt ends agree in {compared:,} samples, output ends agree in {compared - ends_skipped:,} samples; "
     text += f"the output ends of {ends_skipped:,} samples were not compared, for their tokens or lengths part"
     return outcome(name, "ruled out" if compared > ends_skipped else "not tested", text, number=number)
-
-
-def _lacking(side: Side) -> list[str]:
-    """Fields that some line of the boundaries has not. Told by the bytes of their keys, which no text within a JSON
-    string can hold: its quotes are escaped."""
-    keys = {field: f'"{field}":'.encode() for field in ("step", "sample", *PROMPT_ENDS, *OUTPUT_ENDS)}
-    lacking: dict[str, None] = {}
-    for _, line in side.recording.lines("boundaries"):
-        for field, key in keys.items():
-            if key not in line or key + b"null" in line:
-                lacking[field] = None
-    return list(lacking)
 
 
 def _different_boundaries(side: Side, against: Side) -> dict[tuple[int, int], dict[str, Any]]:

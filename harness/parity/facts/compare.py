@@ -11,6 +11,7 @@ from harness.parity.facts.gaps import TOKENS, note_experience
 from harness.parity.facts.one_engine import one_engine
 from harness.parity.facts.patience import Told, nobody
 from harness.parity.facts.rollouts import SERIES, rollouts
+from harness.parity.facts.step_witnesses import StepTables
 
 
 def compare(e: Evidence, tell: Told = nobody) -> None:
@@ -19,10 +20,13 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
     recorded = [set(side.recording.steps("rollout")) for side in e.sides]
     e.steps = sorted(set.intersection(*recorded))
     every = sorted(set.union(*recorded))
+    _trained_only(e, set(every))
     for number, step in enumerate(every, 1):
         tell(f"comparing step {number} of {len(every)}")
         drawn = [side.recording.table("rollout", step) for side in e.sides]
         trained = [side.recording.table("experience", step) for side in e.sides]
+        for side, rollout, experience in zip(e.sides, drawn, trained, strict=True):
+            side.witnesses.add(StepTables(step, rollout, experience))
         for side, rollout, experience in zip(e.sides, drawn, trained, strict=True):
             if rollout is not None:
                 one_engine(e, side, rollout, experience)
@@ -48,3 +52,11 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
             experiences(e, trained[0], trained[1])
         elif e.train:
             e.note_recorded(TOKENS, step, *(table is not None for table in trained))
+
+
+def _trained_only(e: Evidence, rolled_out: set[int]) -> None:
+    """Let witnesses speak of steps without any rollout."""
+    for side in e.sides:
+        for step in side.recording.steps("experience"):
+            if step not in rolled_out:
+                side.witnesses.add(StepTables(step, None, side.recording.table("experience", step)))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -35,10 +35,14 @@ from harness.parity.facts.reread import Readings
 from harness.parity.facts.sync_record import SyncRecord
 from harness.parity.facts.systematic import Drift, Means, Tested
 from harness.parity.facts.tails import Tail, Weighed
+from harness.parity.facts.token_boundaries import TokenBoundaries
 from harness.recordings.store import Recording
 from harness.recordings.tables import Table
 from reports.model import Finding, Place
 from reports.text import counted
+
+if TYPE_CHECKING:
+    from harness.parity.facts.step_witnesses import StepWitnesses
 
 # Of a differing sample: step, sample, response tokens compared, whether its log-probabilities told, and the samples of
 # the baseline whose response the candidate gave it.
@@ -76,6 +80,18 @@ class Side:
     sync: SyncRecord = field(default_factory=SyncRecord)
     exchanged: dict[int, Exchange] = field(default_factory=dict)  # step -> whose responses were trained on
     collisions: Collisions | None = None  # of the native stage
+
+    @cached_property
+    def boundaries(self) -> TokenBoundaries:
+        """The ends of its samples, as its journals tell them."""
+        return TokenBoundaries(self.recording)
+
+    @cached_property
+    def witnesses(self) -> StepWitnesses:
+        """What it says twice of each step; `compare` adds the steps."""
+        from harness.parity.facts.step_witnesses import StepWitnesses
+
+        return StepWitnesses(self.recording, self.boundaries)
 
     @cached_property
     def memory(self) -> list[Held]:
