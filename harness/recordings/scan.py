@@ -24,6 +24,7 @@ LABELS = {
     "span": "name",
     "shapes": "phase",
 }  # kind -> the field that says of what it is, the first that recorders write
+MENTIONS = {"span": b'"rss":'}  # kind -> a text that few recordings have in its lines, or none
 HASHED = ("boundaries", "shapes")  # kinds whose lines are compared between recordings without parsing them
 # How a line begins that the recorders write, and of what kind it is; with its label, where that comes next. One group:
 # a tuple for each line would set off the garbage collector. It is sought from the newline before the line on, a literal
@@ -62,6 +63,7 @@ class Contents:
 
     labels: dict[str, Labels] = field(default_factory=dict)
     hashes: dict[str, array[int]] = field(default_factory=dict)
+    mentioning: set[str] = field(default_factory=set)  # of `MENTIONS`, the kinds whose text is in the file
 
 
 def blocks(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -182,6 +184,8 @@ def _index_block(journal: JournalIndex, contents: Contents, base: int, data: byt
         if kind in HASHED:
             hashes = contents.hashes.setdefault(kind, array("q"))
             hashes.extend(_content_hashes(data, kind, starts[lines], ends[lines], journal.sealed))
+        if kind in MENTIONS and kind not in contents.mentioning and MENTIONS[kind] in data:
+            contents.mentioning.add(kind)
     return len(heads)
 
 

@@ -126,7 +126,10 @@ class Recording(Run):
         """Where the lines of one kind with this text in them begin."""
         key = journal.name, kind, text
         if key not in self._mentions:
-            self._mentions[key] = scan.places_with(journal.path, journal.kinds.get(kind, ()), text.encode())
+            contents, places = self._contents.get(journal.name), journal.kinds.get(kind, ())
+            if contents is not None and scan.MENTIONS.get(kind) == text.encode() and kind not in contents.mentioning:
+                places = ()
+            self._mentions[key] = scan.places_with(journal.path, places, text.encode())
         return self._mentions[key]
 
     def count(self, kind: str) -> int:
@@ -244,7 +247,8 @@ class Recording(Run):
             header = decode_header(stream.read(at.header))
             if any(header["fields"].get(name) != value for name, value in fields.items()):
                 return None
-            arrays = arrays_of(header, stream.read(at.payload))
+            payload = np.empty(at.payload, np.uint8)  # of huge pages, where the system has them: half the time of bytes
+            arrays = arrays_of(header, payload.data[: stream.readinto(payload.data)])
         return FrameArrays(at.kind, at.step, at.rank, header["fields"], arrays)
 
     @cached_property

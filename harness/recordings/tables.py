@@ -110,7 +110,7 @@ class FrameArrays:
     arrays: dict[str, np.ndarray | Rows]
 
 
-def arrays_of(header: dict[str, Any], payload: bytes) -> dict[str, np.ndarray | Rows]:
+def arrays_of(header: dict[str, Any], payload: bytes | memoryview) -> dict[str, np.ndarray | Rows]:
     """The arrays of a frame as views of its payload. Raises FormatError where `probes.format` does."""
     found: dict[str, np.ndarray | Rows] = {}
     for name, spec in header["arrays"].items():

@@ -91,15 +91,16 @@ class Grid:
 
     def any(self, flags: np.ndarray) -> np.ndarray:
         """Per row: is any of its positions flagged?"""
-        flagged: np.ndarray = np.bincount(self.row[flags], minlength=len(self.length)) > 0
+        flagged = np.zeros(len(self.length), bool)
+        flagged[self.row_of(np.flatnonzero(flags))] = True
         return flagged
 
     def first(self, flags: np.ndarray) -> np.ndarray:
         """Per row: the first flagged position, or the row's length where there is none."""
         found = self.length.astype(np.int64).copy()
         where = np.flatnonzero(flags)
-        rows, index = np.unique(self.row[where], return_index=True)
-        found[rows] = self.position[where[index]]
+        rows, index = np.unique(self.row_of(where), return_index=True)
+        found[rows] = where[index] - self.start[rows]
         return found
 
 

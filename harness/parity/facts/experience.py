@@ -12,10 +12,12 @@ values are clustered by their prompt (`clusters`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from harness.parity.facts import margins
-from harness.parity.facts.align import Match, around, equal_rows, first_difference, shared
+from harness.parity.facts.align import Grid, Match, around, equal_rows, first_difference, shared
 from harness.parity.facts.clusters import Clusters, Mean, prompts, student
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
@@ -80,68 +82,68 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
         if name in ("advantage", "return") and not alike.all():
             continue  # normalised over the batch, of which some samples differ
         grid = shared([(column, ia), (column2, ib)])
+        one, two = grid.take(column, ia), grid.take(column2, ib)
         if name in FROZEN and not exact:
-            _shift(e, name, b, sample[grid.row], grid.take(column, ia), grid.take(column2, ib))
-        _same_numbers(
-            e,
-            Kind.EXPERIENCE,
-            name,
-            b,
-            c,
-            sample,
-            grid.row,
-            grid.position,
-            grid.take(column, ia),
-            grid.take(column2, ib),
-            ib,
-            exact,
-        )
+            _shift(e, name, b, sample[grid.row], one, two)
+        where = _Compared(b.step, sample, c.rank[ib], grid)
+        _same_numbers(e, Kind.EXPERIENCE, name, where, one, two, exact=exact)
     reward, reward2 = b.flat("reward"), c.flat("reward")
     if reward is not None and reward2 is not None:
         e.counts.rewards += int(np.count_nonzero(np.isfinite(reward[ia]) & np.isfinite(reward2[ib])))
-        every, nowhere, one, two = np.arange(len(sample)), np.full(len(sample), -1), reward[ia], reward2[ib]
+        one, two = reward[ia], reward2[ib]
         if not exact:
             _shift(e, "reward", b, sample, one, two)
-        _same_numbers(e, Kind.REWARD, "reward", b, c, sample, every, nowhere, one, two, ib, exact)
+        _same_numbers(e, Kind.REWARD, "reward", _Compared(b.step, sample, c.rank[ib]), one, two, exact=exact)
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Where the values of a column belong: their samples, in rows of `grid`, or one value a sample without it.
+    `rank`: of each sample, in the candidate."""
+
+    step: int
+    sample: np.ndarray
+    rank: np.ndarray
+    grid: Grid | None = None
+
+    def rows(self, flat: np.ndarray) -> np.ndarray:
+        return flat if self.grid is None else self.grid.row_of(flat)
+
+    def position(self, flat: int, row: int) -> int:
+        return -1 if self.grid is None else flat - int(self.grid.start[row])
 
 
 def _same_numbers(
-    e: Evidence,
-    kind: Kind,
-    name: str,
-    b: Table,
-    c: Table,
-    sample: np.ndarray,
-    row: np.ndarray,
-    position: np.ndarray,
-    one: np.ndarray,
-    two: np.ndarray,
-    ib: np.ndarray,
-    exact: bool,
+    e: Evidence, kind: Kind, name: str, where: _Compared, first: np.ndarray, second: np.ndarray, *, exact: bool
 ) -> None:
-    apart = (one != two) & ~(np.isnan(one) & np.isnan(two))
+    """Note where the numbers of both learners differ by more than is allowed, flat."""
+    apart = first != second
+    if apart.any():
+        apart &= ~(np.isnan(first) & np.isnan(second))
     if not apart.any():
         return
-    e.experience.not_identical.setdefault(name, b.step)
-    allowed = 0.0 if exact else _allowed(e, name, one)
-    beyond = np.flatnonzero(apart & ~(np.abs(two - one) <= allowed))
-    within = np.abs(two - one)[apart & (np.abs(two - one) <= allowed)]
-    known = e.experience.apart
-    known[name] = max(known.get(name, (0.0, 0.0)), (float(np.max(within, initial=0.0)), allowed))
+    e.experience.not_identical.setdefault(name, where.step)
+    allowed = 0.0 if exact else _allowed(e, name, first)
+    size = np.abs(second - first)
+    beyond = np.flatnonzero(apart & ~(size <= allowed))
+    within = size[apart & (size <= allowed)]
+    largest = e.experience.apart
+    largest[name] = max(largest.get(name, (0.0, 0.0)), (float(np.max(within, initial=0.0)), allowed))
     if len(beyond):
-        at = beyond[0]
+        rows, flat = where.rows(beyond), int(beyond[0])
+        row = int(rows[0])
         e.diverges(
             kind.of(),
-            sample[np.unique(row[beyond])],
+            where.sample[np.unique(rows)],
             Place(
-                b.step,
+                where.step,
                 "experience",
-                int(c.rank[ib[row[at]]]),
-                int(sample[row[at]]),
-                int(position[at]),
+                int(where.rank[row]),
+                int(where.sample[row]),
+                where.position(flat, row),
                 name,
-                float(one[at]),
-                float(two[at]),
+                float(first[flat]),
+                float(second[flat]),
                 context=f"on the same tokens; {counted(len(beyond), 'value')} "
                 + (f"differ by more than {figure(allowed)}" if allowed else "not bit-identical"),
             ),

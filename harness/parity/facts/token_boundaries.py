@@ -32,10 +32,10 @@ class TokenBoundaries:
         share = max(1, math.ceil(self.count / MOST_PARSED))
         for number, (journal, line) in enumerate(recording.lines("boundaries")):
             # No text within a JSON string can hold a key: its quotes are escaped.
-            if _NULL in line or not all(key in line for key in _KEYS.values()):
-                missed |= dict.fromkeys(
-                    field for field, key in _KEYS.items() if key not in line or key + b"null" in line
-                )
+            any_null = _NULL in line
+            for field, key in _KEYS.items():
+                if key not in line or (any_null and key + b"null" in line):
+                    missed[field] = None
             if number % share == 0:
                 self._lines.setdefault(self._step_of(journal, line), []).append((journal, line))
         self.lacking = list(missed)
