@@ -43,6 +43,38 @@ def gather(
 ) -> Evidence:
     """Everything that two recordings show, or without a candidate what the baseline shows by itself, before any
     decision. Raises FormatError for a malformed one."""
+    e = before_steps(baseline, candidate, cap=cap, again=again, tell=tell)
+    note_floors(e)
+    compare(e, tell)
+    weight_syncs(e)
+    missteps(e)
+    if not e.alone:
+        learners(e)
+    experience.settle(e)
+    if native:
+        native_stage(e)
+    e.settle()
+    drifts.settle(e)
+    ties.too_many(e)
+    return e
+
+
+def native_stage_alone(baseline: Recording, candidate: Recording, *, cap: float | None) -> Evidence:
+    """What the native stages show, which no step is read for. Raises FormatError for a malformed one."""
+    e = before_steps(baseline, candidate, cap=cap)
+    native_stage(e)
+    return e
+
+
+def before_steps(
+    baseline: Recording,
+    candidate: Recording | None,
+    *,
+    cap: float | None,
+    again: Mapping[str, Recording] | None = None,
+    tell: Told = nobody,
+) -> Evidence:
+    """What has to be known before the first step is compared: floors, tolerances, modes and confounders."""
     first = {ALONE: baseline} if candidate is None else {"baseline": baseline, "candidate": candidate}
     candidate = candidate or baseline
     repeated = {
@@ -95,18 +127,6 @@ def gather(
         e.missing.append(
             f"the model's dtype is {dtype or 'not recorded'}: the strictest cap, {figure(CAPS['float32'])}, was used"
         )
-    note_floors(e)
-    compare(e, tell)
-    weight_syncs(e)
-    missteps(e)
-    if not alone:
-        learners(e)
-    experience.settle(e)
-    if native:
-        native_stage(e)
-    e.settle()
-    drifts.settle(e)
-    ties.too_many(e)
     return e
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ from harness.parity.gather import gather
 from harness.parity.lifted import lifted_stage, stage_steps
 from harness.parity.native.stage import in_doubt
 from harness.parity.rules.suspected import confirm_suspicions
-from harness.recordings.store import Recording
+from harness.recordings.library import Library
 from probes.format import SIDES, FormatError, Run
 from reports.model import BETWEEN, EXIT_CODES, OPEN, Check, Parity, Verdict
 from reports.text import counted
@@ -87,6 +88,7 @@ def judged(
     reproduce: str = "",
     again: Mapping[str, Path | str] | None = None,
     lifted_verdict: Verdict | None = None,
+    library: Library | None = None,
     tell: Told = nobody,
 ) -> Judged:
     """Compare two recorded runs. Reads files only; raises nothing for bad input, which is an ERROR verdict.
@@ -94,14 +96,16 @@ def judged(
     `native`: read the native stages, where recorded. `cap`: largest floor that can be noise in nats, instead of the
     one of the model's dtype. `reproduce`: the command that makes this verdict again. `again`: side -> a second run of
     that side's job, with which its floor is measured. `lifted_verdict`: on the lifted stage's recordings, with what
-    interventions proved there. `tell`: is told what is being done.
+    interventions proved there. `library`: where the command opens recordings, so that it scans none twice. `tell`: is
+    told what is being done.
     """
+    library = library or Library()
     recordings = []
     paths = [Path(one.path if isinstance(one, Run) else one) for one in (baseline, candidate)]
     second = {side: Path(path) for side, path in (again or {}).items()}
     for path in (*paths, *second.values()):
         try:
-            recordings.append(Recording(path, tell=tell))
+            recordings.append(library.open(path, tell=tell))
         except (FormatError, OSError) as error:
             found = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", str(error), paths, reproduce)
             return Judged(replace(found, fix=getattr(error, "fix", "")))
@@ -113,7 +117,7 @@ def judged(
     e, malformed = None, []
     try:
         e = gather(recordings[0], recordings[1], native=native, cap=cap, again=others, tell=tell)
-        lifted_stage(e, _judged_alone, lifted_verdict)
+        lifted_stage(e, partial(_judged_alone, library), lifted_verdict)
         e.seal()
     except FormatError as error:
         malformed.append(f"malformed recording: {error}")
@@ -138,8 +142,8 @@ def asked(e: Evidence) -> list[tuple[Registered, Outcome]]:
     return [(one, require_completeness(e, excused(e, one.run(e)))) for one in listed if one.applies(e)]
 
 
-def _judged_alone(baseline: Path, candidate: Path) -> tuple[Verdict, Evidence | None]:
-    found = judged(baseline, candidate, native=False)
+def _judged_alone(library: Library, baseline: Path, candidate: Path) -> tuple[Verdict, Evidence | None]:
+    found = judged(baseline, candidate, native=False, library=library)
     return found.verdict, found.evidence
 
 

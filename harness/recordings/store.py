@@ -12,19 +12,21 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from harness.recordings import scan
 from harness.recordings.seen import Seen
 from harness.recordings.tables import FrameArrays, Spans, Table, arrays_of, table_of
-from probes.format import EVENTS, PREFIX, Extent, JournalIndex, Run, decode_header, decode_json, number
+from harness.recordings.work import WORK
+from probes.format import EVENTS, PREFIX, Extent, JournalIndex, Run, TokenLog, decode_header, decode_json, number
 
 # A verdict goes through a run step by step, and whatever it asks of a step it asks while that is at hand: so much of
 # the tables last asked for is kept, and the last two however large they are, a step's rollout and experience.
 TABLES_BYTES = 8 << 20
 KEPT = 2
+_Index = TypeVar("_Index", JournalIndex, TokenLog)
 
 
 class Recording(Run):
@@ -35,7 +37,17 @@ class Recording(Run):
     a span 12; one block of a journal while it is read; the tables last asked for, up to TABLES_BYTES or two of them.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, tell: Callable[[str], None] = lambda doing: None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        tell: Callable[[str], None] = lambda doing: None,
+        earlier: Recording | None = None,
+    ) -> None:
+        """`earlier`: the same directory as it was opened before; what it knows of files that are as they were is taken
+        over."""
+        self._earlier = earlier
+        self._stamps: dict[Path, tuple[int, int]] = {}  # size and time of change of each file when it was scanned
         self._tell = tell  # is told of each journal, which may take seconds
         self._decoded: dict[tuple[str, str], list[dict[str, Any]]] = {}  # by kind and mention
         self._contents: dict[str, scan.Contents] = {}  # by file, of those that the fast scan has read
@@ -45,6 +57,7 @@ class Recording(Run):
         self._tables_bytes = 0
         self.window: range | None = None
         super().__init__(path, strict=False)
+        self._earlier = None
 
     @property
     def scenario(self) -> dict[str, Any]:
@@ -314,13 +327,37 @@ class Recording(Run):
         return columns
 
     def _scan_events(self, path: Path) -> JournalIndex:
+        if (unchanged := self._as_it_was(path, lambda run: run._journals)) is not None:
+            assert self._earlier is not None
+            self._contents[unchanged.name] = self._earlier._contents[unchanged.name]
+            return unchanged
         self._tell(f"reading {path}")
+        WORK["scan", str(path)] += 1
         journal = JournalIndex(path, f"{EVENTS}/{path.name}")
         try:
             self._contents[journal.name] = scan.index(journal, sealed=self.sealed)
         except scan.Irregular:
             return super()._scan_events(path)
         return journal
+
+    def _scan_frames(self, path: Path) -> TokenLog:
+        unchanged = self._as_it_was(path, lambda run: run._logs)
+        if unchanged is not None:
+            return unchanged
+        WORK["scan", str(path)] += 1
+        return super()._scan_frames(path)
+
+    def _as_it_was(self, path: Path, indexes: Callable[[Recording], list[_Index]]) -> _Index | None:
+        """The index of an undamaged file that has not changed since it was scanned; None of any other."""
+        status = path.stat()
+        self._stamps[path] = status.st_size, status.st_mtime_ns
+        earlier = self._earlier
+        if earlier is None or earlier._stamps.get(path) != self._stamps[path]:
+            return None
+        index = next((index for index in indexes(earlier) if index.path == path), None)
+        if index is None or any(name == index.name for name, _ in earlier.torn):
+            return None
+        return index if isinstance(index, TokenLog) or index.name in earlier._contents else None
 
 
 _NUMBERS = ("step", "start_ns", "dur_ns")

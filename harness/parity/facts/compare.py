@@ -12,10 +12,13 @@ from harness.parity.facts.one_engine import one_engine
 from harness.parity.facts.patience import Told, nobody
 from harness.parity.facts.rollouts import SERIES, rollouts
 from harness.parity.facts.step_witnesses import StepTables
+from harness.recordings.work import WORK
 
 
 def compare(e: Evidence, tell: Told = nobody) -> None:
     """Fill `e` from every step that either run rolled out. Raises FormatError for a malformed frame."""
+    for directory in {side.recording.path for side in e.sides}:
+        WORK["gather", str(directory)] += 1
     e.series = {name: [] for name in SERIES}
     recorded = [set(side.recording.steps("rollout")) for side in e.sides]
     e.steps = sorted(set.intersection(*recorded))

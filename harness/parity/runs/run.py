@@ -32,6 +32,7 @@ from harness.parity.runs.preflight import (
 )
 from harness.parity.runs.recording import check_ranks, compacted, guarded, judged, recording_in, written
 from harness.parity.runs.scenario_check import with_scenario
+from harness.recordings.library import Library
 from harness.triage.watch.guard import Guard
 from probes.format import SIDES
 from reports.model import Verdict
@@ -67,16 +68,16 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
             )
             for name, backend, settings in (("baseline", baseline, base), ("candidate", candidate, other))
         )
-        lift = wanted(left, right, options.lifted)
+        lift, library = wanted(left, right, options.lifted), Library()
         figures: dict[str, Any] = {"environments_ready_s": round(time.monotonic() - started, 1)}
         guard = guarded(folder, options)
         cut, attribution, lifting = _record_pair(
-            left, right, options, guard, lift=lift, figures=figures, command=reproduce
+            left, right, options, guard, lift=lift, figures=figures, command=reproduce, library=library
         )
-        verdict = _concluded(left, right, cut, attribution, lifting, options)
+        verdict = _concluded(left, right, cut, attribution, lifting, options, library=library)
         if cut is None:
-            verdict = with_scenario(verdict, left.run_dir)
-        compacted(left.run_dir, right.run_dir)
+            verdict = with_scenario(verdict, library.open(left.run_dir))
+        compacted(left.run_dir, right.run_dir, library=library)
     figures["total_s"] = round(time.monotonic() - started, 1)
     verdict = dataclasses.replace(verdict, figures=verdict.figures | figures, reproduce=reproduce)
     return written(verdict.strict if options.strict else verdict, folder)
@@ -189,13 +190,14 @@ def diff(
         if not is_run(path):
             raise no_run(path, "diff", named)
     from harness.parity.facts.patience import Patience
-    from harness.parity.verdict import judge
+    from harness.parity.verdict import judged as judgement
 
+    library = Library()
     tell = Patience(lambda doing: progress(ProgressEvent("", "", message=doing)))
     second = {"baseline": runs[2]} if again is not None else None
-    verdict = judge(runs[0], runs[1], cap=cap, again=second, tell=tell)
+    verdict = judgement(runs[0], runs[1], cap=cap, again=second, library=library, tell=tell).verdict
     if verdict.verdict == "EQUIVALENT":
-        verdict = with_scenario(verdict, runs[0])
+        verdict = with_scenario(verdict, library.open(Path(runs[0])))
     own = None if again is None else Path(again)
     return dataclasses.replace(
         verdict.strict if strict else verdict,
@@ -236,6 +238,7 @@ def _record_pair(
     lift: bool,
     figures: dict[str, Any],
     command: str,
+    library: Library,
 ) -> tuple[RunCut | None, Attribution | None, Lifting | None]:
     """Record both runs, look for the cause of a difference on the engines as the runs left them, record the lifted and
     the native stage; returns (what cut it short, what the bench showed, the lifted stage)."""
@@ -260,7 +263,9 @@ def _record_pair(
             lifting = Lifting(experiment, left, right, options.lifted is True) if lift else None
             # The start of an engine takes most of the stages: the baseline's goes on beside the candidate's run, unless
             # it may be at fault itself and is wanted on the bench as it is.
-            early = (native or lift) and (not options.attribution or _clean(left.run_dir, cap=options.cap))
+            early = (native or lift) and (
+                not options.attribution or _clean(left.run_dir, cap=options.cap, library=library)
+            )
             if early and lifting is not None:
                 lifting.begin(left)
             elif early:
@@ -268,7 +273,7 @@ def _record_pair(
             experiment.record(right, guide=left.run_dir if right.scenario.guided else None)
             clock.lap("candidate_s")
             if options.attribution:
-                attribution = _attributed(experiment, left, right, early=early, cap=options.cap)
+                attribution = _attributed(experiment, left, right, early=early, cap=options.cap, library=library)
                 clock.lap("attribution_s")
             broken = attribution.broken if attribution is not None else ""
             if lifting is not None and broken:
@@ -283,7 +288,7 @@ def _record_pair(
                 experiment.begin_native(right, policy)
                 experiment.native(left, right, policy=policy)
                 clock.lap("native_s")
-                draw_on(experiment, left, right, policy, cap=options.cap)
+                draw_on(experiment, left, right, policy, cap=options.cap, library=library)
                 clock.lap("native_looks_s")
         clock.lap("teardown_s")
     except RunCut as cut:
@@ -300,21 +305,21 @@ def _load_judge() -> None:
             importlib.import_module(module)
 
 
-def _clean(run: Path, *, cap: float | None) -> bool:
+def _clean(run: Path, *, cap: float | None, library: Library) -> bool:
     from harness.parity.attribution.clean import clean  # the judge's libraries, which no run needs
 
-    return clean(run, cap=cap)
+    return clean(run, cap=cap, library=library)
 
 
 def _attributed(
-    experiment: Experiment, left: Side, right: Side, *, early: bool, cap: float | None
+    experiment: Experiment, left: Side, right: Side, *, early: bool, cap: float | None, library: Library
 ) -> Attribution | None:
     """What interventions on the live engines show of a divergence; None without one."""
     from harness.parity.attribution import search
     from harness.parity.facts.engines import suspect
     from harness.parity.verdict import judged as judgement
 
-    before = judgement(left.run_dir, right.run_dir, native=False, cap=cap)
+    before = judgement(left.run_dir, right.run_dir, native=False, cap=cap, library=library)
     if before.verdict.verdict != "DIVERGENT":
         return None
     experiment.tell(right, "looking for the cause")
@@ -334,17 +339,21 @@ def _concluded(
     attribution: Attribution | None,
     lifting: Lifting | None,
     options: JudgeOptions,
+    *,
+    library: Library,
 ) -> Verdict:
     """The verdict on both recordings, with what the benches showed of a divergence."""
     from harness.parity.attribution import merged
     from harness.parity.verdict import judged as judgement
 
     if cut is not None:
-        return judged(left.run_dir, right.run_dir, cut, native=options.native, cap=options.cap)
+        return judged(left.run_dir, right.run_dir, cut, native=options.native, cap=options.cap, library=library)
     broken = (attribution and attribution.broken) or (lifting and lifting.broken) or ""
     native = options.native and not broken
     lifted = lifting.verdict if lifting is not None else None
-    judged_pair = judgement(left.run_dir, right.run_dir, native=native, cap=options.cap, lifted_verdict=lifted)
+    judged_pair = judgement(
+        left.run_dir, right.run_dir, native=native, cap=options.cap, lifted_verdict=lifted, library=library
+    )
     verdict = judged_pair.verdict if attribution is None else merged(judged_pair, attribution)
     if not (options.native and broken):
         return verdict

@@ -16,6 +16,7 @@ from harness.parity.runs.draws import draw_on
 from harness.parity.verdict import judged
 from harness.planted.differences.files import reproduced_by
 from harness.planted.differences.outcome import Outcome, started_since
+from harness.recordings.library import Library
 from scenarios.planted.differences.fault import READY, Fault
 from scenarios.settings import Scenario
 
@@ -75,7 +76,7 @@ def natively(
             experiment.vary(side, manifest=False)
             experiment.native(side, policy=policy)
             pure = True
-            draw_on(experiment, held, side, policy, cap=fault.cap)
+            draw_on(experiment, held, side, policy, cap=fault.cap, library=Library())
         except HarnessError as error:
             yield Outcome(fault, None, round(time.monotonic() - started, 1), pair=pair, error=error.message)
             experiment.revive()
