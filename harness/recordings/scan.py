@@ -172,37 +172,45 @@ def _index_block(journal: JournalIndex, contents: Contents, base: int, data: byt
         raise Irregular
     number = {head: code for code, head in enumerate(dict.fromkeys(heads))}
     codes = np.fromiter(map(number.__getitem__, heads), np.int32, len(heads))
-    by_kind: dict[str, list[tuple[str | None, int]]] = {}
+    by_kind: dict[str, dict[int, str | None]] = {}  # kind -> code -> its label; None: it was not read
     for head, code in number.items():
         kind, _, label = _text(head).partition('","')
-        by_kind.setdefault(kind, []).append((label.partition('":"')[2] if label else None, code))
+        by_kind.setdefault(kind, {})[code] = label.partition('":"')[2] if label else None
     for kind, labels in by_kind.items():
-        lines = np.flatnonzero(np.isin(codes, [code for _, code in labels]))
+        is_of_kind = np.zeros(len(number), bool)
+        is_of_kind[list(labels)] = True
+        lines = np.flatnonzero(is_of_kind[codes])
         _append(journal.kinds[kind], base + starts[lines])
         if kind in LABELS:
             _add_labels(contents.labels.setdefault(kind, Labels()), labels, codes[lines])
         if kind in HASHED:
-            hashes = contents.hashes.setdefault(kind, array("q"))
-            hashes.extend(_content_hashes(data, kind, starts[lines], ends[lines], journal.sealed))
+            tail = SEAL_BYTES if journal.sealed else len("}\n")
+            spans = zip(
+                _content_begins(buffer, starts[lines], kind).tolist(), (ends[lines] - tail).tolist(), strict=True
+            )
+            contents.hashes.setdefault(kind, array("q")).extend([hash(data[begin:end]) for begin, end in spans])
         if kind in MENTIONS and kind not in contents.mentioning and MENTIONS[kind] in data:
             contents.mentioning.add(kind)
     return len(heads)
 
 
-def _add_labels(into: Labels, labels: list[tuple[str | None, int]], codes: np.ndarray) -> None:
+def _add_labels(into: Labels, labels: dict[int, str | None], codes: np.ndarray) -> None:
     """Add the labels of lines of one kind. `labels`: what the codes of this block stand for; None: it was not read."""
-    into.incomplete |= any(label is None for label, _ in labels)
-    code_in_file = np.zeros(max(code for _, code in labels) + 1, np.int32)
-    for label, code in labels:
+    into.incomplete |= None in labels.values()
+    code_in_file = np.zeros(max(labels) + 1, np.int32)
+    for code, label in labels.items():
         code_in_file[code] = into.labels.setdefault(label or "", len(into.labels))
     _append(into.codes, code_in_file[codes])
 
 
-def _content_hashes(data: bytes, kind: str, starts: np.ndarray, ends: np.ndarray, sealed: bool) -> Iterator[int]:
-    """Python's hash of the `content` of each of these lines."""
-    head, tail = _KIND % kind.encode(), SEAL_BYTES if sealed else len("}\n")
-    for start, end in zip(starts.tolist(), (ends - tail).tolist(), strict=True):
-        yield hash(data[data.index(head, start) + len(head) : end])
+def _content_begins(buffer: np.ndarray, starts: np.ndarray, kind: str) -> np.ndarray:
+    """Where the `content` of each of these lines begins: behind `seq` and `t_ns`, which end at commas, and the kind."""
+    at = starts + _SEQ
+    for following in (b',"t_ns":', b',"kind":"'):
+        while (before := buffer[at] != ord(",")).any():
+            at += before
+        at += len(following)
+    return at + len(kind.encode()) + len('"')
 
 
 def _end_as_written(buffer: np.ndarray, ends: np.ndarray, sealed: bool) -> bool:

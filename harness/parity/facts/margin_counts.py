@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.parity.facts.align import Grid
 from harness.parity.facts.floor import Tolerance
 from harness.parity.facts.metrics import SIZEABLE
 from harness.parity.facts.rounding import both
@@ -38,31 +39,33 @@ class Margins:
         columns = both(table, "tokens", "margin", "runner_up")
         self.every += len(values)
         self.finite += int(np.count_nonzero(finite))
-        self.near += int(np.count_nonzero(np.abs(values[finite]) <= tolerance.margin))
+        at_finite = slice(None) if finite.all() else finite
+        self.near += int(np.count_nonzero(np.abs(values[at_finite]) <= tolerance.margin))
         if columns is None:
-            self._count_repeated(values[finite])
+            self._count_repeated(np.sort(values[at_finite]))
         else:
             tokens, runner_up = columns[0].values, columns[2].values
             self._count_runners_up(tokens, runner_up)
-            self.edges += int(np.count_nonzero(np.isposinf(values) & (runner_up >= 0)))
-            position = np.arange(len(values)) - np.repeat(margin.offsets[:-1], margin.lengths)
-            self._count_repeated(_once_per_place(position[finite], tokens[finite], values[finite]))
+            if not finite.all():
+                self.edges += int(np.count_nonzero(np.isposinf(values) & (runner_up >= 0)))
+            position = Grid(margin.lengths).position
+            self._count_repeated(_once_per_place(position[at_finite], tokens[at_finite], values[at_finite]))
         greedy = both(table, "margin", "actor_logprob") if mode == "greedy" else None
         if greedy is not None:
             self._count_narrow(greedy[1].values.astype(np.float64), greedy[0].values, tolerance.value)
 
     def _count_repeated(self, distinct: np.ndarray) -> None:
-        """`distinct`: margins, or codes of them."""
+        """`distinct`: margins, or codes of them, in their order."""
         self.distinct += len(distinct)
-        self.repeated += max(0, _most_frequent(distinct) - 1)
+        self.repeated += max(0, _longest_run(distinct) - 1)
 
     def _count_runners_up(self, chosen: np.ndarray, runner_up: np.ndarray) -> None:
         """The best other token at each place; negative where there is none."""
         named = runner_up >= 0
         self.itself += int(np.count_nonzero(named & (runner_up == chosen)))
         self.others += int(np.count_nonzero(named))
-        self.other += _most_frequent(runner_up[named])
-        self.chosen += _most_frequent(chosen[named])
+        self.other += _longest_run(np.sort(runner_up[named]))
+        self.chosen += _longest_run(np.sort(chosen[named]))
 
     def _count_narrow(self, logprob: np.ndarray, margin: np.ndarray, tolerance: float) -> None:
         """Greedy gaps that are smaller than the probability of the choice allows, to `tolerance` nats of it."""
@@ -74,7 +77,7 @@ class Margins:
 
 
 def _once_per_place(position: np.ndarray, token: np.ndarray, margin: np.ndarray) -> np.ndarray:
-    """Codes of the margins, each once for its token and position; equal margins have equal codes.
+    """Codes of the margins in order, each once for its token and position; equal margins have equal codes.
 
     Both parts of a key fit in one integer, which sorts a hundred times faster than rows of three columns.
     """
@@ -83,7 +86,7 @@ def _once_per_place(position: np.ndarray, token: np.ndarray, margin: np.ndarray)
     token_code = _codes(token)
     place = position.astype(np.uint64) * (token_code.max() + np.uint64(1)) + token_code
     keys = np.sort(_codes(margin) << _LOW_BITS | _codes(place))
-    return keys[np.flatnonzero(np.diff(keys, prepend=~keys[:1]))] >> _LOW_BITS
+    return np.append(keys[:-1][keys[1:] != keys[:-1]], keys[-1]) >> _LOW_BITS
 
 
 def _codes(values: np.ndarray) -> np.ndarray:
@@ -96,8 +99,7 @@ def _codes(values: np.ndarray) -> np.ndarray:
     return codes
 
 
-def _most_frequent(values: np.ndarray) -> int:
-    """How often the most frequent value occurs; 0 of none."""
-    ordered = np.sort(values)
+def _longest_run(ordered: np.ndarray) -> int:
+    """How often the most frequent of sorted values occurs; 0 of none."""
     begins = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
     return int(np.diff(begins, prepend=0, append=len(ordered)).max())
