@@ -59,11 +59,6 @@ class Buckets:
         np.maximum.at(self.largest, index, pairs.largest)
 
 
-def _product(a: np.ndarray, b: np.ndarray) -> float:
-    """Sum of the products. `np.vdot` would start threads for it."""
-    return float(np.einsum("i,i->", a, b))
-
-
 def _counted(before: tuple[int, int], chosen: np.ndarray, identical: np.ndarray) -> tuple[int, int]:
     """`before`, with the chosen tokens of a step and the identical ones among them added."""
     tokens, same = before
@@ -185,14 +180,14 @@ class Mismatch:
             "k3": (weight - 1.0 - clamped).sum(),
             "mult": np.exp(np.minimum(size, CLAMP)).sum(),
             "weight": weight.sum(),
-            "weight2": _product(weight, weight),
+            "weight2": (weight * weight).sum(),
             "apart": apart.sum(),
-            "apart2": _product(apart, apart),
+            "apart2": (apart * apart).sum(),
             "p": prob_p.sum(),
             "q": prob_q.sum(),
-            "pp": _product(prob_p, prob_p),
-            "qq": _product(prob_q, prob_q),
-            "pq": _product(prob_p, prob_q),
+            "pp": (prob_p * prob_p).sum(),
+            "qq": (prob_q * prob_q).sum(),
+            "pq": (prob_p * prob_q).sum(),
             "sequences": float(len(sequence)),
             "sequence": sequence.sum(),
         }
