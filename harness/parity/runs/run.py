@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness import config, envs
 from harness.cluster.experiment import Experiment
@@ -71,11 +71,11 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
         lift, library = wanted(left, right, options.lifted), Library()
         figures: dict[str, Any] = {"environments_ready_s": round(time.monotonic() - started, 1)}
         guard = guarded(folder, options)
-        cut, attribution, lifting = _record_pair(
+        outcome = _record_pair(
             left, right, options, guard, lift=lift, figures=figures, command=reproduce, library=library
         )
-        verdict = _concluded(left, right, cut, attribution, lifting, options, library=library)
-        if cut is None:
+        verdict = _concluded(left, right, outcome, options, library=library)
+        if outcome.cut is None:
             verdict = with_scenario(verdict, library.open(left.run_dir))
         compacted(left.run_dir, right.run_dir, library=library)
     figures["total_s"] = round(time.monotonic() - started, 1)
@@ -239,9 +239,9 @@ def _record_pair(
     figures: dict[str, Any],
     command: str,
     library: Library,
-) -> tuple[RunCut | None, Attribution | None, Lifting | None]:
+) -> _Outcome:
     """Record both runs, look for the cause of a difference on the engines as the runs left them, record the lifted and
-    the native stage; returns (what cut it short, what the bench showed, the lifted stage)."""
+    the native stage."""
     attribution: Attribution | None = None
     lifting: Lifting | None = None
     clock = _Clock(figures)
@@ -292,8 +292,8 @@ def _record_pair(
                 clock.lap("native_looks_s")
         clock.lap("teardown_s")
     except RunCut as cut:
-        return cut, attribution, lifting
-    return None, attribution, lifting
+        return _Outcome(cut, attribution, lifting)
+    return _Outcome(None, attribution, lifting)
 
 
 def _load_judge() -> None:
@@ -335,9 +335,7 @@ def _attributed(
 def _concluded(
     left: Side,
     right: Side,
-    cut: RunCut | None,
-    attribution: Attribution | None,
-    lifting: Lifting | None,
+    outcome: _Outcome,
     options: JudgeOptions,
     *,
     library: Library,
@@ -346,6 +344,7 @@ def _concluded(
     from harness.parity.attribution import merged
     from harness.parity.verdict import judged as judgement
 
+    cut, attribution, lifting = outcome
     if cut is not None:
         return judged(left.run_dir, right.run_dir, cut, native=options.native, cap=options.cap, library=library)
     broken = (attribution and attribution.broken) or (lifting and lifting.broken) or ""
@@ -358,6 +357,14 @@ def _concluded(
     if not (options.native and broken):
         return verdict
     return dataclasses.replace(verdict, missing=[*verdict.missing, f"the native stage: {broken}"])
+
+
+class _Outcome(NamedTuple):
+    """What became of the recording of a pair: what cut it short, what the bench showed, the lifted stage."""
+
+    cut: RunCut | None
+    attribution: Attribution | None
+    lifting: Lifting | None
 
 
 class _Clock:
