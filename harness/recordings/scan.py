@@ -18,7 +18,7 @@ import numpy as np
 from probes.format import FormatError, JournalIndex, checked_open, decode_line
 from probes.lines import SEAL_BYTES, check_seal, is_sealed
 
-BLOCK = 1 << 20  # bytes read at a time: what stays in a processor's cache is gone through several times
+SCAN_BYTES = 1 << 20  # bytes read at a time: what stays in a processor's cache is gone through several times
 FEW = 1000  # lines that are sought one by one
 LABELS = {
     "span": "name",
@@ -33,7 +33,7 @@ _LABELLED = b"".join(b'%b","%b":"[^"\\\n]*|' % (kind.encode(), key.encode()) for
 _HEAD = re.compile(rb'\n\{"seq":\d+,"t_ns":-?\d+,"kind":"(' + _LABELLED + rb'[^"\\\n]+)"(?=,"|\})')
 _KIND = b'"kind":"%b"'
 _SEQ = len('{"seq":')  # where a line's number begins
-_ANY_DIGIT = ord(".")
+_ANY_DIGIT = ord(".")  # in the next line
 _SEAL = np.frombuffer(b',"crc":"........"}\n', np.uint8)
 _DIGITS = _SEAL == _ANY_DIGIT
 _IS_HEXADECIMAL = np.isin(np.arange(256), np.frombuffer(b"0123456789abcdef", np.uint8))
@@ -70,7 +70,7 @@ def blocks(path: Path) -> Iterator[tuple[int, bytes]]:
     """(where it begins, whole lines) until the file's end; only the last may lack its newline."""
     begins, unfinished = 0, [b""]
     with open(path, "rb", buffering=0) as stream:
-        while part := stream.read(BLOCK):
+        while part := stream.read(SCAN_BYTES):
             cut = part.rfind(b"\n") + 1
             if cut:
                 lines = b"".join([*unfinished, part[:cut]])

@@ -25,7 +25,7 @@ from probes.format import EVENTS, PREFIX, Extent, JournalIndex, Run, TokenLog, d
 # A verdict goes through a run step by step, and whatever it asks of a step it asks while that is at hand: so much of
 # the tables last asked for is kept, and the last two however large they are, a step's rollout and experience.
 TABLES_BYTES = 8 << 20
-KEPT = 2
+KEPT = 2  # tables, as said above
 _Index = TypeVar("_Index", JournalIndex, TokenLog)
 
 

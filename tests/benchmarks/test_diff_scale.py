@@ -32,7 +32,7 @@ import harness.recordings.store as store
 peak = lambda: int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024
 folder, how = sys.argv[1:3]
 if how:
-    scan.BLOCK, metrics.EXACT, store.TABLES_BYTES = 1 << 18, 1 << 14, 1 << 18
+    scan.SCAN_BYTES, metrics.EXACT, store.TABLES_BYTES = 1 << 18, 1 << 14, 1 << 18
 if how == "hoard":
     kept, table = [], store.Recording.table
     def keep(self, *args, **kwargs):
