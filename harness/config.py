@@ -87,7 +87,7 @@ def _read(scenario: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise BadInput(f"the scenario file {path} cannot be read: {why}", fix=fix) from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or nested too deep
         raise BadInput(f"{path} is not TOML: {error}", fix="correct it there: KEY = VALUE, below [SECTION]") from error
 
 
@@ -97,7 +97,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
         raise BadInput(f"{override!r} is not section.key=value, for example sampling.temperature=0.9", fix=EXAMPLE)
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text.strip()  # a bare word is a string
     target = data
     *sections, last = key.strip().split(".")
@@ -133,7 +133,11 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
     "prompts.max_tokens": (1, None),
     "rollout.prompts_per_step": (1, None),
     "rollout.samples_per_prompt": (1, None),
-    **{f"{one.part}.{one.name}": (one.low, one.high) for one in BY_NAME.values() if one.low is not None},
+    **{
+        f"{parameter.part}.{parameter.name}": (parameter.low, parameter.high)
+        for parameter in BY_NAME.values()
+        if parameter.low is not None
+    },
     "engine.engines": (1, None),
     "engine.sleep_level": (0, 2),
     "ppo.world_size": (1, None),
@@ -154,7 +158,7 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
     "lifted.max_tokens": (1, None),
 }
 _POSITIVE = (
-    *(f"{one.part}.{one.name}" for one in BY_NAME.values() if one.positive),
+    *(f"{parameter.part}.{parameter.name}" for parameter in BY_NAME.values() if parameter.positive),
     "ppo.actor_lr",
     "ppo.critic_lr",
     "ppo.max_grad_norm",

@@ -31,9 +31,9 @@ class EnvironmentUnusable(HarnessError):
     """An engine environment is missing, could not be made, or does not fit the driver."""
 
 
-def closest(name: str, known: Iterable[str]) -> str:
+def closest(name: str, candidates: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: which known ones it may stand for; empty where none is near."""
-    near = difflib.get_close_matches(name, list(known), n=3)
+    near = difflib.get_close_matches(name, list(candidates), n=3)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -25,8 +25,8 @@ def bringing(module: str) -> str:
         wanted = importlib.metadata.requires(NAME) or []
     except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
         return ""
-    found = (re.match(rf"{re.escape(module)}\b.*extra == [\"'](\w+)[\"']", one) for one in wanted)
-    return next((one[1] for one in found if one), "")
+    matches = (re.match(rf"{re.escape(module)}\b.*extra == [\"'](\w+)[\"']", declared) for declared in wanted)
+    return next((match[1] for match in matches if match), "")
 
 
 def need(module: str) -> None:
@@ -42,12 +42,12 @@ def install_command(extra: str) -> str:
     if origin.gone:
         return shlex.join([*_installer(), *_brought(extra)])
     if receipt := _read(prefix / "uv-receipt.toml"):
-        mine, others = _requirements(receipt)
-        kept = [word for one in others for word in _with(one)]
+        mine, companions = _requirements(receipt)
+        kept = [word for companion in companions for word in _with(companion)]
         return shlex.join(["uv", "tool", "install", *origin.words(*mine.get("extras", ()), extra), *kept])
     if receipt := _read(prefix / "pipx_metadata.json"):
-        asked = re.search(rf"{NAME}\[([^]]*)\]", str(receipt.get("main_package", {}).get("package_or_url")))
-        return shlex.join(["pipx", "install", "--force", *origin.words(*(asked[1].split(",") if asked else ()), extra)])
+        match = re.search(rf"{NAME}\[([^]]*)\]", str(receipt.get("main_package", {}).get("package_or_url")))
+        return shlex.join(["pipx", "install", "--force", *origin.words(*(match[1].split(",") if match else ()), extra)])
     if _of_uvx(prefix):
         return shlex.join(["uvx", "--from", origin.words(extra)[-1], "harness", "--help"])
     return shlex.join([*_installer(), *origin.words(extra)])
@@ -59,7 +59,9 @@ def repair_command(package: str) -> str:
         wanted = importlib.metadata.requires(NAME) or []
     except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
         wanted = []
-    named = (one for one in wanted if re.match(rf"{re.escape(package)}\b(?!-)", one) and ";" not in one)
+    named = (
+        declared for declared in wanted if re.match(rf"{re.escape(package)}\b(?!-)", declared) and ";" not in declared
+    )
     return shlex.join([*_installer(), next(named, package)])
 
 
@@ -168,9 +170,9 @@ def _installer() -> list[str]:
 
 def _requirements(receipt: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """This distribution in uv's receipt of a tool, and what was installed with it."""
-    every = [one for one in receipt.get("tool", {}).get("requirements", ()) if isinstance(one, dict)]
-    mine = next((one for one in every if one.get("name") == NAME), {})
-    return mine, [one for one in every if one is not mine]
+    requirements = [entry for entry in receipt.get("tool", {}).get("requirements", ()) if isinstance(entry, dict)]
+    mine = next((entry for entry in requirements if entry.get("name") == NAME), {})
+    return mine, [entry for entry in requirements if entry is not mine]
 
 
 def _with(requirement: dict[str, Any]) -> list[str]:
@@ -194,7 +196,7 @@ def _read(file: Path) -> dict[str, Any]:
     """What an installer noted about the environment; nothing where it did not, or nobody can read it."""
     try:
         text = file.read_text(encoding="utf-8")
-        found: dict[str, Any] = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
+        receipt: dict[str, Any] = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
     except (OSError, ValueError):
         return {}
-    return found
+    return receipt

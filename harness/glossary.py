@@ -38,27 +38,29 @@ def entries() -> list[Entry]:
         *_verdicts("audit verdict", AUDIT_VERDICTS),
         *_verdicts("triage verdict", TRIAGE_VERDICTS),
         *(
-            Entry(name, "cause", one.meaning, one.fix, {rival.cause: rival.excluded_by for rival in one.rivals})
-            for name, one in sorted(families().items())
+            Entry(
+                name, "cause", family.meaning, family.fix, {rival.cause: rival.excluded_by for rival in family.rivals}
+            )
+            for name, family in sorted(families().items())
         ),
-        *(Entry(one.name, "check", one.meaning) for one in checks()),
-        *(Entry(one.name, "doctor check", one.rule) for one in doctor.CHECKS),
-        *(Entry(one.name, "doctor check", one.rule) for one in doctor.COMPARISONS),
-        *(Entry(name, "hang", f"{one.name}: {one.shows}. Named: {one.named}") for name, one in HANGS.items()),
-        *(_exit_code(code) for code in dict.fromkeys(one.code for one in EXITS) if code.isdigit()),
+        *(Entry(check.name, "check", check.meaning) for check in checks()),
+        *(Entry(check.name, "doctor check", check.rule) for check in doctor.CHECKS),
+        *(Entry(comparison.name, "doctor check", comparison.rule) for comparison in doctor.COMPARISONS),
+        *(Entry(name, "hang", f"{hang.name}: {hang.shows}. Named: {hang.named}") for name, hang in HANGS.items()),
+        *(_exit_code(code) for code in dict.fromkeys(row.code for row in EXITS) if code.isdigit()),
     ]
 
 
 def _verdicts(kind: Kind, answers: Mapping[str, Answer]) -> Iterator[Entry]:
-    for name, one in answers.items():
-        yield Entry(name, kind, f"{one.meaning} Exit code {one.exit_code}.", one.fix)
+    for name, answer in answers.items():
+        yield Entry(name, kind, f"{answer.meaning} Exit code {answer.exit_code}.", answer.fix)
 
 
 def _exit_code(code: str) -> Entry:
     meanings: dict[str, list[str]] = {}
-    for one in EXITS:
-        if one.code == code:
-            meanings.setdefault(one.commands, []).append(one.meaning)
+    for row in EXITS:
+        if row.code == code:
+            meanings.setdefault(row.commands, []).append(row.meaning)
     return Entry(code, "exit code", "; ".join(f"{who}: {' or '.join(what)}" for who, what in meanings.items()))
 
 
@@ -70,14 +72,16 @@ def refused() -> tuple[PluginError, ...]:
     return (*causes.refused(), *checks.refused())
 
 
-def find(given: str) -> list[Entry]:
+def find(query: str) -> list[Entry]:
     """Those of that name, which may have a cause's details behind it, STALE_WEIGHTS(lm_head.weight), as a hang
     has its own: K10 rank-conditional collective; 3 and exit code 3. Raises BadInput."""
-    every, name = entries(), given.partition("(")[0].strip().casefold().removeprefix("exit code ")
+    all_entries, name = entries(), query.partition("(")[0].strip().casefold().removeprefix("exit code ")
     hang = name.partition(" ")[0]
-    found = [one for one in every if one.name.casefold() == (hang if one.kind == "hang" else name)]
-    if not found:
-        near = closest(given.upper(), [one.name for one in every]) or closest(given, [one.name for one in every])
-        what = f"there is no verdict, cause, check, hang or exit code {given!r}{near}"
+    matches = [entry for entry in all_entries if entry.name.casefold() == (hang if entry.kind == "hang" else name)]
+    if not matches:
+        near = closest(query.upper(), [entry.name for entry in all_entries]) or closest(
+            query, [entry.name for entry in all_entries]
+        )
+        what = f"there is no verdict, cause, check, hang or exit code {query!r}{near}"
         raise BadInput(what, fix="harness explain   # lists them")
-    return found
+    return matches

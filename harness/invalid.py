@@ -22,15 +22,15 @@ def key(error: pydantic.ValidationError) -> str:
     return ".".join(str(part) for part in error.errors()[0]["loc"])
 
 
-def sentence(error: pydantic.ValidationError, where: str, known: Iterable[str] = ()) -> str:
-    """Of the first error. `where`: what is read; `known`: all keys there are, of which the nearest are named."""
+def sentence(error: pydantic.ValidationError, where: str, valid_keys: Iterable[str] = ()) -> str:
+    """Of the first error. `where`: what is read; `valid_keys`: all keys there are, of which the nearest are named."""
     first = error.errors()[0]
     name, kind = key(error), first["type"]
     if kind == "missing":
         return f"{where}: {name} is missing"
     if kind == "extra_forbidden":
         last = str(first["loc"][-1])  # may be known in another section
-        return f"{where}: unknown key {name}{closest(last, sorted({*known} - {last}))}"
+        return f"{where}: unknown key {name}{closest(last, sorted({*valid_keys} - {last}))}"
     expected = _EXPECTED.get(kind.partition("_")[0])
-    told = f"{expected} was expected" if expected else first["msg"].replace("Input should be", "it should be")
-    return f"{where}: {name} = {first['input']!r}: {told}"
+    problem = f"{expected} was expected" if expected else first["msg"].replace("Input should be", "it should be")
+    return f"{where}: {name} = {first['input']!r}: {problem}"

@@ -43,19 +43,21 @@ def harness_parity(request: pytest.FixtureRequest, record_property: Callable[[st
     """The verdict EQUIVALENT of the engines in the test's marker. With any other the test fails with its sentence."""
     marker = request.node.get_closest_marker(MARKER)
     named = request.config.getoption(OPTION)
-    engines = [one.strip() for one in named.split(",")] if named else list(marker.args) if marker is not None else []
+    engines = (
+        [engine.strip() for engine in named.split(",")] if named else list(marker.args) if marker is not None else []
+    )
     if len(engines) != 2:
         written = f"{OPTION} vllm,sglang" if named else f"@pytest.mark.{MARKER}('vllm', 'sglang')"
         pytest.fail(f"two engines are compared: {written}", pytrace=False)
     options = dict(marker.kwargs) if marker is not None else {}
     options |= {"strict": True} if request.config.getoption(STRICT) else {}
-    known = request.config.stash.setdefault(_VERDICTS, {})
+    verdicts = request.config.stash.setdefault(_VERDICTS, {})
     key = repr((engines, sorted(options.items())))
-    if key not in known:
+    if key not in verdicts:
         import harness
 
-        known[key] = _attempt(lambda: harness.run_parity(*engines, **options))
-    return _gate(known[key], record_property)
+        verdicts[key] = _attempt(lambda: harness.run_parity(*engines, **options))
+    return _gate(verdicts[key], record_property)
 
 
 @pytest.fixture
@@ -94,10 +96,10 @@ def _gate(outcome: Verdict | str, record_property: Callable[[str, object], None]
     for name, path in outcome.paths.items():
         record_property(f"harness_{name}", path)
     if outcome.exit_code:
-        told = answer.of(redaction.scrub(outcome))
-        lines = [f"{told.title} (exit code {told.exit_code}): {told.reason}"]
-        lines += [f"  {sentence}" for sentence in told.evidence]
-        lines += [f"  {label}: {text}" for label, text in told.parts]
+        summary = answer.of(redaction.scrub(outcome))
+        lines = [f"{summary.title} (exit code {summary.exit_code}): {summary.reason}"]
+        lines += [f"  {sentence}" for sentence in summary.evidence]
+        lines += [f"  {label}: {text}" for label, text in summary.parts]
         lines += [f"  {name}: {path}" for name, path in outcome.paths.items()]
         pytest.fail("\n".join(lines), pytrace=False)
     return outcome

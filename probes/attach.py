@@ -237,7 +237,7 @@ class Attachment:
 
     def _recorders(self) -> list[Any]:
         mine = self.journal._recorder
-        return [self.journal, *(one for one in install.live() if one is not mine)]
+        return [self.journal, *(recorder for recorder in install.live() if recorder is not mine)]
 
     def _look(self) -> None:
         """What changes while a process starts: its title, its rank, whether torch.distributed is loaded."""
@@ -251,11 +251,11 @@ class Attachment:
 
     def _identity(self) -> dict[str, Any]:
         timeouts = [collectives.timeout_s(group) for group in _groups()]
-        known = [one for one in timeouts if one is not None]
+        known_timeouts = [timeout for timeout in timeouts if timeout is not None]
         return {
             "role": self._role, "rank": self._rank[0], "world_size": self._rank[1], "socket": self.socket,
-            "journals": [path for one in self._recorders() if (path := str(one.path))],
-            **({"timeout_s": min(known)} if known else {}),
+            "journals": [path for recorder in self._recorders() if (path := str(recorder.path))],
+            **({"timeout_s": min(known_timeouts)} if known_timeouts else {}),
             **({"off": self.off or self.journal.off} if self.off or self.journal.off else {}),
         }  # fmt: skip
 
@@ -267,13 +267,13 @@ class Attachment:
             quiet_s = (time.monotonic_ns() - beat["t_ns"]) / 1e9
             if beat.get("ended") or beat["host"] != os.uname().nodename:
                 return
-            gone = not _alive(int(beat["pid"]))
+            has_ended = not _alive(int(beat["pid"]))
         except (OSError, ValueError, KeyError, TypeError):  # nobody watches, or it is just writing
             return
-        self._silent = self._silent + 1 if gone or quiet_s > WATCHDOG_SILENT_S else 0
+        self._silent = self._silent + 1 if has_ended or quiet_s > WATCHDOG_SILENT_S else 0
         if self._silent != 2:  # twice: a job that was suspended with its watchdog wakes up beside it
             return
-        what = "has ended without a word" if gone else f"has been silent for {quiet_s:.0f} s"
+        what = "has ended without a word" if has_ended else f"has been silent for {quiet_s:.0f} s"
         text = f"the watchdog (pid {beat['pid']}) {what}: this run is no longer watched"
         self.journal.event("note", text=text)
         try:
@@ -315,10 +315,10 @@ def serve() -> tuple[Any, str]:
 def _private(folder: str) -> bool:
     """A directory of this user's that nobody else may enter."""
     try:
-        found = os.lstat(folder)
+        status = os.lstat(folder)
     except OSError:  # it is not there
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 def _log_level() -> Any:

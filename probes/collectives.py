@@ -83,7 +83,7 @@ def unwatch(recorder: Recorder) -> None:
 def _replace(maker: str, old: Callable[..., Any], new: Callable[..., Any]) -> None:
     """In every module of torch.distributed that holds it: device_mesh, for one, imported it by name."""
     for name, module in list(sys.modules.items()):
-        if name.split(".")[:2] == ["torch", "distributed"] and getattr(module, "__dict__", {}).get(maker) is old:
+        if f"{name}.".startswith("torch.distributed.") and getattr(module, "__dict__", {}).get(maker) is old:
             setattr(module, maker, new)
 
 
@@ -143,21 +143,21 @@ def _open(
 def _expected(original: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Who is to meet, as far as the call and the environment say."""
     try:
-        given = inspect.signature(original).bind_partial(*args, **kwargs).arguments
+        bound_arguments = inspect.signature(original).bind_partial(*args, **kwargs).arguments
     except (TypeError, ValueError):  # the call is wrong, and the original will say so
         return {}
     fields: dict[str, Any] = {}
     for name in _SHOWN:
-        value = given.get(name)
+        value = bound_arguments.get(name)
         if name == "ranks":
             if isinstance(value, (list, tuple, range)):  # an iterator is the call's to consume
                 fields[name] = list(value)
         elif isinstance(value, (int, str)) and value not in (-1, "", "undefined"):
             fields[name] = value
     for name, variable in (("world_size", "WORLD_SIZE"), ("rank", "RANK")):
-        said = os.environ.get(variable, "")
-        if original.__name__ == "init_process_group" and name not in fields and said.isdigit():
-            fields[name] = int(said)
+        setting = os.environ.get(variable, "")
+        if original.__name__ == "init_process_group" and name not in fields and setting.isdigit():
+            fields[name] = int(setting)
     return fields
 
 
@@ -190,8 +190,8 @@ def _record_beside(fields: Mapping[str, Any], recorders: list[Recorder]) -> None
 
 
 def _described(c10d: Any, group: Any) -> dict[str, Any]:
-    given = getattr(group, "group_desc", "undefined")  # torch's word for a group without a description
-    name = group.group_name if given in ("", "undefined") else given
+    description = getattr(group, "group_desc", "undefined")  # torch's word for a group without a description
+    name = group.group_name if description in ("", "undefined") else description
     fields = {
         "name": name, "backend": str(c10d.get_backend(group)), "rank": c10d.get_rank(group),
         "world_size": c10d.get_world_size(group), "members": c10d.get_process_group_ranks(group),
@@ -205,7 +205,7 @@ def timeout_s(group: Any) -> float | None:
     """After how many seconds a collective of this group gives up; None where torch does not say."""
     try:
         backends = [group._get_backend(device) for device in group._device_types]
-        return min(float(one.options._timeout.total_seconds()) for one in backends)
+        return min(float(backend.options._timeout.total_seconds()) for backend in backends)
     except Exception:  # a private corner of torch: another version, or a backend in Python, must not end the run
         return None
 
@@ -216,13 +216,13 @@ def sequences() -> dict[str, int]:
     0.5 µs a group with torch 2.13 on gloo. A backend that does not count is left out.
     """
     c10d: Any = sys.modules.get(MODULE)
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for group, name in list(getattr(getattr(c10d, "_world", None), "pg_names", {}).items()):
         try:
-            found[str(name)] = int(group._get_sequence_number_for_group())
+            counts[str(name)] = int(group._get_sequence_number_for_group())
         except Exception:  # destroyed meanwhile, or a backend that does not count: torch raises RuntimeError, and more
             continue
-    return found
+    return counts
 
 
 if hasattr(os, "register_at_fork"):

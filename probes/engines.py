@@ -61,8 +61,12 @@ BUILT_IN: Mapping[str, EngineProcess] = {
 
 def told(engines: Mapping[str, EngineProcess]) -> str:
     """What TOLD says of these engines; empty where all of them are built in, or have no process of their own."""
-    others = {name: asdict(one) for name, one in engines.items() if name not in BUILT_IN and one != EngineProcess()}
-    return json.dumps(others) if others else ""
+    external = {
+        name: asdict(process)
+        for name, process in engines.items()
+        if name not in BUILT_IN and process != EngineProcess()
+    }
+    return json.dumps(external) if external else ""
 
 
 def heard(text: str) -> dict[str, EngineProcess]:
@@ -75,8 +79,8 @@ def heard(text: str) -> dict[str, EngineProcess]:
 
 def _frozen(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _frozen(one) for name, one in value.items()}
-    return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
+        return {name: _frozen(item) for name, item in value.items()}
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
 
 
 ENGINES: Mapping[str, EngineProcess] = {**BUILT_IN, **heard(os.environ.get(TOLD, ""))}

@@ -70,13 +70,13 @@ def describe() -> dict[str, Any]:
 
 def packages() -> dict[str, str]:
     """Name -> version of the packages of interest that are installed."""
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def variables(
@@ -161,9 +161,11 @@ def _cpu_model() -> str:
 
 def _memory() -> dict[str, int]:
     """Bytes from /proc/meminfo, which counts in KiB."""
-    found = dict(re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB", "\n".join(_lines("/proc/meminfo")), re.MULTILINE))
+    kib_by_name = dict(
+        re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB", "\n".join(_lines("/proc/meminfo")), re.MULTILINE)
+    )
     names = {"MemTotal": "memory", "MemAvailable": "memory_available"}
-    return {names[key]: int(kib) * 1024 for key, kib in found.items()}
+    return {names[key]: int(kib) * 1024 for key, kib in kib_by_name.items()}
 
 
 def _gpus() -> list[str]:

@@ -65,10 +65,12 @@ __all__ = [
     "read_lines",
     "read_manifest",
     "run_id",
+    "whole",
     "write_manifest",
 ]  # fmt: skip
 
 AGAIN = "harness record -- COMMAND   # record the run again: its run.json cannot be made from the rest"
+NOT_REGULAR = "it is not a regular file"
 FORMAT_VERSION = 3  # 1: digests by BLAKE2b; 1 and 2: no checksums in lines and in run.json
 CHECKED_FROM = 3  # the first version whose lines and run.json have checksums
 _CHECKSUM = re.compile(rb',\s*"checksum":\s*"([0-9a-f]{64})"\s*\}\s*\Z')  # how run.json ends
@@ -86,11 +88,11 @@ def write_manifest(path: str | os.PathLike[str], manifest: Mapping[str, Any]) ->
     from probes.files import make_folder, write_whole
 
     folder = Path(path)
-    shown = redaction.scrub(dict(manifest))
-    identity = shown.pop("id", None) or run_id(folder) or secrets.token_hex(8)
+    scrubbed = redaction.scrub(dict(manifest))
+    identity = scrubbed.pop("id", None) or run_id(folder) or secrets.token_hex(8)
     try:
         make_folder(folder)
-        write_whole(folder / MANIFEST, encode_manifest({"format_version": FORMAT_VERSION, "id": identity, **shown}))
+        write_whole(folder / MANIFEST, encode_manifest({"format_version": FORMAT_VERSION, "id": identity, **scrubbed}))
     except OSError as error:
         raise RecordingError.of(folder / MANIFEST, error) from error
 
@@ -127,6 +129,11 @@ class JournalIndex:
     def order(self) -> tuple[str, int, str]:
         return self.opening.get("role", ""), self.opening.get("rank", 0), self.name
 
+    @property
+    def process(self) -> str:
+        """The process that wrote it, as recorders name its file."""
+        return "-".join(str(self.opening.get(key)) for key in ("role", "rank", "pid"))
+
 
 @dataclass
 class TokenLog:
@@ -162,9 +169,9 @@ class Run:
         self.manifest = read_manifest(self.path)
         if not self.sealed:
             self.unchecked.append(MANIFEST)
-        events, tokens = (self.path / EVENTS).glob("*.jsonl"), (self.path / TOKENS).glob("*.bin")
-        self._journals = sorted((self._scan_events(file) for file in sorted(events)), key=lambda one: one.order)
-        self._logs = sorted((self._scan_frames(file) for file in sorted(tokens)), key=lambda one: one.order)
+        events, tokens = self._files(EVENTS, "*.jsonl"), self._files(TOKENS, "*.bin")
+        self._journals = sorted((self._scan_events(file) for file in events), key=lambda index: index.order)
+        self._logs = sorted((self._scan_frames(file) for file in tokens), key=lambda index: index.order)
         if not self._journals:
             self._damage(EVENTS, "no process has recorded anything")
         self._compare_with_close()
@@ -214,6 +221,14 @@ class Run:
                         stream.seek(at.start + PREFIX.size)
                         body = memoryview(stream.read(at.header + at.payload))
                         yield frame_of(decode_header(bytes(body[: at.header])), body[at.header :])
+
+    def _files(self, folder: str, pattern: str) -> list[Path]:
+        """The files of one kind. What is no regular file is damage: a pipe never ends."""
+        paths = sorted((self.path / folder).glob(pattern))
+        for path in paths:
+            if not os.path.isfile(path):
+                self._damage(f"{folder}/{path.name}", NOT_REGULAR)
+        return [path for path in paths if os.path.isfile(path)]
 
     def _scan_events(self, path: Path) -> JournalIndex:
         journal = JournalIndex(path, f"{EVENTS}/{path.name}")
@@ -279,8 +294,11 @@ class Run:
         for log in self._logs:
             if f"{log.path.stem}.jsonl" not in journals:
                 self.torn.append((f"{EVENTS}/{log.path.stem}.jsonl", "the file is missing; its tokens file is there"))
+        processes = {journal.process for journal in self._journals}
         for journal in self._journals:
             self._check_run(journal)
+            if journal.path.stem != journal.process and journal.path.stem in processes:
+                self._damage(journal.name, f"{journal.process} wrote it: files have changed names")
             if journal.closing is not None:
                 tokens = f"{TOKENS}/{journal.path.stem}.bin"
                 self._compare_records(journal, journal.closing, tokens, frames.get(tokens, Counter()))
@@ -294,13 +312,13 @@ class Run:
         self, journal: JournalIndex, closing: Mapping[str, Any], tokens: str, frames: Counter[str]
     ) -> None:
         """Compare the counts of a `close` event with the events and frames that are there."""
-        lost, wrote, there = closing.get("lost", 0), closing.get("frames", 0), frames.total()
+        lost, wrote, present = closing.get("lost", 0), closing.get("frames", 0), frames.total()
         if lost:
             self.torn.append((journal.name, f"{lost} records could not be written when they were made"))
         if not isinstance(wrote, int):
             self.torn.append((journal.name, f"`frames` of its close event is not a number: {wrote!r}"))
-        elif wrote > there:
-            self.torn.append((tokens, f"{wrote - there} of the {wrote} frames that were written are missing"))
+        elif wrote > present:
+            self.torn.append((tokens, f"{wrote - present} of the {wrote} frames that were written are missing"))
         events = {kind: len(places) for kind, places in journal.kinds.items() if kind != "close"}
         self._compare_kinds(journal.name, "events", closing.get("events"), events)
         self._compare_kinds(tokens, "frames", closing.get("frame_kinds"), frames)
@@ -311,13 +329,13 @@ class Run:
             if name not in journals:
                 self.torn.append((f"{EVENTS}/{name}", f"the file is missing; {journal.path.name} lay beside it"))
 
-    def _compare_kinds(self, name: str, what: str, wrote: Any, there: Mapping[str, int]) -> None:
+    def _compare_kinds(self, name: str, what: str, wrote: Any, counts: Mapping[str, int]) -> None:
         """Compare the records of each kind that the process counted with those in its file."""
         for kind, count in mapping(wrote).items():
-            if count != there.get(kind, 0):
-                self.torn.append((name, f"{there.get(kind, 0)} {what} of kind {kind!r}, its process wrote {count}"))
+            if count != counts.get(kind, 0):
+                self.torn.append((name, f"{counts.get(kind, 0)} {what} of kind {kind!r}, its process wrote {count}"))
         if wrote is not None:
-            added = sorted(there.keys() - mapping(wrote).keys())
+            added = sorted(counts.keys() - mapping(wrote).keys())
             self.torn += [(name, f"{what} of kind {kind!r}, its process wrote none") for kind in added]
 
 
@@ -338,6 +356,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     installation does not read.
     """
     file = path / MANIFEST
+    if os.path.lexists(file) and not os.path.isfile(file):
+        raise FormatError(f"{file}: {NOT_REGULAR}", AGAIN)
     try:
         data = file.read_bytes()
         manifest = decode_json(data)
@@ -387,6 +407,14 @@ def number(value: Any, default: float = math.nan) -> float:
         return math.inf if value > 0 else -math.inf
 
 
+def whole(value: Any, default: int = 0) -> int:
+    """A recorded whole number; `default` for anything else, NaN and infinity included."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    read = number(value)
+    return int(read) if math.isfinite(read) else default
+
+
 def mapping(value: Any) -> dict[str, Any]:
     """A recorded JSON object; {} for anything else: a foreign writer's slip is missing evidence, and no crash."""
     return value if isinstance(value, dict) else {}
@@ -394,4 +422,4 @@ def mapping(value: Any) -> dict[str, Any]:
 
 def names(value: Any) -> list[str]:
     """A recorded list of names; [] for anything else."""
-    return [str(one) for one in value] if isinstance(value, list) else []
+    return [str(name) for name in value] if isinstance(value, list) else []

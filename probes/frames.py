@@ -226,14 +226,14 @@ def read_extents(stream: BinaryIO) -> Iterator[Extent]:
                 raise FormatError(f"a frame begins with {MAGIC!r}, not with {prefix[: len(MAGIC)]!r}")
             if len(prefix) < PREFIX.size:
                 raise Torn(f"{len(prefix)} bytes of an unfinished last frame at byte {at}")
-            header_length, left = lengths = read_prefix(prefix)
+            header_length, remaining = lengths = read_prefix(prefix)
             data = stream.read(header_length)
-            check, there = zlib.crc32(data), PREFIX.size + len(data)
-            while left and (chunk := stream.read(min(left, 1 << 20))):
-                check, left, there = zlib.crc32(chunk, check), left - len(chunk), there + len(chunk)
+            check, consumed = zlib.crc32(data), PREFIX.size + len(data)
+            while remaining and (chunk := stream.read(min(remaining, 1 << 20))):
+                check, remaining, consumed = zlib.crc32(chunk, check), remaining - len(chunk), consumed + len(chunk)
             trailer = stream.read(TRAILER.size)
             if len(trailer) < TRAILER.size:
-                raise Torn(f"{there + len(trailer)} bytes of an unfinished last frame at byte {at}")
+                raise Torn(f"{consumed + len(trailer)} bytes of an unfinished last frame at byte {at}")
             if TRAILER.unpack(trailer) != (check, 0):
                 raise FormatError(CHECKSUM)
             header = decode_header(data)
@@ -243,7 +243,7 @@ def read_extents(stream: BinaryIO) -> Iterator[Extent]:
             raise FormatError(f"byte {at}: {error}") from error
         place = header["kind"], header["step"], header["role"], header["rank"]
         yield Extent(at, *lengths, *place, seq=header.get("seq"), run=header.get("run", ""))
-        at += there + TRAILER.size
+        at += consumed + TRAILER.size
 
 
 def read_prefix(prefix: bytes) -> tuple[int, int]:

@@ -88,13 +88,13 @@ class Place:
 
 def fingerprint(frame: FrameType | None) -> int:
     """A number that differs when the stack does: code objects and instructions; about 0.1 µs a frame."""
-    found: list[int] = []
+    instructions: list[int] = []
     for _ in range(DEPTH):
         if frame is None:
             break
-        found += (id(frame.f_code), frame.f_lasti)
+        instructions += (id(frame.f_code), frame.f_lasti)
         frame = frame.f_back
-    return hash(tuple(found))
+    return hash(tuple(instructions))
 
 
 def place(frame: FrameType | None) -> Place:
@@ -116,8 +116,8 @@ def place(frame: FrameType | None) -> Place:
 
 
 def _meaning(file: str, function: str) -> str:
-    for known, name, meaning in _KNOWN:
-        if name in ("", function) and (known in file if known.endswith("/") else file.endswith(known)):
+    for path, name, meaning in _KNOWN:
+        if name in ("", function) and (path in file if path.endswith("/") else file.endswith(path)):
             return meaning
     return ""
 
@@ -129,12 +129,12 @@ def main_frame() -> FrameType | None:
 
 def _free(folder: Path) -> Path:
     """The file of this process: nodes that share the folder have equal process ids, containers seldom others."""
-    own, host = folder / f"{os.getpid()}.json", socket.gethostname()
+    file, host = folder / f"{os.getpid()}.json", socket.gethostname()
     try:
-        other = f'"host":{encode_json(host)},'.encode() not in own.read_bytes()
+        is_foreign = f'"host":{encode_json(host)},'.encode() not in file.read_bytes()
     except OSError:  # it is not there
-        other = False
-    return folder / f"{os.getpid()}-{host}.json" if other else own
+        is_foreign = False
+    return folder / f"{os.getpid()}-{host}.json" if is_foreign else file
 
 
 class Heartbeat:
@@ -170,24 +170,24 @@ class Heartbeat:
         """Look once and write the block; returns what was written. `more` is added, such as `ended`."""
         began = time.thread_time_ns()
         now = self._clock()
-        recorders = list(self._recorders())
+        sources = list(self._recorders())
         where = self._where(now)
-        counters = self._sequences(), sum(one.events for one in recorders)
+        counters = self._sequences(), sum(source.events for source in sources)
         if counters != self._counters:
             self._counters, self._progress_ns = counters, now
         self.count += 1
-        shown = {
+        content = {
             **self._fixed, "rank": None, "world_size": None, "role": "process", "socket": "", **self._identity(),
             "tid": threading.get_native_id(), "t_ns": now, "count": self.count, "period_s": self.period_s,
             "progress_ns": self._progress_ns,
-            "open": [_span(span) for one in recorders for span in list(one.running.values())],
-            "states": {name: redaction.fields(say()) for one in recorders for name, say in list(one.states.items())},
+            "open": [_span(span) for source in sources for span in list(source.running.values())],
+            "states": {key: redaction.fields(say()) for source in sources for key, say in list(source.states.items())},
             "sequences": counters[0], "breakpoint": where.breakpoint, "wait": where.wait,
-            "stack": [redaction.text(one) for one in where.stack], "self_ns": self.self_ns, **more,
+            "stack": [redaction.text(entry) for entry in where.stack], "self_ns": self.self_ns, **more,
         }  # fmt: skip
-        self._write(block(shown))
+        self._write(block(content))
         self.self_ns += time.thread_time_ns() - began
-        return shown
+        return content
 
     def close(self) -> None:
         """Close the file; the last beat stays readable."""
@@ -218,15 +218,15 @@ class Heartbeat:
     def _where(self, now: int) -> Place:
         frame = self._frame()
         key = fingerprint(frame)
-        known = self._places.get(key)
-        if known is not None:
+        cached_place = self._places.get(key)
+        if cached_place is not None:
             self._places.move_to_end(key)
-            return known
+            return cached_place
         self._progress_ns = now
-        found = self._places[key] = place(frame)
+        new_place = self._places[key] = place(frame)
         if len(self._places) > PLACES:
             self._places.popitem(last=False)
-        return found
+        return new_place
 
 
 def block(beat: Mapping[str, Any]) -> bytes:

@@ -35,16 +35,16 @@ def started() -> int:
 
 def role_now() -> str:
     """What this process is called: by the launcher of the watch, by Ray, by the engine, or just a process."""
-    given = os.environ.get(ROLE)
-    if given:
-        return given
+    assigned_role = os.environ.get(ROLE)
+    if assigned_role:
+        return assigned_role
     try:
         title = Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:  # not Linux
         title = ""
-    found = re.match(r"ray::([A-Za-z_]\w*)", title) or re.match(rf"(?i:({TITLES}))\b:*([A-Za-z_]\w*)?", title)
-    if found:
-        name = "_".join(part for part in found.groups() if part)
+    match = re.match(r"ray::([A-Za-z_]\w*)", title) or re.match(rf"(?i:({TITLES}))\b:*([A-Za-z_]\w*)?", title)
+    if match:
+        name = "_".join(part for part in match.groups() if part)
         return IDLE if name == "IDLE" else name
     if getattr(getattr(sys.modules.get("ray._private.worker"), "global_worker", None), "mode", None) == 0:
         return "driver"

@@ -248,7 +248,7 @@ def start(
 def live() -> list[Recorder]:
     """The recorders of this process that are open; those of the process that it was forked from are not its own."""
     pid = os.getpid()
-    return [one for one in list(_live) if one._journal._pid == pid]
+    return [recorder for recorder in list(_live) if recorder._journal._pid == pid]
 
 
 _live: set[Recorder] = set()

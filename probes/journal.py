@@ -123,13 +123,13 @@ class AppendOnly:
         if self._pending is None:
             return
         kind, length, checksum = self._pending
-        there = os.fstat(self._fd).st_size
-        if there == self._size + length:
+        size = os.fstat(self._fd).st_size
+        if size == self._size + length:
             self.kinds[kind] += 1
-            self._size = there
+            self._size = size
             self.records += 1
             self.checksum = checksum
-        elif there > self._size:
+        elif size > self._size:
             os.ftruncate(self._fd, self._size)
         self._pending = None
 

@@ -20,8 +20,8 @@ def bounded(value: int, limit: int, name: str, *, least: int = 0) -> int:
     """`value`, which a file calls `name`. Raises FormatError where it is not between `least` and `limit`."""
     if least <= value <= limit:
         return value
-    shown = str(value) if abs(value) <= WHOLE else f"a number of {len(hex(value))} hexadecimal digits"
-    raise FormatError(f"{name} is {shown}: a number from {least} to {limit:,} was expected")
+    text = str(value) if abs(value) <= WHOLE else f"a number of {len(hex(value))} hexadecimal digits"
+    raise FormatError(f"{name} is {text}: a number from {least} to {limit:,} was expected")
 
 
 # Numbers of run.json that size a loop or a list, with the largest that is read. Those of the scenario are counts.

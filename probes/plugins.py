@@ -86,7 +86,7 @@ class Plugin:
 
 def installed(group: str) -> list[Plugin]:
     """Every plug-in of a group, in the order of their names."""
-    return sorted(map(Plugin, entry_points(group=group)), key=lambda one: (one.entry.name, one.distribution))
+    return sorted(map(Plugin, entry_points(group=group)), key=lambda plugin: (plugin.entry.name, plugin.distribution))
 
 
 def load(group: str, take: Callable[[Plugin, Any], None]) -> tuple[PluginError, ...]:
@@ -110,9 +110,9 @@ def taken(name: str, home: object) -> Unfit:
 
 def _described(error: BaseException) -> str:
     try:
-        said = " ".join(str(error).split())[:500]
+        message = " ".join(str(error).split())[:500]
     except Exception:  # its own text may be broken, too
-        said = ""
+        message = ""
     if isinstance(error, Unfit):
-        return said
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+        return message
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

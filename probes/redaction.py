@@ -127,6 +127,10 @@ _SHAPED = re.compile(
     r"|wandb_v\d_\w{16,}+|tgp_v\d_[\w\-]{16,}+|dapi[0-9a-f]{32}|lsv2_[a-z]{2}_\w{16,}+|shp(?:at|ca|pa|ss)_[0-9a-fA-F]{16,}+"
     r"|rpa_[A-Za-z0-9]{16,}+|GOCSPX-[\w\-]{10,}+|1//0[\w\-]{10,}+"
     r"|AGE-SECRET-KEY-1[A-Z0-9]{20,}+|tskey-[\w\-]{16,}+|ATATT[\w\-=]{20,}+"
+    # Of detect-secrets 1.5: Artifactory, Discord, GitLab's runners, Mailchimp, Square, Telegram, Twilio.
+    r"|AKC(?=[A-Za-z]{0,40}\d)[A-Za-z0-9]{20,}+|[MNO][\w\-]{23,25}\.[\w\-]{6}\.[\w\-]{27,38}(?![\w\-.])"
+    r"|GR1348941[\w\-]{20,}+|[0-9a-f]{32}-us\d{1,2}(?!\w)|sq0[a-z]{3}-[\w\-]{22,}+"
+    r"|\d{8,10}:[\w\-]{35}(?![\w\-])|(?:AC|SK)[0-9a-f]{32}(?!\w)"
     r"|(?:tvly-|csk-|jina_|fw_|glsa_|lin_api_|figd_|sntrys_|vercel_|ntn_)(?=[A-Za-z_\-]{0,40}\d)[\w\-]{16,}+"
     r")"
 )
@@ -144,7 +148,7 @@ _PROGRAMS: dict[str, frozenset[str]] = {
 _SMB = frozenset({"smbclient", "smbget", "rpcclient"})
 _CURL_USER = re.compile(r"-[a-zA-Z]{1,8}[uU]")  # short options written together
 _KEY_FOLLOWS = {("wandb", "login"), ("swanlab", "login"), ("vault", "login")}
-_PASSWORD_OPTION = {*((one, "login") for one in ("docker", "podman", "az")), ("helm", "registry")}
+_PASSWORD_OPTION = {*((program, "login") for program in ("docker", "podman", "az")), ("helm", "registry")}
 _PASSWORD_OPTION |= {("mysql", ""), ("mysqldump", "")}
 _SCALAR = (bool, int, float, type(None))
 _NUMBERS = frozenset(_SCALAR)
@@ -166,8 +170,8 @@ def text(message: str, limit: int = MAX_TEXT) -> str:
     """A message, a title or one argument without secrets, at most `limit` characters; 0: all of it."""
     if not message.isascii():
         message = message.encode("utf-8", "replace").decode()
-    found = _plain(message)
-    return found[:limit] if limit else found
+    cleaned = _plain(message)
+    return cleaned[:limit] if limit else cleaned
 
 
 def arguments(argv: Iterable[str]) -> list[str]:
@@ -189,8 +193,8 @@ def scrub(value: Any) -> Any:
 
 def fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a span or a heartbeat: those with a secret's name are left out, texts are scrubbed."""
-    found: dict[str, Any] = _scrub(dict(values), keep=False)
-    return found
+    cleaned: dict[str, Any] = _scrub(dict(values), keep=False)
+    return cleaned
 
 
 def event(kind: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -238,17 +242,24 @@ def _scrub(value: Any, *, keep: bool, depth: int = 0) -> Any:
             if keep or not _hidden(name, item)
         }
     if isinstance(value, (list, tuple)):
-        if all(type(one) in (int, float) for one in value):  # token ids: nothing to look at
+        if all(type(item) in (int, float) for item in value):  # token ids: nothing to look at
             return value
-        shown = _scrub_list(list(value), keep=keep, depth=depth)
-        return shown if isinstance(value, list) else type(value)(*shown) if hasattr(value, "_fields") else tuple(shown)
+        cleaned = _scrub_list(list(value), keep=keep, depth=depth)
+        return (
+            cleaned
+            if isinstance(value, list)
+            else type(value)(*cleaned)
+            if hasattr(value, "_fields")
+            else tuple(cleaned)
+        )
     if isinstance(value, (set, frozenset)):
         return type(value)(_scrub(item, keep=keep, depth=depth) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         changed = {
-            own.name: shown
-            for own in dataclasses.fields(value)
-            if own.init and (shown := _scrub(before := getattr(value, own.name), keep=keep, depth=depth)) != before
+            field.name: cleaned
+            for field in dataclasses.fields(value)
+            if field.init
+            and (cleaned := _scrub(before := getattr(value, field.name), keep=keep, depth=depth)) != before
         }
         return dataclasses.replace(value, **changed) if changed else value
     if hasattr(value, "tolist"):  # an array or a tensor: numbers
@@ -259,7 +270,7 @@ def _scrub(value: Any, *, keep: bool, depth: int = 0) -> Any:
 
 def _scrub_list(values: list[Any], *, keep: bool, depth: int) -> list[Any]:
     """A list of words may be a command line."""
-    if values and all(isinstance(one, str) for one in values) and any(one.startswith("-") for one in values):
+    if values and all(isinstance(word, str) for word in values) and any(word.startswith("-") for word in values):
         return arguments(values)
     return [_scrub(item, keep=keep, depth=depth) for item in values]
 
@@ -268,8 +279,10 @@ def _field(name: Any, value: Any, *, keep: bool, depth: int = 0) -> Any:
     """The value as it is shown; the same object where nothing of it is withheld."""
     if _hidden(name, value):
         return WITHHELD
-    shown = _scrub(value, keep=keep, depth=depth)
-    return value if type(value) in (str, list, tuple, dict) and shown == value else shown  # an array compares otherwise
+    cleaned = _scrub(value, keep=keep, depth=depth)
+    return (
+        value if type(value) in (str, list, tuple, dict) and cleaned == value else cleaned
+    )  # an array compares otherwise
 
 
 def _hidden(name: Any, value: Any) -> bool:
@@ -285,8 +298,8 @@ def _key(name: Any) -> Any:
 
 
 def _words(argv: Iterable[str]) -> Iterator[str]:
-    words = [str(one) for one in argv]
-    said = {os.path.basename(word) for word in words}
+    words = [str(argument) for argument in argv]
+    basenames = {os.path.basename(word) for word in words}
     options: set[str] = set()
     option, several = "", False
     login: tuple[str, ...] = ()
@@ -307,7 +320,7 @@ def _words(argv: Iterable[str]) -> Iterator[str]:
             yield WITHHELD
             continue
         login = next(
-            (pair for pair in _KEY_FOLLOWS if word == pair[1] and pair[0] in said),
+            (pair for pair in _KEY_FOLLOWS if word == pair[1] and pair[0] in basenames),
             login if word.startswith("-") else (),
         )
         head, equals, value = word.partition("=")
@@ -322,21 +335,21 @@ def _words(argv: Iterable[str]) -> Iterator[str]:
             _remember([value])
             yield f"{head}={WITHHELD}"
             continue
-        if word in options or ("curl" in said and _CURL_USER.fullmatch(word)):
+        if word in options or ("curl" in basenames and _CURL_USER.fullmatch(word)):
             option = "password"
-        elif "curl" in said and _USER_JOINED.fullmatch(word):
+        elif "curl" in basenames and _USER_JOINED.fullmatch(word):
             yield f"-u{WITHHELD}"
             continue
-        elif "%" in word and said & _SMB and (word.startswith(("-U", "--user=")) or before in ("-U", "--user")):
+        elif "%" in word and basenames & _SMB and (word.startswith(("-U", "--user=")) or before in ("-U", "--user")):
             yield f"{word.partition('%')[0]}%{WITHHELD}"
             continue
         elif word in _VAGUE_OPTIONS:
             option = word
         elif word.startswith("-") and is_secret(word) and " " not in word:
             option, several = word, word.lower().endswith("s")
-        elif word == "-p" and any(pair[0] in said and pair[1] in {*said, ""} for pair in _PASSWORD_OPTION):
+        elif word == "-p" and any(pair[0] in basenames and pair[1] in {*basenames, ""} for pair in _PASSWORD_OPTION):
             option = "password"
-        elif word.startswith("-p") and len(word) > 2 and said & {"mysql", "mysqldump", "sshpass"}:
+        elif word.startswith("-p") and len(word) > 2 and basenames & {"mysql", "mysqldump", "sshpass"}:
             yield f"-p{WITHHELD}"
             continue
         yield text(word, 0)
@@ -356,10 +369,10 @@ def _cached(message: str) -> str:
 
 def _scrubbed(message: str) -> str:
     for _ in range(PASSES):
-        found = _once(message)
-        if found == message:
+        cleaned = _once(message)
+        if cleaned == message:
             break
-        message = found
+        message = cleaned
     return message
 
 
@@ -446,38 +459,38 @@ def _without_keys(message: str) -> str:
 def _without_named(message: str, pattern: re.Pattern[str]) -> str:
     """`pattern` matches a name and what separates it from its value."""
     parts, done, at = [], 0, 0
-    while found := pattern.search(message, at):
-        at = found.end()
-        groups = found.groupdict()
+    while match := pattern.search(message, at):
+        at = match.end()
+        groups = match.groupdict()
         option = groups.get("option") is not None
-        name = groups["name"] or next(filter(None, (groups.get(one) for one in ("option", "variable", "listed"))))
-        asked = message[found.start() - 1 : found.start()] in ("?", "&")
-        queried = asked and name.lower() == "key"
-        vague = (asked and name.lower() in _VAGUE_PARAMETERS) or (option and name in _VAGUE_OPTIONS)
+        name = groups["name"] or next(filter(None, (groups.get(group) for group in ("option", "variable", "listed"))))
+        in_query = message[match.start() - 1 : match.start()] in ("?", "&")
+        queried = in_query and name.lower() == "key"
+        vague = (in_query and name.lower() in _VAGUE_PARAMETERS) or (option and name in _VAGUE_OPTIONS)
         if not queried and not vague and not is_secret(name):
             continue
         if message.startswith(WITHHELD, at):
             continue
-        if name.endswith(("Error", "Exception", "Warning")) and found[0].endswith(": "):
+        if name.endswith(("Error", "Exception", "Warning")) and match[0].endswith(": "):
             continue  # what stands behind it is the error, which a verdict needs
-        if name == "token" and _of_text(message[max(0, found.start() - 20) : found.start()]):
+        if name == "token" and _of_text(message[max(0, match.start() - 20) : match.start()]):
             continue
         begin, end = _value(message, at, name)
-        if option and found[0].endswith("=") and (whole := _UNTIL_SPACE.match(message, begin)):
-            end = max(end, whole.end())  # a list with commas
+        if option and match[0].endswith("=") and (long_value := _UNTIL_SPACE.match(message, begin)):
+            end = max(end, long_value.end())  # a list with commas
         value = message[begin:end]
         at = max(at, end)
         if not value or (is_harmless(name, value) and not queried):
             continue
-        arrow = found[0].rstrip().endswith("->") and name.lower().lstrip("-") in ("token", "tokens")
-        spaced = groups.get("listed") is not None and "\t" not in found[0]  # a sentence may go on so
-        several = name.lower() == "tokens" and found[0].endswith(": ")  # of a text: "other tokens: the candidate's"
+        arrow = match[0].rstrip().endswith("->") and name.lower().lstrip("-") in ("token", "tokens")
+        spaced = groups.get("listed") is not None and "\t" not in match[0]  # a sentence may go on so
+        several = name.lower() == "tokens" and match[0].endswith(": ")  # of a text: "other tokens: the candidate's"
         if (vague or arrow or spaced or several) and not looks_random(value):
             continue
-        apart = found[0].rstrip()[-1:] not in ("=", ":", ",", '"', "'")
+        apart = match[0].rstrip()[-1:] not in ("=", ":", ",", '"', "'")
         if option and apart and value.lower().rstrip(".,:;") in PROSE:
             continue
-        if value.isdigit() and "." in name and found[0][-1] == ":":  # a line of a file, a port of a host
+        if value.isdigit() and "." in name and match[0][-1] == ":":  # a line of a file, a port of a host
             continue
         parts += [message[done:begin], WITHHELD]
         done = end

@@ -119,16 +119,16 @@ def _kind(name: str) -> str:
     if _CARRIERS.fullmatch(leaf):
         return "strong"
     words = [word.lower() for word in _WORD.findall(leaf)]
-    every = [word.lower() for word in _WORD.findall(bare)]
-    if _PARTS.search("".join(every)) or _WORDS.intersection(every):
-        about = _WORDS.intersection(every) <= {"auth", "oauth"} and every[-1] in _AUTH_ABOUT
-        return "" if about and not _PARTS.search("".join(every)) else "strong"
+    all_words = [word.lower() for word in _WORD.findall(bare)]
+    if _PARTS.search("".join(all_words)) or _WORDS.intersection(all_words):
+        about = _WORDS.intersection(all_words) <= {"auth", "oauth"} and all_words[-1] in _AUTH_ABOUT
+        return "" if about and not _PARTS.search("".join(all_words)) else "strong"
     if not words:
         return ""
     if "_".join(words) in _SPECIAL or _WEAK_WORDS.intersection(words):
         return "weak"
     last, before = words[-1], words[-2] if len(words) > 1 else ""
-    if last == "key" and not before and every[-2:-1] and every[-2] in _SERVICES:
+    if last == "key" and not before and all_words[-2:-1] and all_words[-2] in _SERVICES:
         return "weak"
     if last == "pat" or (last == "pass" and before not in _PASSES):
         return "weak"
@@ -175,10 +175,10 @@ def is_harmless(name: str, value: Any, depth: int = 0) -> bool:
         return all(is_harmless(name, item, depth + 1) for item in value)
     if isinstance(value, Mapping):
         return not is_strong(name) and all(is_harmless(name, item, depth + 1) for item in value.values())
-    shown = str(value)
-    if _NOTHING.fullmatch(shown):
+    text = str(value)
+    if _NOTHING.fullmatch(text):
         return True
     words = _WORD.findall(name[-MAX_NAME:])
     if words and words[-1].lower() in _ABOUT_FILES:
-        return bool(_PATH.fullmatch(shown)) or (shown.isupper() and shown.lower() in _ABOUT_FILES)  # --token-file FILE
-    return not is_strong(name) and bool(_NUMBER.fullmatch(shown) or _SPECIAL_TOKEN.fullmatch(shown))
+        return bool(_PATH.fullmatch(text)) or (text.isupper() and text.lower() in _ABOUT_FILES)  # --token-file FILE
+    return not is_strong(name) and bool(_NUMBER.fullmatch(text) or _SPECIAL_TOKEN.fullmatch(text))

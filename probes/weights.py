@@ -49,6 +49,6 @@ def combine(parts: Mapping[str, str]) -> str:
 
 def _hash(dtype: str, shape: Iterable[int], raw: Any) -> str:
     sizes = ",".join(str(int(size)) for size in shape)
-    whole = hashlib.sha256(f"{dtype}:{sizes}\n".encode())
-    whole.update(raw)
-    return whole.hexdigest()[: 2 * SIZE]
+    hasher = hashlib.sha256(f"{dtype}:{sizes}\n".encode())
+    hasher.update(raw)
+    return hasher.hexdigest()[: 2 * SIZE]

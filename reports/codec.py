@@ -38,11 +38,11 @@ def convert(data: Any, kind: type[T], *, version: int | None = None) -> T:
 
     name = kind.__name__.lower()
     if version is not None:
-        found = data.get("schema_version") if isinstance(data, dict) else None
-        if found is None:
+        schema_version = data.get("schema_version") if isinstance(data, dict) else None
+        if schema_version is None:
             raise ValueError(f"this is no {name}: it has no schema_version")
-        if found != version:
-            raise ValueError(f"{name} schema {found!r} is not {version}, which this installation reads")
+        if schema_version != version:
+            raise ValueError(f"{name} schema {schema_version!r} is not {version}, which this installation reads")
     try:
         made = msgspec.convert(data, kind, dec_hook=number)
     except msgspec.ValidationError as error:
@@ -58,10 +58,12 @@ def _unknown(data: Any, kept: Any, place: str) -> str:
         parts = ((value, kept.get(key), f"{place}.{key}", key in kept) for key, value in data.items())
     elif isinstance(data, (list, tuple)) and isinstance(kept, (list, tuple)):
         pairs = enumerate(zip(data, kept, strict=False))
-        parts = ((value, other, f"{place}[{index}]", True) for index, (value, other) in pairs)
+        parts = ((value, kept_value, f"{place}[{index}]", True) for index, (value, kept_value) in pairs)
     else:
         return ""
-    return next((found for *part, known in parts if (found := _unknown(*part) if known else part[2])), "")
+    return next(
+        (unknown_place for *part, is_kept in parts if (unknown_place := _unknown(*part) if is_kept else part[2])), ""
+    )
 
 
 def number(kind: Any, value: Any) -> Any:

@@ -101,7 +101,7 @@ def _line(
     cells = (
         f'<td class="told"><a href="{page}">{_text(name)}</a></td><td><b class="{tone}">{_text(last.status)}</b></td>'
         f"<td>{_heat(course, places, width)}</td>"
-        f"<td>{_spark([one[SPARKS[0]] for one in metrics])}</td><td>{arrange.duration(last.seconds)}</td>"
+        f"<td>{_spark([night[SPARKS[0]] for night in metrics])}</td><td>{arrange.duration(last.seconds)}</td>"
     )
     return order, name, f"<tr>{cells}</tr>\n"
 
@@ -147,12 +147,12 @@ def _cell(
 ) -> str:
     parts = [f'<p><a href="../{MARKER}">all cells</a></p>\n<h1>{_text(name)}</h1>\n<table class="courses">\n']
     for metric in SPARKS:
-        values = [one[metric] for one in metrics]
+        values = [night[metric] for night in metrics]
         if spark := _spark(values, 360, 40):
             finite = [value for value in values if math.isfinite(value)]
             span = f"{show(min(finite))} to {show(max(finite))}"
-            told = f'<td>{show(values[-1])}</td><td class="muted">{span}</td>'
-            parts.append(f"<tr><th>{_text(LABELS.get(metric, metric))}</th><td>{spark}</td>{told}</tr>\n")
+            cells = f'<td>{show(values[-1])}</td><td class="muted">{span}</td>'
+            parts.append(f"<tr><th>{_text(LABELS.get(metric, metric))}</th><td>{spark}</td>{cells}</tr>\n")
     parts.append("</table>\n<h2>Nights</h2>\n<table>\n")
     for index in range(len(course) - 1, -1, -1):
         row = course[index]
@@ -178,7 +178,7 @@ def _told(changes: str) -> Iterator[str]:
         return
     value = scrub(json.loads(changes))
     for title, key in (("new", "new"), ("others since then", "explains"), ("gone", "gone"), ("as before", "standing")):
-        yield from (f"{title}: {_text(one['text'])}" for one in value[key])
+        yield from (f"{title}: {_text(change['text'])}" for change in value[key])
     yield from (f"known: {_text(text)}" for text in value["known"])
     if value["confirmation"]:
         yield f"confirmed: {_text(value['confirmation'])}"

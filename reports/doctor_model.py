@@ -81,21 +81,21 @@ class Report:
         """One sentence for the last line."""
         if self.compared:
             return self._differences()
-        counts = [f"{found} {name}{'s' if found != 1 and name != 'info' else ''}" for name in SEVERITIES
-                  if (found := sum(item.severity == name for item in self.hazards))]  # fmt: skip
-        told = ", ".join(counts) or "nothing found that will break a run"
+        counts = [f"{count} {name}{'s' if count != 1 and name != 'info' else ''}" for name in SEVERITIES
+                  if (count := sum(item.severity == name for item in self.hazards))]  # fmt: skip
+        summary = ", ".join(counts) or "nothing found that will break a run"
         made = {item.check for item in self.hazards} | {item.check for item in self.passed}
-        return f"{told}; {len(made)} checks made, {len({item.check for item in self.unchecked})} not checked"
+        return f"{summary}; {len(made)} checks made, {len({item.check for item in self.unchecked})} not checked"
 
     def _differences(self) -> str:
         makes, may, nothing = (sum(item.severity == name for item in self.hazards) for name in SEVERITIES)
-        told = [
+        parts = [
             f"{makes} setting{'s make' if makes > 1 else ' makes'} them other runs" if makes else "",
             f"{may} may" if may else "",
             f"{nothing} {'change' if nothing > 1 else 'changes'} nothing" if nothing else "",
             f"{len(self.unchecked)} not compared" if self.unchecked else "",
         ]
-        return ", ".join(filter(None, told)) or "no setting differs"
+        return ", ".join(filter(None, parts)) or "no setting differs"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, scrubbed of secrets, with the exit code and the reason that follow from them."""
@@ -121,13 +121,13 @@ def merged(items: Iterable[Any]) -> list[Any]:
     for item in items:
         values = {key: value for key, value in dataclasses.asdict(item).items() if key not in ("where", "measured")}
         groups.setdefault((type(item), *values.values()), []).append(item)
-    found = []
+    merged_items = []
     for group in groups.values():
         where = tuple(dict.fromkeys(place for item in group for place in item.where))
         more: dict[str, Any] = {"where": where}
         if hasattr(group[0], "measured"):
             measured = list(dict.fromkeys(item.measured for item in group))
-            rest = f" (and {len(measured) - 3} other values)" if len(measured) > 3 else ""
-            more["measured"] = " | ".join(measured[:3]) + rest
-        found.append(dataclasses.replace(group[0], **more))
-    return found
+            suffix = f" (and {len(measured) - 3} other values)" if len(measured) > 3 else ""
+            more["measured"] = " | ".join(measured[:3]) + suffix
+        merged_items.append(dataclasses.replace(group[0], **more))
+    return merged_items

@@ -183,12 +183,12 @@ def wrap(cell: Cell, width: int, *, fold: bool = False) -> list[Text]:
         return [text]
     lines: list[Text] = []
     for word in text.split(" ", allow_blank=True):
-        first, *rest = _folded(word, width) if fold else [word]
+        first, *following = _folded(word, width) if fold else [word]
         if lines and (not lines[-1].cell_len or lines[-1].cell_len + 1 + first.cell_len <= width):
             lines[-1] = Text.assemble(lines[-1], " ", first) if lines[-1].cell_len else first
         else:
             lines.append(first)
-        lines += rest
+        lines += following
     return lines
 
 
@@ -208,7 +208,7 @@ def _folded(word: Text, width: int) -> list[Text]:
 
 def _words(command: Text) -> list[Text]:
     """The words of a shell command, quoted ones whole."""
-    spans = [found.span() for found in re.finditer(r"""(?:[^\s'"]|'[^']*'|"[^"]*"|['"])+""", command.plain)]
+    spans = [match.span() for match in re.finditer(r"""(?:[^\s'"]|'[^']*'|"[^"]*"|['"])+""", command.plain)]
     return [command[start:end] for start, end in spans]
 
 

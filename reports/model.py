@@ -108,11 +108,11 @@ TRIAGE_VERDICTS = {
         "supply what the verdict lists as missing",
     ),
 }
-EXIT_CODES = {name: one.exit_code for name, one in VERDICTS.items()}
+EXIT_CODES = {name: answer.exit_code for name, answer in VERDICTS.items()}
 PASSES = ("EQUIVALENT", "SOUND")
 STRICT = 3  # exit code of a pass with reservations, with --strict
-AUDIT_EXIT_CODES = {name: one.exit_code for name, one in AUDIT_VERDICTS.items()}
-TRIAGE_EXIT_CODES = {name: one.exit_code for name, one in TRIAGE_VERDICTS.items()}
+AUDIT_EXIT_CODES = {name: answer.exit_code for name, answer in AUDIT_VERDICTS.items()}
+TRIAGE_EXIT_CODES = {name: answer.exit_code for name, answer in TRIAGE_VERDICTS.items()}
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,16 @@ class Cause:
         proofs: list[Proof] | None = None,
         observed: Iterable[str] = (),
     ) -> Cause:
-        return Cause(str(key), party, summary, evidence, details or {}, proofs or [], key, tuple(observed))
+        return Cause(
+            name=str(key),
+            party=party,
+            summary=summary,
+            evidence=evidence,
+            details=details or {},
+            proofs=proofs or [],
+            key=key,
+            observed=tuple(observed),
+        )
 
 
 @dataclass(frozen=True)
@@ -493,10 +502,10 @@ class Verdict:
         """The gravest reservation and a count of the others; empty without one."""
         if not self.reservations:
             return ""
-        first, *others = self.reservations
-        more = sum(len(other.items) for other in others)
-        rest = f" (and {more} more {'reservation' if more == 1 else 'reservations'})" if more else ""
-        return first.words + rest
+        first, *further = self.reservations
+        more = sum(len(reservation.items) for reservation in further)
+        suffix = f" (and {more} more {'reservation' if more == 1 else 'reservations'})" if more else ""
+        return first.words + suffix
 
     @property
     def headline(self) -> str:
@@ -510,9 +519,9 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, scrubbed of secrets, with the headline and the reservations that follow from them."""
-        shown = redaction.scrub(self)
-        values: dict[str, Any] = codec.builtins(shown)
-        return values | {"headline": shown.headline, "reservations": codec.builtins(shown.reservations)}
+        scrubbed = redaction.scrub(self)
+        values: dict[str, Any] = codec.builtins(scrubbed)
+        return values | {"headline": scrubbed.headline, "reservations": codec.builtins(scrubbed.reservations)}
 
     def to_json(self) -> str:
         return codec.dumps(self.to_dict())

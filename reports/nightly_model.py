@@ -83,14 +83,14 @@ class Night:
     @property
     def alarms(self) -> tuple[CellResult, ...]:
         """What somebody has to look at: cells that regressed or could not run, and new ones with a problem."""
-        return tuple(one for one in self.results if one.status in ("REGRESSED", "COULD NOT RUN")
-                     or (one.status == "NEW" and one.new))  # fmt: skip
+        return tuple(result for result in self.results if result.status in ("REGRESSED", "COULD NOT RUN")
+                     or (result.status == "NEW" and result.new))  # fmt: skip
 
     @property
     def exit_code(self) -> int:
         """1: a cell regressed, or is new and does not pass; else 2: a cell could not run, or none ran; else 0: nothing
         is new."""
-        if any(one.status != "COULD NOT RUN" for one in self.alarms):
+        if any(result.status != "COULD NOT RUN" for result in self.alarms):
             return 1
         return 2 if self.alarms or not self.results else 0
 
@@ -98,16 +98,16 @@ class Night:
     def counts(self) -> dict[str, int]:
         """How many cells have each status, in the order of a first look."""
         order = ("REGRESSED", "COULD NOT RUN", "NEW", "FLAKY", "FIXED", "STILL FAILING", "KNOWN", "OK")
-        every = [one.status for one in self.results]
-        return {status: every.count(status) for status in order if status in every}
+        statuses = [result.status for result in self.results]
+        return {status: statuses.count(status) for status in order if status in statuses}
 
     @property
     def reason(self) -> str:
         """One sentence: the gravest statuses by name, and a count of the other cells."""
         statuses = list(self.counts.items())
-        named, rest = statuses[:NAMED], sum(count for _, count in statuses[NAMED:])
+        named, unnamed_cells = statuses[:NAMED], sum(count for _, count in statuses[NAMED:])
         counts = ", ".join(f"{count} {status}" for status, count in named) or "no cell ran"
-        counts += f", {rest} others" if rest else ""
+        counts += f", {unnamed_cells} others" if unnamed_cells else ""
         cut = "" if self.finished else "; the night was cut"
         return counts + (f"; {len(self.left_out)} not run" if self.left_out else "") + cut
 

@@ -40,6 +40,6 @@ def shown(value: Any) -> Any:
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         return type(value)(map(shown, value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = (own.name for own in dataclasses.fields(value) if own.init)
+        fields = (field.name for field in dataclasses.fields(value) if field.init)
         return dataclasses.replace(value, **{name: shown(getattr(value, name)) for name in fields})
     return value

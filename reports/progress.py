@@ -170,11 +170,11 @@ def _unicode(console: Console) -> bool:
 @contextlib.contextmanager
 def progress(console: Console) -> Iterator[Progress]:
     """Progress on `console` while the block runs. The terminal is left clean however the block ends."""
-    shown = Progress(console)
+    view = Progress(console)
     with outlive_reader(console):
         try:
             with contextlib.suppress(Exception):  # as in `update`
-                shown._start()
-            yield shown
+                view._start()
+            yield view
         finally:
-            shown._stop()
+            view._stop()

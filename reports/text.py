@@ -23,11 +23,13 @@ _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 def clean(text: object) -> str:
     """The text on one line without secrets, with every invisible character and non-character as an escape: valid UTF-8
     and XML."""
-    shown = str(text)
-    if not shown.isascii():  # before the scrubber, which would make a lone surrogate a question mark
-        shown = "".join(char if char.isascii() else _escape(char) for char in shown)
-    shown = redaction.text(shown, 0)
-    return shown if shown.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in shown)
+    cleaned = str(text)
+    if not cleaned.isascii():  # before the scrubber, which would make a lone surrogate a question mark
+        cleaned = "".join(char if char.isascii() else _escape(char) for char in cleaned)
+    cleaned = redaction.text(cleaned, 0)
+    return (
+        cleaned if cleaned.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in cleaned)
+    )
 
 
 def clean_lines(text: object) -> str:

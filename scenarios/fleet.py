@@ -84,8 +84,8 @@ class Fleet:
             "sync": _reports,
             "workers": _first,  # by the scenario, which counts those of every engine
             "snapshot": _first,
-            "pids": lambda every: tuple(pid for pids in every for pid in pids),
-            "starts": lambda every: (sum(one[0] for one in every), sum(one[1] for one in every)),
+            "pids": lambda answers: tuple(pid for pids in answers for pid in pids),
+            "starts": lambda answers: (sum(answer[0] for answer in answers), sum(answer[1] for answer in answers)),
         }
 
     def _join(self, group: SyncGroup) -> Gathered:
@@ -118,10 +118,10 @@ class Fleet:
             if method in ("floor", "native"):
                 return ordered(answers)
             return RolloutResult(
-                ordered([one.completions for one in answers]),
-                ordered([one.used for one in answers]),
-                max(one.rounds for one in answers),
-                sum(one.uncompared for one in answers),
+                ordered([answer.completions for answer in answers]),
+                ordered([answer.used for answer in answers]),
+                max(answer.rounds for answer in answers),
+                sum(answer.uncompared for answer in answers),
             )
 
         return Gathered(futures, merge)
@@ -134,11 +134,11 @@ def _first(answers: list[Any]) -> Any:
 def _reports(reports: list[SyncReport]) -> SyncReport:
     """One report of all engines. A tensor that one of them received otherwise stands as that one received it; one that
     an engine does not speak of is left out."""
-    told = set.intersection(*(set(report.received) for report in reports))
+    reported_names = set.intersection(*(set(report.received) for report in reports))
     loaded = [report.loaded for report in reports if report.loaded is not None]
-    received = {name: value for name, value in reports[0].received.items() if name in told}
+    received = {name: value for name, value in reports[0].received.items() if name in reported_names}
     for report in reports[1:]:
-        received |= {name: report.received[name] for name in told if report.received[name] != received[name]}
+        received |= {name: report.received[name] for name in reported_names if report.received[name] != received[name]}
     return SyncReport(
         all(report.ok for report in reports),
         "; ".join(dict.fromkeys(report.message for report in reports if report.message)),
@@ -146,6 +146,8 @@ def _reports(reports: list[SyncReport]) -> SyncReport:
         received,
         min(loaded) if len(loaded) == len(reports) else None,
         tuple(
-            dataclasses.replace(one, engine=number) for number, report in enumerate(reports) for one in report.misloaded
+            dataclasses.replace(tensor, engine=number)
+            for number, report in enumerate(reports)
+            for tensor in report.misloaded
         ),
     )

@@ -25,22 +25,24 @@ def lifts(scenario: Scenario) -> bool:
 def lifted(scenario: Scenario) -> Scenario:
     """The stage's scenario: rollouts only, after the run's last step; the initial weights, then the last where the run
     trains. Its prompts are those of steps that the run does not have."""
-    rollout, own, stage = scenario.rollout, scenario.sampling, scenario.lifted
+    rollout, sampling, stage = scenario.rollout, scenario.sampling, scenario.lifted
     copies = min(rollout.samples_per_prompt, stage.samples)
     drawn = dataclasses.replace(
         rollout,
         samples_per_prompt=copies,
         prompts_per_step=stage.samples // copies,
     )
-    held = "" if scenario.model.dtype == "float32" else scenario.model.dtype
+    held_dtype = "" if scenario.model.dtype == "float32" else scenario.model.dtype
     return dataclasses.replace(
         scenario,
         steps=scenario.steps + (2 if scenario.train else 1),
         train=False,
-        model=dataclasses.replace(scenario.model, dtype="float32", held=held),
+        model=dataclasses.replace(scenario.model, dtype="float32", held=held_dtype),
         engine=dataclasses.replace(scenario.engine, sleep_level=0),
         rollout=drawn,
-        sampling=dataclasses.replace(own, max_tokens=max(own.min_tokens, min(own.max_tokens, stage.max_tokens))),
+        sampling=dataclasses.replace(
+            sampling, max_tokens=max(sampling.min_tokens, min(sampling.max_tokens, stage.max_tokens))
+        ),
     )
 
 

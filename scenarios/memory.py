@@ -32,14 +32,14 @@ def no_room(
 
 def free() -> int | None:
     """Bytes that this process could still have: of the machine, and of its control group; None where nobody says."""
-    found = []
+    available = []
     for line in _lines(Path("/proc/meminfo")):
         if line.startswith("MemAvailable:"):
-            found.append(int(line.split()[1]) * 1024)
+            available.append(int(line.split()[1]) * 1024)
     limit, used = (_number(CGROUP / name) for name in ("memory.max", "memory.current"))
     if limit is not None and used is not None:
-        found.append(max(0, limit - used))
-    return min(found, default=None)
+        available.append(max(0, limit - used))
+    return min(available, default=None)
 
 
 def unused() -> int | None:

@@ -234,9 +234,9 @@ def _generation_prompt(tokenizer: Any) -> list[int]:
     if not getattr(tokenizer, "chat_template", None):
         return []
     turn = [{"role": "user", "content": "a"}]
-    without, whole = (
+    without, with_prompt = (
         tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=add) for add in (False, True)
     )
-    if not whole.startswith(without):
+    if not with_prompt.startswith(without):
         return []
-    return list(tokenizer(whole[len(without) :], add_special_tokens=False)["input_ids"])
+    return list(tokenizer(with_prompt[len(without) :], add_special_tokens=False)["input_ids"])

@@ -159,8 +159,8 @@ class Remote:
         self.handle = handle
         self._urgent = urgent
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Remote) and self.handle == other.handle
+    def __eq__(self, value: object) -> bool:
+        return isinstance(value, Remote) and self.handle == value.handle
 
     def __hash__(self) -> int:
         return hash(self.handle)

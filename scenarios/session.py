@@ -230,17 +230,24 @@ class EngineSession:
             seconds = time.perf_counter() - started
             if self._recorder is not None:
                 with self._recorder.own_time():
-                    held = self._memory()
+                    memory_fields = self._memory()
                 self._recorder.event(
-                    "call", name=name, step=step, ok=ok, message=message, seconds=seconds, **(fields or {}), **held
+                    "call",
+                    name=name,
+                    step=step,
+                    ok=ok,
+                    message=message,
+                    seconds=seconds,
+                    **(fields or {}),
+                    **memory_fields,
                 )
 
     def _memory(self) -> dict[str, Any]:
         """What this process, the engine's own and /dev/shm hold: fields of a `call` event."""
         processes = [
-            {"pid": pid, "title": name[:80], **own}
+            {"pid": pid, "title": name[:80], **resident_memory}
             for pid, name in self._processes.items()
-            if (own := memory.resident(pid))
+            if (resident_memory := memory.resident(pid))
         ]
         shm = memory.shm_used()
         return memory.held() | {"processes": processes} | ({} if shm is None else {"dev_shm": shm})
@@ -319,14 +326,14 @@ class EngineSession:
     def layers(self, sequence: tuple[int, ...]) -> list[list[float]] | None:
         """Projections of the hidden states, [embeddings and layers][tokens x projections]; None where the engine does
         not show them."""
-        shown: Any = getattr(self._bare, "layers", None)
-        return None if shown is None else shown(sequence)
+        show_layers: Any = getattr(self._bare, "layers", None)
+        return None if show_layers is None else show_layers(sequence)
 
     def held(self, order: bytes) -> list[bytes] | None:
         """What each worker of the live engine holds (`scenarios.engines.held.answer`), by rank; None where it does not
         show it."""
-        shown: Any = getattr(self._bare, "held", None)
-        return None if shown is None else shown(order)
+        show_held: Any = getattr(self._bare, "held", None)
+        return None if show_held is None else show_held(order)
 
     def flush(self) -> None:
         self._called("flush", -1, self._engine.flush)
@@ -345,9 +352,9 @@ class EngineSession:
         self._asleep = set(Part)
 
     def wake(self, part: str, *, step: int) -> None:
-        one = Part(part)
-        self._called("wake", step, lambda: self._engine.wake(one), {"part": part})
-        self._asleep.discard(one)
+        engine_part = Part(part)
+        self._called("wake", step, lambda: self._engine.wake(engine_part), {"part": part})
+        self._asleep.discard(engine_part)
 
     def _awake(self, what: str) -> None:
         """Refuse what an engine must not be asked in its sleep: some answer with what is in released memory, some
@@ -372,15 +379,15 @@ class EngineSession:
         """The report with what each worker holds of what it was sent."""
         from scenarios.engines import held
 
-        shown = [held.unpacked(one)["loaded"] for one in self.held(held.packed({"loaded": True})) or []]
-        if not shown or None in shown:
+        workers = [held.unpacked(reply)["loaded"] for reply in self.held(held.packed({"loaded": True})) or []]
+        if not workers or None in workers:
             return report
         wrong = [
-            Misloaded(name, kept, rank if len(shown) > 1 else None)
-            for rank, worker in enumerate(shown)
+            Misloaded(name, kept, rank if len(workers) > 1 else None)
+            for rank, worker in enumerate(workers)
             for name, kept in worker["otherwise"].items()
         ]
-        everywhere = set.intersection(*(set(worker["read"]) for worker in shown))
+        everywhere = set.intersection(*(set(worker["read"]) for worker in workers))
         return dataclasses.replace(report, loaded=len(everywhere), misloaded=tuple(wrong))
 
     def floor(
@@ -392,16 +399,16 @@ class EngineSession:
         Returns the response ids.
         """
 
-        def draw(some: list[Request]) -> list[Completion]:
-            return self._generate(some, step) if guide is None else self._scored(some, guide, step)
+        def draw(batch: list[Request]) -> list[Completion]:
+            return self._generate(batch, step) if guide is None else self._scored(batch, guide, step)
 
         limit = self._limit()
         requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
         base = draw(requests)
-        few = max(1, len(requests) // 4)
+        quarter = max(1, len(requests) // 4)
         variants = {
             "base": base,
-            "batch": [c for i in range(0, len(requests), few) for c in draw(requests[i : i + few])],
+            "batch": [c for i in range(0, len(requests), quarter) for c in draw(requests[i : i + quarter])],
             "order": draw(requests[::-1])[::-1],
         }
         if guide is None:
@@ -438,13 +445,13 @@ class EngineSession:
                 fields={"engine_seed": self._scenario.engine.seed},
             )
         if self._recorder is not None and step == -1:
-            few = requests[:: -(-len(requests) // REPEATS)]
+            repeated = requests[:: -(-len(requests) // REPEATS)]
             seeds = self._engine.info().resolved.get("request_seed", "not reported")
             frames.samples(
                 self._recorder,
                 "repeat",
-                few,
-                self._generate(few, -1),
+                repeated,
+                self._generate(repeated, -1),
                 step=-1,
                 version=version,
                 fields={"request_seed": seeds},
@@ -498,10 +505,10 @@ class EngineSession:
             return ["it was left with other parameters than it was started with"]
         self.configure(scenario, None, mapping)
         self.end_recording()
-        found = self._leftovers()
+        sentences = self._leftovers()
         self._wrap = wrap
         self._engine = self._wrapped()
-        return found
+        return sentences
 
     def _leftovers(self) -> list[str]:
         from scenarios.engines import held
@@ -512,18 +519,20 @@ class EngineSession:
             self._bare.flush()
         except Exception as error:  # engines refuse while requests run
             return [f"its cache could not be emptied: {error}"]
-        found = self._cached()
+        sentences = self._cached()
         package = type(self._bare).__module__.partition(".")[0]
-        found += leftovers.of_methods("the session", self) + leftovers.of_methods("the engine", self._bare)
-        found += leftovers.of_settings("the engine", self._bare, self._model_path)
+        sentences += leftovers.of_methods("the session", self) + leftovers.of_methods("the engine", self._bare)
+        sentences += leftovers.of_settings("the engine", self._bare, self._model_path)
         answers = self.held(held.packed({"leftovers": True}))
         if answers is None:
-            found += leftovers.of_process(package)
+            sentences += leftovers.of_process(package)
         else:  # of several workers each says the same, as a rule
-            found += dict.fromkeys(one for answer in answers for one in held.unpacked(answer)["leftovers"])
+            sentences += dict.fromkeys(
+                sentence for answer in answers for sentence in held.unpacked(answer)["leftovers"]
+            )
         self._bare.flush()
         self._engine.stats()
-        return found
+        return sentences
 
     def _cached(self) -> list[str]:
         """Whether the emptied cache still serves something: the prompt that every look draws from must compute as one
@@ -533,7 +542,7 @@ class EngineSession:
             sampling = dataclasses.replace(sampling, temperature=0.0)
         prompt = leftovers.probe_prompt(PROBE_VOCABULARY)[: max(1, self._scenario.engine.max_model_len - PROBE_DRAWN)]
         requests = [Request(0, prompt, max_tokens=PROBE_DRAWN, salt=salt) for salt in ("", os.urandom(8).hex())]
-        plain, salted = (self._bare.generate([one], sampling, seed=self._scenario.seed)[0] for one in requests)
+        plain, salted = (self._bare.generate([request], sampling, seed=self._scenario.seed)[0] for request in requests)
         if plain.cached_tokens or salted.cached_tokens:
             return ["its cache serves tokens of an earlier run after it was emptied"]
         if (plain.output_ids, plain.logprobs) != (salted.output_ids, salted.logprobs):

@@ -204,11 +204,11 @@ class Stage:
         samples = [
             Sample(c.sample, request.prompt_ids, c.output_ids) for c, request in zip(completions, requests, strict=True)
         ]
-        asked = dataclasses.asdict(settings.sampling)
+        requested = dataclasses.asdict(settings.sampling)
         rewarded = roles["reward"][0].submit("rewards", -1, samples) if roles.get("reward") else None
         actor = roles["actor"][0]
         call(actor, "adopt", policy)
-        scored = call(actor, "score_native", samples, asked)
+        scored = call(actor, "score_native", samples, requested)
         arrays: dict[str, Flat | Ragged] = {
             "sample": Flat.of([s.number for s in samples], "i8"),
             "learner_logprob": Ragged.of(scored.logprob, "f4"),
@@ -221,9 +221,9 @@ class Stage:
             arrays["reward"] = Flat.of(rewarded.result(), "f4")
         so_far = self._views.setdefault(run_dir, [])
         so_far += scored.views
-        fits = call(actor, "fit_native", samples, asked) if suspect(so_far) else []
+        fits = call(actor, "fit_native", samples, requested) if suspect(so_far) else []
         with install.start(run_dir, role="trainer", rank=1) as recorder:
-            fields = {"weight_version": version, "sampling": asked, "fits": fits}
+            fields = {"weight_version": version, "sampling": requested, "fits": fits}
             recorder.frame("native_score", step=-draw, fields=fields, arrays=arrays)
 
     def apart(self, scenario: dict[str, Any], roles: dict[str, list[Actor]], session: Actor, policy: str) -> float:
@@ -241,12 +241,12 @@ class Stage:
             return []
         return self._recorded.parted(trainer.version - 1, trainer.digests)
 
-    def open_bench(self, asked: dict[str, Any], stands: dict[str, Any], **options: Any) -> None:
+    def open_bench(self, scenario: dict[str, Any], stands: dict[str, Any], **options: Any) -> None:
         """Put the engines of `stands` on a bench: {side: fields of `scenarios.bench.undo.Stand`}."""
         from scenarios.bench.bench import Bench
         from scenarios.bench.undo import Stand
 
-        self._bench = Bench(asked, {side: Stand(**fields) for side, fields in stands.items()}, **options)
+        self._bench = Bench(scenario, {side: Stand(**fields) for side, fields in stands.items()}, **options)
 
     def bench(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """One method of the open bench."""

@@ -51,20 +51,20 @@ class Command:
                 parts[last] += (word,)
                 continue
             name = override["key"] if override else word
-            key = (name, sum(known == name for known, _ in parts))
+            key = (name, sum(part_name == name for part_name, _ in parts))
             parts[key] = (word,)
             last = None if override else key
         return Command(variables, parts)
 
-    def changed(self, other: Command, keys: Container[Key]) -> list[str]:
+    def changed(self, source: Command, keys: Container[Key]) -> list[str]:
         """The words of this command, with these parts as the other has them. A part that only the other has follows the
         same part that it follows there."""
         order = list(self.parts)
-        for before, key in pairwise([None, *other.parts]):
+        for before, key in pairwise([None, *source.parts]):
             if key is not None and key in keys and key not in self.parts:
                 order.insert(order.index(before) + 1 if before in order else 0, key)
-        taken = [(other if key in keys else self).parts.get(key, ()) for key in order]
-        return [word for part in taken for word in part]
+        chosen_parts = [(source if key in keys else self).parts.get(key, ()) for key in order]
+        return [word for part in chosen_parts for word in part]
 
 
 ENDS = "--good 'PROGRAM WORD ...' --bad 'PROGRAM WORD ...'   # two commands of one framework"
@@ -94,8 +94,8 @@ class Trials:
 def bisect(search: Search) -> Bisection:
     """Raises BadInput where the commands cannot be read or do not differ."""
     request = search.journal.request
-    for one in (request.what, request.against):
-        envs.parse(one)
+    for backend in (request.what, request.against):
+        envs.parse(backend)
     good, bad = Command.read(request.good), Command.read(request.bad)
     parts = [key for key in dict.fromkeys([*good.parts, *bad.parts]) if good.parts.get(key) != bad.parts.get(key)]
     names = sorted(name for name in {*good.variables, *bad.variables}
@@ -114,6 +114,6 @@ def _text(command: Command, key: Key) -> str | None:
     """What a part says beside its name; its whole text where there is nothing else."""
     if key not in command.parts:
         return None
-    first, *rest = command.parts[key]
+    first, *remaining = command.parts[key]
     value = first.partition("=")[2] if first != key[0] else ""
-    return shlex.join(filter(None, [value, *rest])) or first
+    return shlex.join(filter(None, [value, *remaining])) or first

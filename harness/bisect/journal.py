@@ -33,11 +33,13 @@ class Journal:
     def begin(folder: Path, request: Request) -> Journal:
         """Of a new bisection in `folder`, or of the same one that was cut there. Raises BadInput."""
         if (folder / NAME).is_file():
-            found = Journal.load(folder)
-            if found.request != request:
-                found.close()
-                raise BadInput(f"{folder} holds another bisection: {found.request.command}", fix="choose another --out")
-            return found
+            resumed = Journal.load(folder)
+            if resumed.request != request:
+                resumed.close()
+                raise BadInput(
+                    f"{folder} holds another bisection: {resumed.request.command}", fix="choose another --out"
+                )
+            return resumed
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadInput(f"{folder} is there and holds no bisection", fix="choose another --out")
         try:
@@ -54,21 +56,21 @@ class Journal:
         path = folder / NAME
         try:
             descriptor = _locked(folder)
-            whole, _, torn = path.read_bytes().rpartition(b"\n")
+            complete, _, torn = path.read_bytes().rpartition(b"\n")
         except OSError as error:
             raise BadInput(f"{folder} holds no bisection: {path}: {error.strerror}", fix="--resume OUT") from error
         if torn:
-            os.truncate(path, len(whole) + 1)
+            os.truncate(path, len(complete) + 1)
         try:
-            first, *rest = (json.loads(line) for line in whole.splitlines())
-            steps = [codec.convert(one, Step) for one in rest]
+            first, *step_records = (json.loads(line) for line in complete.splitlines())
+            steps = [codec.convert(record, Step) for record in step_records]
             return Journal(folder, codec.convert(first, Request), descriptor, steps)
         except ValueError as error:
             os.close(descriptor)
             raise BadInput(f"{path} is not a journal of a bisection: {error}", fix="choose another --out") from error
 
     def known(self, subject: str, again: bool) -> Step | None:
-        return next((one for one in self.steps if (one.subject, one.again) == (subject, again)), None)
+        return next((step for step in self.steps if (step.subject, step.again) == (subject, again)), None)
 
     def add(self, step: Step) -> None:
         self._append(codec.builtins(step))
@@ -76,7 +78,7 @@ class Journal:
 
     def close(self) -> None:
         """Let others search in the folder. Leaves nothing behind where nothing was recorded."""
-        if [one.name for one in self.folder.iterdir()] == [NAME]:
+        if [entry.name for entry in self.folder.iterdir()] == [NAME]:
             (self.folder / NAME).unlink()
             self.folder.rmdir()
         os.close(self.descriptor)

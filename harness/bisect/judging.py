@@ -74,9 +74,9 @@ class Judge:
     ) -> Judged:
         """`harness parity` of two backends. `command`: as for `cells.launch`. `job`: the command of a framework."""
         recording = place / "recording"
-        own = ["--out", str(recording), "--format", "json", *words, *self.request.options]
-        own += ["--", *job] if job else []
-        failure = self._launch(["parity", baseline, candidate, *own], place, environ, (0, 1, 3), command)
+        arguments = ["--out", str(recording), "--format", "json", *words, *self.request.options]
+        arguments += ["--", *job] if job else []
+        failure = self._launch(["parity", baseline, candidate, *arguments], place, environ, (0, 1, 3), command)
         return failure or self.read(recording)
 
     def against_recording(
@@ -92,8 +92,8 @@ class Judge:
 
     def record(self, scenario: str, place: Path, words: Sequence[str], environ: Mapping[str, str]) -> Judged | None:
         """`harness run` into `place`/recording; why that failed, or None."""
-        own = ["--out", str(place / "recording"), *words, *self.request.options]
-        return self._launch(["run", scenario, *own], place, environ, (0,))
+        arguments = ["--out", str(place / "recording"), *words, *self.request.options]
+        return self._launch(["run", scenario, *arguments], place, environ, (0,))
 
     def read(self, folder: Path) -> Judged:
         """The verdict in `folder`."""

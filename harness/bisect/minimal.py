@@ -33,48 +33,50 @@ def causes(count: int, ask: Ask) -> Outcome:
     """Search differences 0 to `count` - 1: none of them should be good, all of them bad. Both are asked first."""
     memo: dict[Chosen, Call] = {}
 
-    def once(chosen: Iterable[int], left: int) -> Call:
+    def once(chosen: Iterable[int], remaining: int) -> Call:
         key = frozenset(chosen)
         if key not in memo:
-            memo[key] = ask(key, left)
+            memo[key] = ask(key, remaining)
         return memo[key]
 
     everything, steps = frozenset(range(count)), count.bit_length()
-    for end, call, left in ((everything, "bad", steps + 4), (frozenset[int](), "good", steps + 3)):
-        if once(end, left) != call:
+    for end, call, remaining in ((everything, "bad", steps + 4), (frozenset[int](), "good", steps + 3)):
+        if once(end, remaining) != call:
             return Outcome(wrong_end=end)
-    found: list[tuple[int, ...]] = []
+    minimal_causes: list[tuple[int, ...]] = []
     pool = list(range(count))
-    rest: Call = "bad"
-    while rest == "bad":
+    pool_call: Call = "bad"
+    while pool_call == "bad":
         cause = _one_cause(pool, once)
-        found.append(cause)
-        pool = [one for one in pool if one not in cause]
-        rest = once(pool, 1)
-    return Outcome(tuple(found), rest)
+        minimal_causes.append(cause)
+        pool = [index for index in pool if index not in cause]
+        pool_call = once(pool, 1)
+    return Outcome(tuple(minimal_causes), pool_call)
 
 
 def _one_cause(pool: list[int], ask: Callable[[Iterable[int], int], Call]) -> tuple[int, ...]:
     """A minimal bad subset of `pool`, which is bad."""
-    held: list[int] = []
+    required: list[int] = []
     while True:
-        needed, pool = _needed(held, pool, ask)
-        held += needed
-        if ask(held, 2) == "bad":
-            return _without_what_is_not_needed(held, ask)
+        needed, pool = _needed(required, pool, ask)
+        required += needed
+        if ask(required, 2) == "bad":
+            return _without_what_is_not_needed(required, ask)
 
 
-def _needed(held: list[int], pool: list[int], ask: Callable[[Iterable[int], int], Call]) -> tuple[list[int], list[int]]:
-    """(the last differences of the shortest prefix of `pool` that is bad together with `held`, those before them):
+def _needed(
+    required: list[int], pool: list[int], ask: Callable[[Iterable[int], int], Call]
+) -> tuple[list[int], list[int]]:
+    """(the last differences of the shortest prefix of `pool` that is bad together with `required`, those before them):
     more than one where what lies between could not be judged."""
-    good, bad = narrow(0, len(pool), lambda length, left: ask([*held, *pool[:length]], left + 2))
+    good, bad = narrow(0, len(pool), lambda length, remaining: ask([*required, *pool[:length]], remaining + 2))
     return pool[good:bad], pool[:good]
 
 
-def _without_what_is_not_needed(held: list[int], ask: Callable[[Iterable[int], int], Call]) -> tuple[int, ...]:
+def _without_what_is_not_needed(chosen: list[int], ask: Callable[[Iterable[int], int], Call]) -> tuple[int, ...]:
     """1-minimal: a verdict need not be monotone, and what could not be judged came along."""
-    for one in held:
-        fewer = [other for other in held if other != one]
+    for index in chosen:
+        fewer = [kept for kept in chosen if kept != index]
         if ask(fewer, 2) == "bad":
             return _without_what_is_not_needed(fewer, ask)
-    return tuple(sorted(held))
+    return tuple(sorted(chosen))

@@ -29,10 +29,10 @@ def first_bad(count: int, ask: Ask, again: Ask) -> Outcome:
     ceil(log2(count)) + 3 questions. Each candidate is asked once.
     """
     expected = steps_between(0, count - 1) + 1
-    for end, call, left in ((count - 1, "bad", expected + 2), (0, "good", expected + 1)):
-        if ask(end, left) != call:
+    for end, call, remaining in ((count - 1, "bad", expected + 2), (0, "good", expected + 1)):
+        if ask(end, remaining) != call:
             return Outcome(wrong_end=end)
-    low, high = narrow(0, count - 1, lambda index, left: ask(index, left + 1))
+    low, high = narrow(0, count - 1, lambda index, remaining: ask(index, remaining + 1))
     return Outcome(low, tuple(range(low + 1, high + 1)), confirmed=again(high, 1) == "bad")
 
 

@@ -63,12 +63,12 @@ def published(package: str) -> list[str]:
 def between(versions: list[str], good: str, bad: str, package: str) -> list[str]:
     """Releases from the newest that `good` names to the newest that `bad` names (0.29 names every 0.29.x)."""
     places = []
-    for asked in (good, bad):
-        fits = [index for index, version in enumerate(versions) if recipe.matches(version, asked)]
+    for requested in (good, bad):
+        fits = [index for index, version in enumerate(versions) if recipe.matches(version, requested)]
         if not fits:
             newest = ", ".join(versions[-5:]) or "none"
             raise BadInput(
-                f"the package index has no release {asked} of {package} for this machine (newest: {newest})",
+                f"the package index has no release {requested} of {package} for this machine (newest: {newest})",
                 fix=f"name one that the index has, such as {versions[-1]}"
                 if versions
                 else f"pip index versions {package}",
@@ -86,7 +86,7 @@ def between(versions: list[str], good: str, bad: str, package: str) -> list[str]
 def _compare(search: Search, backend: str, place: Path) -> Judged:
     """A release in its environment, which is made where it is missing. One that cannot be is skipped."""
     request = search.journal.request
-    before = {one.name for one in envs.every()}
+    before = {env.name for env in envs.every()}
     try:
         environment = envs.resolve(backend)
     except EnvironmentUnusable as error:
@@ -101,9 +101,9 @@ def _compare(search: Search, backend: str, place: Path) -> Judged:
 
 def _evict(search: Search, *, keep: str) -> None:
     """Remove the environments that this bisection made longest ago, beyond the limit with `keep`."""
-    made = list(dict.fromkeys(one.environment for one in reversed(search.journal.steps) if one.environment))
-    there = {one.name for one in envs.every() if one.owned}
-    kept = [name for name in made if name in there and name != keep]
+    made = list(dict.fromkeys(step.environment for step in reversed(search.journal.steps) if step.environment))
+    owned_names = {env.name for env in envs.every() if env.owned}
+    kept = [name for name in made if name in owned_names and name != keep]
     for name in kept[max(0, search.journal.request.keep_envs - 1) :]:
         search.say(f"removing the environment {name}: at most {search.journal.request.keep_envs} are kept")
         envs.remove(name)

@@ -46,10 +46,10 @@ class Request:
     @property
     def command(self) -> str:
         """The command line that does it again."""
-        given: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)
-                                 if getattr(self, one.name) != one.default}  # fmt: skip
-        options = given.pop("options", ())
-        line = command_line("bisect", *filter(None, [given.pop("what", "")]), **given)
+        values = {field: getattr(self, field.name) for field in fields(self)}
+        set_fields = {field.name: value for field, value in values.items() if value != field.default}
+        options = set_fields.pop("options", ())
+        line = command_line("bisect", *filter(None, [set_fields.pop("what", "")]), **set_fields)
         return f"{line} -- {shlex.join(options)}" if options else line
 
     def ends(self) -> tuple[str, str]:
@@ -98,10 +98,10 @@ class Request:
                 "--metric and --cause both decide what is good: give only one of them",
                 fix="leave out --metric, or --cause",
             )
-        known, native = (*METRICS, *COUNTS), [metric("native", name) for name in NATIVE]
-        if self.metric and self.metric not in native and group_and_name(self.metric)[1] not in known:
+        metric_names, native = (*METRICS, *COUNTS), [metric("native", name) for name in NATIVE]
+        if self.metric and self.metric not in native and group_and_name(self.metric)[1] not in metric_names:
             raise BadInput(
-                f"there is no metric {self.metric!r} (there are: {', '.join([*known, *native])})",
+                f"there is no metric {self.metric!r} (there are: {', '.join([*metric_names, *native])})",
                 fix="--metric max_delta_logprob --above 1e-4",
             )
         if self.cause:
@@ -126,19 +126,19 @@ class Request:
         for name, value in needed:
             if not value:
                 raise BadInput(f"a bisection over {over} needs {name}", fix=f"harness bisect {self._example()}")
-        for name, other in strange.items():
-            if other:
+        for name, excluded in strange.items():
+            if excluded:
                 beside = " with --run" if self.run and over == "commits" else ""
                 raise BadInput(f"{name} does not apply to a bisection over {over}{beside}", fix=f"leave out {name}")
         if self.framework:
             self._check_job()
         if not self.run:
             alone = over == "settings" and not self.against
-            given = check_options(self.options, "run" if alone else "parity", own_scenario=over == "settings")
+            parsed_options = check_options(self.options, "run" if alone else "parity", own_scenario=over == "settings")
             if over == "commits":
                 self.engine_and_ends()
             if over != "settings":
-                self._check_comparison(given)
+                self._check_comparison(parsed_options)
 
     def _check_job(self) -> None:
         """Refuse commands of no framework, and an engine that it does not generate with. Raises BadInput."""
@@ -152,7 +152,7 @@ class Request:
             for backend in (self.what, self.against):
                 check_pair(framework, backend)
 
-    def _check_comparison(self, given: dict[str, Any]) -> None:
+    def _check_comparison(self, parsed_options: dict[str, Any]) -> None:
         """Refuse what every comparison of releases or commits would refuse. Raises BadInput."""
         from harness.config import overrides
         from harness.parity.runs.options import ParityOptions
@@ -160,16 +160,16 @@ class Request:
 
         engine = self.what.partition("@")[0]
         options = ParityOptions(
-            scenario=given["scenario"],
-            mode=given["mode"],
-            seed=given["seed"],
-            steps=given["steps"],
-            rollout_only=given["rollout_only"],
-            overrides=overrides(given["set"], given["model"], given["prompts"]),
-            candidate_overrides=given["candidate_set"],
-            mapping=given["mapping"] or None,
-            baseline_mapping=given["baseline_mapping"] or None,
-            fault=given["fault"] or None,
+            scenario=parsed_options["scenario"],
+            mode=parsed_options["mode"],
+            seed=parsed_options["seed"],
+            steps=parsed_options["steps"],
+            rollout_only=parsed_options["rollout_only"],
+            overrides=overrides(parsed_options["set"], parsed_options["model"], parsed_options["prompts"]),
+            candidate_overrides=parsed_options["candidate_set"],
+            mapping=parsed_options["mapping"] or None,
+            baseline_mapping=parsed_options["baseline_mapping"] or None,
+            fault=parsed_options["fault"] or None,
         )
         check_parity(self.against, engine, options)
 
@@ -183,11 +183,12 @@ def check_options(options: Sequence[str], command: str, *, own_scenario: bool) -
         context = parsed(command, [*(["ppo-tiny"] if command == "run" else ["hf", "hf"]), *options])
     except BadInput as error:
         raise BadInput(f"behind --: {error.message}", fix=error.fix) from error
-    given = {name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"}
+    explicit_names = {name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"}
     ours = {"out", "format", "command", "backend", "framework", "resume", *(["scenario"] if own_scenario else [])}
-    if taken := sorted(given & ours - ({"scenario"} if command == "run" else set())):
+    if reserved_names := sorted(explicit_names & ours - ({"scenario"} if command == "run" else set())):
         raise BadInput(
-            f"behind --: {taken[0]} is set for each comparison, and cannot be given", fix=f"leave {taken[0]} out"
+            f"behind --: {reserved_names[0]} is set for each comparison, and cannot be given",
+            fix=f"leave {reserved_names[0]} out",
         )
     return dict(context.params)
 

@@ -30,29 +30,39 @@ class Search:
     clock: Callable[[], float] = time.monotonic
     notes: tuple[str, ...] = ()
 
-    def ask(self, subject: str, left: int, attempt: Try, *, again: bool = False) -> Call:
+    def ask(self, subject: str, remaining: int, attempt: Try, *, again: bool = False) -> Call:
         """The call on `subject`, by the journal or by a comparison now."""
-        if known := self.journal.known(subject, again):
-            return known.call
+        if earlier_step := self.journal.known(subject, again):
+            return earlier_step.call
         number = len(self.journal.steps) + 1
-        took = [float(one.seconds) for one in self.journal.steps]
-        rest = f", {duration(statistics.median(took) * left)}" if took else ""
-        self.say(f"comparison {number}, about {left} left{rest}: {subject}" + " again" * again)
+        took = [float(step.seconds) for step in self.journal.steps]
+        estimate = f", {duration(statistics.median(took) * remaining)}" if took else ""
+        self.say(f"comparison {number}, about {remaining} left{estimate}: {subject}" + " again" * again)
         started, place = self.clock(), self.journal.folder / f"step-{number:03d}"
         shutil.rmtree(place, ignore_errors=True)  # of a step that was cut
         made = attempt(place)
         seconds = round(self.clock() - started, 1)
-        self.journal.add(Step(subject, made.call, made.why, seconds, str(place), again, made.environment))
+        self.journal.add(
+            Step(
+                subject=subject,
+                call=made.call,
+                why=made.why,
+                seconds=seconds,
+                recording=str(place),
+                again=again,
+                environment=made.environment,
+            )
+        )
         self.say(f"comparison {number}: {made.call} ({made.why})")
         return made.call
 
     def in_order(self, names: Sequence[str], attempt: Callable[[int, Path], Judged]) -> Bisection:
         """The first bad one of `names`, which are in order."""
 
-        def ask(index: int, left: int, again: bool = False) -> Call:
-            return self.ask(names[index], left, lambda place: attempt(index, place), again=again)
+        def ask(index: int, remaining: int, again: bool = False) -> Call:
+            return self.ask(names[index], remaining, lambda place: attempt(index, place), again=again)
 
-        outcome = ordered.first_bad(len(names), ask, lambda index, left: ask(index, left, True))
+        outcome = ordered.first_bad(len(names), ask, lambda index, remaining: ask(index, remaining, True))
         if outcome.wrong_end is not None:
             return self.wrong_end(names[outcome.wrong_end], "bad" if outcome.wrong_end else "good")
         suspects, last_good = tuple(names[index] for index in outcome.suspects), names[outcome.last_good]
@@ -82,6 +92,14 @@ class Search:
         journal = self.journal
         notes = (*notes, f"{counted(len(journal.steps), 'comparison')} made", *self.notes)
         return Bisection(
-            journal.request.over, self.judge.question, cast("Status", status), why, tuple(results), last_good,
-            tuple(journal.steps), notes, str(journal.folder), journal.request.command,
-        )  # fmt: skip
+            over=journal.request.over,
+            question=self.judge.question,
+            status=cast("Status", status),
+            reason=why,
+            results=tuple(results),
+            last_good=last_good,
+            steps=tuple(journal.steps),
+            notes=notes,
+            folder=str(journal.folder),
+            reproduce=journal.request.command,
+        )

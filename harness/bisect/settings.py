@@ -59,15 +59,15 @@ class End:
     packages: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def read(given: str) -> End:
+    def read(location: str) -> End:
         """A TOML file, a run directory, or one in a bundle. Raises BadInput."""
-        path = resolve(given)
+        path = resolve(location)
         if path.suffix == ".toml":
             return End(path, config.load(str(path)))
         if not (path / "run.json").is_file():
-            sides = " or ".join(str(Path(given) / side) for side in SIDES)
+            sides = " or ".join(str(Path(location) / side) for side in SIDES)
             pair = f"; it is a pair: give {sides}" if (path / "baseline" / "run.json").is_file() else ""
-            raise BadInput(f"{given} is neither a scenario (.toml) nor a run directory (run.json){pair}", fix=ENDS)
+            raise BadInput(f"{location} is neither a scenario (.toml) nor a run directory (run.json){pair}", fix=ENDS)
         try:
             run = Run(path, strict=False)
             variables: dict[str, dict[str, str]] = {}
@@ -119,16 +119,16 @@ class Trials:
         """(scenario, options, backend, variables of the process)."""
         base = DEFAULT if self.good.recorded else str(self.good.path.resolve())
         values, backend, environ = _leaves(self.good.scenario), self.backend, dict(os.environ)
-        for index, one in enumerate(self.different):
-            value = one.bad if index in chosen else one.good
-            if one.kind == "setting":
-                values[one.name] = value
-            elif one.kind == "backend":
+        for index, difference in enumerate(self.different):
+            value = difference.bad if index in chosen else difference.good
+            if difference.kind == "setting":
+                values[difference.name] = value
+            elif difference.kind == "backend":
                 backend = value
             elif value is None:
-                environ.pop(one.name, None)
+                environ.pop(difference.name, None)
             else:
-                environ[one.name] = value
+                environ[difference.name] = value
         standing = _leaves(config.load(base))
         words = [word for name, value in values.items() if standing[name] != value
                  for word in ("--set", f"{name}={json.dumps(value, ensure_ascii=False)}")]  # fmt: skip
@@ -142,9 +142,9 @@ def bisect(search: Search) -> Bisection:
     recorded = not request.what and not request.against and good.recorded and bad.recorded
     backend = good.backend if recorded else request.what or good.backend or "hf"
     for end in (good, bad):
-        for one in filter(None, (backend, request.against)):
-            preflight(end.scenario, one)
-            check_environment(one, end.scenario)
+        for backend_name in filter(None, (backend, request.against)):
+            preflight(end.scenario, backend_name)
+            check_environment(backend_name, end.scenario)
     different, search.notes = differences(good, bad, backends=recorded)
     if not different:
         raise BadInput(f"{request.good} and {request.bad} do not differ in anything that can be tried", fix=ENDS)
@@ -164,8 +164,8 @@ def search_for(
     def name(chosen: Iterable[int]) -> str:
         return "; ".join(str(different[index]) for index in sorted(chosen)) or "the good end"
 
-    def ask(chosen: frozenset[int], left: int) -> Call:
-        return search.ask(name(chosen), left, lambda place: attempt(chosen, place))
+    def ask(chosen: frozenset[int], remaining: int) -> Call:
+        return search.ask(name(chosen), remaining, lambda place: attempt(chosen, place))
 
     search.say(f"{counted(len(different), 'difference')}: {name(range(len(different)))}")
     outcome = minimal.causes(len(different), ask)
@@ -173,44 +173,48 @@ def search_for(
         return search.wrong_end(name(outcome.wrong_end), "bad" if outcome.wrong_end else "good")
     results = [tuple(str(different[index]) for index in cause) for cause in outcome.causes]
     causes = counted(len(results), "cause") + (", each of which is enough" if len(results) > 1 else "")
-    left = len(different) - sum(map(len, results))
-    others = f"the other {left} differences together" if left > 1 else "the other difference"
+    remaining_count = len(different) - sum(map(len, results))
+    remainder = f"the other {remaining_count} differences together" if remaining_count > 1 else "the other difference"
     if outcome.rest == "skip":
-        return search.report("ONE OF THESE", f"{causes}; {others} could not be judged", results)
-    nothing = f"; {others} {'change' if left > 1 else 'changes'} nothing"
-    return search.report("FOUND", causes + nothing * bool(left), results)
+        return search.report("ONE OF THESE", f"{causes}; {remainder} could not be judged", results)
+    nothing = f"; {remainder} {'change' if remaining_count > 1 else 'changes'} nothing"
+    return search.report("FOUND", causes + nothing * bool(remaining_count), results)
 
 
 def differences(good: End, bad: End, *, backends: bool) -> tuple[list[Difference], tuple[str, ...]]:
     """(what differs between both ends and can be tried; what cannot, in words)."""
-    one, two = _leaves(good.scenario), _leaves(bad.scenario)
-    found = [Difference("setting", name, one[name], two[name]) for name in one if one[name] != two[name]]
+    good_leaves, bad_leaves = _leaves(good.scenario), _leaves(bad.scenario)
+    triable = [
+        Difference("setting", name, good_leaves[name], bad_leaves[name])
+        for name in good_leaves
+        if good_leaves[name] != bad_leaves[name]
+    ]
     notes = []
     if good.recorded and bad.recorded:
         if backends and good.backend != bad.backend:
-            found.append(Difference("backend", "", good.backend, bad.backend))
+            triable.append(Difference("backend", "", good.backend, bad.backend))
         for name, (before, after) in _variables(good, bad).items():
             if WITHHELD in f"{before}{after}":
                 notes.append(f"{name} differs and was withheld from the recordings: it cannot be tried")
             else:
-                found.append(Difference("variable", name, before, after))
+                triable.append(Difference("variable", name, before, after))
         for name in sorted({*good.packages, *bad.packages}):
             before, after = good.packages.get(name), bad.packages.get(name)
             if before != after:
-                told = f"{name} {_shown(before)} → {_shown(after)}"
-                notes.append(f"{told} of the learner: not tried, the learner runs with what is installed here")
-    return found, tuple(notes)
+                change = f"{name} {_shown(before)} → {_shown(after)}"
+                notes.append(f"{change} of the learner: not tried, the learner runs with what is installed here")
+    return triable, tuple(notes)
 
 
 def _variables(good: End, bad: End) -> dict[str, tuple[str | None, str | None]]:
     """Name -> values at both ends, of roles that both have."""
-    found: dict[str, tuple[str | None, str | None]] = {}
+    differing: dict[str, tuple[str | None, str | None]] = {}
     for role in sorted(set(good.variables) & set(bad.variables)):
-        one, two = good.variables[role], bad.variables[role]
-        for name in sorted({*one, *two}):
-            if one.get(name) != two.get(name) and not _PER_PROCESS.fullmatch(name):
-                found.setdefault(name, (one.get(name), two.get(name)))
-    return found
+        good_variables, bad_variables = good.variables[role], bad.variables[role]
+        for name in sorted({*good_variables, *bad_variables}):
+            if good_variables.get(name) != bad_variables.get(name) and not _PER_PROCESS.fullmatch(name):
+                differing.setdefault(name, (good_variables.get(name), bad_variables.get(name)))
+    return differing
 
 
 def _leaves(scenario: Scenario) -> dict[str, Any]:

@@ -23,15 +23,15 @@ class Contents:
     files: dict[str, Path]
 
 
-def contents(given: list[Path]) -> Contents:
+def contents(paths: list[Path]) -> Contents:
     """What one directory (a run, a pair of runs, evidence, what was watched) or two runs hold. Raises BadInput."""
-    if len(given) == 2:
-        for path in given:
+    if len(paths) == 2:
+        for path in paths:
             if not (path / MANIFEST).is_file():
                 raise BadInput(f"{path} is not a run directory: it has no {MANIFEST}", fix="harness bundle RUN RUN")
-        sides = zip(SIDES, given, strict=True)
+        sides = zip(SIDES, paths, strict=True)
         return Contents("pair", {name: file for side, path in sides for name, file in _run(path, f"{side}/")})
-    [path] = given
+    [path] = paths
     if is_bundle(path):
         raise BadInput(f"{path} is a bundle already", fix=f"harness report {path}")
     if not path.is_dir():
@@ -41,7 +41,7 @@ def contents(given: list[Path]) -> Contents:
         return Contents("run", dict([*_named(path, VERDICT), *_run(path), *_newest_evidence(path)]))
     if all((path / side / MANIFEST).is_file() for side in SIDES):
         files = [*_named(path, VERDICT), *_newest_evidence(path / WATCH, f"{WATCH}/")]
-        return Contents("pair", dict([*files, *(one for side in SIDES for one in _run(path / side, f"{side}/"))]))
+        return Contents("pair", dict([*files, *(entry for side in SIDES for entry in _run(path / side, f"{side}/"))]))
     evidence = path if directory.is_evidence(path) else newest(path) or newest(path / WATCH)
     if evidence is None or evidence.is_file():
         raise BadInput(
@@ -56,9 +56,9 @@ def _run(run: Path, prefix: str = "") -> list[tuple[str, Path]]:
     if (run / LIFTED / MANIFEST).is_file():
         parts.append((run / LIFTED, f"{prefix}{LIFTED}/"))
     return [
-        one
+        entry
         for folder, before in parts
-        for one in (
+        for entry in (
             *_named(folder, MANIFEST, before),
             *_all(folder, EVENTS, "*.jsonl", before),
             *_all(folder, TOKENS, "*.bin", before),
@@ -76,8 +76,10 @@ def _evidence(folder: Path, prefix: str = "") -> list[tuple[str, Path]]:
 
 
 def _newest_evidence(run: Path, prefix: str = "") -> list[tuple[str, Path]]:
-    found = newest(run)
-    return _evidence(found, f"{prefix}evidence/{found.name}/") if found is not None and found.is_dir() else []
+    evidence = newest(run)
+    return (
+        _evidence(evidence, f"{prefix}evidence/{evidence.name}/") if evidence is not None and evidence.is_dir() else []
+    )
 
 
 def _named(folder: Path, name: str, prefix: str = "") -> list[tuple[str, Path]]:

@@ -25,13 +25,13 @@ _FIRST = b"PK\x03\x04"  # of a zip: the header of its first member, whose name b
 def resolve(path: str | os.PathLike[str]) -> Path:
     """Where to read what `path` names: in a bundle, or in a folder of one (`FILE/baseline`), a temporary directory
     that goes when this process ends; any other path as it is. Raises BadInput for a bundle that cannot be trusted."""
-    given = Path(path)
-    file = _file(given)
+    location = Path(path)
+    file = _file(location)
     if file is None:
-        return given
-    inside = given.relative_to(file)
+        return location
+    inside = location.relative_to(file)
     if ".." in inside.parts:
-        raise BadInput(f"{given} leads out of the bundle", fix=f"harness report {file}")
+        raise BadInput(f"{location} leads out of the bundle", fix=f"harness report {file}")
     return _opened(file, file.resolve())[0] / inside
 
 
@@ -43,14 +43,14 @@ def resolve_runs(*paths: str | os.PathLike[str]) -> list[Path]:
         plain = _regular(Path(path))
         if file is None and plain is not None:
             raise BadInput(f"{plain} is a file, and no bundle", fix="harness diff RUN RUN   # directories or bundles")
-    found = [resolve(path) for path in paths]
+    folders = [resolve(path) for path in paths]
     keys = set(map(prompt_key, paths))
     if len(keys) > 1:
         raise BadInput(
             "the prompts of these runs were hashed apart: none of them could be equal",
             fix="harness bundle RUN RUN --hash-prompts",
         )
-    return found
+    return folders
 
 
 def prompt_key(path: str | os.PathLike[str]) -> str:
@@ -79,7 +79,7 @@ def _file(path: Path) -> Path | None:
 
 def _regular(path: Path) -> Path | None:
     """The file that `path` is, or lies below."""
-    return next((one for one in (path, *path.parents) if os.path.isfile(one)), None)
+    return next((candidate for candidate in (path, *path.parents) if os.path.isfile(candidate)), None)
 
 
 @cache
@@ -87,9 +87,9 @@ def _opened(file: Path, target: Path) -> tuple[Path, Manifest]:
     """What `file` holds. `target`: the same, wherever the working directory is."""
     folder = archive.unpack(file)
     manifest = _manifest(file, folder / NAME)
-    there = {one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.is_file()} - {NAME}
-    for name in sorted(there ^ set(manifest.files)):
-        what = "is not in its manifest" if name in there else "is missing"
+    present_files = {entry.relative_to(folder).as_posix() for entry in folder.rglob("*") if entry.is_file()} - {NAME}
+    for name in sorted(present_files ^ set(manifest.files)):
+        what = "is not in its manifest" if name in present_files else "is missing"
         raise BadInput(f"{file}: the file {name[:100]!r} {what}: it was changed since it was packed", fix=AGAIN)
     for name, member in manifest.files.items():
         if Member.of(folder / name) != member:

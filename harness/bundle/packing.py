@@ -34,27 +34,27 @@ MAX_BYTES = 1 << 30  # before it is packed; a run of 1 M events and 10 M tokens 
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # of every member: the same run makes the same bundle
 
 
-def pack(given: list[Path], out: Path, *, hash_prompts: bool = False, max_bytes: int = MAX_BYTES) -> Manifest:
+def pack(paths: list[Path], out: Path, *, hash_prompts: bool = False, max_bytes: int = MAX_BYTES) -> Manifest:
     """Write the bundle of a run, a pair of runs or evidence to the new file `out`. Raises BadInput, and FormatError for
     a run that cannot be read."""
     if out.exists():
         raise BadInput(f"{out} exists: a bundle never overwrites a file", fix="choose another --out")
-    held = contents(given)
-    for file in held.files.values():
+    bundle_contents = contents(paths)
+    for file in bundle_contents.files.values():
         if file.name == MANIFEST:
             read_manifest(file.parent)
-    size = sum(file.stat().st_size for file in held.files.values())
+    size = sum(file.stat().st_size for file in bundle_contents.files.values())
     if size > max_bytes:
-        name, largest = max(held.files.items(), key=lambda item: item[1].stat().st_size)
+        name, largest = max(bundle_contents.files.items(), key=lambda item: item[1].stat().st_size)
         raise BadInput(
-            f"{given[0]} has {size:,} bytes, a bundle at most {max_bytes:,}; the largest file is {name} with "
+            f"{paths[0]} has {size:,} bytes, a bundle at most {max_bytes:,}; the largest file is {name} with "
             f"{largest.stat().st_size:,}",
             fix=f"--max-size {-(-size >> 20)}M",
         )
     with tempfile.TemporaryDirectory(prefix="harness-bundle-") as folder:
         staging = Path(folder)
-        manifest = _staged(held, staging, hash_prompts)
-        subject = _subject(held, staging)
+        manifest = _staged(bundle_contents, staging, hash_prompts)
+        subject = _subject(bundle_contents, staging)
         (staging / INDEX).write_text(_page(subject, staging), encoding="utf-8")
         names = sorted(file.relative_to(staging).as_posix() for file in staging.rglob("*") if file.is_file())
         manifest = dataclasses.replace(manifest, files={name: Member.of(staging / name) for name in names})
@@ -62,10 +62,10 @@ def pack(given: list[Path], out: Path, *, hash_prompts: bool = False, max_bytes:
     return manifest
 
 
-def _staged(held: Contents, staging: Path, hash_prompts: bool) -> Manifest:
+def _staged(bundle_contents: Contents, staging: Path, hash_prompts: bool) -> Manifest:
     """Copy every file. What cannot be scrubbed is left out, and noted."""
-    notes, runs = [], _Hashes(held) if hash_prompts else None
-    for own_name, source in held.files.items():
+    notes, runs = [], _Hashes(bundle_contents) if hash_prompts else None
+    for own_name, source in bundle_contents.files.items():
         run = runs.of(own_name) if runs is not None else None
         name = redaction.text(own_name, 0)
         try:
@@ -83,20 +83,20 @@ def _staged(held: Contents, staging: Path, hash_prompts: bool) -> Manifest:
             fix = f"ls -l {shlex.quote(str(source))}; df -h {tempfile.gettempdir()}"
             raise HarnessError(f"{source} cannot be copied: {error.strerror}", fix=fix) from error
     key = runs.key if runs is not None else ""
-    return Manifest(BUNDLE_VERSION, held.kind, harness.__version__, {}, key, notes)
+    return Manifest(BUNDLE_VERSION, bundle_contents.kind, harness.__version__, {}, key, notes)
 
 
 class _Hashes:
     """The recordings of a bundle, by the folder that they lie in."""
 
-    def __init__(self, held: Contents) -> None:
+    def __init__(self, bundle_contents: Contents) -> None:
         from harness.bundle.prompts import HashedRun, PromptHash  # reads recordings as `diff` does
 
         key = PromptHash()
         self.key = key.name
         self._runs = {
             PurePosixPath(name).parent: HashedRun(file.parent, key)
-            for name, file in held.files.items()
+            for name, file in bundle_contents.files.items()
             if PurePosixPath(name).name == MANIFEST
         }
 
@@ -104,22 +104,22 @@ class _Hashes:
         return self._runs.get(PurePosixPath(name).parent.parent)
 
 
-def _subject(held: Contents, staging: Path) -> Subject:
+def _subject(bundle_contents: Contents, staging: Path) -> Subject:
     """What the page shows: the verdict that was written down, else the one that is made now; a run alone is shown as
     it is. A verdict that is made now is written down."""
     if (staging / VERDICT).is_file():
         return verdict_file.read(staging)
-    if held.kind == "run":
+    if bundle_contents.kind == "run":
         from reports.run_model import RecordedRun
 
         return dataclasses.replace(RecordedRun.of(staging), run="this bundle")
-    verdict = _within(_judged(held, staging), staging)
+    verdict = _within(_judged(bundle_contents, staging), staging)
     (staging / VERDICT).write_text(verdict.to_json(), encoding="utf-8")
     return verdict
 
 
-def _judged(held: Contents, staging: Path) -> Verdict:
-    if held.kind == "evidence":
+def _judged(bundle_contents: Contents, staging: Path) -> Verdict:
+    if bundle_contents.kind == "evidence":
         from harness.triage import directory, judge
 
         return dataclasses.replace(judge.triage(directory.read(staging)), reproduce="harness triage BUNDLE")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.facts.step_witnesses import StepTables, batch_digest, prompt_digests
+from harness.parity.subjects.recording.observed_step_consistency import StepTables, batch_digest, prompt_digests
 from harness.recordings.store import Recording
 from harness.recordings.tables import Rows, Table
 from probes.format import Frame, Ragged
@@ -36,14 +36,14 @@ class PromptHash:
 
     def _drawn(self, prompt: tuple[int, ...], specials: frozenset[int], size: int) -> list[int]:
         """The ids in the place of these, none of them special, all below `size`; an id that is none stays none."""
-        state, found = hashlib.blake2b(key=self._key, digest_size=8), []
+        state, drawn_ids = hashlib.blake2b(key=self._key, digest_size=8), []
         for token in prompt:
             state.update(int(token).to_bytes(8, "little", signed=True))
             drawn = int.from_bytes(state.digest(), "little") % max(size, 1)
             while drawn in specials and len(specials) < size:
                 drawn = (drawn + 1) % size
-            found.append(token if token in specials or not 0 <= token < size else drawn)
-        return found
+            drawn_ids.append(token if token in specials or not 0 <= token < size else drawn)
+        return drawn_ids
 
 
 class HashedRun:
@@ -53,13 +53,13 @@ class HashedRun:
         self._recording = Recording(run)
         self._hash = key
         self._kept: tuple[Any, dict[int, list[int]]] = (None, {})
-        told = self._recording.all("tokenizer")
-        tokenizer = told[0] if told else {}
+        tokenizer_events = self._recording.all("tokenizer")
+        tokenizer = tokenizer_events[0] if tokenizer_events else {}
         size = tokenizer.get("size")
         self._size = size if isinstance(size, int) and size > 0 else SIZE
         named = [tokenizer.get(name) for name in ("bos", "eos", "pad")]
         lists = [tokenizer.get(name) or [] for name in ("specials", "generation_prompt")]
-        self._specials = frozenset(one for one in (*named, *lists[0], *lists[1]) if isinstance(one, int))
+        self._specials = frozenset(token for token in (*named, *lists[0], *lists[1]) if isinstance(token, int))
 
     def frame(self, frame: Frame) -> Frame:
         arrays = {
@@ -75,11 +75,22 @@ class HashedRun:
             return event | self._ends(event) | {"text_first": "", "text_seam": ""}
         if kind == "data":
             samples = event.get("samples")
-            return event | _renewed(event, "prompts", *(_prompt_digests(one, samples) for one in self._tables(step)))
+            return event | _renewed(
+                event, "prompts", *(_prompt_digests(table, samples) for table in self._tables(step))
+            )
         if kind == "learner":
             made = self._recording.table("experience", step) if isinstance(step, int) else None
-            order = next((one.get("samples") for one in self._recording.all("data") if one.get("step") == step), None)
-            return event | _renewed(event, "batch", *(_batch_digests(one, made, order) for one in self._tables(step)))
+            order = next(
+                (
+                    data_event.get("samples")
+                    for data_event in self._recording.all("data")
+                    if data_event.get("step") == step
+                ),
+                None,
+            )
+            return event | _renewed(
+                event, "batch", *(_batch_digests(table, made, order) for table in self._tables(step))
+            )
         return event
 
     def _ids(self, row: Sequence[int]) -> list[int]:
@@ -101,10 +112,10 @@ class HashedRun:
         if self._kept[0] != step:
             table = self._recording.table("rollout", step) if isinstance(step, int) else None
             rows = table.rows("prompt") if table is not None else None
-            found = {} if table is None or rows is None else {
+            prompts = {} if table is None or rows is None else {
                 int(sample): rows.row(row).tolist() for row, sample in enumerate(table.sample)
             }  # fmt: skip
-            self._kept = (step, found)
+            self._kept = (step, prompts)
         return self._kept[1]
 
     def _tables(self, step: Any) -> tuple[Table | None, Table | None]:
@@ -114,7 +125,7 @@ class HashedRun:
         if table is None or rows is None:
             return None, None
         hashed = [self._ids(rows.row(row).tolist()) for row in range(len(rows))]
-        values = np.array([one for row in hashed for one in row], rows.values.dtype)
+        values = np.array([token for row in hashed for token in row], rows.values.dtype)
         columns: dict[str, np.ndarray | Rows] = {**table.columns, "prompt": Rows(values, rows.offsets)}
         return table, dataclasses.replace(table, columns=columns)
 
@@ -129,7 +140,7 @@ def _prompt_digests(table: Table | None, samples: Any) -> tuple[str, ...]:
     if table is None or rows is None or not isinstance(samples, list):
         return ()
     place = {int(sample): row for row, sample in enumerate(table.sample)}
-    wanted = [place[one] for one in samples if isinstance(one, int) and one in place]
+    wanted = [place[sample] for sample in samples if isinstance(sample, int) and sample in place]
     return tuple(prompt_digests(rows, np.array(wanted, np.int64)))
 
 

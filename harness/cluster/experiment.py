@@ -82,20 +82,23 @@ class Experiment:
         first = self._sides[0]
         for side in self._sides:
             self.tell(side, "preparing the model and the prompts")
-        asked = [(first.scenario.placement.learner, 1), *[("", 1)] * spare]  # place, and GPUs of its own if several
+        wanted_seats = [
+            (first.scenario.placement.learner, 1),
+            *[("", 1)] * spare,
+        ]  # place, and GPUs of its own if several
         for side in self._sides:
             scenario = side.scenario
             roles = len(roles_of(scenario)) * scenario.ppo.world_size if self._own_roles(side) else 0
-            asked += [(scenario.placement.learner, 1)] * roles
-            asked += [(scenario.placement.engine, self._ranks(side))] * scenario.engine.engines
-        places = [place for place, _ in asked]
+            wanted_seats += [(scenario.placement.learner, 1)] * roles
+            wanted_seats += [(scenario.placement.engine, self._ranks(side))] * scenario.engine.engines
+        places = [place for place, _ in wanted_seats]
         self._hosts = {place: self._cluster.offering(place) for place in {*places} - {""}}
         check_memory(self._gpus, [(side.spec, side.scenario.engine) for side in self._sides if self._on_gpu(side)])
-        self._shares = shares(self._gpus, [ranks for _, ranks in asked])
+        self._shares = shares(self._gpus, [ranks for _, ranks in wanted_seats])
         bundles = [{"CPU": self._cluster.actor_cpus} | ({"GPU": share} if share else {}) for share in self._shares]
         self._cluster.reserve(bundles, places, lambda line: self._progress(ProgressEvent("", "", message=line)))
-        for number, one in enumerate(asked):
-            self._free.setdefault(one, []).append(number)
+        for number, wanted_seat in enumerate(wanted_seats):
+            self._free.setdefault(wanted_seat, []).append(number)
         if self._hosts:
             self._cluster.check_shared([*(side.run_dir for side in self._sides), home.directory("models")])
 
@@ -169,7 +172,7 @@ class Experiment:
     def vary(self, side: Side, *, manifest: bool = True) -> None:
         """Let the side of that name be another one from now on, on the same engine: how a suite of faults keeps its
         engines warm. `manifest`: it is a run of its own, and no stage of one that was begun."""
-        self._sides = [side if other.name == side.name else other for other in self._sides]
+        self._sides = [side if current.name == side.name else current for current in self._sides]
         self._lifted.pop(side.name, None)
         if manifest:
             self._manifest(side)
@@ -196,14 +199,17 @@ class Experiment:
         number, seconds = 0, 0.0
         for side in self._sides:
             with contextlib.suppress(HarnessError):
-                one = self._wait(self._sessions[side.name].submit("starts"), side, "asking the engine")
-                number, seconds = number + one[0], seconds + one[1]
+                starts = self._wait(self._sessions[side.name].submit("starts"), side, "asking the engine")
+                number, seconds = number + starts[0], seconds + starts[1]
         return number, seconds
 
     def exchange(self) -> None:
         """The two sessions change sides: from the next `vary` on the baseline's engine is the candidate's."""
-        one, two = (side.name for side in self._sides)
-        self._sessions[one], self._sessions[two] = self._sessions[two], self._sessions[one]
+        first_name, second_name = (side.name for side in self._sides)
+        self._sessions[first_name], self._sessions[second_name] = (
+            self._sessions[second_name],
+            self._sessions[first_name],
+        )
 
     def no_room(self, *sides: Side) -> str:
         """Why the lifted stage of these sides does not fit into memory, in one sentence; empty where it does."""
@@ -213,8 +219,8 @@ class Experiment:
             "no_room", roles["actor"][0], engines=len(sides), share=engine.memory_fraction,
             workers=sides[0].spec.workers(engine), device=self._device,
         )  # fmt: skip
-        found: str = self._wait(future, sides[0], "looking for memory")
-        return found
+        reason: str = self._wait(future, sides[0], "looking for memory")
+        return reason
 
     def skip_lifted(self, side: Side, why: str) -> None:
         """Record that this side has no lifted stage."""
@@ -222,32 +228,34 @@ class Experiment:
 
     def begin_lifted(self, side: Side) -> None:
         """Start the engine anew, in float32, as the run's own was started; returns at once."""
-        one = side.lift()
-        self._manifest(one)
+        lifted_side = side.lift()
+        self._manifest(lifted_side)
         session = self._sessions[side.name]
         session.submit("serve", self._prepared["policy"])
-        started = session.submit("configure", one.scenario.to_json(), one.plants.engine, one.parameter_map or None)
-        self._lifted[side.name] = one, started
+        started = session.submit(
+            "configure", lifted_side.scenario.to_json(), lifted_side.plants.engine, lifted_side.parameter_map or None
+        )
+        self._lifted[side.name] = lifted_side, started
         self._by_itself(started, side)
 
     def lift(self, side: Side, policy: str, *, guide: Path | None = None) -> Path:
         """The lifted stage of one side at the weights in `policy`, after `begin_lifted`; returns its recording.
         `guide`: the recording of the baseline's."""
-        one, started = self._lifted[side.name]
+        lifted_side, started = self._lifted[side.name]
         self.tell(side, "lifted stage", step=side.scenario.steps - 1)
         self._wait(started, side, f"starting {side.backend} in float32")
-        self._start_router(one)
+        self._start_router(lifted_side)
         roles = self._roles[side.name][1]
-        self._teach(one)
+        self._teach(lifted_side)
         initial = self._prepared["policy"]
         future = self._stage.submit(
-            "lift", one.scenario.to_json(), roles, self._sessions[side.name], str(one.run_dir),
+            "lift", lifted_side.scenario.to_json(), roles, self._sessions[side.name], str(lifted_side.run_dir),
             policies=[initial, policy] if side.scenario.train else [initial],
-            guide_run=None if guide is None else str(guide), plants=one.plants.trainer,
+            guide_run=None if guide is None else str(guide), plants=lifted_side.plants.trainer,
             sync_backend=self._backend,
         )  # fmt: skip
         self._policies[side.name] = self._wait(future, side, "the lifted stage")
-        return one.run_dir
+        return lifted_side.run_dir
 
     def bench(self, *names: str, engine: int = 0) -> Bench:
         """The sides of these names on a bench, with their engines as the runs, or their lifted stages, left them. Each
@@ -266,9 +274,9 @@ class Experiment:
                 "version": side.scenario.steps if side.scenario.train else 0,
                 "workers": side.spec.ranks(side.scenario.engine),
             }
-        asked = self._now(self._sides[0]).scenario.to_json()
+        scenario_json = self._now(self._sides[0]).scenario.to_json()
         options = {"device": self._device, "sync_backend": self._backend}
-        self._wait(self._stage.submit("open_bench", asked, stands, **options), sides[-1], "opening the bench")
+        self._wait(self._stage.submit("open_bench", scenario_json, stands, **options), sides[-1], "opening the bench")
 
         def call(method: str, *args: Any, **kwargs: Any) -> Any:
             future = self._stage.submit("bench", method, *args, **kwargs)
@@ -347,25 +355,25 @@ class Experiment:
 
     def _warm_native(self, side: Side, policy: str, scenario: Scenario) -> Remote:
         """The native engine that is up, with the weights in `policy`, which the learner's log-probabilities prove."""
-        from harness.parity.facts.floor import CAPS  # the judge's libraries, which no run needs
+        from harness.parity.subjects.precision.observed_floor import CAPS  # the judge's libraries, which no run needs
 
         assert self._warm is not None
         _, roles = self._roles[side.name]
-        given = scenario.to_json()
+        scenario_json = scenario.to_json()
 
         def load(actor: Remote) -> str:
             try:
-                self._wait(actor.submit("load", policy, given), side, "loading the weights")
+                self._wait(actor.submit("load", policy, scenario_json), side, "loading the weights")
             except HarnessError as error:
                 return error.message
             apart: float = self._wait(
-                self._stage.submit("apart", given, roles, actor, policy), side, "proving the weights"
+                self._stage.submit("apart", scenario_json, roles, actor, policy), side, "proving the weights"
             )
             return "" if apart <= CAPS[scenario.model.dtype] else f"its weights are {apart:.2g} nats from the learner's"
 
         actor = self._warm.adopt(self._cluster, side, "native", self._looks[side.name], self._waiting, load)
         if self._warm.renewed(side, "native"):
-            self._wait(actor.submit("load", policy, given), side, "loading the weights")
+            self._wait(actor.submit("load", policy, scenario_json), side, "loading the weights")
         return actor
 
     def _own_roles(self, side: Side) -> bool:
@@ -432,10 +440,12 @@ class Experiment:
         engines: list[Actor] = []
         for number in range(side.scenario.engine.engines):
             seat = self._seat("rollout", side, called(side, number))
-            one = session(self._cluster, side, self._prepared["policy"], seat, self._device, self._guarded, rank=number)
+            engine = session(
+                self._cluster, side, self._prepared["policy"], seat, self._device, self._guarded, rank=number
+            )
             if self._shared:
-                self._by_itself(one.submit("pids"), side)
-            engines.append(one)
+                self._by_itself(engine.submit("pids"), side)
+            engines.append(engine)
         per_prompt = side.scenario.rollout.samples_per_prompt
         self._sessions[side.name] = engines[0] if len(engines) == 1 else Fleet(engines, per_prompt)
 
@@ -443,10 +453,10 @@ class Experiment:
         """Let a router stand before the engines of this side, where its scenario asks for one."""
         policy, engines, what = side.scenario.engine.router, members(self._sessions[side.name]), "starting the router"
         if policy:
-            urls = [self._wait(one.submit("listen"), side, what) for one in engines]
+            urls = [self._wait(engine.submit("listen"), side, what) for engine in engines]
             router = self._wait(engines[0].submit("start_router", urls, policy), side, what)
-            for one in engines:
-                self._wait(one.submit("draw_through", router), side, what)
+            for engine in engines:
+                self._wait(engine.submit("draw_through", router), side, what)
 
     def _seat(self, role: str, side: Side, name: str = "") -> Seat:
         ranks = self._ranks(side) if role == "rollout" else 1

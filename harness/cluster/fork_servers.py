@@ -31,7 +31,7 @@ class ForkServers:
     interpreter itself."""
 
     def __init__(self, wanted: Iterable[Preload]) -> None:
-        self._wanted = {one.python: one for one in wanted}
+        self._wanted = {preload.python: preload for preload in wanted}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._servers: list[subprocess.Popen[bytes]] = []
 

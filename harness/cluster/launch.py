@@ -142,10 +142,10 @@ class Cluster:
                 )
             return
         # "local": a cluster of our own even where `ray start` or RAY_ADDRESS offers another one.
-        own: dict[str, Any] = {"num_cpus": OWN_CLUSTER_CPUS, "include_dashboard": False}
+        settings: dict[str, Any] = {"num_cpus": OWN_CLUSTER_CPUS, "include_dashboard": False}
         with on_loopback(), lean():
             context: Any = ray.init(
-                address=self._address or "local", namespace=NAMESPACE, **({} if self._address else own), **options
+                address=self._address or "local", namespace=NAMESPACE, **({} if self._address else settings), **options
             )  # fmt: skip
         self._logs = "" if self._address else context.address_info["session_dir"]
 
@@ -183,8 +183,8 @@ class Cluster:
 
         total = float(ray.cluster_resources().get("CPU", 0.0))
         cpus, gpus = (sum(bundle.get(what, 0.0) for bundle in bundles) for what in ("CPU", "GPU"))
-        asked = f"{len(places)} processes (each engine, and each rank of each role) of {cpus:g} cores"
-        asked += f" and {gpus:g} GPUs together" if gpus else " together"
+        demand = f"{len(places)} processes (each engine, and each rank of each role) of {cpus:g} cores"
+        demand += f" and {gpus:g} GPUs together" if gpus else " together"
         if cpus > total + ROUNDS and self._ours:
             raise LaunchFailed(
                 f"a Ray cluster on this machine holds {int(total * len(places) / cpus)} processes, and this run has "
@@ -192,7 +192,7 @@ class Cluster:
                 fix="lower ppo.world_size and engine.engines   # or --address HOST:PORT, of a Ray cluster",
             )
         if cpus > total + ROUNDS:
-            say(f"waiting for nodes: the run asks for {asked}, and the cluster has {total:g} cores")
+            say(f"waiting for nodes: the run asks for {demand}, and the cluster has {total:g} cores")
         labels = [Placement.label(place) for place in places]
         placed = [placed_at(bundle, place) for bundle, place in zip(bundles, places, strict=True)]
         selected = {"bundle_label_selector": labels} if any(labels) else {}
@@ -202,7 +202,7 @@ class Cluster:
         except ray.exceptions.GetTimeoutError as error:
             have = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
             raise LaunchFailed(
-                f"the cluster cannot hold {asked}: it has {total:g} cores, and free are {have}",
+                f"the cluster cannot hold {demand}: it has {total:g} cores, and free are {have}",
                 fix="ray status   # add nodes, or lower ppo.world_size and engine.engines",
             ) from error
 
@@ -221,10 +221,12 @@ class Cluster:
         suitable = (node for node, has in zip(live, offers, strict=True) if place in has)
         hosts = sorted({str(node["NodeManagerHostname"]) for node in suitable})
         if not hosts:
-            there = sorted(one for one in set().union(*offers) if not one.startswith(("node:__", "ray.io/node-id=")))
+            offered = sorted(
+                offer for offer in set().union(*offers) if not offer.startswith(("node:__", "ray.io/node-id="))
+            )
             here = ", and --address HOST:PORT here: no node joins the cluster of this run" if self._ours else ""
             raise LaunchFailed(
-                f"no node of the cluster {what} that placement asks for; there are {', '.join(there) or 'none'}",
+                f"no node of the cluster {what} that placement asks for; there are {', '.join(offered) or 'none'}",
                 fix=f"ray start --address HOST:PORT {option}   # on the node{here}",
             )
         return hosts
@@ -237,14 +239,14 @@ class Cluster:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = ray.get_runtime_context().get_node_id()
-        taken = {*placement_group_table(self._placement)["bundles_to_node_id"].values()} - {here}
+        remote_nodes = {*placement_group_table(self._placement)["bundles_to_node_id"].values()} - {here}
         hosts = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes()}
         seat = driver_seat()
         folders = [*dict.fromkeys(folder if folder.is_dir() else folder.parent for folder in folders)]
         with contextlib.ExitStack() as marks:
-            files = [str(marks.enter_context(_mark(folder))) for folder in folders] if taken else []
+            files = [str(marks.enter_context(_mark(folder))) for folder in folders] if remote_nodes else []
             looks = {}
-            for node in taken:
+            for node in remote_nodes:
                 place = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
                 runtime = {"py_executable": shlex.quote(seat.python), "env_vars": seat.env}
                 task = ray.remote(_missing).options(num_cpus=0, scheduling_strategy=place, runtime_env=runtime)
@@ -305,12 +307,12 @@ class Cluster:
         import ray
 
         outlives = bool(name and self._address)  # it is kept up when this process, and what it made, is gone
-        own = {} if self._scratch is None or outlives else _temporary(self._scratch.name)
+        scratch_env = {} if self._scratch is None or outlives else _temporary(self._scratch.name)
         options: dict[str, Any] = {
             "num_cpus": self.actor_cpus,
             "num_gpus": seat.gpus,
             "max_restarts": 0,
-            "runtime_env": {"py_executable": self._forks.command(seat.python), "env_vars": own | seat.env},
+            "runtime_env": {"py_executable": self._forks.command(seat.python), "env_vars": scratch_env | seat.env},
         }
         options |= self._strategy(seat)
         if name:
@@ -343,10 +345,10 @@ def nothing_left() -> Iterator[None]:
         yield
     finally:
         for _ in range(SWEEPS):
-            left = [pid for pid in descendants(os.getpid()) if pid not in before]
-            if not left:
+            survivors = [pid for pid in descendants(os.getpid()) if pid not in before]
+            if not survivors:
                 break
-            end(left)
+            end(survivors)
 
 
 def end(pids: list[int], grace_s: float = TERM_GRACE_S) -> None:

@@ -15,11 +15,14 @@ def authenticate() -> None:
     except ImportError:  # an older Ray has no tokens
         return
     logger = logging.getLogger(setup.__name__)
-    said, logger.disabled = logger.disabled, True  # a warning that the cluster, which is somebody's, may opt out
+    was_disabled, logger.disabled = (
+        logger.disabled,
+        True,
+    )  # a warning that the cluster, which is somebody's, may opt out
     try:
         setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     finally:
-        logger.disabled = said
+        logger.disabled = was_disabled
 
 
 def unwanted() -> bool:

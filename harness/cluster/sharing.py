@@ -16,27 +16,27 @@ def shares(gpus: float, ranks: Sequence[int]) -> list[float]:
     """
     if not gpus:
         return [0.0] * len(ranks)
-    wide, others = sum(count for count in ranks if count > 1), sum(count == 1 for count in ranks)
-    left = int(gpus) - wide
-    if left < 0 or (others and not left):
+    wide, single = sum(count for count in ranks if count > 1), sum(count == 1 for count in ranks)
+    shared_gpus = int(gpus) - wide
+    if shared_gpus < 0 or (single and not shared_gpus):
         raise LaunchFailed(
             f"the engines' tensor-parallel ranks need {wide} GPUs of their own, and the cluster has {gpus:g}"
-            + (", which the learner needs too" if left >= 0 else ""),
+            + (", which the learner needs too" if shared_gpus >= 0 else ""),
             fix="lower engine.tensor_parallel or engine.engines   # or --address HOST:PORT, of a Ray cluster with more",
         )
-    each = math.floor(100 / math.ceil(others / left)) / 100 if others else 0.0
+    each = math.floor(100 / math.ceil(single / shared_gpus)) / 100 if single else 0.0
     return [float(count) if count > 1 else each for count in ranks]
 
 
 def check_memory(gpus: float, sides: Iterable[tuple[EngineSpec, Engine]]) -> None:
     """Raises LaunchFailed where the engines of all sides together ask for more of the GPUs' memory than there is, which
     an engine says only when it starts beside the others."""
-    asked = [
+    demands = [
         (spec.workers(engine), engine.memory_fraction)
         for spec, engine in sides
         if "memory_fraction" in spec.engine_arguments
     ]
-    workers, total = sum(number for number, _ in asked), sum(number * fraction for number, fraction in asked)
+    workers, total = sum(number for number, _ in demands), sum(number * fraction for number, fraction in demands)
     if gpus and total > gpus:
         raise LaunchFailed(
             f"{workers} workers of engines ask for the memory of {total:g} GPUs together, and the cluster has {gpus:g}",

@@ -48,9 +48,9 @@ class Side:
         """The same side in its lifted stage, whose recording lies in the run's. `skipped`: why it has none."""
         window = steps(self.scenario)
         facts = {"skipped": skipped} if skipped else {"first_step": window.start, "stop": window.stop}
-        told = {"held": self.scenario.model.dtype, **facts}
+        lifted_facts = {"held": self.scenario.model.dtype, **facts}
         folder = self.run_dir / FOLDER
-        return replace(self, scenario=lifted(self.scenario), run_dir=folder, lifted=told)
+        return replace(self, scenario=lifted(self.scenario), run_dir=folder, lifted=lifted_facts)
 
     def manifest(
         self,

@@ -62,8 +62,8 @@ class Waiting:
             return self._await(future, side, place, step)
         except RunCut as cut:
             if lost := self._lost():
-                seen = cut.message.removeprefix(f"{place}: ")
-                raise RunCut(f"{place}: {lost}; it was seen by: {seen}", fix=cut.fix, triage=cut.triage) from cut
+                symptom = cut.message.removeprefix(f"{place}: ")
+                raise RunCut(f"{place}: {lost}; it was seen by: {symptom}", fix=cut.fix, triage=cut.triage) from cut
             raise
 
     def _lost(self) -> str:
@@ -86,7 +86,7 @@ class Waiting:
     def _await(self, future: Future, side: Side, place: str, step: int | None) -> Any:
         import ray.exceptions as failures
 
-        deadline, told = time.monotonic() + CALL_LIMIT_S, ""
+        deadline, reported_phase = time.monotonic() + CALL_LIMIT_S, ""
         try:
             while True:
                 try:
@@ -95,9 +95,9 @@ class Waiting:
                     self._look(place, side, deadline, error)
                     if step is not None and self._guard is not None:
                         now = phase.current(self._guard.directory, step)
-                        if now not in ("", told):
-                            told = now
-                            self._tell(side, told, step)
+                        if now not in ("", reported_phase):
+                            reported_phase = now
+                            self._tell(side, reported_phase, step)
         except failures.RuntimeEnvSetupError as error:
             raise RunCut(
                 f"{place}: the interpreter could not be started: {last_line(error)}", fix="harness env check"
@@ -153,17 +153,17 @@ class Waiting:
                     who = f"the {event.get('role')} process of rank {event.get('rank')} (pid {pid[1]})"
         except (recording.FormatError, OSError):
             pass
-        own = _last_words(error)
-        gone = any(not alive(pid) for pid in self._raylets) or any(words in str(error) for words in NODE_GONE)
-        if gone and not own:  # an actor that said why it ended did not end with the node
+        actor_message = _last_words(error)
+        is_node_gone = any(not alive(pid) for pid in self._raylets) or any(words in str(error) for words in NODE_GONE)
+        if is_node_gone and not actor_message:  # an actor that said why it ended did not end with the node
             logs = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "session_latest" / "logs"
             return (
                 "the Ray node of this run ended (its raylet process is gone), and its actors with it; its logs are in "
                 f"{logs}, what was recorded until then is in {side.run_dir}"
             )
         # Ray goes on with advice on its own options.
-        said = own or last_line(error).partition(" Some common causes")[0].rstrip(".")
-        return f"{who} died: {said}; what was recorded until then is in {side.run_dir}"
+        reason = actor_message or last_line(error).partition(" Some common causes")[0].rstrip(".")
+        return f"{who} died: {reason}; what was recorded until then is in {side.run_dir}"
 
 
 def _nodes() -> list[dict[str, Any]]:
@@ -185,12 +185,12 @@ def _unreachable(node: dict[str, Any]) -> str:
 
 def _raylets() -> list[int]:
     """The raylets below this process: one on a cluster that we started, none on one that we joined."""
-    found = []
+    pids = []
     for pid in descendants(os.getpid()):
         with contextlib.suppress(OSError):  # it ended while we looked
             if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet":
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 def _last_words(error: BaseException) -> str:

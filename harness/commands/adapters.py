@@ -54,20 +54,22 @@ def check(
 
     wanted = [known(framework)] if framework else list(frameworks().values())
     python = python or sys.executable
-    there = [one for one in (look(each.adapter, python) for each in wanted) if one.version]
-    if not there:
+    installations = [
+        installation for installation in (look(each.adapter, python) for each in wanted) if installation.version
+    ]
+    if not installations:
         raise BadInput(f"{python} has none of: {names(wanted)}", fix="harness adapters check --python PATH")
     if format == "json":
         import dataclasses
 
-        show_json([dataclasses.asdict(one) | {"ok": one.ok} for one in there])
+        show_json([dataclasses.asdict(installation) | {"ok": installation.ok} for installation in installations])
     else:
-        for one in there:
-            first, end = one.range
-            within = "" if one.tested else f": outside the tested range ({first} to before {end})"
-            print(f"{one.framework} {one.version}{within}")
-            for symbol in one.symbols:
+        for installation in installations:
+            first, end = installation.range
+            within = "" if installation.tested else f": outside the tested range ({first} to before {end})"
+            print(f"{installation.framework} {installation.version}{within}")
+            for symbol in installation.symbols:
                 print(f"  moved  {symbol.symbol}: {symbol.trouble}" if symbol.trouble else f"  ok     {symbol.symbol}")
-            good = len(one.symbols) - len(one.moved)
-            print(f"  {good} of {len(one.symbols)} symbols are where the hooks expect them")
-    raise typer.Exit(0 if all(one.ok for one in there) else 1)
+            good = len(installation.symbols) - len(installation.moved)
+            print(f"  {good} of {len(installation.symbols)} symbols are where the hooks expect them")
+    raise typer.Exit(0 if all(installation.ok for installation in installations) else 1)

@@ -104,9 +104,21 @@ def bisect(
     if what.startswith("-"):  # there was no WHAT before --
         what, words = "", (what, *words)
     request = Request(
-        what, against, good if framework else _absolute(good), bad if framework else _absolute(bad), framework,
-        _absolute(repo), run, build, metric, above, cause, limit, keep_envs, words,
-    )  # fmt: skip
+        what=what,
+        against=against,
+        good=good if framework else _absolute(good),
+        bad=bad if framework else _absolute(bad),
+        framework=framework,
+        repo=_absolute(repo),
+        run=run,
+        build=build,
+        metric=metric,
+        above=above,
+        cause=cause,
+        limit=limit,
+        keep_envs=keep_envs,
+        options=words,
+    )
     if resume:
         if request != Request():
             raise BadInput("--resume goes on with what was asked: it takes no other option", fix="--resume OUT")
@@ -122,8 +134,8 @@ def bisect(
         "commits": commits.bisect,
     }
     try:
-        found = over[journal.request.over](search)
-        write_whole(journal.folder / "bisect.json", reports.render(found, "json").encode())
+        bisection = over[journal.request.over](search)
+        write_whole(journal.folder / "bisect.json", reports.render(bisection, "json").encode())
     except HarnessError:
         if journal.steps:
             say(f"harness bisect --resume {journal.folder} goes on")
@@ -133,7 +145,7 @@ def bisect(
         raise
     finally:
         journal.close()
-    show(found, format)
+    show(bisection, format)
 
 
 def _absolute(path: str) -> str:

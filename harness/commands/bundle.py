@@ -47,9 +47,9 @@ def bundle(
             f"{len(what)} paths: a bundle holds one run, a pair of runs or one evidence directory",
             fix="harness bundle RUN RUN",
         )
-    given = [Path(one) for one in what]
-    target = Path(out or f"{given[0].resolve().name or 'run'}.bundle.zip")
-    manifest = pack(given, target, hash_prompts=hash_prompts, max_bytes=size(max_size, "--max-size"))
+    paths = [Path(path) for path in what]
+    target = Path(out or f"{paths[0].resolve().name or 'run'}.bundle.zip")
+    manifest = pack(paths, target, hash_prompts=hash_prompts, max_bytes=size(max_size, "--max-size"))
     packed = Packed(str(target), target.stat().st_size, manifest)
     if format == "json":
         return show_json(packed)

@@ -33,20 +33,20 @@ def explain(
     """
     from harness import glossary
 
-    found = [entry for name in names for entry in glossary.find(name)] if names else glossary.entries()
+    entries = [entry for name in names for entry in glossary.find(name)] if names else glossary.entries()
     for error in glossary.refused():
         say(str(error))
     if format == "json":
-        return show_json(found)
+        return show_json(entries)
 
     from reports.layout import Page
 
     with Page() as page:
         if names:
-            for entry in found:
+            for entry in entries:
                 _print(page, entry)
         else:
-            page.table(("name", "kind", "meaning"), [(one.name, one.kind, one.meaning) for one in found])
+            page.table(("name", "kind", "meaning"), [(entry.name, entry.kind, entry.meaning) for entry in entries])
 
 
 def _print(page: Page, entry: Entry) -> None:
@@ -56,7 +56,7 @@ def _print(page: Page, entry: Entry) -> None:
     page.prose(entry.meaning, "  ")
     if entry.fix:
         page.prose(entry.fix, "  fix: ")
-    for rival, seen in entry.rivals.items():
+    for rival, signs in entry.rivals.items():
         page.prose(rival, "  looks the same: ")
-        for one in seen:
-            page.prose(one, "    not if ", "           ")
+        for sign in signs:
+            page.prose(sign, "    not if ", "           ")

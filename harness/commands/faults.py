@@ -109,7 +109,7 @@ def run(
       harness faults run min-tokens-dropped
     """
     if suite == "parity":
-        _parity(names or [], source, backends, dtype, out, cold, format)
+        _parity(names=names or [], source=source, backends=backends, dtype=dtype, out=out, cold=cold, format=format)
     from harness.extras import need
     from harness.planted.hangs import files, lab, tables
 
@@ -117,8 +117,8 @@ def run(
     hangs = files.chosen(files.hangs(source), names or [], engines=engines, conditions=conditions)
     folder = _folder(out)
     rows: list[HangOutcome] = []
-    found = lab.outcomes(hangs, stall_s=seconds(stall), jobs=jobs, out=folder, progress=_said(len(hangs)))
-    for outcome in found:
+    outcomes = lab.outcomes(hangs, stall_s=seconds(stall), jobs=jobs, out=folder, progress=_said(len(hangs)))
+    for outcome in outcomes:
         rows.append(outcome)
         if format == "text":
             tables.print_outcome(outcome)
@@ -153,9 +153,9 @@ def _parity(
     faults = [fault for fault in planted.values() if fault is not None]
     with tempfile.TemporaryDirectory(prefix="parity-faults-") as scratch:
         folder = _folder(out, fresh=True) or Path(scratch)
-        for one in outcomes(*backends, faults, scenario=scenario, out=folder, cold=cold, progress=_told):
-            rows.append(one)
-            tables.print_outcome(one, aside=format != "text")
+        for outcome in outcomes(*backends, faults, scenario=scenario, out=folder, cold=cold, progress=_told):
+            rows.append(outcome)
+            tables.print_outcome(outcome, aside=format != "text")
             tables.keep(rows, folder)
     result = score(rows)
     if format == "json":
@@ -200,7 +200,7 @@ def _refuse_impossible(faults: Sequence[Fault], backends: tuple[str, str]) -> No
 
     if planned(faults, backends):
         return
-    pairs = sorted({" ".join(one.pair) for one in faults if one.pair})
+    pairs = sorted({" ".join(fault.pair) for fault in faults if fault.pair})
     raise BadInput(
         f"none of these faults can be had with {' and '.join(backends)}: they need {' or '.join(pairs)}",
         fix=f"harness faults run --suite parity --backends {pairs[0]}",
@@ -250,7 +250,7 @@ def _said(total: int) -> Any:
         nonlocal count
         count += 1
         if sys.stderr.isatty():
-            shown = f"{count}/{total} {line}"[: shutil.get_terminal_size().columns - 1]
-            print(f"\r\033[K{shown}", end="\r", file=sys.stderr, flush=True)
+            progress_line = f"{count}/{total} {line}"[: shutil.get_terminal_size().columns - 1]
+            print(f"\r\033[K{progress_line}", end="\r", file=sys.stderr, flush=True)
 
     return say

@@ -45,9 +45,9 @@ def list_(
         return show_json(listed)
     rows = []
     for night in listed:
-        told = ", ".join(f"{count} {status}" for status, count in night.cells.items()) or "no cell ran"
-        told += "" if night.finished else "; not ended"
-        rows.append((str(night.number), night.started, clean(night.matrix), clean(night.machine), told))
+        summary = ", ".join(f"{count} {status}" for status, count in night.cells.items()) or "no cell ran"
+        summary += "" if night.finished else "; not ended"
+        rows.append((str(night.number), night.started, clean(night.matrix), clean(night.machine), summary))
     with Page() as page:
         page.table(("night", "started", "matrix", "machine", "cells"), rows)
 
@@ -70,8 +70,8 @@ def show(
     from harness.nightly.history import History
 
     with History.at(history, create=False) as past:
-        shown = past.night(night)
-    show_subject(shown, format, verbose=verbose)
+        past_night = past.night(night)
+    show_subject(past_night, format, verbose=verbose)
 
 
 @app.command()
@@ -129,14 +129,19 @@ def metric(
         rows = past.past(cell, last=nights)
     if not rows:
         raise BadInput(f"no night ran a cell {cell!r}", fix="harness history show --verbose")
-    known = sorted({key for row in rows for key in row.observation.metrics} | {"seconds"})
-    if name not in known:
+    metric_names = sorted({key for row in rows for key in row.observation.metrics} | {"seconds"})
+    if name not in metric_names:
         raise BadInput(
-            f"the cell has no metric {name!r}: {', '.join(known)}",
-            fix=f"harness history metric {shlex.quote(cell)} {known[0]}" if known else "harness history show --verbose",
+            f"the cell has no metric {name!r}: {', '.join(metric_names)}",
+            fix=f"harness history metric {shlex.quote(cell)} {metric_names[0]}"
+            if metric_names
+            else "harness history show --verbose",
         )
-    seen = [row.observation for row in rows]
-    values = [one.seconds if name == "seconds" else one.metrics.get(name, float("nan")) for one in seen]
+    observations = [row.observation for row in rows]
+    values = [
+        observation.seconds if name == "seconds" else observation.metrics.get(name, float("nan"))
+        for observation in observations
+    ]
     if format == "json":
         course = [
             Measured(row.night, value if value == value else None) for row, value in zip(rows, values, strict=True)

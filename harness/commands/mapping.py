@@ -55,7 +55,8 @@ def mapping(
     """Check your mapping of settings from one engine to another by calling it, in seconds and without a run.
 
     Each setting is changed alone. A setting that is dropped, inverted, shifted, renamed or tied to another shows by
-    what your function returns. Exits with 0 if all settings arrive, 1 if one does not, 2 if the file cannot be called.
+    what your function returns, as does an argument that the installed engine does not take. Exits with 0 if all
+    settings arrive, 1 if one does not, 2 if the file cannot be called.
 
     These are recognised: def f(args), where args is read as args["seed"], args.get("seed") or args.seed;
     def f(seed, dtype=...), def f(**settings) and def f(model, **settings), called with settings by name; a dictionary
@@ -67,20 +68,23 @@ def mapping(
     Example:
       harness mapping my_mapping.py --engine sglang
     """
-    from harness.mapping.file import Asked, check
+    from harness.mapping.file import Asked, check, installed
+    from harness.mapping.judge import Takes
     from scenarios.engines import registry
 
+    source = source or next(name for name in registry.names(embedded=False) if name != engine)
     judged = check(
         Asked(
             file=file,
             engine=engine,
-            source=source or next(name for name in registry.names(embedded=False) if name != engine),
+            source=source,
             functions=tuple(function or ()),
             ignored=tuple(ignore or ()),
             more=tuple(_named(item) for item in more or ()),
             python=python,
             timeout_s=timeout,
-        )
+        ),
+        Takes(installed(source), installed(engine)),
     )
     if format == "json":
         import dataclasses
@@ -147,10 +151,10 @@ def _wrong(page: Page, item: Arrival) -> None:
     from rich.text import Text
 
     gets = ", ".join(f"{name}={value!r}" for name, value in item.gets.items())
-    asked = "" if item.asked is None else f"{item.setting}={item.asked!r} "
+    setting_text = "" if item.asked is None else f"{item.setting}={item.asked!r} "
     arrow = "" if item.asked is None else "-> "
     page.prose(Text.assemble((item.setting, "bold"), f"  {item.kind}"))
-    page.prose(f"{asked}{arrow}{gets + ', ' if gets and gets not in item.text else ''}{item.text}", "  ")
+    page.prose(f"{setting_text}{arrow}{gets + ', ' if gets and gets not in item.text else ''}{item.text}", "  ")
     if item.meaning:
         page.prose(item.meaning, "  there: ")
     page.prose(item.fix, "  fix: ")

@@ -133,19 +133,19 @@ def nightly(
         if address:
             nodes.refuse_unshared(out)
         past = opened.enter_context(History.at(history))
-        number, chosen, gone = _to_run(past, loaded.name, chosen, resume)
+        number, chosen, dropped_cells = _to_run(past, loaded.name, chosen, resume)
         tonight = plan(chosen, past.seen(loaded.name), place, budget_s)
         ran = Nightly(past, out, entries, say, place)
         if number is None:
-            number = past.begin(loaded.name, [one.cell.name for one in tonight.chosen], tonight.left_out)
+            number = past.begin(loaded.name, [planned.cell.name for planned in tonight.chosen], tonight.left_out)
         opened.enter_context(_alone(out / f".night-{number:05d}", number))
         opened.enter_context(_noted())
         late = ran.cells(
             number,
-            [one.cell for one in tonight.chosen],
+            [planned.cell for planned in tonight.chosen],
             lambda: budget_s is None or time.monotonic() - started < budget_s,
         )
-        left_out = [*gone, *tonight.left_out, *((cell.name, "the budget was used up") for cell in late)]
+        left_out = [*dropped_cells, *tonight.left_out, *((cell.name, "the budget was used up") for cell in late)]
         night = ran.finish(number, left_out)
         past.prune(kept, out)
     show(night, format)
@@ -212,9 +212,11 @@ def _to_run(
     if cut is None:
         raise BadInput(f"no night of {name} was cut on this machine", fix="harness nightly MATRIX.toml")
     number, wanted = cut
-    there = {cell.name for cell in chosen}
-    gone = [(one, "the matrix no longer has it") for one in wanted if one not in there]
-    return number, [cell for cell in chosen if cell.name in wanted], gone
+    matrix_names = {cell.name for cell in chosen}
+    dropped_cells = [
+        (cell_name, "the matrix no longer has it") for cell_name in wanted if cell_name not in matrix_names
+    ]
+    return number, [cell for cell in chosen if cell.name in wanted], dropped_cells
 
 
 def _dry_run(history: str, name: str, chosen: list[Cell], resume: bool, place: Place, budget_s: float | None) -> Plan:
@@ -224,9 +226,9 @@ def _dry_run(history: str, name: str, chosen: list[Cell], resume: bool, place: P
 
     try:
         with History.at(history, create=False) as past:
-            _, chosen, gone = _to_run(past, name, chosen, resume)
+            _, chosen, dropped_cells = _to_run(past, name, chosen, resume)
             tonight = plan(chosen, past.seen(name), place, budget_s)
-            return replace(tonight, left_out=(*gone, *tonight.left_out))
+            return replace(tonight, left_out=(*dropped_cells, *tonight.left_out))
     except NoHistory:
         if resume:
             raise
@@ -239,9 +241,9 @@ def _print_plan(tonight: Plan) -> None:
     from reports.text import clean, counted
 
     with Page() as page:
-        for one in tonight.chosen:
-            known = "" if one.seen else " at most; it never ran"
-            page.prose(f"{clean(one.cell.name)}  {duration(one.estimate_s)}{known}")
+        for planned in tonight.chosen:
+            note = "" if planned.seen else " at most; it never ran"
+            page.prose(f"{clean(planned.cell.name)}  {duration(planned.estimate_s)}{note}")
         for name, why in tonight.left_out:
             page.prose(f"{clean(name)}  not run: {clean(why)}")
         page.prose(f"{counted(len(tonight.chosen), 'cell')}, about {duration(tonight.estimate_s)} without second runs")

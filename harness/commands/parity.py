@@ -184,19 +184,19 @@ def _count(context: typer.Context, command: bool, mode: str | None) -> None:
     """An option that would not count is refused: a job of hours must not run without what was asked of it."""
     from harness.errors import BadInput
 
-    given = [
+    explicit_options = [
         name
         for name in context.params
         if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
     ]
     if not command:
-        if "repeat" in given:
+        if "repeat" in explicit_options:
             raise BadInput(
                 "--repeat runs a job a second time: there is none",
                 fix="harness parity A B --repeat baseline -- COMMAND",
             )
         return
-    idle = [name for name in given if name not in (*WITH_A_COMMAND, "baseline", "candidate", "command")]
+    idle = [name for name in explicit_options if name not in (*WITH_A_COMMAND, "baseline", "candidate", "command")]
     if idle:
         named = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
         counting = ", ".join(f"--{name}" for name in WITH_A_COMMAND)

@@ -56,10 +56,10 @@ def report(
     path = resolve(run)
     if export or out:
         if not (path / "run.json").is_file():
-            held = f"{run}/baseline" if (path / "baseline" / "run.json").is_file() else "RUN"
+            run_path = f"{run}/baseline" if (path / "baseline" / "run.json").is_file() else "RUN"
             raise BadInput(
                 f"{run} is not a recorded run: it has no run.json",
-                fix=f"harness report {held} --export TRACKER --out DIR",
+                fix=f"harness report {run_path} --export TRACKER --out DIR",
             )
         _export(RecordedRun.of(path), run, export, out)
         return

@@ -72,8 +72,8 @@ def progress() -> Iterator[Any]:
 
     from reports.progress import progress as view
 
-    with view(Console(stderr=True)) as shown:
-        yield shown
+    with view(Console(stderr=True)) as live_view:
+        yield live_view
 
 
 def say(line: str) -> None:

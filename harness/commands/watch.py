@@ -81,7 +81,7 @@ def watch(
         show_aside(stall.verdict, format)
 
     # A job of a known framework gets its hooks too: their spans say what a process was at. `record` asks more of it.
-    job = detect(command, known[0].name) if len(known := recognised(command)) == 1 else None
+    job = detect(command, matches[0].name) if len(matches := recognised(command)) == 1 else None
     serving = None
     if serve:
         from harness.triage.remote import serve as remote

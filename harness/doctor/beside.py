@@ -22,17 +22,17 @@ def compare(folder: Path, mine: Facts) -> list[tuple[str, Outcome]]:
     """This node's Python and packages against those of the nodes that were there before. Raises BadInput for a folder
     that cannot be written."""
     host = socket.gethostname()
-    own = folder / f"software-{host}.json"
+    own_file = folder / f"software-{host}.json"
     try:
         make_folder(folder)
-        write_whole(own, codec.dumps(codec.builtins(Facts(host, software=mine.software))).encode())
+        write_whole(own_file, codec.dumps(codec.builtins(Facts(host, software=mine.software))).encode())
     except OSError as error:
         raise BadInput(f"{folder} cannot be written: {error.strerror}", fix="--nodes DIR") from error
-    others, told = [], list[tuple[str, Outcome]]()
-    for file in sorted({*folder.glob("software-*.json")} - {own}):
+    peers, outcomes = [], list[tuple[str, Outcome]]()
+    for file in sorted({*folder.glob("software-*.json")} - {own_file}):
         try:
-            others.append(Facts.from_dict(json.loads(file.read_text())))
+            peers.append(Facts.from_dict(json.loads(file.read_text())))
         except (OSError, ValueError) as error:
-            told.append((file.name, Unseen(f"it cannot be read: {error}")))
-    places = [one for one in (mine, *others) if one.software is not None]
-    return [*told, *packages(places, Asked())] if mine.software is not None and len(places) > 1 else told
+            outcomes.append((file.name, Unseen(f"it cannot be read: {error}")))
+    places = [facts for facts in (mine, *peers) if facts.software is not None]
+    return [*outcomes, *packages(places, Asked())] if mine.software is not None and len(places) > 1 else outcomes

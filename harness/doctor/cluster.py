@@ -39,15 +39,15 @@ def ask(skip: tuple[str, ...]) -> Found:
     import harness.doctor.gather
     import probes
 
-    known = ray.nodes()
-    alive = [node for node in known if node["Alive"]]
+    nodes = ray.nodes()
+    alive = [node for node in nodes if node["Alive"]]
     here = ray.get_runtime_context().get_node_id()
     # by value: a node of somebody's cluster has Ray, not the harness
     for package in (harness.doctor.gather, probes):
         cloudpickle.register_pickle_by_value(package)
     try:
         task = ray.remote(_task())
-        asked = {
+        pending = {
             task.options(
                 num_cpus=0, max_retries=0,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False),
@@ -56,9 +56,9 @@ def ask(skip: tuple[str, ...]) -> Found:
         }  # fmt: skip
         places, silent = [], {}
         until = time.monotonic() + PATIENCE_S
-        for answer, node in asked.items():
+        for answer, node in pending.items():
             name = f"worker on {node['NodeManagerHostname']}"
-            if len({other["NodeManagerHostname"] for other in alive}) < len(alive):
+            if len({peer["NodeManagerHostname"] for peer in alive}) < len(alive):
                 name += f" ({node['NodeManagerAddress']}, {node['NodeID'][:6]})"
             try:
                 facts = ray.get(answer, timeout=max(1.0, until - time.monotonic()))
@@ -72,7 +72,7 @@ def ask(skip: tuple[str, ...]) -> Found:
     finally:
         for package in (harness.doctor.gather, probes):
             cloudpickle.unregister_pickle_by_value(package)
-    dead = tuple(f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in known if not node["Alive"])
+    dead = tuple(f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in nodes if not node["Alive"])
     return Found(tuple(places), silent, len(alive), dead)
 
 

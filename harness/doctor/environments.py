@@ -19,20 +19,20 @@ def look(
 ) -> list[Hazard | Passed | Unchecked]:
     """One answer an environment: versions against the driver in 0.2 s each; `imports`: the engine too, 10 to 40 s."""
     try:
-        known = envs.every()
+        existing = envs.every()
     except EnvironmentUnusable as error:
         return [
             Hazard(
-                "environments",
-                "error",
-                "an engine environment cannot be read",
-                ("harness env",),
-                error.message,
-                _WHY,
-                error.fix or "",
+                check="environments",
+                severity="error",
+                what="an engine environment cannot be read",
+                where=("harness env",),
+                measured=error.message,
+                why=_WHY,
+                fix=error.fix or "",
             )
         ]
-    if not known:
+    if not existing:
         return [
             Unchecked("environments", ("harness env",), "there is no engine environment yet", "harness env create vllm")
         ]
@@ -40,12 +40,12 @@ def look(
         driver = Driver.here()
     except EnvironmentUnusable as error:  # the core alone: it runs no scenarios
         return [Unchecked("environments", ("harness env",), error.message, error.fix or "")]
-    found: list[Hazard | Passed | Unchecked] = []
-    for environment in known:
+    answers: list[Hazard | Passed | Unchecked] = []
+    for environment in existing:
         progress(f"environment {environment.name}")
-        found += _thorough(environment) if imports else [_versions(environment, driver)]
+        answers += _thorough(environment) if imports else [_versions(environment, driver)]
     if not imports:
-        found.append(
+        answers.append(
             Unchecked(
                 "engine-imports",
                 ("harness env",),
@@ -53,7 +53,7 @@ def look(
                 "harness doctor --engines   # or: harness env check",
             )
         )
-    return found
+    return answers
 
 
 def _versions(environment: Environment, driver: Driver) -> Hazard | Passed:
@@ -65,13 +65,13 @@ def _versions(environment: Environment, driver: Driver) -> Hazard | Passed:
         facts, wrong = None, error
     if wrong is not None:
         return Hazard(
-            "environments",
-            "error",
-            "an engine environment does not fit the driver",
-            where,
-            wrong.message,
-            _WHY,
-            environment.fix if environment.owned else wrong.fix or environment.fix,
+            check="environments",
+            severity="error",
+            what="an engine environment does not fit the driver",
+            where=where,
+            measured=wrong.message,
+            why=_WHY,
+            fix=environment.fix if environment.owned else wrong.fix or environment.fix,
         )
     assert facts is not None
     versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items() if version)
@@ -80,21 +80,21 @@ def _versions(environment: Environment, driver: Driver) -> Hazard | Passed:
 
 def _thorough(environment: Environment) -> list[Hazard | Passed | Unchecked]:
     where = (f"environment {environment.name}",)
-    found: list[Hazard | Passed | Unchecked] = []
+    answers: list[Hazard | Passed | Unchecked] = []
     for item in envs.check(environment, generate=False):
         name = "engine-imports" if item.name == "import" else "environments"
         if item.outcome == "failed":
-            found.append(
+            answers.append(
                 Hazard(
-                    name,
-                    "error",
-                    f"the check {item.name} of an engine environment failed",
-                    where,
-                    item.found,
-                    _WHY,
-                    item.fix,
+                    check=name,
+                    severity="error",
+                    what=f"the check {item.name} of an engine environment failed",
+                    where=where,
+                    measured=item.found,
+                    why=_WHY,
+                    fix=item.fix,
                 )
             )
         elif item.outcome == "ok":
-            found.append(Passed(name, where, f"{item.name} {item.found}"))
-    return found
+            answers.append(Passed(name, where, f"{item.name} {item.found}"))
+    return answers

@@ -49,18 +49,20 @@ def examine(
     progress("looking at this shell")
     places = [Facts.from_dict({**gather.node(skip), "where": SHELL})]
     unchecked: list[Item] = []
-    asked = Asked(stall_s=stall_s)
+    request = Asked(stall_s=stall_s)
     if address or own_ray:
         from harness.doctor.cluster import look
 
         progress("asking Ray's workers")
-        found = look(address, skip)
-        places += found.places
-        asked = dataclasses.replace(asked, joined=bool(address), nodes=max(1, found.alive), dead=found.dead)
-        unchecked += [Unchecked("worker", (where,), why, _JOIN) for where, why in found.silent.items()]
+        cluster_facts = look(address, skip)
+        places += cluster_facts.places
+        request = dataclasses.replace(
+            request, joined=bool(address), nodes=max(1, cluster_facts.alive), dead=cluster_facts.dead
+        )
+        unchecked += [Unchecked("worker", (where,), why, _JOIN) for where, why in cluster_facts.silent.items()]
     from harness.doctor import beside, environments, plugins
 
-    items = [*job, *judge(places, asked), *unchecked, *plugins.look()]
+    items = [*job, *judge(places, request), *unchecked, *plugins.look()]
     if nodes is not None:
         items += [_item("packages", where, outcome) for where, outcome in beside.compare(nodes, places[0])]
     items += environments.look(imports=engines, progress=progress)
@@ -74,36 +76,38 @@ def compared(
     from harness.frameworks.against import compare, words
 
     began = time.monotonic()
-    found = compare(command, words(against), framework)
-    made = report(found, ("the commands",), time.monotonic() - began, strict, reproduce)
+    items = compare(command, words(against), framework)
+    made = report(items, ("the commands",), time.monotonic() - began, strict, reproduce)
     return dataclasses.replace(made, compared=True)
 
 
-def judge(places: Sequence[Facts], asked: Asked) -> list[Item]:
+def judge(places: Sequence[Facts], request: Asked) -> list[Item]:
     """Every check of every place, and every comparison, on facts that are there; the others are not checked."""
     items: list[Item] = []
     for check in CHECKS:
-        told: set[object] = set()
+        reported_gists: set[object] = set()
         for place in places:
             missing = _missing(place, check.needs)
             if missing is not None:
                 items.append(Unchecked(check.name, (place.where,), missing))
             else:
-                outcomes = list(check.look(place, asked))
+                outcomes = list(check.look(place, request))
                 if check.host and place.same_host:
-                    outcomes = [outcome for outcome in outcomes if place.shell or _gist(outcome) not in told]
-                    told |= {_gist(outcome) for outcome in outcomes}
+                    outcomes = [outcome for outcome in outcomes if place.shell or _gist(outcome) not in reported_gists]
+                    reported_gists |= {_gist(outcome) for outcome in outcomes}
                 items += [_item(check.name, place.where, outcome) for outcome in outcomes]
     for comparison in COMPARISONS:
-        whole = [place for place in places if _missing(place, comparison.needs) is None]
+        complete_places = [place for place in places if _missing(place, comparison.needs) is None]
         if len(places) == 1:
             items.append(Unchecked(comparison.name, (SHELL,), "no Ray worker was asked", _JOIN))
             continue
         for place in places:
-            if place not in whole:
+            if place not in complete_places:
                 items.append(Unchecked(comparison.name, (place.where,), _missing(place, comparison.needs) or ""))
-        if len(whole) > 1 and whole[0] is places[0]:
-            items += [_item(comparison.name, where, outcome) for where, outcome in comparison.look(whole, asked)]
+        if len(complete_places) > 1 and complete_places[0] is places[0]:
+            items += [
+                _item(comparison.name, where, outcome) for where, outcome in comparison.look(complete_places, request)
+            ]
     return items
 
 
@@ -113,18 +117,34 @@ def report(
     """Items of the same content merged over places; hazards worst first, in the order of the checks within."""
     items = list(items)
     apart = [item for item in items if item.check == "environments"]  # each of its own versions
-    found = merged(item for item in items if item.check != "environments") + apart
+    merged_items = merged(item for item in items if item.check != "environments") + apart
     hazards = sorted(
-        (item for item in found if isinstance(item, Hazard)), key=lambda item: SEVERITIES.index(item.severity)
+        (item for item in merged_items if isinstance(item, Hazard)), key=lambda item: SEVERITIES.index(item.severity)
     )
-    passed = tuple(item for item in found if isinstance(item, Passed))
-    unchecked = tuple(item for item in found if isinstance(item, Unchecked))
-    return Report(tuple(hazards), passed, unchecked, tuple(places), seconds, strict, reproduce)
+    passed = tuple(item for item in merged_items if isinstance(item, Passed))
+    unchecked = tuple(item for item in merged_items if isinstance(item, Unchecked))
+    return Report(
+        hazards=tuple(hazards),
+        passed=passed,
+        unchecked=unchecked,
+        places=tuple(places),
+        seconds=seconds,
+        strict=strict,
+        reproduce=reproduce,
+    )
 
 
 def _item(check: str, where: str, outcome: Outcome) -> Item:
     if isinstance(outcome, Problem):
-        return Hazard(check, outcome.severity, outcome.what, (where,), outcome.measured, outcome.why, outcome.fix)
+        return Hazard(
+            check=check,
+            severity=outcome.severity,
+            what=outcome.what,
+            where=(where,),
+            measured=outcome.measured,
+            why=outcome.why,
+            fix=outcome.fix,
+        )
     if isinstance(outcome, Fine):
         return Passed(check, (where,), outcome.measured)
     return Unchecked(check, (where,), outcome.reason, outcome.fix)

@@ -21,7 +21,7 @@ _WHERE = ("harness",)
 
 def look() -> list[Hazard | Passed | Unchecked]:
     """One answer a plug-in that is not used, and one for all others. Loads them all; nothing where there is none."""
-    found: list[Hazard | Passed | Unchecked] = []
+    answers: list[Hazard | Passed | Unchecked] = []
     good = []
     for group, home in _REGISTRIES.items():
         installed = plugins.installed(group)
@@ -31,15 +31,21 @@ def look() -> list[Hazard | Passed | Unchecked]:
             refused = importlib.import_module(home).refused()
         except ModuleNotFoundError as error:  # the core alone has no NumPy, and judges no runs
             fix = extras.install_command(extras.bringing(str(error.name)) or "diff")
-            found += [Unchecked("plug-ins", _WHERE, f"{one}: {error}", fix) for one in map(str, installed)]
+            answers += [Unchecked("plug-ins", _WHERE, f"{title}: {error}", fix) for title in map(str, installed)]
             continue
-        found += [_hazard(error) for error in refused]
+        answers += [_hazard(error) for error in refused]
         names = {error.name for error in refused}
-        good += [str(one) for one in installed if one.entry.name not in names]
-    return [*found, *([Passed("plug-ins", _WHERE, ", ".join(good))] if good else [])]
+        good += [str(plugin) for plugin in installed if plugin.entry.name not in names]
+    return [*answers, *([Passed("plug-ins", _WHERE, ", ".join(good))] if good else [])]
 
 
 def _hazard(error: plugins.PluginError) -> Hazard:
     return Hazard(
-        "plug-ins", "warning", str(error), _WHERE, "", "what it brings is missing", "update or uninstall its package"
+        check="plug-ins",
+        severity="warning",
+        what=str(error),
+        where=_WHERE,
+        measured="",
+        why="what it brings is missing",
+        fix="update or uninstall its package",
     )

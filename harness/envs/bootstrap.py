@@ -53,15 +53,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python3 -m harness.envs.bootstrap", description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=Path, help="of the environment, such as .venv")
     parser.add_argument("--uv", default="uv>=0.9", help="requirement for uv")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     if not (3, 11) <= sys.version_info[:2] < (3, 13):
-        found = sys.version.split()[0]
-        print(f"Python 3.11 or 3.12 is needed, this is {found}: make PYTHON=python3.12 ...", file=sys.stderr)
+        python_version = sys.version.split()[0]
+        print(f"Python 3.11 or 3.12 is needed, this is {python_version}: make PYTHON=python3.12 ...", file=sys.stderr)
         return 2
     try:
-        bootstrap(asked.directory, asked.uv)
+        bootstrap(options.directory, options.uv)
     except CommandFailed as failure:
-        print(f"the project's environment could not be made in {asked.directory}: {failure.reason()}", file=sys.stderr)
+        print(
+            f"the project's environment could not be made in {options.directory}: {failure.reason()}", file=sys.stderr
+        )
         return 2
     except (KeyboardInterrupt, subprocess.SubprocessError):
         print("interrupted; run the same command again", file=sys.stderr)

@@ -45,8 +45,8 @@ def check(environment: Environment, *, generate: bool = True, progress: Progress
     driver = Driver.here()
     version, ray = facts.versions.get(environment.engine, ""), facts.versions.get("ray", "")
 
-    def compared(name: str, good: bool, found: str, fix: str = rebuild) -> Check:
-        return Check(name, "ok", found) if good else Check(name, "failed", found, fix)
+    def compared(name: str, good: bool, measured: str, fix: str = rebuild) -> Check:
+        return Check(name, "ok", measured) if good else Check(name, "failed", measured, fix)
 
     checks = [
         compared("python", facts.minor == driver.minor, f"{facts.python} (driver {driver.python})"),

@@ -81,10 +81,10 @@ def order(engine: str, *, version: str = "", name: str = "", device: str = "auto
         recipe.pin(version)
     driver = Driver.here()
     if python:
-        found = interpreter.inspect(python)
-        if found.minor != driver.minor or found.implementation != "CPython":
+        facts = interpreter.inspect(python)
+        if facts.minor != driver.minor or facts.implementation != "CPython":
             raise EnvironmentUnusable(
-                f"{found.path} is {found.implementation} {found.python}, the driver is CPython {driver.python}: "
+                f"{facts.path} is {facts.implementation} {facts.python}, the driver is CPython {driver.python}: "
                 "one Ray cluster needs the same minor version everywhere",
                 fix=f"give --python a CPython {driver.minor}, or leave it out",
             )
@@ -170,14 +170,14 @@ def _build(wanted: Order, partial: Path, log: Path, progress: Progress, lock: in
         if plan.shims:
             progress.step(f"writing shims: {', '.join(plan.shims)}")
             _write_shims(python)
-        found = interpreter.inspect(python)
-        if reason := interpreter.misfit(found, plan.engine, wanted.driver):
+        facts = interpreter.inspect(python)
+        if reason := interpreter.misfit(facts, plan.engine, wanted.driver):
             raise reason
         # It is ours, so bytecode may be written: measured, 20 s to import vLLM without and 8.5 s with.
         variables = {**plan.env, "PYTHONDONTWRITEBYTECODE": ""}
         if cpu or nvidia_gpu():  # a CUDA engine may be installed where no GPU is, on a login node
             progress.step(f"importing {plan.engine} once")
-            keep, more = accepted.keeping(plan.engine, found.versions[plan.engine], partial / FILE)
+            keep, more = accepted.keeping(plan.engine, facts.versions[plan.engine], partial / FILE)
             statement = f"{plan.imports}\n{keep}"
             if failure := interpreter.import_failure(str(python), statement, {**variables, **more}, (lock,)):
                 raise EnvironmentUnusable(
@@ -187,17 +187,17 @@ def _build(wanted: Order, partial: Path, log: Path, progress: Progress, lock: in
     return Environment(
         name=wanted.name,
         engine=plan.engine,
-        version=found.versions[plan.engine],
+        version=facts.versions[plan.engine],
         asked=wanted.version,
         python=str(folder(wanted.name) / "venv" / "bin" / "python"),
-        python_version=found.python,
-        ray=found.versions["ray"],
-        torch=found.versions["torch"],
+        python_version=facts.python,
+        ray=facts.versions["ray"],
+        torch=facts.versions["torch"],
         device=plan.device,
         owned=True,
         created=dates.now(),
         digest=wanted.digest,
-        shims=found.shims,
+        shims=facts.shims,
         env=variables,
     )
 

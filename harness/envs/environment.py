@@ -55,8 +55,8 @@ class Environment:
     @staticmethod
     def from_json(data: dict[str, Any]) -> Environment:
         """Rebuild from `to_json`. Keys of a newer harness are ignored; missing ones raise TypeError."""
-        known = {item.name for item in dataclasses.fields(Environment)}
-        values = {key: value for key, value in data.items() if key in known}
+        field_names = {item.name for item in dataclasses.fields(Environment)}
+        values = {key: value for key, value in data.items() if key in field_names}
         return Environment(**{**values, "shims": tuple(values.get("shims", ()))})
 
 
@@ -110,8 +110,8 @@ def find_whole(name: str) -> Environment | None:
 def every() -> list[Environment]:
     """All environments, by name."""
     folders = sorted((home.home() / "envs").glob("*/env.json"))
-    found = [find(path.parent.name) for path in folders if not path.parent.name.startswith(".")]
-    return [environment for environment in found if environment is not None]
+    environments = [find(path.parent.name) for path in folders if not path.parent.name.startswith(".")]
+    return [environment for environment in environments if environment is not None]
 
 
 def get(name: str) -> Environment:

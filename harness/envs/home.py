@@ -93,8 +93,8 @@ def remove_tree(path: Path) -> None:
 
 def sweep(path: Path) -> None:
     """Finish removals of that name whose process was killed in the middle. The caller holds the lock of the name."""
-    for left in path.parent.glob(f"{_REMOVING}{path.name}@*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in path.parent.glob(f"{_REMOVING}{path.name}@*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _aside(path: Path) -> Path:

@@ -62,9 +62,9 @@ def parse(listing: str) -> dict[str, str]:
 def uv_environment(pip: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment for uv: `environ`, and pip's configuration wherever the user has not told uv otherwise."""
     result = dict(environ)
-    for option, (variable, others) in _NAMES.items():
+    for option, (variable, alternatives) in _NAMES.items():
         words = pip.get(option, "").split()
-        if not words or any(environ.get(name) for name in (variable, *others)):
+        if not words or any(environ.get(name) for name in (variable, *alternatives)):
             continue
         if option == "no-index":
             if words[0].lower() in ("1", "true", "yes", "on"):

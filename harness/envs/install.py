@@ -89,9 +89,9 @@ class Uv:
                     self.run(*install_argv(python, [torch]), "--torch-backend", "cpu", cwd=Path(scratch))
                 self.run(*argv, *([] if torch else ["--torch-backend", "cpu"]), cwd=Path(scratch))
             except CommandFailed as failure:
-                both = [f"from the configured indexes: {missing.reason()}", f"with PyTorch's: {failure.reason()}"]
-                said = missing.tail if missing.reason() == failure.reason() else ["; ".join(both)]
-                raise CommandFailed(failure.argv, failure.status, said) from failure
+                reasons = [f"from the configured indexes: {missing.reason()}", f"with PyTorch's: {failure.reason()}"]
+                tail = missing.tail if missing.reason() == failure.reason() else ["; ".join(reasons)]
+                raise CommandFailed(failure.argv, failure.status, tail) from failure
 
     def _unsatisfied(self, argv: Sequence[str], cwd: Path) -> CommandFailed | None:
         """Why the configured sources do not have it all; None when they have. Takes the seconds of a resolution."""
@@ -119,8 +119,8 @@ def uv_binary() -> str:
 
         return str(uv.find_uv_bin())
     except (ImportError, FileNotFoundError):
-        if found := shutil.which("uv"):
-            return found
+        if path := shutil.which("uv"):
+            return path
     raise EnvironmentUnusable("uv, which installs the engines, is not here", fix=f"{sys.executable} -m pip install uv")
 
 

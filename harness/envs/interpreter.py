@@ -137,13 +137,13 @@ def inspect(python: str | Path) -> Interpreter:
         )
         facts = json.loads(answer.stdout.strip().splitlines()[-1])
         return Interpreter(
-            str(path),
-            facts["python"],
-            facts["implementation"],
-            facts["versions"],
-            facts["present"],
-            facts["cuda"],
-            tuple(facts["shims"]),
+            path=str(path),
+            python=facts["python"],
+            implementation=facts["implementation"],
+            versions=facts["versions"],
+            present=facts["present"],
+            cuda=facts["cuda"],
+            shims=tuple(facts["shims"]),
         )
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError, KeyError, TypeError) as error:
         raise EnvironmentUnusable(
@@ -169,21 +169,23 @@ def _why(error: BaseException) -> str:
     return "its output is not what a Python 3 would print"
 
 
-def misfit(found: Interpreter, engine: str, driver: Driver) -> EnvironmentUnusable | None:
+def misfit(facts: Interpreter, engine: str, driver: Driver) -> EnvironmentUnusable | None:
     """The first reason why this interpreter cannot serve that engine under this driver, or None."""
-    where = found.path
-    if found.minor != driver.minor or found.implementation != "CPython":
+    where = facts.path
+    if facts.minor != driver.minor or facts.implementation != "CPython":
         return EnvironmentUnusable(
-            f"{where} is {found.implementation} {found.python}, the driver is CPython {driver.python}: "
+            f"{where} is {facts.implementation} {facts.python}, the driver is CPython {driver.python}: "
             "one Ray cluster needs the same minor version everywhere",
-            fix=f"make its environment with Python {driver.minor}, or install the harness under Python {found.minor}",
+            fix=f"make its environment with Python {driver.minor}, or install the harness under Python {facts.minor}",
         )
-    if not found.present.get(engine):
-        others = [name for name in registry.names(embedded=False) if found.present.get(name) and name != engine]
-        other = f"; it has {others[0]}" if others else ""
-        return EnvironmentUnusable(f"{where} has no {engine}{other}", fix=f"{where} -m pip install {engine}")
-    if found.versions.get("ray") != driver.ray:
-        has = f"ray {found.versions['ray']}" if found.versions.get("ray") else "no ray"
+    if not facts.present.get(engine):
+        present_engines = [
+            name for name in registry.names(embedded=False) if facts.present.get(name) and name != engine
+        ]
+        alternative = f"; it has {present_engines[0]}" if present_engines else ""
+        return EnvironmentUnusable(f"{where} has no {engine}{alternative}", fix=f"{where} -m pip install {engine}")
+    if facts.versions.get("ray") != driver.ray:
+        has = f"ray {facts.versions['ray']}" if facts.versions.get("ray") else "no ray"
         return EnvironmentUnusable(
             f"{where} has {has}, the driver has ray {driver.ray}: one Ray cluster needs the same ray everywhere",
             fix=f"{where} -m pip install ray=={driver.ray}",

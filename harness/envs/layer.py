@@ -39,12 +39,12 @@ class Layer:
     def register(self) -> None:
         """Let backends name it as an environment. Raises EnvironmentUnusable where it does not fit the driver."""
         driver, base = Driver.here(), self.base
-        found = interpreter.inspect(self.python)
-        if reason := interpreter.misfit(found, base.engine, driver):
+        facts = interpreter.inspect(self.python)
+        if reason := interpreter.misfit(facts, base.engine, driver):
             raise reason
         plan = recipe.load(base.engine, base.device)
         made = dataclasses.replace(
-            base, name=self.name, version=found.versions[base.engine], python=str(self.python), owned=True,
+            base, name=self.name, version=facts.versions[base.engine], python=str(self.python), owned=True,
             created=dates.now(), digest=plan.digest(base.asked, driver.ray, driver.minor),
         )  # fmt: skip
         home.write_json(folder(self.name) / "env.json", made.to_json())

@@ -57,10 +57,10 @@ def load(engine: str, device: Device, folder: Path = FOLDER) -> Recipe:
     spec = registry.find(engine)
     path = (Path(spec.recipes) if spec is not None and spec.recipes else folder) / f"{engine}-{device}.toml"
     if not path.is_file():
-        known = sorted({file.stem.rsplit("-", 1)[0] for file in folder.glob("*.toml")})
+        engines = sorted({file.stem.rsplit("-", 1)[0] for file in folder.glob("*.toml")})
         raise BadInput(
-            f"there is no recipe for engine {engine!r} (there are: {', '.join(known)})",
-            fix=f"harness env create {known[0]}",
+            f"there is no recipe for engine {engine!r} (there are: {', '.join(engines)})",
+            fix=f"harness env create {engines[0]}",
         )
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
@@ -71,9 +71,9 @@ def is_version(text: str) -> bool:
     return _VERSION.fullmatch(text) is not None
 
 
-def matches(version: str, asked: str) -> bool:
+def matches(version: str, requested: str) -> bool:
     """Whether a version is the asked one: equal, or asked is a shorter prefix of it (0.31 asks for any 0.31.x)."""
-    return version == asked or version.startswith(asked + ".") or version.startswith(asked + "+")
+    return version == requested or version.startswith(requested + ".") or version.startswith(requested + "+")
 
 
 def pin(version: str) -> str:

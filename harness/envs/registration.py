@@ -27,37 +27,37 @@ def add(name: str, engine: str, python: str) -> Environment:
         )
     check_name(name, engine)
     driver = Driver.here()
-    found = interpreter.inspect(python)
-    if reason := interpreter.misfit(found, engine, driver):
+    facts = interpreter.inspect(python)
+    if reason := interpreter.misfit(facts, engine, driver):
         raise reason
-    device: Device = "cuda" if found.cuda else "cpu"
+    device: Device = "cuda" if facts.cuda else "cpu"
     plan = recipe.load(engine, device)
     variables = dict(plan.env)
-    if found.python != driver.python:  # Ray compares patch versions too unless it is told not to
+    if facts.python != driver.python:  # Ray compares patch versions too unless it is told not to
         variables["RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL"] = "minor"
     untouched = {**variables, "PYTHONDONTWRITEBYTECODE": "1"}
-    if failure := interpreter.import_failure(found.path, plan.imports, untouched):
-        statement = shlex.join([found.path, "-c", plan.imports])
-        raise EnvironmentUnusable(f"{engine} cannot be imported by {found.path}: {failure}", fix=statement)
+    if failure := interpreter.import_failure(facts.path, plan.imports, untouched):
+        statement = shlex.join([facts.path, "-c", plan.imports])
+        raise EnvironmentUnusable(f"{engine} cannot be imported by {facts.path}: {failure}", fix=statement)
     environment = Environment(
         name=name,
         engine=engine,
-        version=found.versions[engine],
-        python=found.path,
-        python_version=found.python,
-        ray=found.versions["ray"],
-        torch=found.versions["torch"],
+        version=facts.versions[engine],
+        python=facts.path,
+        python_version=facts.python,
+        ray=facts.versions["ray"],
+        torch=facts.versions["torch"],
         device=device,
         owned=False,
         created=dates.now(),
-        shims=found.shims,
+        shims=facts.shims,
         env=variables,
     )
     with home.locked(f"env-{name}"):
         existing = find_whole(name)
         if existing is not None and existing.owned:
             raise BadInput(f"environment {name!r} exists and was made by the harness", fix=f"harness env remove {name}")
-        if existing is not None and (existing.engine, existing.python) != (engine, found.path):
+        if existing is not None and (existing.engine, existing.python) != (engine, facts.path):
             raise BadInput(
                 f"environment {name!r} is {existing.engine} of {existing.python}", fix=f"harness env remove {name}"
             )

@@ -31,7 +31,7 @@ class Backend:
 
 def parse(backend: str) -> Backend:
     """Raises BadInput for an unknown engine or a malformed rest, naming what is valid."""
-    engine, at, rest = backend.partition("@")
+    engine, at, selector = backend.partition("@")
     spec = registry.find(engine)
     if spec is None and (reason := registry.refusal(engine)):
         raise BadInput(reason, fix="update or uninstall the package of that plug-in")
@@ -47,13 +47,13 @@ def parse(backend: str) -> Backend:
         raise BadInput(
             f"backend {backend!r}: {engine} runs in the harness's own environment and takes no @", fix=f"use {engine}"
         )
-    if at and not rest:
+    if at and not selector:
         raise BadInput(
             f"backend {backend!r}: an environment or a version is missing after the @", fix="harness env list"
         )
-    if at and recipe.is_version(rest):
-        return Backend(engine, version=rest)
-    return Backend(engine, environment=environment.check_name(rest) if at else "")
+    if at and recipe.is_version(selector):
+        return Backend(engine, version=selector)
+    return Backend(engine, environment=environment.check_name(selector) if at else "")
 
 
 def resolve(backend: str, *, create: bool = True) -> Environment:
@@ -65,21 +65,23 @@ def resolve(backend: str, *, create: bool = True) -> Environment:
     parsed = parse(backend)
     if registry.get(parsed.engine).embedded:
         return embedded(parsed.engine)
-    found = _existing(parsed)
-    if found is None or _outdated(found):
-        if parsed.environment and found is None:
+    existing = _existing(parsed)
+    if existing is None or _outdated(existing):
+        if parsed.environment and existing is None:
             environment.get(parsed.environment)
-        wanted = _order(parsed, found)
+        wanted = _order(parsed, existing)
         if not create:
-            state = "is missing" if found is None else f"was made from another recipe, ray or Python ({found.name})"
+            state = (
+                "is missing" if existing is None else f"was made from another recipe, ray or Python ({existing.name})"
+            )
             raise EnvironmentUnusable(f"the environment of backend {parsed} {state}", fix=wanted.command)
-        found, _ = creation.create(wanted, progress=console(f"environment {wanted.name}"))
-    facts = interpreter.inspect(found.python)
-    if reason := interpreter.misfit(facts, found.engine, Driver.here()):
-        if found.owned:
-            reason.fix = found.fix
+        existing, _ = creation.create(wanted, progress=console(f"environment {wanted.name}"))
+    facts = interpreter.inspect(existing.python)
+    if reason := interpreter.misfit(facts, existing.engine, Driver.here()):
+        if existing.owned:
+            reason.fix = existing.fix
         raise reason
-    return found
+    return existing
 
 
 def exists(backend: str) -> bool:
@@ -88,10 +90,10 @@ def exists(backend: str) -> bool:
     wanted = parse(backend)
     if registry.get(wanted.engine).embedded:
         return True
-    there = _existing(wanted)
-    if there is None and wanted.environment:
+    existing = _existing(wanted)
+    if existing is None and wanted.environment:
         environment.get(wanted.environment)
-    return there is not None and not _outdated(there)
+    return existing is not None and not _outdated(existing)
 
 
 def embedded(engine: str) -> Environment:
@@ -112,29 +114,31 @@ def embedded(engine: str) -> Environment:
 
 def _existing(backend: Backend) -> Environment | None:
     if backend.version:
-        same = [item for item in environment.every() if item.engine == backend.engine]
-        fits = [item for item in same if recipe.matches(item.version, backend.version)]
+        of_engine = [item for item in environment.every() if item.engine == backend.engine]
+        fits = [item for item in of_engine if recipe.matches(item.version, backend.version)]
         return min(fits, key=lambda item: (item.name != backend.engine, not item.owned, item.name), default=None)
-    found = environment.find(backend.environment or backend.engine)
-    if found is not None and found.engine != backend.engine:
+    existing = environment.find(backend.environment or backend.engine)
+    if existing is not None and existing.engine != backend.engine:
         raise BadInput(
-            f"environment {found.name!r} holds {found.engine}, not {backend.engine}",
-            fix=f"use {found.engine}@{found.name}",
+            f"environment {existing.name!r} holds {existing.engine}, not {backend.engine}",
+            fix=f"use {existing.engine}@{existing.name}",
         )
-    return found
+    return existing
 
 
-def _outdated(found: Environment) -> bool:
-    if not found.owned:
+def _outdated(existing: Environment) -> bool:
+    if not existing.owned:
         return False
-    plan = recipe.load(found.engine, found.device)
+    plan = recipe.load(existing.engine, existing.device)
     driver = Driver.here()
-    return found.digest != plan.digest(found.asked, driver.ray, driver.minor) or not Path(found.python).exists()
+    return (
+        existing.digest != plan.digest(existing.asked, driver.ray, driver.minor) or not Path(existing.python).exists()
+    )
 
 
-def _order(backend: Backend, found: Environment | None) -> creation.Order:
-    if found is not None:
-        return creation.order(found.engine, version=found.asked, name=found.name, device=found.device)
+def _order(backend: Backend, existing: Environment | None) -> creation.Order:
+    if existing is not None:
+        return creation.order(existing.engine, version=existing.asked, name=existing.name, device=existing.device)
     pinned = recipe.load(backend.engine, creation.choose_device("auto")).version
     return creation.order(backend.engine, version="" if recipe.matches(pinned, backend.version) else backend.version)
 

@@ -87,17 +87,17 @@ class Told:
         return "in the command" if written else "in its configuration, a file or a default"
 
 
-def compare(one: Sequence[str], two: Sequence[str], framework: str = AUTO) -> list[Item]:
+def compare(command_a: Sequence[str], command_b: Sequence[str], framework: str = AUTO) -> list[Item]:
     """What differs between two commands. Raises BadInput for a command of no framework, and for one whose settings
     stand in a shell script."""
-    told = read("A", one, framework), read("B", two, framework)
-    found = [*items(CHECK, _settings(*told), "the commands")]
-    found += items(CHECK, _variables(*told), "the commands")
-    found += items(MEANT, _meant(*told), "the commands")
-    for side in told:
-        found += items("framework-options", [one for one in side.options if isinstance(one, Problem)],
+    commands = read("A", command_a, framework), read("B", command_b, framework)
+    report_items = [*items(CHECK, _settings(*commands), "the commands")]
+    report_items += items(CHECK, _variables(*commands), "the commands")
+    report_items += items(MEANT, _meant(*commands), "the commands")
+    for side in commands:
+        report_items += items("framework-options", [item for item in side.options if isinstance(item, Problem)],
                        f"command {side.name}")  # fmt: skip
-    return [*found, *_trapped(*told)]
+    return [*report_items, *_trapped(*commands)]
 
 
 def words(command: str) -> list[str]:
@@ -135,40 +135,51 @@ def read(name: Literal["A", "B"], command: Sequence[str], framework: str = AUTO)
     return Told(name, job.framework, start, examined.settings, version, examined.options)
 
 
-def _settings(one: Told, two: Told) -> Iterator[Outcome]:
-    if one.framework is not two.framework:
-        yield from _concepts(one, two)
+def _settings(command_a: Told, command_b: Told) -> Iterator[Outcome]:
+    if command_a.framework is not command_b.framework:
+        yield from _concepts(command_a, command_b)
         return
-    alike, names = 0, sorted({*one.settings.values, *two.settings.values, *one.settings.unknown, *two.settings.unknown})
+    equal_count, names = (
+        0,
+        sorted(
+            {
+                *command_a.settings.values,
+                *command_b.settings.values,
+                *command_a.settings.unknown,
+                *command_b.settings.unknown,
+            }
+        ),
+    )
     for name in names:
-        why = _why_unknown(one, two, name)
+        why = _why_unknown(command_a, command_b, name)
         if why is None:
-            alike += 1
-        elif why and _concept(one.framework, name) is not _NOTHING:
+            equal_count += 1
+        elif why and _concept(command_a.framework, name) is not _NOTHING:
             yield Unseen(why)
         elif why:
             continue
-        elif _same(one, two, name):
-            alike += 1
-        elif not (one.framework.engine_kwargs and name.startswith(f"{one.framework.engine_kwargs}.")):
-            yield _differs(_concept(one.framework, name), name, one.stated(name), two.stated(name))
-    yield from _unread(one, two)
-    yield from _kwargs(one, two)
-    yield Fine(f"{alike} settings are alike")
+        elif _same(command_a, command_b, name):
+            equal_count += 1
+        elif not (command_a.framework.engine_kwargs and name.startswith(f"{command_a.framework.engine_kwargs}.")):
+            stated = (command_a.stated(name), command_b.stated(name))
+            yield _differs(_concept(command_a.framework, name), name, *stated, engine=command_b.engine)
+    yield from _unread(command_a, command_b)
+    yield from _kwargs(command_a, command_b)
+    yield Fine(f"{equal_count} settings are alike")
 
 
-def _why_unknown(one: Told, two: Told, name: str) -> str | None:
+def _why_unknown(command_a: Told, command_b: Told, name: str) -> str | None:
     """Why a setting cannot be compared; empty where it can; None where both are one word of the same shell."""
-    whys = [side.settings.why_unknown(name) for side in (one, two)]
+    whys = [side.settings.why_unknown(name) for side in (command_a, command_b)]
     if all(whys) and whys[0] == whys[1]:
         return None
     return next(filter(None, whys), "")
 
 
-def _same(one: Told, two: Told, name: str) -> bool:
-    meaning = one.framework.meanings.get(name)
+def _same(command_a: Told, command_b: Told, name: str) -> bool:
+    meaning = command_a.framework.meanings.get(name)
     default = None if meaning is None else meaning.default
-    first, second = (side.settings.values.get(name, default) for side in (one, two))
+    first, second = (side.settings.values.get(name, default) for side in (command_a, command_b))
     return bool(_plain(first) == _plain(second))
 
 
@@ -179,60 +190,65 @@ def _concept(framework: Framework, name: str) -> Concept:
     return _NOTHING if name.startswith(framework.aside) and framework.aside else _ANY
 
 
-def _differs(concept: Concept, title: str, *stated: str) -> Problem:
+def _differs(concept: Concept, title: str, *stated: str, engine: str = "") -> Problem:
+    """`engine`: of the second command, to which a file of the user's may map the settings of the first."""
     fix = "" if concept.severity == "info" else "write it alike in both commands, or expect what it does"
+    if concept is CONCEPTS[ENGINE] and engine in registry.names(embedded=False):
+        fix = f"harness mapping FILE.py --engine {engine}   # where a file of yours maps the settings"
     return Problem(concept.severity, f"{title} differs", "; ".join(stated), concept.does, fix)
 
 
-def _concepts(one: Told, two: Told) -> Iterator[Outcome]:
+def _concepts(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     """Two frameworks, in the terms that both have."""
     yield Problem(
-        "info", "the frameworks differ", f"A: {one.framework.name}; B: {two.framework.name}",
+        "info", "the frameworks differ", f"A: {command_a.framework.name}; B: {command_b.framework.name}",
         "settings are compared by what they mean: those that only one of the two has are not",
         "compare two commands of one framework, if you can",
     )  # fmt: skip
-    sides = {side.name: _by_concept(side) for side in (one, two)}
-    alike, lacking = 0, []
+    sides = {side.name: _by_concept(side) for side in (command_a, command_b)}
+    equal_count, lacking = 0, []
     for title, concept in CONCEPTS.items():
-        pair = [sides[side.name].get(title) for side in (one, two)]
+        pair = [sides[side.name].get(title) for side in (command_a, command_b)]
         if not any(pair):
             continue
         values = [None if entry is None else entry[1] for entry in pair]
         stated = [f"{side.name}: {'no ' + title if entry is None else entry[0] + f', {title} {_shown(entry[1])}'}"
-                  for side, entry in zip((one, two), pair, strict=True)]  # fmt: skip
+                  for side, entry in zip((command_a, command_b), pair, strict=True)]  # fmt: skip
         if any(value is None for value in values) and not any(entry and entry[2] for entry in pair):
             lacking.append(title)
         elif any(value is None for value in values):
             yield Unseen(f"{title}: {'; '.join(stated)}: one of the two is not known")
         elif _plain(values[0]) == _plain(values[1]):
-            alike += 1
+            equal_count += 1
         else:
-            yield _differs(concept, title, *stated)
+            yield _differs(concept, title, *stated, engine=command_b.engine)
     if lacking:
         yield Unseen(f"{', '.join(lacking)}: neither command gives it, and what one of the two has is not known")
-    for side in (one, two):
-        rest = [word for word in _given(side) if word not in side.framework.meanings
+    for side in (command_a, command_b):
+        unmatched_words = [word for word in _given(side) if word not in side.framework.meanings
                 and not word.startswith(side.framework.aside)]  # fmt: skip
-        if rest:
-            yield Unseen(f"{', '.join(rest)} of {side.name}: what it is in the other framework is not known here")
-    yield from _unread(one, two)
-    yield Fine(f"{alike} settings mean the same")
+        if unmatched_words:
+            yield Unseen(
+                f"{', '.join(unmatched_words)} of {side.name}: what it is in the other framework is not known here"
+            )
+    yield from _unread(command_a, command_b)
+    yield Fine(f"{equal_count} settings mean the same")
 
 
 def _by_concept(side: Told) -> dict[str, tuple[str, Any, bool]]:
     """Concept -> (the setting as it stands, its value in the concept's unit, None where it is not known; whether the
     command, or a file of it, gives it)."""
-    found: dict[str, tuple[str, Any, bool]] = {}
+    entries: dict[str, tuple[str, Any, bool]] = {}
     for name, meaning in side.framework.meanings.items():
         if name in side.settings.unknown:
-            found[meaning.concept] = (name, None, True)
+            entries[meaning.concept] = (name, None, True)
         elif name in side.settings.values:
-            found[meaning.concept] = (side.stated(name).removeprefix(f"{side.name}: "),
+            entries[meaning.concept] = (side.stated(name).removeprefix(f"{side.name}: "),
                                       meaning.read(side.settings.values[name], side.settings), True)  # fmt: skip
-        elif meaning.default is not None and meaning.concept not in found:
+        elif meaning.default is not None and meaning.concept not in entries:
             value = None if side.settings.unread else meaning.read(meaning.default, side.settings)
-            found[meaning.concept] = (f"{name} by default", value, False)
-    return found
+            entries[meaning.concept] = (f"{name} by default", value, False)
+    return entries
 
 
 def _given(side: Told) -> list[str]:
@@ -240,67 +256,75 @@ def _given(side: Told) -> list[str]:
     return [name for name in side.settings.values if side._where(name) == "in the command"]
 
 
-def _unread(one: Told, two: Told) -> Iterator[Outcome]:
+def _unread(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     """Settings that may stand where nobody looked."""
-    for side in (one, two):
-        if side.settings.unread and side.settings.unread != (two if side is one else one).settings.unread:
+    for side in (command_a, command_b):
+        if (
+            side.settings.unread
+            and side.settings.unread != (command_b if side is command_a else command_a).settings.unread
+        ):
             yield Unseen(f"command {side.name}: {side.settings.unread}")
 
 
-def _kwargs(one: Told, two: Told) -> Iterator[Outcome]:
+def _kwargs(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     """Arguments that go straight to the engines, by what they amount to in each."""
-    prefix = one.framework.engine_kwargs
+    prefix = command_a.framework.engine_kwargs
     if not prefix:
         return
     native = []
-    for side in (one, two):
+    for side in (command_a, command_b):
         begin = f"{prefix}.{side.engine}."
         native.append({name.removeprefix(begin): value for name, value in side.settings.values.items()
                        if name.startswith(begin) and value is not None})  # fmt: skip
-    tables = [given.table("engine", side.engine) for side in (one, two)]
+    tables = [given.table("engine", side.engine) for side in (command_a, command_b)]
     for name in BY_NAME:
         pair = [(table.get(name), mine) for table, mine in zip(tables, native, strict=True)]
         if not any(argument is not None and argument.name in mine for argument, mine in pair):
             continue
         values = [None if argument is None else argument.given(mine) for argument, mine in pair]
         stated = [f"{side.name}: {argument.name if argument else 'no argument'}, which is {name} {_shown(value)}"
-                  for side, (argument, _), value in zip((one, two), pair, values, strict=True)]  # fmt: skip
+                  for side, (argument, _), value in zip((command_a, command_b), pair, values, strict=True)]  # fmt: skip
         if _plain(values[0]) != _plain(values[1]):
             severity: Severity = "error" if BY_NAME[name].results else "warning"
             yield _differs(Concept(severity, BY_NAME[name].trap or _ANY.does), f"{name} of the engine", *stated)
-    known = [{argument.name for argument in table.values()} for table in tables]
-    for side, mine, names in zip((one, two), native, known, strict=True):
-        rest = {name: value for name, value in mine.items() if name not in names}
-        if rest and (one.engine != two.engine or native[0] != native[1]):
-            yield Unseen(f"{', '.join(rest)} of {side.engine} in {side.name}: what it is elsewhere is not known here")
+    known_names = [{argument.name for argument in table.values()} for table in tables]
+    for side, mine, names in zip((command_a, command_b), native, known_names, strict=True):
+        unknown_args = {name: value for name, value in mine.items() if name not in names}
+        if unknown_args and (command_a.engine != command_b.engine or native[0] != native[1]):
+            yield Unseen(
+                f"{', '.join(unknown_args)} of {side.engine} in {side.name}: what it is elsewhere is not known here"
+            )
 
 
-def _variables(one: Told, two: Told) -> Iterator[Outcome]:
-    first, second = one.variables, two.variables
+def _variables(command_a: Told, command_b: Told) -> Iterator[Outcome]:
+    first, second = command_a.variables, command_b.variables
     for name in sorted({*first, *second}):
         if first.get(name) != second.get(name):
-            shown = [f"{side.name}: {redaction.arguments([f'{name}={mine[name]}'])[0] if name in mine else 'not set'}"
-                     for side, mine in ((one, first), (two, second))]  # fmt: skip
+            stated = [f"{side.name}: {redaction.arguments([f'{name}={mine[name]}'])[0] if name in mine else 'not set'}"
+                     for side, mine in ((command_a, first), (command_b, second))]  # fmt: skip
             fix = f"set {name} alike for both commands"
-            yield Problem("warning", f"the variable {name} differs", "; ".join(shown), _ANY.does, fix)
+            yield Problem("warning", f"the variable {name} differs", "; ".join(stated), _ANY.does, fix)
 
 
-def _meant(one: Told, two: Told) -> Iterator[Outcome]:
+def _meant(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     """What both ask for alike, and the two engines take another way."""
-    if not (one.engine and two.engine):
+    if not (command_a.engine and command_b.engine):
         yield Unseen("which engine draws in each is not known: what they take another way is not compared")
         return
-    if one.engine == two.engine:
-        yield Fine(f"both draw with {one.engine}")
+    if command_a.engine == command_b.engine:
+        yield Fine(f"both draw with {command_a.engine}")
         return
-    for side, other in ((one, two), (two, one)):
-        asked = {name: BY_NAME[name].default for name in _SAMPLING}
+    for side, other_side in ((command_a, command_b), (command_b, command_a)):
+        asked_sampling = {name: BY_NAME[name].default for name in _SAMPLING}
         entries = _by_concept(side)
         for name, concept in _SAMPLING.items():
             entry = entries.get(concept)
-            asked[name] = asked[name] if entry is None or entry[1] is None else entry[1]
+            asked_sampling[name] = asked_sampling[name] if entry is None or entry[1] is None else entry[1]
         try:
-            unlike, elsewhere = given.unlike(side.engine, asked), given.unlike(other.engine, asked)
+            unlike, elsewhere = (
+                given.unlike(side.engine, asked_sampling),
+                given.unlike(other_side.engine, asked_sampling),
+            )
         except TypeError:  # a value that is no number here
             continue
         for name, meaning in unlike.items():
@@ -308,11 +332,11 @@ def _meant(one: Told, two: Told) -> Iterator[Outcome]:
                 yield Problem(
                     "warning", f"{name} means another thing in {_title(side.engine)}",
                     f"{side.name}: {_title(side.engine)} takes it as {meaning}",
-                    f"equal settings draw from another distribution than {_title(other.engine)}'s",
+                    f"equal settings draw from another distribution than {_title(other_side.engine)}'s",
                     "use only one of the filters, or harness parity --mode coupled",
                 )  # fmt: skip
     notes = [f"{_title(side.engine)}: {given.table('engine', side.engine)['max_model_len'].note}"
-             for side in (one, two) if "max_model_len" in given.table("engine", side.engine)]  # fmt: skip
+             for side in (command_a, command_b) if "max_model_len" in given.table("engine", side.engine)]  # fmt: skip
     if len(notes) > 1:
         yield Problem(
             "info",
@@ -321,36 +345,44 @@ def _meant(one: Told, two: Told) -> Iterator[Outcome]:
             BY_NAME["max_model_len"].trap,
             "set the longest prompt and the longest response alike, and leave room for one token more",
         )
-    yield from _left_out(one, two)
+    yield from _left_out(command_a, command_b)
 
 
-def _left_out(one: Told, two: Told) -> Iterator[Outcome]:
+def _left_out(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     """What engines do without an argument, where they do not do the same."""
     for name, parameter in BY_NAME.items():
-        arguments = [given.table(parameter.part, side.engine).get(name) for side in (one, two)]
+        arguments = [given.table(parameter.part, side.engine).get(name) for side in (command_a, command_b)]
         first, second = arguments
         if first is None or second is None or not parameter.results or first.default == second.default:
             continue
         if first.note == second.note:
             continue
         stated = [f"{_title(side.engine)}: {argument.name} {argument.note}"
-                  for side, argument in zip((one, two), (first, second), strict=True)]  # fmt: skip
+                  for side, argument in zip((command_a, command_b), (first, second), strict=True)]  # fmt: skip
         yield Problem(
             "info", f"the engines have another {parameter.concept} where none is given", "; ".join(stated),
             parameter.trap or _ANY.does, f"set {parameter.concept} in both commands",
         )  # fmt: skip
 
 
-def _trapped(one: Told, two: Told) -> list[Item]:
+def _trapped(command_a: Told, command_b: Told) -> list[Item]:
     """Traps that only one of the two has: they make a difference without any setting that differs."""
-    found = {side.name: [item for item in trapped(side.framework, side.settings, side.version)
-                         if isinstance(item, Hazard)] for side in (one, two)}  # fmt: skip
+    hazards = {side.name: [item for item in trapped(side.framework, side.settings, side.version)
+                         if isinstance(item, Hazard)] for side in (command_a, command_b)}  # fmt: skip
     only: list[Item] = []
-    for side, other in ((one, two), (two, one)):
-        elsewhere = {(item.check, item.what) for item in found[other.name]}
+    for side, other_side in ((command_a, command_b), (command_b, command_a)):
+        elsewhere = {(item.check, item.what) for item in hazards[other_side.name]}
         only += [
-            Hazard(item.check, item.severity, item.what, (f"command {side.name}",), item.measured, item.why, item.fix)
-            for item in found[side.name]
+            Hazard(
+                check=item.check,
+                severity=item.severity,
+                what=item.what,
+                where=(f"command {side.name}",),
+                measured=item.measured,
+                why=item.why,
+                fix=item.fix,
+            )
+            for item in hazards[side.name]
             if (item.check, item.what) not in elsewhere
         ]
     return only
@@ -377,7 +409,7 @@ def _plain(value: Any) -> Any:
         return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def reproduce(one: Sequence[str], against: str) -> str:
+def reproduce(command: Sequence[str], against: str) -> str:
     """The command line that compares again."""
-    words_of = shlex.join(redaction.arguments(list(one)))
+    words_of = shlex.join(redaction.arguments(list(command)))
     return f"harness doctor --against {shlex.quote(against)} -- {words_of}"

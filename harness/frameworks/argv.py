@@ -29,11 +29,14 @@ def taken_apart(command: Sequence[str], starts: str, environ: Mapping[str, str])
     words = tuple(command)
     for place, word in enumerate(words):
         if _SHELL.search(word):
-            script = next((one for one in words[place:] if re.search(r"\.\w+$", one) and _SHELL.search(one)), word)
+            script = next(
+                (argument for argument in words[place:] if re.search(r"\.\w+$", argument) and _SHELL.search(argument)),
+                word,
+            )
             return Start("", words, (), _variables(words[:place], environ), script)
         if re.search(starts, " ".join(words[place : place + 2])):
-            before, given = words[:place], words[place + 1 :]
-            return Start(word, before, given, _variables(before, environ))
+            before, given_words = words[:place], words[place + 1 :]
+            return Start(word, before, given_words, _variables(before, environ))
     return Start("", words, (), _variables(words, environ))
 
 
@@ -48,8 +51,8 @@ def _variables(before: Sequence[str], environ: Mapping[str, str]) -> dict[str, s
         elif env and word in ("-u", "--unset") and at < len(before):
             variables.pop(before[at], None)
             at += 1
-        elif env and (taken := re.fullmatch(r"-u(\w+)|--unset=(\w+)", word)):
-            variables.pop(taken[1] or taken[2], None)
+        elif env and (unset_match := re.fullmatch(r"-u(\w+)|--unset=(\w+)", word)):
+            variables.pop(unset_match[1] or unset_match[2], None)
         elif env and word in ("-", "-i", "--ignore-environment"):
             variables.clear()
         else:
@@ -59,9 +62,9 @@ def _variables(before: Sequence[str], environ: Mapping[str, str]) -> dict[str, s
 
 def option(words: Sequence[str], *names: str) -> str:
     """The value of the last of these options, `--name value` or `--name=value`; empty where there is none."""
-    found = ""
+    last_value = ""
     for place, word in enumerate(words):
         name, joined, value = word.partition("=")
         if name in names:
-            found = value if joined else " ".join(words[place + 1 : place + 2])
-    return found
+            last_value = value if joined else " ".join(words[place + 1 : place + 2])
+    return last_value

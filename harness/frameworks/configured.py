@@ -82,8 +82,10 @@ def of_recording(framework: Framework, directory: Path) -> list[Item] | None:
     for event in run.events(_CONFIGURATION):
         process = {_CONFIGURATION: event}
         for kind in (_ENVIRONMENT, _HOOKS):
-            found = next((one for one in run.events(kind) if one["pid"] == event["pid"]), None)
-            process |= {kind: found} if found else {}
+            process_event = next(
+                (other_event for other_event in run.events(kind) if other_event["pid"] == event["pid"]), None
+            )
+            process |= {kind: process_event} if process_event else {}
         return _of(framework, process)
     return None
 

@@ -88,8 +88,8 @@ def of(command: Sequence[str], framework: str = AUTO) -> Framework:
 def known(name: str) -> Framework:
     """The framework of that name. Raises BadInput where there is none."""
     if name not in frameworks():
-        there = f"there is no adapter for {name!r} (there are: {names()}){closest(name, frameworks())}"
-        raise BadInput(_with_refused(there, name), fix="harness adapters list")
+        message = f"there is no adapter for {name!r} (there are: {names()}){closest(name, frameworks())}"
+        raise BadInput(_with_refused(message, name), fix="harness adapters list")
     return frameworks()[name]
 
 
@@ -157,12 +157,12 @@ def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ)
     if name.startswith("python"):
         return path
     if name in _SHELLS:  # a script that is told its interpreter, or calls it or a launcher by its name
-        for word in (part for one in words[1:] for part in one.split()):
-            own = shutil.which(word, path=environ.get("PATH"))
-            if own and os.path.basename(word).startswith("python"):
-                return own
-            if own and os.path.basename(word) in _LAUNCHERS and (found := _shebang(own)):
-                return found
+        for word in (part for argument in words[1:] for part in argument.split()):
+            program = shutil.which(word, path=environ.get("PATH"))
+            if program and os.path.basename(word).startswith("python"):
+                return program
+            if program and os.path.basename(word) in _LAUNCHERS and (python := _shebang(program)):
+                return python
         return shutil.which("python3", path=environ.get("PATH")) or ""
     return _shebang(path)
 
@@ -174,8 +174,8 @@ def _shebang(path: str) -> str:
             first = stream.readline(500).decode(errors="replace")
     except OSError:
         return ""
-    found = re.match(r"#!\s*(\S*python\S*)\s*$", first)
-    return found[1] if found else ""
+    match = re.match(r"#!\s*(\S*python\S*)\s*$", first)
+    return match[1] if match else ""
 
 
 def _cautions(

@@ -30,34 +30,44 @@ def look(
     it one. Raises BadInput for a command of no framework, or of several."""
     job = detect(command, framework, environ)
     start = taken_apart(command, job.framework.starts, environ)
-    found = items("framework-version", _version(job))
+    report_items = items("framework-version", _version(job))
     if not start.entry:
-        found += items(SETTINGS, [_at_the_start(start, command, job.framework)])
+        report_items += items(SETTINGS, [_at_the_start(start, command, job.framework)])
     else:
         examined = job.framework.examine(start, job.installed)
         if job.installed is None or not job.installed.version:
             why = f"the {job.framework.name} that will run is not known: its options cannot be looked up"
-            found += items("framework-options", [Unseen(why)])
+            report_items += items("framework-options", [Unseen(why)])
         else:
-            found += items("framework-options", examined.options)
+            report_items += items("framework-options", examined.options)
         settings = dataclasses.replace(examined.settings, seed=seed)
-        found += trapped(job.framework, settings, job.installed.version if job.installed else "")
-    return found + items("build-locks", _builds(start, environ))
+        report_items += trapped(job.framework, settings, job.installed.version if job.installed else "")
+    return report_items + items("build-locks", _builds(start, environ))
 
 
 def trapped(framework: Framework, settings: Settings, version: str) -> list[Item]:
     """Every trap of that version over a configuration."""
-    return [one for trap in framework.traps if trap.applies(version) for one in items(trap.check, trap.look(settings))]
+    return [
+        item for trap in framework.traps if trap.applies(version) for item in items(trap.check, trap.look(settings))
+    ]
 
 
 def items(check: str, outcomes: Iterable[Outcome], where: str = "the command") -> list[Item]:
     """Outcomes of a check, as the doctor's report has them."""
-    return [_item(check, one, (where,)) for one in outcomes]
+    return [_item(check, outcome, (where,)) for outcome in outcomes]
 
 
 def _item(check: str, outcome: Outcome, where: tuple[str, ...]) -> Item:
     if isinstance(outcome, Problem):
-        return Hazard(check, outcome.severity, outcome.what, where, outcome.measured, outcome.why, outcome.fix)
+        return Hazard(
+            check=check,
+            severity=outcome.severity,
+            what=outcome.what,
+            where=where,
+            measured=outcome.measured,
+            why=outcome.why,
+            fix=outcome.fix,
+        )
     if isinstance(outcome, Fine):
         return Passed(check, where, outcome.measured)
     return Unchecked(check, where, outcome.reason, outcome.fix)
@@ -82,15 +92,17 @@ def _version(job: Job) -> Iterator[Outcome]:
 
 def _builds(start: Start, environ: Mapping[str, str]) -> Iterator[Outcome]:
     """Lock files in a folder of the command's own; the shell's is looked at with the machine."""
-    own = start.variables.get("TORCH_EXTENSIONS_DIR", "")
-    if own == environ.get("TORCH_EXTENSIONS_DIR", ""):
+    extensions_dir = start.variables.get("TORCH_EXTENSIONS_DIR", "")
+    if extensions_dir == environ.get("TORCH_EXTENSIONS_DIR", ""):
         return
-    if SHELL.search(own):
-        yield Unseen(f"TORCH_EXTENSIONS_DIR is {own}, which only the shell knows")
+    if SHELL.search(extensions_dir):
+        yield Unseen(f"TORCH_EXTENSIONS_DIR is {extensions_dir}, which only the shell knows")
         return
-    folder = re.sub(r"^~(?=/|$)", start.variables.get("HOME", "~"), own)
-    held = look_at(folder)
-    if held["locks"] and start.script:
+    folder = re.sub(r"^~(?=/|$)", start.variables.get("HOME", "~"), extensions_dir)
+    folder_state = look_at(folder)
+    if folder_state["locks"] and start.script:
         yield Unseen(f"{folder} holds a lock file of a build: whether {start.script} removes it is not known")
     else:
-        yield from judge_locks(Builds(**{**held, "locks": tuple(Lock(**one) for one in held["locks"])}))
+        yield from judge_locks(
+            Builds(**{**folder_state, "locks": tuple(Lock(**lock) for lock in folder_state["locks"])})
+        )

@@ -73,12 +73,15 @@ class Installation:
 
     def source(self, module: str) -> Path | None:
         """The file of a module's source; None where the installed packages have none."""
-        top, *rest = module.split(".")
+        top, *submodules = module.split(".")
         for place in self.places.get(top, ()):
-            base = Path(place).joinpath(*rest)
-            if not rest and base.is_file():
+            base = Path(place).joinpath(*submodules)
+            if not submodules and base.is_file():
                 return base
-            for file in (base / "__init__.py", base.with_name(base.name + ".py") if rest else base / "__init__.py"):
+            for file in (
+                base / "__init__.py",
+                base.with_name(base.name + ".py") if submodules else base / "__init__.py",
+            ):
                 if file.is_file():
                     return file
         return None
@@ -97,14 +100,15 @@ def ask(
         if line.startswith(_PYTHON):
             version = line.removeprefix(_PYTHON)
         if line.startswith(_ANSWER):
-            found = json.loads(line.removeprefix(_ANSWER))
-            places = {name: tuple(paths) for name, paths in found["places"].items()}
-            return Installation(python, found["version"], places, dict(environ))
-    said = (errors.strip().splitlines() or ["nothing"])[-1].strip()[:200]
+            answer = json.loads(line.removeprefix(_ANSWER))
+            places = {name: tuple(paths) for name, paths in answer["places"].items()}
+            return Installation(python, answer["version"], places, dict(environ))
+    last_line = (errors.strip().splitlines() or ["nothing"])[-1].strip()[:200]
     if version:
-        raise BadInput(f"{python} is Python {version} and cannot say what it has: {said}", fix=NAME_IT)
+        raise BadInput(f"{python} is Python {version} and cannot say what it has: {last_line}", fix=NAME_IT)
     raise BadInput(
-        f"{python} is no Python interpreter that works: told to run Python it ended with {code} ({said})", fix=NAME_IT
+        f"{python} is no Python interpreter that works: told to run Python it ended with {code} ({last_line})",
+        fix=NAME_IT,
     )
 
 
@@ -128,8 +132,8 @@ def _answer(
     environ = {name: value for name, value in environ.items() if not name.startswith("RLHF_HARNESS_")}
     folder = Path(python)
     if folder.is_dir():
-        own = folder / "bin" / "python"
-        fix = f"--python {own}" if own.exists() else NAME_IT
+        binary = folder / "bin" / "python"
+        fix = f"--python {binary}" if binary.exists() else NAME_IT
         raise BadInput(f"{python} is a directory, no interpreter", fix=fix)
     try:
         process = subprocess.Popen(

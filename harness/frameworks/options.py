@@ -58,8 +58,12 @@ class Parser:
     @classmethod
     def of(cls, where: str, described: Mapping[str, tuple[str, object]], *, hyphens: bool = False) -> Parser:
         """From the answer of `DESCRIBE`. `hyphens`: they count as underscores."""
-        plain = {name.replace("-", "_") if hyphens else name: one for name, one in described.items()}
-        return cls(where, {name: one[0] for name, one in plain.items()}, {name: one[1] for name, one in plain.items()})
+        plain = {name.replace("-", "_") if hyphens else name: description for name, description in described.items()}
+        return cls(
+            where,
+            {name: description[0] for name, description in plain.items()},
+            {name: description[1] for name, description in plain.items()},
+        )
 
 
 def dashed(words: Sequence[str], *, hyphens: bool = False) -> Iterator[Option]:
@@ -89,48 +93,48 @@ def from_shell(words: Sequence[str]) -> str:
 
 def values(options: Iterable[Option]) -> tuple[dict[str, object], dict[str, str]]:
     """(values by name, names whose value only a shell knows -> why); the last option of a name holds."""
-    known: dict[str, object] = {}
+    known_values: dict[str, object] = {}
     unknown: dict[str, str] = {}
-    for one in options:
-        known.pop(one.name, None)
-        unknown.pop(one.name, None)
-        if SHELL.search(one.value):
-            unknown[one.name] = f"{one.name} is {one.value}, which only the shell knows"
+    for option in options:
+        known_values.pop(option.name, None)
+        unknown.pop(option.name, None)
+        if SHELL.search(option.value):
+            unknown[option.name] = f"{option.name} is {option.value}, which only the shell knows"
         else:
-            known[one.name] = one.spelled
-    return known, unknown
+            known_values[option.name] = option.spelled
+    return known_values, unknown
 
 
 def against(options: Iterable[Option], parser: Parser, version: str) -> Iterator[Outcome]:
     """The options that the parser refuses; those whose form cannot be told."""
-    for one in options:
-        if one.name == "help":
+    for option in options:
+        if option.name == "help":
             continue
-        meant = [name for name in parser.names if name.startswith(one.name)]  # argparse takes prefixes
-        if one.name not in parser.names and len(meant) != 1:
-            near = f": it may be {listed(meant)}" if meant else nearest(one.name, parser.names)
+        meant = [name for name in parser.names if name.startswith(option.name)]  # argparse takes prefixes
+        if option.name not in parser.names and len(meant) != 1:
+            near = f": it may be {listed(meant)}" if meant else nearest(option.name, parser.names)
             what = f"{parser.where} has no such option{near}"
             if parser.unknown:
-                yield Unseen(f"whether {parser.where} takes --{one.name} is not known: {parser.unknown}")
+                yield Unseen(f"whether {parser.where} takes --{option.name} is not known: {parser.unknown}")
             else:
-                yield Problem("error", f"{version} does not know --{one.name}", what, _ENDS, _FIX)
+                yield Problem("error", f"{version} does not know --{option.name}", what, _ENDS, _FIX)
             continue
-        wanted, what = parser.names[one.name if one.name in parser.names else meant[0]], ""
-        if SHELL.search(one.value):
-            if wanted == "0" and not one.bare:
-                yield Unseen(f"--{one.name} takes no value, and {one.value} may be one or more options")
+        wanted, what = parser.names[option.name if option.name in parser.names else meant[0]], ""
+        if SHELL.search(option.value):
+            if wanted == "0" and not option.bare:
+                yield Unseen(f"--{option.name} takes no value, and {option.value} may be one or more options")
             continue
-        if wanted == "0" and not one.bare:
-            what = f"it takes no value: --{one.name} alone switches, and {one.value!r} is refused"
-        elif wanted in ("1", "+") and one.bare:
+        if wanted == "0" and not option.bare:
+            what = f"it takes no value: --{option.name} alone switches, and {option.value!r} is refused"
+        elif wanted in ("1", "+") and option.bare:
             what = "a value has to stand behind it"
         if what:
-            yield Problem("error", f"{version} does not take --{one.name}", what, _ENDS, _FIX)
+            yield Problem("error", f"{version} does not take --{option.name}", what, _ENDS, _FIX)
 
 
-def refused(version: str, shown: str, what: str, why: str) -> Problem:
+def refused(version: str, option_text: str, what: str, why: str) -> Problem:
     """An option, argument or key that the installed version does not know."""
-    return Problem("error", f"{version} does not know {shown}", what, why, _FIX)
+    return Problem("error", f"{version} does not know {option_text}", what, why, _FIX)
 
 
 def called(name: str, installed: Installation | None) -> str:
@@ -145,6 +149,6 @@ def listed(names: Sequence[str]) -> str:
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """`; perhaps X`, of the name whose words are most alike."""
-    plain = {re.sub(r"[._-]", "", one): one for one in sorted(names)}
-    found = difflib.get_close_matches(re.sub(r"[._-]", "", name), plain, n=1, cutoff=0.6)
-    return f"; perhaps {plain[found[0]]}" if found else ""
+    plain = {re.sub(r"[._-]", "", option_name): option_name for option_name in sorted(names)}
+    matches = difflib.get_close_matches(re.sub(r"[._-]", "", name), plain, n=1, cutoff=0.6)
+    return f"; perhaps {plain[matches[0]]}" if matches else ""

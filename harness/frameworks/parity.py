@@ -77,8 +77,8 @@ def plan(
     for side, backend in (("baseline", baseline), ("candidate", candidate)):
         wanted = check_pair(its, backend)
         words = _with_engine(list(command), its.switch, wanted.engine)
-        own = envs.resolve(backend, create=False) if wanted.environment or wanted.version else None
-        python = own.python if own else ""
+        environment = envs.resolve(backend, create=False) if wanted.environment or wanted.version else None
+        python = environment.python if environment else ""
         words, variables = _with_python(words, python, dict(environ), backend)
         if python and not ask(python, its.adapter, environ).version:
             raise BadInput(
@@ -88,8 +88,18 @@ def plan(
         if not python:
             refuse_absent(job, placed, environ)
         words, variables = steered(its, words, variables, seed=seed, coupled=coupled)
-        version = own.version if own else ""
-        sides.append(Side(side, backend, wanted.engine, tuple(words), variables, python, version))
+        version = environment.version if environment else ""
+        sides.append(
+            Side(
+                name=side,
+                backend=backend,
+                engine=wanted.engine,
+                command=tuple(words),
+                environ=variables,
+                python=python,
+                version=version,
+            )
+        )
     return job, sides[0], sides[1]
 
 
@@ -100,8 +110,10 @@ def check_pair(framework: Framework, backend: str) -> envs.Backend:
         return wanted
     engines = framework.engines
     two = engines if len(engines) > 1 else (f"{engines[0]}@ONE", f"{engines[0]}@TWO")
-    others = [one.name for one in frameworks().values() if wanted.engine in one.engines]
-    does = f"; {' and '.join(others)} can" if others else "; no framework here does"
+    capable_names = [
+        other_framework.name for other_framework in frameworks().values() if wanted.engine in other_framework.engines
+    ]
+    does = f"; {' and '.join(capable_names)} can" if capable_names else "; no framework here does"
     raise BadInput(
         f"{framework.name} does not generate with {wanted.engine} ({' and '.join(engines)} only){does}",
         fix=f"harness parity {two[0]} {two[1]} --framework {framework.name} -- COMMAND",
@@ -148,11 +160,13 @@ def run_framework_parity(
 
     started = time.monotonic()
     seed, coupled, cap = options.seed, options.coupled, options.cap
-    job, left, right = plan(baseline, candidate, command, options.framework, seed=seed, coupled=coupled)
+    job, baseline_side, candidate_side = plan(
+        baseline, candidate, command, options.framework, seed=seed, coupled=coupled
+    )
     its, name = job.framework, job.framework.name
     data_seed = (seed if coupled is None else coupled) if its.seeds_prompts else None
-    hazards = {side.name: _hazards(side, its, data_seed, say) for side in (left, right)}
-    for side in (left, right):
+    hazards = {side.name: _hazards(side, its, data_seed, say) for side in (baseline_side, candidate_side)}
+    for side in (baseline_side, candidate_side):
         _refuse_what_breaks(side, hazards[side.name], say)
     figures: dict[str, float] = {}
     wanted = options.repeat or ("baseline" if coupled is not None else "none")
@@ -168,15 +182,17 @@ def run_framework_parity(
         figures[f"{place.name}_s"] = round(time.monotonic() - began, 1)
         _named(place, side)
         if result.exit_code:
-            said = f": {result.last_words}" if result.last_words else ""
-            return f"the job on {side.backend} ended with exit code {result.exit_code}{said}"
+            last_words = f": {result.last_words}" if result.last_words else ""
+            return f"the job on {side.backend} ended with exit code {result.exit_code}{last_words}"
         why = _another_engine(place, side) or unsteered(place, its, seed=seed, coupled=coupled)
         return f"on {side.backend} {why}" if why else ""
 
     with recording_in(options.out, f"parity-{name}-{baseline}-{candidate}") as folder:
-        failed = recorded(left, folder / left.name) or recorded(right, folder / right.name)
+        failed = recorded(baseline_side, folder / baseline_side.name) or recorded(
+            candidate_side, folder / candidate_side.name
+        )
         verdict = _verdict(folder, failed, cap)
-        twice = {"none": [], "baseline": [left], "both": [left, right]}[wanted]
+        twice = {"none": [], "baseline": [baseline_side], "both": [baseline_side, candidate_side]}[wanted]
         if twice and (failed or verdict.verdict == "CONFOUNDED"):
             say(f"no second run: the pair is {verdict.verdict} whatever it shows")
         elif twice:
@@ -187,14 +203,17 @@ def run_framework_parity(
             verdict = dataclasses.replace(verdict, missing=[*verdict.missing, *lost])
     figures["total_s"] = round(time.monotonic() - started, 1)
     drawn = {"seed": seed} if coupled is None else {"mode": "coupled", "seed": coupled}
-    same = command_line(
+    rerun_command = command_line(
         "parity", baseline, candidate, framework=name, cap=cap, repeat=options.repeat, strict=options.strict, **drawn
     )
     verdict = dataclasses.replace(
         verdict,
         figures=verdict.figures | figures,
-        reproduce=f"{same} -- {_quoted(command)}",
-        findings=[*verdict.findings, *_traps(right, its, hazards[right.name], folder / right.name)],
+        reproduce=f"{rerun_command} -- {_quoted(command)}",
+        findings=[
+            *verdict.findings,
+            *_traps(candidate_side, its, hazards[candidate_side.name], folder / candidate_side.name),
+        ],
     )
     return written(verdict.strict if options.strict else verdict, folder)
 
@@ -230,7 +249,7 @@ def _traps(side: Side, framework: Framework, hazards: list[Hazard], recorded: Pa
     """Settings that make a difference without any engine's fault, as findings of the verdict: of the configuration that
     the job recorded, and of its command where it recorded none."""
     resolved = of_recording(framework, recorded)
-    items = hazards if resolved is None else [one for one in resolved if isinstance(one, Hazard)]
+    items = hazards if resolved is None else [item for item in resolved if isinstance(item, Hazard)]
     traps = {trap.check for trap in framework.traps}
     return [
         Finding(item.check, f"{item.what} ({item.measured})", effect=item.why, severity="warning", where=side.name)
@@ -264,16 +283,16 @@ def _with_python(
     words: list[str], python: str, environ: dict[str, str], backend: str
 ) -> tuple[list[str], dict[str, str]]:
     """The command with that interpreter in place of its own, and first on PATH for what it starts by name."""
-    own = interpreter(words, environ)
+    job_python = interpreter(words, environ)
     if not python:
-        return [word.replace(PYTHON, own) for word in words], environ
-    found = [place for place, word in enumerate(words) if PYTHON in word or _is(word, own, environ)]
-    if not found:
+        return [word.replace(PYTHON, job_python) for word in words], environ
+    places = [place for place, word in enumerate(words) if PYTHON in word or _is(word, job_python, environ)]
+    if not places:
         raise BadInput(
             f"the command does not say which Python it runs, so {backend} cannot take its place",
             fix=f"write {PYTHON} where the interpreter stands in the command",
         )
-    for place in found:
+    for place in places:
         words[place] = words[place].replace(PYTHON, python) if PYTHON in words[place] else python
     folder = os.path.dirname(python)
     return words, {**environ, "PATH": f"{folder}{os.pathsep}{environ.get('PATH', os.defpath)}"}
@@ -298,8 +317,8 @@ def _another_engine(folder: Path, side: Side) -> str:
     """
     if not (folder / "run.json").exists():
         return UNSAID
-    found = [one for one in Run(folder, strict=False).events("engine_info") if one.get("engine")]
-    for info in found:
+    infos = [event for event in Run(folder, strict=False).events("engine_info") if event.get("engine")]
+    for info in infos:
         engine, version = str(info["engine"]), str(info.get("version") or "")
         if engine != side.engine:
             return f"{engine} drew the samples, not {side.engine}: the command does not hand the engine on"
@@ -307,7 +326,7 @@ def _another_engine(folder: Path, side: Side) -> str:
             return f"which version of {engine} drew is not recorded"
         if side.version and version.partition("+")[0] != side.version.partition("+")[0]:
             return f"{engine} {version} drew the samples, not the environment's {side.version}"
-    return "" if found else UNSAID
+    return "" if infos else UNSAID
 
 
 def _named(folder: Path, side: Side) -> None:

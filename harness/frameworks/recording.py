@@ -76,50 +76,54 @@ def lines(hooks: Hooks, adapter: Adapter) -> Iterator[str]:
 
 
 def _hooks(run: Run, adapter: Adapter) -> Hooks:
-    told = list(run.events("hooks"))
-    version = next((str(one.get("version")) for one in told if one.get("version")), "")
-    fired = Counter(str(one["hook"]) for one in run.events("span") if one.get("hook"))
-    installed = {symbol for one in told for symbol in one.get("installed") or ()}
-    moved = {str(k): str(v) for one in told for k, v in (one.get("moved") or {}).items() if k not in installed}
-    known = adapter.hooks_of(version)
+    hook_events = list(run.events("hooks"))
+    version = next((str(event.get("version")) for event in hook_events if event.get("version")), "")
+    fired = Counter(str(event["hook"]) for event in run.events("span") if event.get("hook"))
+    installed = {symbol for event in hook_events for symbol in event.get("installed") or ()}
+    moved = {
+        str(k): str(v) for event in hook_events for k, v in (event.get("moved") or {}).items() if k not in installed
+    }
+    adapter_hooks = adapter.hooks_of(version)
     return Hooks(
-        version, len({one["pid"] for one in told}), dict(fired),
-        {one.symbol: one.when for one in known if one.symbol not in fired and one.symbol not in moved},
+        version, len({event["pid"] for event in hook_events}), dict(fired),
+        {hook.symbol: hook.when for hook in adapter_hooks if hook.symbol not in fired and hook.symbol not in moved},
         {symbol: why for symbol, why in moved.items() if symbol not in fired},
-        {str(one.get("hook")): str(one.get("error")) for one in run.events("hook_off")},
+        {str(event.get("hook")): str(event.get("error")) for event in run.events("hook_off")},
     )  # fmt: skip
 
 
 def _said(run: Run, adapter: Adapter, hooks: Hooks) -> dict[str, Any]:
     """The keys of run.json that only the processes know."""
-    found: dict[str, Any] = {"framework": adapter.framework, "framework_version": hooks.version}
+    fields: dict[str, Any] = {"framework": adapter.framework, "framework_version": hooks.version}
     missing = dict(adapter.missing)
     for event in run.events("configuration"):
         scenario = {**(event.get("scenario") or {}), "framework": event.get("settings") or {}}
-        found = {
-            **found, "scenario": _merged(found.get("scenario", {}), scenario), "backend": event.get("backend"),
-            "seeds": {**found.get("seeds", {}), **(event.get("seeds") or {})}, "sampling_mode": event.get("mode"),
+        fields = {
+            **fields, "scenario": _merged(fields.get("scenario", {}), scenario), "backend": event.get("backend"),
+            "seeds": {**fields.get("seeds", {}), **(event.get("seeds") or {})}, "sampling_mode": event.get("mode"),
         }  # fmt: skip
         missing |= event.get("missing") or {}
-    resumed = [one for one in run.events("resume") if isinstance(one.get("step"), int)]
+    resumed = [resume_event for resume_event in run.events("resume") if isinstance(resume_event.get("step"), int)]
     if resumed:  # every rank says it
-        found["resumed"] = {"step": resumed[0]["step"], "path": str(resumed[0].get("path") or "")}
-    if "scenario" not in found:
+        fields["resumed"] = {"step": resumed[0]["step"], "path": str(resumed[0].get("path") or "")}
+    if "scenario" not in fields:
         missing["configuration"] = "no process recorded the resolved configuration"
     for symbol in hooks.silent:
         missing[symbol] = "its hook never fired, though every job should have called it"
     missing |= {symbol: f"its hook could not be put there: {why}" for symbol, why in hooks.moved.items()}
     missing |= {symbol: f"its probe turned itself off: {why}" for symbol, why in hooks.off.items()}
-    shown = {"fired": hooks.fired, "never": hooks.never, "moved": hooks.moved, "off": hooks.off}
-    return {**found, "missing": [f"{what}: {why}" for what, why in missing.items()], "hooks": shown}
+    hook_states = {"fired": hooks.fired, "never": hooks.never, "moved": hooks.moved, "off": hooks.off}
+    return {**fields, "missing": [f"{what}: {why}" for what, why in missing.items()], "hooks": hook_states}
 
 
-def _merged(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
+def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Several processes may each know a part of the configuration."""
-    both = dict(one)
-    for key, value in two.items():
-        both[key] = _merged(both[key], value) if isinstance(value, dict) and isinstance(both.get(key), dict) else value
-    return both
+    merged = dict(first)
+    for key, value in second.items():
+        merged[key] = (
+            _merged(merged[key], value) if isinstance(value, dict) and isinstance(merged.get(key), dict) else value
+        )
+    return merged
 
 
 def _close(run: Run) -> None:
@@ -161,12 +165,12 @@ class _Elsewhere:
             before = self._counts()
             time.sleep(PATIENCE_S / 2)
             after = self._counts()
-            self._silent = {one for one, count in before.items() if after.get(one) == count}
+            self._silent = {process for process, count in before.items() if after.get(process) == count}
         return (host, pid) in self._silent
 
     def _counts(self) -> dict[tuple[str, int], int]:
         pulses, _ = beats.read(self.directory, time.monotonic_ns())
-        return {one: pulse.beat.count for one, pulse in pulses.items()}
+        return {process: pulse.beat.count for process, pulse in pulses.items()}
 
 
 def _gone(journal: JournalIndex, elsewhere: _Elsewhere) -> bool:

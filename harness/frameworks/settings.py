@@ -42,8 +42,8 @@ class Settings:
     def why_unknown(self, *names: str) -> str:
         """Why one of these settings is not known; empty where each is given or has its default."""
         for name in names:
-            for other, why in self.unknown.items():
-                if other == name or name.startswith(f"{other}.") or other.startswith(f"{name}."):
+            for unknown_name, why in self.unknown.items():
+                if unknown_name == name or name.startswith(f"{unknown_name}.") or unknown_name.startswith(f"{name}."):
                     return why
             if name not in self.values and self.unread:
                 return self.unread
@@ -52,12 +52,12 @@ class Settings:
 
 def leaves(value: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted name -> value of everything that is no mapping, and of empty ones."""
-    for name, one in value.items():
+    for name, child in value.items():
         here = f"{under}.{name}" if under else str(name)
-        if isinstance(one, dict) and one:
-            yield from leaves(one, here)
+        if isinstance(child, dict) and child:
+            yield from leaves(child, here)
         else:
-            yield here, one
+            yield here, child
 
 
 def parsed(text: str) -> Any:

@@ -119,33 +119,33 @@ class Framework:
         package, which need not be installed there."""
         if self.module.startswith("probes."):
             return self.module
-        found = importlib.util.find_spec(self.module)
-        if found is None or not found.origin:
+        module_spec = importlib.util.find_spec(self.module)
+        if module_spec is None or not module_spec.origin:
             raise ModuleNotFoundError(f"the adapter {self.module} of {self.name} is not installed")
-        return str(Path(found.origin).resolve())
+        return str(Path(module_spec.origin).resolve())
 
 
 @functools.cache
 def _loaded() -> tuple[dict[str, Framework], tuple[PluginError, ...]]:
     folder = str(Path(__file__).parent)
-    own = [importlib.import_module(f"harness.frameworks.{one.name}").FRAMEWORK
-           for one in pkgutil.iter_modules([folder]) if one.ispkg]  # fmt: skip
-    known = {one.name: one for one in own}
-    homes: dict[str, object] = {name: f"the harness (harness.frameworks.{name})" for name in known}
+    built_in = [importlib.import_module(f"harness.frameworks.{module.name}").FRAMEWORK
+           for module in pkgutil.iter_modules([folder]) if module.ispkg]  # fmt: skip
+    by_name = {framework.name: framework for framework in built_in}
+    homes: dict[str, object] = {name: f"the harness (harness.frameworks.{name})" for name in by_name}
 
     def take(plugin: Plugin, framework: Any) -> None:
         if not isinstance(framework, Framework):
             raise plugins.Unfit("it is no harness.frameworks.spec.Framework")
         if not re.fullmatch(r"\w[\w-]*", framework.name):
             raise plugins.Unfit(f"{framework.name!r} cannot be the name of a framework: letters, digits, - and _")
-        if framework.name in known:
+        if framework.name in by_name:
             raise plugins.taken(framework.name, homes[framework.name])
         if not isinstance(framework.adapter, Adapter):
             raise plugins.Unfit(f"{framework.module}.ADAPTER is no probes.adapters.table.Adapter")
-        known[framework.name], homes[framework.name] = _guarded(framework, plugin), plugin
+        by_name[framework.name], homes[framework.name] = _guarded(framework, plugin), plugin
 
     refused = plugins.load(GROUP, take)
-    return dict(sorted(known.items())), refused
+    return dict(sorted(by_name.items())), refused
 
 
 def frameworks() -> dict[str, Framework]:
@@ -164,8 +164,8 @@ def _guarded(framework: Framework, plugin: Plugin) -> Framework:
     def examine(start: Start, installed: Installation | None) -> Examined:
         try:
             with plugin.guarded():
-                found = framework.examine(start, installed)
-                return Examined(found.settings, tuple(found.options))
+                examined = framework.examine(start, installed)
+                return Examined(examined.settings, tuple(examined.options))
         except PluginError as error:
             return Examined(Settings(), (Unseen(str(error)),))
 
@@ -173,10 +173,10 @@ def _guarded(framework: Framework, plugin: Plugin) -> Framework:
         def look(settings: Settings) -> Iterator[Outcome]:
             try:
                 with plugin.guarded():
-                    found = tuple(trap.look(settings))
+                    outcomes = tuple(trap.look(settings))
             except PluginError as error:
-                found = (Unseen(str(error)),)
-            yield from found
+                outcomes = (Unseen(str(error)),)
+            yield from outcomes
 
         return replace(trap, look=look)
 
@@ -184,6 +184,8 @@ def _guarded(framework: Framework, plugin: Plugin) -> Framework:
     return replace(framework, examine=examine, configured=plugin.guard(framework.configured), traps=traps)
 
 
-def names(found: Sequence[Framework] | None = None, between: str = ", ") -> str:
+def names(named_frameworks: Sequence[Framework] | None = None, between: str = ", ") -> str:
     """The frameworks' names, as an error lists them."""
-    return between.join(one.name for one in (frameworks().values() if found is None else found))
+    return between.join(
+        framework.name for framework in (frameworks().values() if named_frameworks is None else named_frameworks)
+    )

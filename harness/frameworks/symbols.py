@@ -39,7 +39,7 @@ class Checked:
 
     @property
     def moved(self) -> tuple[Symbol, ...]:
-        return tuple(one for one in self.symbols if one.trouble)
+        return tuple(symbol for symbol in self.symbols if symbol.trouble)
 
     @property
     def ok(self) -> bool:
@@ -54,11 +54,11 @@ def check(adapter: Adapter, python: str) -> Checked:
     installed = ask(python, adapter)
     tested = bool(installed.version) and adapter.tested(installed.version)
     source = _Source(installed)
-    there = {*adapter.triggers, *installed.places}
+    present_packages = {*adapter.triggers, *installed.places}
     hooks = adapter.hooks_of(installed.version) if installed.version else ()
-    hooks = tuple(hook for hook in hooks if hook.module.partition(".")[0] in there)
-    found = tuple(Symbol(hook.symbol, hook.when, source.trouble(hook.module, hook.path)) for hook in hooks)
-    return Checked(adapter.framework, python, installed.version, tested, adapter.versions, found)
+    hooks = tuple(hook for hook in hooks if hook.module.partition(".")[0] in present_packages)
+    symbols = tuple(Symbol(hook.symbol, hook.when, source.trouble(hook.module, hook.path)) for hook in hooks)
+    return Checked(adapter.framework, python, installed.version, tested, adapter.versions, symbols)
 
 
 class _Source:
@@ -75,15 +75,15 @@ class _Source:
             package = module.split(".")[0]
             where = f"module {module}" if package in self._installed.places else f"package {package}"
             return f"{where} is not installed"
-        holder, *rest = path
+        holder, *members = path
         node = self._find(module, holder)
         if node is None:
             return f"{module} has no {holder}"
-        if not rest:
+        if not members:
             return "" if _callable(node[1]) else f"{module}:{holder} is no function"
         if not isinstance(node[1], ast.ClassDef):
             return f"{module}:{holder} is no class"
-        return "" if self._has(node[0], node[1], rest[0], DEEPEST) else f"{module}:{holder} has no {rest[0]}"
+        return "" if self._has(node[0], node[1], members[0], DEEPEST) else f"{module}:{holder} has no {members[0]}"
 
     def _tree(self, module: str) -> ast.Module | None:
         if module not in self._parsed:
@@ -118,8 +118,8 @@ class _Source:
             if name in _targets(statement):
                 return True
         for base in node.bases if depth else ():
-            found = self._find(module, base.id) if isinstance(base, ast.Name) else None
-            if found is not None and isinstance(found[1], ast.ClassDef) and self._has(*found, name, depth - 1):  # type: ignore[arg-type]
+            parent = self._find(module, base.id) if isinstance(base, ast.Name) else None
+            if parent is not None and isinstance(parent[1], ast.ClassDef) and self._has(*parent, name, depth - 1):  # type: ignore[arg-type]
                 return True
         return False
 
@@ -144,7 +144,7 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _targets(node: ast.stmt) -> list[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    return [one.id for one in targets if isinstance(one, ast.Name)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def _callable(node: ast.stmt) -> bool:

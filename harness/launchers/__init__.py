@@ -75,8 +75,10 @@ def _holds_secret(value: Any) -> bool:
     """What is nested is looked at by itself: a field with a secret's name may hold a reference."""
     parts = value.items() if isinstance(value, dict) else [*enumerate(value)]
     nested = {name: part for name, part in parts if isinstance(part, dict | list)}
-    own = {
+    flat_parts = {
         name: EXPANDED.sub("$X ", part) if isinstance(part, str) else part for name, part in parts if name not in nested
     }
-    shown = own if isinstance(value, dict) else list(own.values())  # words, which may be a command line
-    return redaction.scrub(shown) != shown or any(map(_holds_secret, nested.values()))
+    flat_values = (
+        flat_parts if isinstance(value, dict) else list(flat_parts.values())
+    )  # words, which may be a command line
+    return redaction.scrub(flat_values) != flat_values or any(map(_holds_secret, nested.values()))

@@ -129,7 +129,10 @@ def command_line(context: typer.Context) -> str:
             words = list(value or ())
         elif parameter.name != "out" and value != parameter.default and value not in (None, "", []):
             values = value if isinstance(value, list | tuple) else [value]
-            options += [parameter.opts[0] if one is True else f"{parameter.opts[0]}={one}" for one in values]
+            options += [
+                parameter.opts[0] if option_value is True else f"{parameter.opts[0]}={option_value}"
+                for option_value in values
+            ]
     return " ".join(map(_shown, ["harness", "render", context.info_name or "", *options, "--", *words]))
 
 

@@ -20,8 +20,8 @@ def text(value: object, checked: str = "") -> str:
     """A document. `checked`: the schema that it was held against, for one that no test has run."""
     import yaml
 
-    said = f"# Validated against the schema of {checked}, not run.\n" if checked else ""
-    return said + str(yaml.dump(value, Dumper=_dumper(yaml), sort_keys=False, width=120, allow_unicode=True))
+    comment = f"# Validated against the schema of {checked}, not run.\n" if checked else ""
+    return comment + str(yaml.dump(value, Dumper=_dumper(yaml), sort_keys=False, width=120, allow_unicode=True))
 
 
 def load(base: Path | None) -> dict[str, Any]:
@@ -42,11 +42,11 @@ def load(base: Path | None) -> dict[str, Any]:
     return value
 
 
-def part(own: dict[str, Any], key: str, kind: type, base: Path | None) -> Any:
+def part(manifest: dict[str, Any], key: str, kind: type, base: Path | None) -> Any:
     """A copy of what the user's manifest has there, empty where it has nothing. Raises BadInput for another kind."""
     from harness.errors import BadInput
 
-    value = own.get(key) or kind()
+    value = manifest.get(key) or kind()
     if not isinstance(value, kind):
         raise BadInput(
             f"{base}: {key} is a {type(value).__name__}, not a {kind.__name__}", fix=f"correct {key} in {base}"

@@ -43,29 +43,31 @@ def command(
 
     variables = r"DSTACK_\w+|NODE_RANK|MASTER_ADDR|MASTER_PORT"
     _node.refuse_relative("--shared", shared)
-    job = _job.Job(words, stall, setup, doctor, early, record, name, variables)
+    job = _job.Job(
+        words=words, stall=stall, setup=setup, doctor=doctor, early=early, record=record, name=name, variables=variables
+    )
     limit = _node.limit_s(time, early)
-    own, file = _manifest.load(base), f"{job.title}.dstack.sh"
+    base_manifest, file = _manifest.load(base), f"{job.title}.dstack.sh"
     task = {
-        **own,
+        **base_manifest,
         "type": "task",
         **({"nodes": nodes} if nodes > 1 else {}),
-        "files": [*_manifest.part(own, "files", list, base), f"./{file}:/tmp/{file}"],
+        "files": [*_manifest.part(base_manifest, "files", list, base), f"./{file}:/tmp/{file}"],
         "commands": [f"bash /tmp/{file}"],
         **({"max_duration": f"{limit:.0f}s"} if limit else {}),
     }
     if _node.are_served(job, nodes, shared, ray):
-        task["env"] = _with_token(own, base)
+        task["env"] = _with_token(base_manifest, base)
     script = _node.script(job, _VARIABLES, nodes=nodes, shared=shared, limit=limit, ray=ray)
     write({file: script, f"{job.title}.dstack.yml": _manifest.text(task, CHECKED)}, out, _job.command_line(context))
 
 
-def _with_token(own: dict[str, Any], base: Path | None) -> list[str]:
+def _with_token(manifest: dict[str, Any], base: Path | None) -> list[str]:
     """The variables of the task; one without a value is that of the shell in which dstack runs."""
-    given = own.get("env")
-    if isinstance(given, dict):
-        given = [f"{name}={value}" for name, value in given.items()]
-    env: list[str] = _manifest.part({"env": given}, "env", list, base)
+    variables = manifest.get("env")
+    if isinstance(variables, dict):
+        variables = [f"{name}={value}" for name, value in variables.items()]
+    env: list[str] = _manifest.part({"env": variables}, "env", list, base)
     return env if token.VARIABLE in {name.partition("=")[0] for name in env} else [*env, token.VARIABLE]
 
 

@@ -76,10 +76,16 @@ def command(
         raise BadInput(f"{matrix} has {len(cells)} cells, a GitHub matrix at most {MOST_JOBS} jobs", fix="exclude some")
     begin = start(setup or install(source, "nightly", "parity"), python, str(matrix))
     gate = on_push or _gate(cells, matrix)
-    given = {"--on-push": on_push, "--nightly": nightly, "--source": source, "--setup": setup,
-             "--at": "" if at == "17 2 * * *" else at, "--runner": "" if runner == "ubuntu-latest" else runner,
-             "--python": "" if python == "3.12" else python}  # fmt: skip
-    words = [word for option, value in given.items() if value for word in (option, value)]
+    options = {
+        "--on-push": on_push,
+        "--nightly": nightly,
+        "--source": source,
+        "--setup": setup,
+        "--at": "" if at == "17 2 * * *" else at,
+        "--runner": "" if runner == "ubuntu-latest" else runner,
+        "--python": "" if python == "3.12" else python,
+    }
+    words = [word for option, value in options.items() if value for word in (option, value)]
     files = {
         "harness-push.yml": workflow(
             "push",

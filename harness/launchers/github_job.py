@@ -52,9 +52,9 @@ def command(
     """
     from harness.launchers import write
 
-    asked = _job.Job(words, stall, setup, doctor, early, record, name)
+    job = _job.Job(words=words, stall=stall, setup=setup, doctor=doctor, early=early, record=record, name=name)
     limit = _node.limit_s(time, early)
-    title, script = asked.title, f"{asked.title}.github-job.sh"
+    title, script = job.title, f"{job.title}.github-job.sh"
     minutes = math.ceil(limit / 60)
     steps = [
         *github.start(install or github.install(source), python),
@@ -64,7 +64,7 @@ def command(
     ]
     events = {"workflow_dispatch": None, **dict.fromkeys(on or ())} | ({"schedule": [{"cron": at}]} if at else {})
     workflow = github.workflow(title, events, {"job": github.job(runner, steps, minutes + 10)})
-    text = _node.script(asked, _VARIABLES, nodes=1, shared="", limit=limit)
+    text = _node.script(job, _VARIABLES, nodes=1, shared="", limit=limit)
     files = {script: text, f"{title}.yml": _manifest.text(workflow)}
     write(files, out, _job.command_line(context))
 

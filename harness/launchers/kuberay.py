@@ -52,17 +52,17 @@ def command(
     from harness.errors import BadInput
     from harness.launchers import write
 
-    job = _job.Job(words, stall, setup, doctor, early, record, name)
+    job = _job.Job(words=words, stall=stall, setup=setup, doctor=doctor, early=early, record=record, name=name)
     limit = _node.limit_s(time, early)
     results = RESULTS if claim else "/tmp"
     title = re.sub(r"[^a-z0-9]+", "-", job.title.lower()).strip("-")[:40].strip("-") or "job"
-    own = _manifest.load(base)
-    spec = _manifest.part(own, "spec", dict, base)
+    base_manifest = _manifest.load(base)
+    spec = _manifest.part(base_manifest, "spec", dict, base)
     if spec.get("rayClusterSpec") and (image or gpus or nodes > 1):
         raise BadInput(f"{base} has a cluster of its own", fix="leave out --image, --nodes and --gpus")
     cluster = spec.get("rayClusterSpec") or _cluster(image, nodes, gpus)
     _mount(cluster, title, claim, base)
-    metadata = {"name": title, **_manifest.part(own, "metadata", dict, base)}
+    metadata = {"name": title, **_manifest.part(base_manifest, "metadata", dict, base)}
     manifest = {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",

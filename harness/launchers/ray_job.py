@@ -54,7 +54,7 @@ def command(
             f"--address {address}: jobs are submitted to the dashboard, by HTTP", fix="--address http://HEAD:8265"
         )
     _node.refuse_relative("--results", results, "/tmp")
-    job = _job.Job(words, stall, setup, doctor, early, record, name)
+    job = _job.Job(words=words, stall=stall, setup=setup, doctor=doctor, early=early, record=record, name=name)
     file = f"{job.title}.ray-job.sh"
     to = shlex.quote(address) if address else '"${RAY_API_SERVER_ADDRESS:-http://127.0.0.1:8265}"'
     submitting = _SUBMIT.format(address=to, submit=shlex.join(submit or ()), file=file)

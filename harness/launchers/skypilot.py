@@ -46,33 +46,35 @@ def command(
 
     variables = r"SKYPILOT_\w+|NODE_RANK|MASTER_ADDR|MASTER_PORT"
     _node.refuse_relative("--shared", shared)
-    job = _job.Job(words, stall, setup, doctor, early, record, name, variables)
+    job = _job.Job(
+        words=words, stall=stall, setup=setup, doctor=doctor, early=early, record=record, name=name, variables=variables
+    )
     limit = _node.limit_s(time, early)
-    own, file = _manifest.load(base), f"{job.title}.skypilot.sh"
-    resources = _manifest.part(own, "resources", dict, base)
+    base_manifest, file = _manifest.load(base), f"{job.title}.skypilot.sh"
+    resources = _manifest.part(base_manifest, "resources", dict, base)
     if autostop:
         resources["autostop"] = {"idle_minutes": autostop}
     task = {
         "workdir": ".",
-        **own,
+        **base_manifest,
         "num_nodes": nodes,
         **({"resources": resources} if resources else {}),
-        "file_mounts": {**_manifest.part(own, "file_mounts", dict, base), f"~/{file}": f"./{file}"},
+        "file_mounts": {**_manifest.part(base_manifest, "file_mounts", dict, base), f"~/{file}": f"./{file}"},
         "run": f"bash ~/{file}\n",
     }
     if _node.are_served(job, nodes, shared, ray):
-        task["secrets"] = _with_token(own, base)
+        task["secrets"] = _with_token(base_manifest, base)
     script = _node.script(job, _VARIABLES, nodes=nodes, shared=shared, limit=limit, ray=ray)
     write({file: script, f"{job.title}.skypilot.yaml": _manifest.text(task, CHECKED)}, out, _job.command_line(context))
 
 
-def _with_token(own: dict[str, Any], base: Path | None) -> dict[str, Any]:
+def _with_token(manifest: dict[str, Any], base: Path | None) -> dict[str, Any]:
     """The secrets of the task; one without a value is that of `sky launch --secret`."""
-    given = own.get("secrets")
-    if isinstance(given, list):
-        given = dict.fromkeys(given)
-    secrets: dict[str, Any] = _manifest.part({"secrets": given}, "secrets", dict, base)
-    named = {**secrets, **_manifest.part(own, "envs", dict, base)}
+    base_secrets = manifest.get("secrets")
+    if isinstance(base_secrets, list):
+        base_secrets = dict.fromkeys(base_secrets)
+    secrets: dict[str, Any] = _manifest.part({"secrets": base_secrets}, "secrets", dict, base)
+    named = {**secrets, **_manifest.part(manifest, "envs", dict, base)}
     return secrets if token.VARIABLE in named else {**secrets, token.VARIABLE: None}
 
 

@@ -57,14 +57,23 @@ def command(
         raise BadInput(f"{wrong!r} is no option of sbatch", fix="--sbatch=--gpus-per-node=8")
     if local and record:
         raise BadInput("harness record serves no evidence", fix="leave out --record, or --local")
-    own = next((option for option in sbatch or () if _name(option) in _OWN), None)
-    if own is not None:
-        raise BadInput(f"--sbatch={own}: the script sets it", fix=_OWN[_name(own)])
+    reserved_option = next((option for option in sbatch or () if _name(option) in _OWN), None)
+    if reserved_option is not None:
+        raise BadInput(f"--sbatch={reserved_option}: the script sets it", fix=_OWN[_name(reserved_option)])
     _node.refuse_relative("--local", local, "/tmp")
     _node.refuse_early(time, _seconds(time), early, minutes="")
-    job = _job.Job(words, stall, setup, doctor, early, record, name, variables=r"(?:SLURM|MASTER)_\w+")
-    asked = [f"--nodes={nodes}", "--ntasks-per-node=1", *([f"--time={time}"] if time else []), *(sbatch or [])]
-    options = [f"--job-name={job.title}", "--output=%x-%j.log", *asked, f"--signal=B:USR1@{early}"]
+    job = _job.Job(
+        words=words,
+        stall=stall,
+        setup=setup,
+        doctor=doctor,
+        early=early,
+        record=record,
+        name=name,
+        variables=r"(?:SLURM|MASTER)_\w+",
+    )
+    sbatch_options = [f"--nodes={nodes}", "--ntasks-per-node=1", *([f"--time={time}"] if time else []), *(sbatch or [])]
+    options = [f"--job-name={job.title}", "--output=%x-%j.log", *sbatch_options, f"--signal=B:USR1@{early}"]
     served = bool(local) and not ray  # the first node sees all of a Ray cluster
     start = f"{_node.on_ray(setup)}{_RAY.replace('SETUP', _job.prepared(setup))}" if ray else _ON_EVERY_NODE
     head = _HEAD.replace("FOLDER", shlex.quote(local) if local else '"$SLURM_SUBMIT_DIR"') + start
@@ -96,8 +105,8 @@ def _seconds(time: str) -> float:
 
     if not time or time.upper() in ("UNLIMITED", "INFINITE"):
         return math.inf
-    days, dash, rest = time.rpartition("-")
-    parts = rest.split(":")
+    days, dash, clock = time.rpartition("-")
+    parts = clock.split(":")
     if not all(part.isdecimal() for part in parts) or len(parts) > 3 or (dash and not days.isdecimal()):
         raise BadInput(
             f"--time {time} is not a time limit of sbatch", fix="--time 12:00:00   # or 90, in minutes; 2-12"

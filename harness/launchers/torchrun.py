@@ -47,7 +47,7 @@ def command(
     if Path(words[0]).name == "torchrun" or words[1:3] == ["-m", "torch.distributed.run"]:
         raise BadInput("the script runs torchrun itself", fix="what each rank runs alone: -- python train.py")
     _node.refuse_relative("--shared", shared)
-    job = _job.Job(words, stall, setup, doctor, early, record, name)
+    job = _job.Job(words=words, stall=stall, setup=setup, doctor=doctor, early=early, record=record, name=name)
     meeting = (
         '--node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
         if nodes > 1

@@ -117,17 +117,17 @@ def arguments(result: Any) -> dict[str, Any]:
 
 def shape(name: str, function: Callable[..., Any], request: dict[str, Any]) -> tuple[str, list[str] | None]:
     """How a function is called, and the settings that it takes; None: all. Raises TypeError where it cannot be."""
-    every = inspect.signature(function).parameters.values()
-    positional = [item for item in every if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
-    keywords = [item.name for item in every if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
-    anything = any(item.kind == item.VAR_KEYWORD for item in every)
+    parameters = inspect.signature(function).parameters.values()
+    positional = [item for item in parameters if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
+    keywords = [item.name for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
+    anything = any(item.kind == item.VAR_KEYWORD for item in parameters)
     if name in request["canonical_names"] and len(positional) == 2:
         return "canonical", None
-    known = [item for item in keywords if item in request["settings"]]
-    if len(positional) == 1 and not known and not anything:
+    setting_names = [item for item in keywords if item in request["settings"]]
+    if len(positional) == 1 and not setting_names and not anything:
         return "dictionary", None
-    if known or anything:
-        return "keywords", None if anything else known
+    if setting_names or anything:
+        return "keywords", None if anything else setting_names
     raise TypeError("it takes neither settings by name nor a dictionary of them")
 
 
@@ -138,9 +138,9 @@ def call(
     if kind == "dictionary":
         return arguments(function(Settings(settings)))
     accepted = {name: value for name, value in settings.items() if takes is None or name in takes}
-    every = inspect.signature(function).parameters.values()
+    parameters = inspect.signature(function).parameters.values()
     unnamed = [
-        item for item in every
+        item for item in parameters
         if item.kind == item.VAR_POSITIONAL
         or (item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)
             and item.default is item.empty and item.name not in accepted)
@@ -159,9 +159,9 @@ def answered(
 ) -> dict[str, list[dict[str, Any]]]:
     """Part -> for each request of it the native arguments, or the error."""
     answers: dict[str, list[dict[str, Any]]] = {}
-    for part, asked in request["canonical" if kind == "canonical" else "native"].items():
+    for part, requests in request["canonical" if kind == "canonical" else "native"].items():
         answers[part] = []
-        for item in asked:
+        for item in requests:
             try:
                 if kind == "canonical":
                     native = arguments(function(dict(item["asked"]), dict(item["ours"])))

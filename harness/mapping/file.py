@@ -8,14 +8,17 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from harness.envs.accepted import accepted
+from harness.envs.environment import find
 from harness.errors import BadInput, closest
 from harness.mapping import calls
-from harness.mapping.judge import Arrival, Judge, Mapping, Trial
+from harness.mapping.judge import Arrival, Judge, Mapping, Part, Takes, Trial
 from harness.mapping.settings import CANONICAL, Setting, asked_for, harness_gives, settings
 from harness.triage.collect import bounded
 from scenarios.engines import registry
+from scenarios.engines.accepted import Accepted
 from scenarios.engines.mapping import PARTS
 from scenarios.engines.spec import EngineSpec
 
@@ -55,8 +58,8 @@ class Answers:
 
     def of(self, part: str) -> list[dict[str, Any]]:
         """The answers to the requests of a part: with its settings only, or with those of both where it reads both."""
-        alone, both = self.calls.get(part, []), self.calls.get(f"{part}{_WITH_THE_REST}", [])
-        return alone if not both or (alone and "native" in alone[0]) else both
+        alone, combined = self.calls.get(part, []), self.calls.get(f"{part}{_WITH_THE_REST}", [])
+        return alone if not combined or (alone and "native" in alone[0]) else combined
 
     def trouble(self) -> str:
         """Why it maps nothing, as far as it says."""
@@ -64,31 +67,41 @@ class Answers:
         return self.error or next(filter(None, errors), "nothing that it returns follows a setting")
 
 
-def check(asked: Asked) -> Mapping:
-    """Judge the mapping in a file. Raises BadInput where there is none that can be called."""
-    target, source = registry.get(asked.engine), registry.get(asked.source)
-    plans = {"native": _without(settings(source, target), asked), CANONICAL: settings(None, target)}
-    functions, stand_ins = _called(asked, plans)
-    judges = Judges(Judge(source, target), Judge(None, target))
-    parts = [_judged(part, functions, plans, judges, asked) for part in PARTS]
+def check(options: Asked, takes: Takes | None = None) -> Mapping:
+    """Judge the mapping in a file. `takes`: to name the arguments that the engine does not take. Raises BadInput where
+    there is none that can be called."""
+    target, source = registry.get(options.engine), registry.get(options.source)
+    plans = {"native": _without(settings(source, target), options), CANONICAL: settings(None, target)}
+    functions, stand_ins = _called(options, plans)
+    names = takes or Takes(Accepted(), Accepted())
+    judges = Judges(Judge(source, target, names), Judge(None, target, names))
+    parts = [_judged(part, functions, plans, judges, options) for part in PARTS]
     judged = [part for part in parts if part is not None]
     if not judged:
-        raise _nothing_maps(functions, asked, source, target, stand_ins)
+        raise _nothing_maps(functions, options, source, target, stand_ins)
     notes = [_stand_ins(stand_ins)] if stand_ins else []
     absent = [part for part in PARTS if part not in [item.part for item in judged]]
+    if takes is not None and not takes.target.engine:
+        notes.append(f"names are not checked: harness env create {target.name} keeps those that {target.title} takes")
     notes += [f"no function of the file maps settings of the {part}: not checked" for part in absent]
-    findings = [finding for item in judged for finding in item.findings]
+    findings = {(finding.setting, finding.kind, finding.text): finding for item in judged for finding in item.findings}
     return Mapping(
-        file=asked.file,
-        source=CANONICAL if all(item.function.shape == CANONICAL for item in judged) else asked.source,
-        engine=asked.engine,
+        file=options.file,
+        source=CANONICAL if all(item.function.shape == CANONICAL for item in judged) else options.source,
+        engine=options.engine,
         functions={item.part: item.function.name for item in judged},
         arrived=tuple(name for item in judged for name in item.arrived),
-        findings=tuple(sorted(findings, key=lambda finding: finding.kind == "dropped")),
+        findings=tuple(sorted(findings.values(), key=lambda finding: finding.kind == "dropped")),
         left_out=tuple(text for item in judged for text in item.left_out),
         differs=tuple(text for item in judged for text in item.differs),
         notes=tuple(notes),
     )
+
+
+def installed(engine: str) -> Accepted:
+    """The names that an engine takes, as they were kept when its environment was made; nothing without one."""
+    environment = find(engine)
+    return Accepted() if environment is None else accepted(environment, ask=False)
 
 
 @dataclass(frozen=True)
@@ -112,10 +125,10 @@ class _Part:
 
 
 def _judged(
-    part: str, functions: list[Answers], plans: dict[str, tuple[Setting, ...]], judges: Judges, asked: Asked
+    part: str, functions: list[Answers], plans: dict[str, tuple[Setting, ...]], judges: Judges, options: Asked
 ) -> _Part | None:
     """The judgement of the function that maps this part; None where none does. Raises BadInput where several do."""
-    function = _mapping_of(part, functions, plans, asked)
+    function = _mapping_of(part, functions, plans, options)
     if function is None:
         return None
     judge = judges.canonical if function.shape == CANONICAL else judges.native
@@ -126,11 +139,14 @@ def _judged(
     findings = {(item.setting, item.kind, item.text): item for trial in trials for item in judge.arrivals(trial)}
     left_out = (judge.left_out(item, call["native"]) for item, call in without if "native" in call)
     wrong = {item.parameter for item in findings.values()}
+    native = {name: value for call in answers for name, value in call.get("native", {}).items()}
+    renamed = {name for item in findings.values() if item.kind == "renamed" for name in item.gets}
+    unknown = [item for item in judge.unknown(cast(Part, part), native) if item.setting not in renamed]
     return _Part(
         part=part,
         function=function,
         arrived=tuple(item.source.name for item in of_part if item.parameter.name not in wrong),
-        findings=tuple(findings.values()),
+        findings=(*findings.values(), *unknown),
         left_out=tuple(
             text for item, text in zip(of_part, left_out, strict=False) if text and item.parameter.name not in wrong
         ),
@@ -153,7 +169,7 @@ def _trials(part: str, function: Answers, of_part: tuple[Setting, ...]) -> list[
 
 
 def _mapping_of(
-    part: str, functions: list[Answers], plans: dict[str, tuple[Setting, ...]], asked: Asked
+    part: str, functions: list[Answers], plans: dict[str, tuple[Setting, ...]], options: Asked
 ) -> Answers | None:
     """The function that carries most settings of this part. Of several that which names the engine."""
     scores = {function.name: _carried(part, function, _plan(function, plans)) for function in functions}
@@ -161,11 +177,11 @@ def _mapping_of(
     if not best[1]:
         return None
     rivals = [function for function in functions if scores[function.name] == best]
-    named = [function for function in rivals if asked.engine in function.name.lower()]
+    named = [function for function in rivals if options.engine in function.name.lower()]
     if len(rivals) > 1 and len(named) != 1:
         names = ", ".join(function.name for function in rivals)
-        fix = f"harness mapping {shlex.quote(asked.file)} --engine {asked.engine} --function {rivals[0].name}"
-        raise BadInput(f"{asked.file}: several functions map the {part} alike: {names}", fix=fix)
+        fix = f"harness mapping {shlex.quote(options.file)} --engine {options.engine} --function {rivals[0].name}"
+        raise BadInput(f"{options.file}: several functions map the {part} alike: {names}", fix=fix)
     return named[0] if len(rivals) > 1 else rivals[0]
 
 
@@ -183,52 +199,52 @@ def _plan(function: Answers, plans: dict[str, tuple[Setting, ...]]) -> tuple[Set
     return plans[CANONICAL if function.shape == CANONICAL else "native"]
 
 
-def _of_part(part: str, every: tuple[Setting, ...]) -> tuple[Setting, ...]:
-    return tuple(item for item in every if item.part == part)
+def _of_part(part: str, plan: tuple[Setting, ...]) -> tuple[Setting, ...]:
+    return tuple(item for item in plan if item.part == part)
 
 
-def _without(every: tuple[Setting, ...], asked: Asked) -> tuple[Setting, ...]:
+def _without(plan: tuple[Setting, ...], options: Asked) -> tuple[Setting, ...]:
     """The settings but for those that are never set. Raises BadInput for a name that is none."""
-    names = [item.source.name for item in every]
-    for name in asked.ignored:
+    names = [item.source.name for item in plan]
+    for name in options.ignored:
         if name not in names:
             raise BadInput(
-                f"--ignore {name}: {asked.source} has no such setting here{closest(name, names)}",
+                f"--ignore {name}: {options.source} has no such setting here{closest(name, names)}",
                 fix=f"--ignore {'|'.join(names)}",
             )
-    return tuple(item for item in every if item.source.name not in asked.ignored)
+    return tuple(item for item in plan if item.source.name not in options.ignored)
 
 
 # --- the calls
 
 
-def _called(asked: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list[Answers], list[str]]:
+def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list[Answers], list[str]]:
     """The answers of every function of the file, and the packages that stand-ins were taken for."""
-    file = Path(asked.file)
+    file = Path(options.file)
     if not file.is_file():
         raise BadInput(f"{file}: there is no such file", fix=f"ls {shlex.quote(str(file.parent))}")
     with tempfile.TemporaryDirectory(prefix="harness-mapping-") as folder:
         request, result = Path(folder) / "request.json", Path(folder) / "result.json"
-        request.write_text(json.dumps(_request(asked, plans)), encoding="utf-8")
+        request.write_text(json.dumps(_request(options, plans)), encoding="utf-8")
         try:
             done = bounded.run(
-                [asked.python or sys.executable, calls.__file__, str(request), str(result)], asked.timeout_s
+                [options.python or sys.executable, calls.__file__, str(request), str(result)], options.timeout_s
             )
         except OSError as error:
-            raise BadInput(f"--python {asked.python}: {error.strerror}", fix="--python PATH") from error
+            raise BadInput(f"--python {options.python}: {error.strerror}", fix="--python PATH") from error
         if done.code is None:
             raise BadInput(
-                f"{file} did not answer within {asked.timeout_s:g} s",
+                f"{file} did not answer within {options.timeout_s:g} s",
                 fix="move the function into a file that imports less and waits for nothing, or raise --timeout",
             )
         if not result.exists():
             last = (done.err.strip().splitlines() or ["nothing"])[-1]
-            raise BadInput(f"{file}: its process ended with {done.code}: {last}", fix=_line(asked, file))
+            raise BadInput(f"{file}: its process ended with {done.code}: {last}", fix=_line(options, file))
         answer = json.loads(result.read_text(encoding="utf-8"))
     if answer["error"]:
         place = f"{file}:{answer['line']}" if answer["line"] else str(file)
-        raise BadInput(f"{place} cannot be imported: {answer['error']}", fix=_import_fix(asked, answer["module"]))
-    missing = [name for name in asked.functions if name not in [entry["name"] for entry in answer["functions"]]]
+        raise BadInput(f"{place} cannot be imported: {answer['error']}", fix=_import_fix(options, answer["module"]))
+    missing = [name for name in options.functions if name not in [entry["name"] for entry in answer["functions"]]]
     if missing:
         names = answer["names"]
         message = f"{file} has no function {missing[0]}{closest(missing[0], names)}"
@@ -240,23 +256,23 @@ def _called(asked: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list[A
     return functions, answer["stand_ins"]
 
 
-def _request(asked: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str, Any]:
+def _request(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str, Any]:
     native, canonical = ({part: _of_part(part, plan) for part in PARTS} for plan in plans.values())
     requests = {part: asked_for(of_part) for part, of_part in native.items()}
-    more = dict(asked.more)
-    for part, other in (PARTS, PARTS[::-1]):
-        requests[f"{part}{_WITH_THE_REST}"] = [requests[other][0] | each for each in requests[part]]
+    more = dict(options.more)
+    for part, other_part in (PARTS, PARTS[::-1]):
+        requests[f"{part}{_WITH_THE_REST}"] = [requests[other_part][0] | each for each in requests[part]]
     model = next((item.source.name for item in native["engine"] if item.parameter.name == "model"), "")
     return {
-        "file": asked.file,
-        "real": bool(asked.python),
+        "file": options.file,
+        "real": bool(options.python),
         "stand_ins": sorted(_packages()),
-        "functions": list(asked.functions),
+        "functions": list(options.functions),
         "settings": sorted({item.source.name for plan in plans.values() for item in plan} | set(more)),
         "defaults": {item.source.name: item.source.default for item in plans["native"]},
-        "canonical_names": [f"{asked.engine}_{part}" for part in PARTS],
+        "canonical_names": [f"{options.engine}_{part}" for part in PARTS],
         "model": model,
-        "native": {part: [more | each for each in every] for part, every in requests.items()},
+        "native": {part: [more | each for each in part_requests] for part, part_requests in requests.items()},
         "canonical": {
             part: [
                 {"asked": {"device": "cuda"} | each, "ours": harness_gives(of_part, each)}
@@ -279,14 +295,16 @@ def _packages() -> set[str]:
 # --- what is said of a file that maps nothing
 
 
-def _import_fix(asked: Asked, module: str) -> str:
+def _import_fix(options: Asked, module: str) -> str:
     if module:
-        return f"harness mapping {shlex.quote(asked.file)} --engine {asked.engine} --python PATH   # that has {module}"
-    return f"{_line(asked, Path(asked.file))}   # shows where; it must be importable"
+        return (
+            f"harness mapping {shlex.quote(options.file)} --engine {options.engine} --python PATH   # that has {module}"
+        )
+    return f"{_line(options, Path(options.file))}   # shows where; it must be importable"
 
 
-def _line(asked: Asked, file: Path) -> str:
-    return f"{shlex.quote(asked.python or sys.executable)} {shlex.quote(str(file))}"
+def _line(options: Asked, file: Path) -> str:
+    return f"{shlex.quote(options.python or sys.executable)} {shlex.quote(str(file))}"
 
 
 def _stand_ins(names: list[str]) -> str:
@@ -294,9 +312,9 @@ def _stand_ins(names: list[str]) -> str:
 
 
 def _nothing_maps(
-    functions: list[Answers], asked: Asked, source: EngineSpec, target: EngineSpec, stand_ins: list[str]
+    functions: list[Answers], options: Asked, source: EngineSpec, target: EngineSpec, stand_ins: list[str]
 ) -> BadInput:
     why = "; ".join(f"{function.name}: {function.trouble()}" for function in functions)
     way = f"settings of {source.title} to arguments of {target.title}"
-    text = f"{asked.file}: no function maps {way}" + (f" ({why})" if why else "")
+    text = f"{options.file}: no function maps {way}" + (f" ({why})" if why else "")
     return BadInput("; ".join([text, *([_stand_ins(stand_ins)] if stand_ins else [])]), fix=_ADVICE)

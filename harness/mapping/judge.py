@@ -3,34 +3,41 @@
 1. What follows the setting? Nothing: it is dropped. Another setting's argument: the two are tied.
 2. What does its own argument mean in canonical terms, at both values? The opposite: inverted; a constant distance:
    shifted; else: altered. A value that the engine does not take: rejected.
-3. What does the mapping give where the setting is left out, and what would the source engine have done?
+3. Which names does it give that the target engine does not take, whatever is set?
+4. What does the mapping give where the setting is left out, and what would the source engine have done?
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from harness.errors import closest
 from harness.mapping.settings import Setting, owners
+from scenarios.engines.accepted import Accepted
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.native import Native
 from scenarios.engines.parameter import Parameter
 from scenarios.engines.spec import EngineSpec
 from scenarios.settings import Sampling
 
-Kind = Literal["inverted", "shifted", "altered", "tied", "renamed", "rejected", "refused", "dropped"]
+Kind = Literal["inverted", "shifted", "altered", "tied", "renamed", "rejected", "refused", "unknown", "dropped"]
+
+Part = Literal["engine", "sampling"]
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """One setting that does not arrive. `setting`: the source engine's name; `parameter`: the canonical one. `asked`:
+    """One setting that does not arrive. `setting`: the source engine's name, or an argument that the target engine does
+    not take; `parameter`: the canonical name, of such an argument empty. `asked`:
     what was asked for, `gets`: what the target engine would be given for it, `meaning`: what that is there."""
 
     setting: str
     parameter: str
-    part: Literal["engine", "sampling"]
+    part: Part
     kind: Kind
     asked: Any
     gets: dict[str, Any]
@@ -61,12 +68,13 @@ class Mapping:
     @property
     def reason(self) -> str:
         """One sentence for the first line."""
-        total = len(self.arrived) + len({item.setting for item in self.findings})
+        total = len(self.arrived) + len({item.setting for item in self.findings if item.kind != "unknown"})
         if not self.findings:
             return f"all {total} settings arrive"
         dropped = len([item for item in self.findings if item.kind == "dropped"])
-        wrong = len(self.findings) - dropped
-        counts = [f"{wrong} wrong" if wrong else "", f"{dropped} dropped" if dropped else ""]
+        unknown = len([item for item in self.findings if item.kind == "unknown"])
+        numbers = {"wrong": len(self.findings) - dropped - unknown, "unknown": unknown, "dropped": dropped}
+        counts = [f"{number} {what}" if number else "" for what, number in numbers.items()]
         return f"{', '.join(filter(None, counts))}; {len(self.arrived)} of {total} settings arrive"
 
 
@@ -87,11 +95,19 @@ class Trial:
         return sorted(name for name in names if self.base.get(name) != self.varied.get(name))
 
 
+@dataclass(frozen=True)
+class Takes:
+    """Names of the arguments that the installed engines take; empty where that is not known."""
+
+    source: Accepted
+    target: Accepted
+
+
 class Judge:
     """Judges trials of a mapping from `source` (None: canonical parameters) to `target`."""
 
-    def __init__(self, source: EngineSpec | None, target: EngineSpec) -> None:
-        self.source, self.target = source, target
+    def __init__(self, source: EngineSpec | None, target: EngineSpec, takes: Takes) -> None:
+        self.source, self.target, self.takes = source, target, takes
         self.owners = owners(target)
         self.source_title = "the scenario" if source is None else source.title
 
@@ -110,17 +126,38 @@ class Judge:
             yield self._dropped(trial, target)
         yield from self._ties(trial, setting.parameter)
 
+    def unknown(self, part: Part, native: dict[str, Any]) -> Iterator[Arrival]:
+        """Arguments that the target engine takes neither to start nor to sample, since a function may map both; none
+        where its names are not known."""
+        names = _names(self.takes.target)
+        for name in sorted({*native} - names) if names else ():
+            theirs = self.source is not None and name in _names(self.takes.source)
+            near = difflib.get_close_matches(name, names, n=1)
+            text = f"{self.target.title} takes no such argument"
+            text += f": it is one of {self.source_title}" if theirs else closest(name, names)
+            yield Arrival(
+                setting=name,
+                parameter="",
+                part=part,
+                kind="unknown",
+                asked=None,
+                gets={name: native[name]},
+                text=text,
+                meaning="",
+                fix=f"give {near[0]} in its place, or leave {name} out" if near and not theirs else f"leave {name} out",
+            )
+
     def left_out(self, setting: Setting, native: dict[str, Any]) -> str:
         """What differs where the setting is not given at all; empty where nothing does, or it is not known."""
         if setting.target is None or setting.parameter.carried or self.source is None:
             return ""
-        here, there = setting.source.given({}), setting.target.given(native)
-        if here == there or here is None:
+        default, target_value = setting.source.given({}), setting.target.given(native)
+        if default == target_value or default is None:
             return ""
         name, argument = setting.source.name, setting.target.name
         written = f"{argument}={native[argument]!r}" if argument in native else f"no {argument}"
-        becomes = "decides itself" if there is None else f"then has {there!r}"
-        return f"{name}: {self.source_title} has {here!r}; the mapping gives {written}, {self.target.title} {becomes}"
+        then = "decides itself" if target_value is None else f"then has {target_value!r}"
+        return f"{name}: {self.source_title} has {default!r}; the mapping gives {written}, {self.target.title} {then}"
 
     def differs(self, of_sampling: Sequence[Setting]) -> tuple[str, ...]:
         """What the engines' own samplers do otherwise with equal parameters."""
@@ -128,13 +165,13 @@ class Judge:
         full = {**dataclasses.asdict(Sampling()), **values}
         mine = {} if self.source is None else self.source.unlike(full)
         theirs = self.target.unlike(full)
-        told = [f"{name} in {self.target.title}: {what}" for name, what in theirs.items() if name not in mine]
+        differences = [f"{name} in {self.target.title}: {what}" for name, what in theirs.items() if name not in mine]
         file = BY_NAME["generation_config"]
         if self.source is not None and self.source.defaults_at_endpoint_only != self.target.defaults_at_endpoint_only:
             notes = [f"{spec.title}: {file.note(spec.name)}" for spec in (self.source, self.target)]
-            told.append(f"{file.concept}: {'; '.join(notes)}")
-        told += [f"{name} in {self.source_title}: {what}" for name, what in mine.items() if name not in theirs]
-        return tuple(told)
+            differences.append(f"{file.concept}: {'; '.join(notes)}")
+        differences += [f"{name} in {self.source_title}: {what}" for name, what in mine.items() if name not in theirs]
+        return tuple(differences)
 
     # --- one finding each -------------------------------------------------------------------------
 
@@ -149,9 +186,9 @@ class Judge:
             return
         if not setting.parameter.comparable and self.source is not self.target:
             return
-        asked = [setting.asked(value) for value in (setting.first, setting.second)]
+        requested = [setting.asked(value) for value in (setting.first, setting.second)]
         read = [target.given(native) for native in (trial.base, trial.varied)]
-        pairs = list(zip(asked, read, strict=True))
+        pairs = list(zip(requested, read, strict=True))
         wrong = [not setting.parameter.fits(want, got) for want, got in pairs]
         if not any(wrong):
             return
@@ -160,16 +197,16 @@ class Judge:
         value, native = (setting.first, setting.second)[at], (trial.base, trial.varied)[at]
         text = f"which is {setting.parameter.name} {read[at]!r}"
         if kind == "shifted":
-            distance = abs(read[at] - asked[at])
-            text += f": {distance} {'less' if read[at] < asked[at] else 'more'}"
+            distance = abs(read[at] - requested[at])
+            text += f": {distance} {'less' if read[at] < requested[at] else 'more'}"
         yield self._arrival(trial, kind, text, native, value)
 
     def _dropped(self, trial: Trial, target: Native) -> Arrival:
-        own = {name for name in trial.followers if (trial.setting.part, name) not in self.owners}
-        if own:
-            named = ", ".join(sorted(own))
+        unowned = {name for name in trial.followers if (trial.setting.part, name) not in self.owners}
+        if unowned:
+            named = ", ".join(sorted(unowned))
             text = f"{named}, which is not its name in {self.target.title}"
-            return self._arrival(trial, "renamed", text, trial.varied, trial.setting.second, show=own)
+            return self._arrival(trial, "renamed", text, trial.varied, trial.setting.second, show=unowned)
         if not trial.accepted:
             text = f"no {target.name}: the function takes no {trial.setting.source.name}"
         elif target.name in trial.varied:
@@ -233,22 +270,26 @@ class Judge:
         )
 
     def _fix(self, setting: Setting, value: Any) -> str:
-        asked = f"{setting.source.name}={setting.source.write(value)!r}"
+        setting_text = f"{setting.source.name}={setting.source.write(value)!r}"
         if setting.target is None:
             return f"raise an error where {setting.source.name} is set: {self.target.title} has none"
         if not setting.parameter.comparable:
             return f"give {setting.target.name}, with a share that leaves the same KV pool"
-        return f"where {asked} give {setting.target.name}={setting.target.write(value)!r}"
+        return f"where {setting_text} give {setting.target.name}={setting.target.write(value)!r}"
 
     def _meaning(self, parameter: Parameter) -> str:
         return "; ".join(filter(None, (parameter.note(self.target.name), parameter.trap)))
 
 
+def _names(takes: Accepted) -> set[str]:
+    return {*takes.engine, *takes.sampling}
+
+
 def _kind(pairs: list[tuple[Any, Any]]) -> Kind:
-    asked, read = zip(*pairs, strict=True)
-    if all(isinstance(value, bool) for value in (*asked, *read)) and all(want is not got for want, got in pairs):
+    requested, read = zip(*pairs, strict=True)
+    if all(isinstance(value, bool) for value in (*requested, *read)) and all(want is not got for want, got in pairs):
         return "inverted"
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (*asked, *read))
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (*requested, *read))
     if numbers and len({got - want for want, got in pairs}) == 1:
         return "shifted"
     return "altered"

@@ -61,8 +61,8 @@ def settings(source: EngineSpec | None, target: EngineSpec) -> tuple[Setting, ..
 
 def owners(target: EngineSpec) -> dict[tuple[str, str], Parameter]:
     """(part, the target's native argument) -> the parameter that it is of."""
-    every = ((parameter, parameter.argument(target.name)) for parameter in (*ENGINE, *SAMPLING, *CARRIED))
-    return {(parameter.part, argument.name): parameter for parameter, argument in every if argument is not None}
+    pairs = ((parameter, parameter.argument(target.name)) for parameter in (*ENGINE, *SAMPLING, *CARRIED))
+    return {(parameter.part, argument.name): parameter for parameter, argument in pairs if argument is not None}
 
 
 def asked_for(of_part: tuple[Setting, ...]) -> list[dict[str, Any]]:
@@ -74,17 +74,17 @@ def asked_for(of_part: tuple[Setting, ...]) -> list[dict[str, Any]]:
     return [base, *varied, *without]
 
 
-def harness_gives(of_part: tuple[Setting, ...], asked: dict[str, Any]) -> dict[str, Any]:
+def harness_gives(of_part: tuple[Setting, ...], requested: dict[str, Any]) -> dict[str, Any]:
     """What the harness's own mapping would give for canonical parameters."""
-    return {item.target.name: item.target.write(asked[item.source.name])
-            for item in of_part if item.target is not None and item.source.name in asked}  # fmt: skip
+    return {item.target.name: item.target.write(requested[item.source.name])
+            for item in of_part if item.target is not None and item.source.name in requested}  # fmt: skip
 
 
 def _argument(parameter: Parameter, source: EngineSpec | None) -> Native | None:
     if source is not None:
         return parameter.argument(source.name)
-    asked = parameter.name == "model" or (parameter.asked and not parameter.carried)
-    return Native(parameter.name, parameter.default) if asked else None
+    is_requested = parameter.name == "model" or (parameter.asked and not parameter.carried)
+    return Native(parameter.name, parameter.default) if is_requested else None
 
 
 def _first(parameter: Parameter) -> Any:

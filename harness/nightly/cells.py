@@ -66,8 +66,8 @@ def launch(
     COMMAND."""
     place.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    own = {ERROR_FILE: str(place.resolve() / _ERROR), STARTER: str(os.getpid())}
-    environ = {**(os.environ if environ is None else environ), **own}
+    cell_variables = {ERROR_FILE: str(place.resolve() / _ERROR), STARTER: str(os.getpid())}
+    environ = {**(os.environ if environ is None else environ), **cell_variables}
     with (place / "output.json").open("wb") as output, (place / "log.txt").open("wb") as log:
         code = process([*(command or COMMAND), *words], limit_s, output=output, log=log, environ=environ)
     return code, time.monotonic() - started

@@ -206,35 +206,35 @@ class History:
     def begin(self, matrix: str, planned: Sequence[str], left_out: Sequence[tuple[str, str]]) -> int:
         """A new night; returns its number."""
         values = {"matrix": matrix, "machine": socket.gethostname(), "started": dates.now(), "planned": list(planned),
-                  "left_out": [list(one) for one in left_out]}  # fmt: skip
+                  "left_out": [list(pair) for pair in left_out]}  # fmt: skip
         with self._write() as connection:
             return int(connection.execute(nights.insert().values(values).returning(nights.c.id)).scalar_one())
 
     def unfinished(self, matrix: str) -> tuple[int, list[str]] | None:
         """The newest night of a matrix on this machine that was cut, and its cells that ran neither then nor on a later
         night. A night whose cells all ran since is over, unless it is the last: that one lacks its end only."""
-        own = (nights.c.matrix == matrix, nights.c.machine == socket.gethostname())
-        cut = sa.select(nights).where(*own, nights.c.finished.is_(None)).order_by(nights.c.id.desc())
+        conditions = (nights.c.matrix == matrix, nights.c.machine == socket.gethostname())
+        cut = sa.select(nights).where(*conditions, nights.c.finished.is_(None)).order_by(nights.c.id.desc())
         with self._read() as connection:
-            last = connection.execute(sa.select(sa.func.max(nights.c.id)).where(*own)).scalar()
+            last = connection.execute(sa.select(sa.func.max(nights.c.id)).where(*conditions)).scalar()
             for row in connection.execute(cut).all():
                 ran = sa.select(cells.c.name).join_from(verdicts, cells).join(nights)
-                ran = ran.where(*own, verdicts.c.night_id >= row.id).distinct()
+                ran = ran.where(*conditions, verdicts.c.night_id >= row.id).distinct()
                 done = set(connection.execute(ran).scalars())
-                left = [name for name in row.planned if name not in done]
-                if left or row.id == last:
-                    return row.id, left
+                remaining = [name for name in row.planned if name not in done]
+                if remaining or row.id == last:
+                    return row.id, remaining
         return None
 
     def finish(self, night: int, left_out: Sequence[tuple[str, str]]) -> None:
         """`left_out`: cells that were not run, beside those that the night began without: one that was cut and resumed
         plans only what is left."""
-        own = nights.c.id == night
+        of_night = nights.c.id == night
         with self._write() as connection:
-            first = connection.execute(sa.select(nights.c.left_out).where(own)).scalar_one()
-            every = dict(first) | dict(left_out)
-            values = {"finished": dates.now(), "left_out": [list(one) for one in every.items()]}
-            connection.execute(nights.update().where(own).values(values))
+            first = connection.execute(sa.select(nights.c.left_out).where(of_night)).scalar_one()
+            reasons = dict(first) | dict(left_out)
+            values = {"finished": dates.now(), "left_out": [list(pair) for pair in reasons.items()]}
+            connection.execute(nights.update().where(of_night).values(values))
 
     def add(self, night: int, observation: Observation, result: CellResult, folder: Path | None = None) -> None:
         """A cell of a night with all that belongs to it, in one transaction. `folder`: where its recording and those of
@@ -330,7 +330,7 @@ class History:
                 what = "no night" if number is None else f"no night {number}"
                 raise HistoryUnusable(f"{self.where} has {what}", fix="harness history list")
             query = query.outerjoin(recordings).where(verdicts.c.night_id == row.id).order_by(verdicts.c.id)
-            results = tuple(_result(one) for one in connection.execute(query))
+            results = tuple(_result(verdict_row) for verdict_row in connection.execute(query))
         left_out = tuple((name, why) for name, why in row.left_out)
         return Night(row.id, row.matrix, row.started, results, left_out, row.finished is not None)
 
@@ -379,8 +379,8 @@ class History:
             if folder.exists():  # not ours to remove, or in use: the next night tries again
                 continue
             with self._write() as connection:
-                gone = recordings.update().where(recordings.c.verdict_id == row.verdict_id)
-                connection.execute(gone.values(removed=dates.now()))
+                removal = recordings.update().where(recordings.c.verdict_id == row.verdict_id)
+                connection.execute(removal.values(removed=dates.now()))
             removed += 1
         return removed
 
@@ -440,8 +440,8 @@ def _durable(connection: Any, record: Any) -> None:
 
 
 def _on_disk(folder: Path, of_cell: Path | None) -> dict[str, Any]:
-    every = (of_cell or folder).rglob("*")
-    size = sum(path.lstat().st_size for path in every if path.is_file() and not path.is_symlink())
+    paths = (of_cell or folder).rglob("*")
+    size = sum(path.lstat().st_size for path in paths if path.is_file() and not path.is_symlink())
     try:
         digest = hashlib.sha256((folder / verdict_file.NAME).read_bytes()).hexdigest()
     except OSError:
@@ -451,7 +451,7 @@ def _on_disk(folder: Path, of_cell: Path | None) -> dict[str, Any]:
 
 def _changes(value: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a CellResult."""
-    lists = {name: tuple(codec.convert(one, Change) for one in value[name])
+    lists = {name: tuple(codec.convert(change, Change) for change in value[name])
              for name in ("new", "standing", "gone", "explains")}  # fmt: skip
     return {**lists, "known": tuple(value["known"]), "confirmation": value["confirmation"]}
 
@@ -465,10 +465,10 @@ def _result(row: Any) -> CellResult:
 
 def _past(row: Any) -> Past:
     changes = _changes(row.changes)
-    metrics, phases = ({name: number(one) for name, one in part.items()} for part in (row.metrics, row.phases))
+    metrics, phases = ({name: number(value) for name, value in part.items()} for part in (row.metrics, row.phases))
     # What a second run did not show counts for nothing on the next night.
-    shown = changes["standing"] if row.status == "FLAKY" else (*changes["new"], *changes["standing"])
-    problems = frozenset(one.key for one in shown if one.kind != "known")
+    problem_changes = changes["standing"] if row.status == "FLAKY" else (*changes["new"], *changes["standing"])
+    problems = frozenset(change.key for change in problem_changes if change.kind != "known")
     observation = Observation(
         row.verdict, row.exit_code, row.reason, metrics=metrics, phases=phases, seconds=row.seconds,
         facts=Facts(checks=row.checks, findings=row.findings, versions=row.versions, settings=row.settings),

@@ -34,7 +34,7 @@ FEWER_TOKENS = 0.98  # of the median; another version may stop a sample elsewher
 _FEWER = {"steps": 1.0, "samples": 1.0, "native_samples": 1.0, "compared_tokens": FEWER_TOKENS}
 _NUMBERS = ("max_delta_logprob", "k1")
 _ERROR = ("verdict", "ERROR")
-_CAP = 1e-4  # nats: float32's (`harness.parity.facts.floor`), the strictest, where a verdict names none
+_CAP = 1e-4  # nats: float32's (subjects/precision/observed_floor.py), the strictest, where a verdict names none
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Judgement:
     error: bool = False
 
     def shows(self, change: Change) -> bool:
-        return any(one.key == change.key for one in self.problems)
+        return any(problem.key == change.key for problem in self.problems)
 
 
 def judge(tonight: Observation, history: Sequence[Past]) -> Judgement:
@@ -71,15 +71,15 @@ def judge(tonight: Observation, history: Sequence[Past]) -> Judgement:
     if before and not tonight.error:
         problems += [*_fewer(tonight, before), *_missing(tonight, before), *_numbers(tonight, before)]
         problems += [*_slower(tonight, before), *_warnings(tonight, before)]
-    held = last.problems if last else frozenset()
+    earlier_keys = last.problems if last else frozenset()
     if tonight.error:  # nothing was seen: what stood before still stands
-        problems += [_lasting(key, ": not looked at tonight") for key in sorted(held) if key != _ERROR]
-    keys = {one.key for one in problems}
+        problems += [_lasting(key, ": not looked at tonight") for key in sorted(earlier_keys) if key != _ERROR]
+    keys = {problem.key for problem in problems}
     return Judgement(
         problems=tuple(problems),
-        new=tuple(one for one in problems if one.key not in held),
-        standing=tuple(one for one in problems if one.key in held),
-        gone=tuple(_lasting(key) for key in sorted(held - keys)),
+        new=tuple(problem for problem in problems if problem.key not in earlier_keys),
+        standing=tuple(problem for problem in problems if problem.key in earlier_keys),
+        gone=tuple(_lasting(key) for key in sorted(earlier_keys - keys)),
         explains=tuple(_moved(tonight, before[-1].observation)) if before and not tonight.error else (),
         first=not history,
         error=tonight.error,
@@ -103,25 +103,27 @@ def settle(first: Judgement, again: Judgement | None = None, itself: Observation
     the baseline against itself beside it. What the second run does not show is no problem, and no fix."""
     if first.error:
         return Settled("COULD NOT RUN", first.new, first.standing)
-    new, gone, confirmation = first.new, first.gone, ""
+    new, fixed, confirmation = first.new, first.gone, ""
     relapsed: tuple[Change, ...] = ()
     if again is not None and again.error:
         confirmation = "the second run gave no verdict"
     elif again is not None:
-        new = tuple(one for one in first.new if again.shows(one))
-        gone = tuple(one for one in first.gone if not again.shows(one))
-        relapsed = tuple(one for one in again.problems if any(one.key == other.key for other in first.gone))
-        same = len(new) == len(first.new) and not relapsed
-        confirmation = "a second run showed the same" if same else "a second run did not show all of it"
+        new = tuple(change for change in first.new if again.shows(change))
+        fixed = tuple(change for change in first.gone if not again.shows(change))
+        relapsed = tuple(
+            problem for problem in again.problems if any(problem.key == earlier.key for earlier in first.gone)
+        )
+        is_confirmed = len(new) == len(first.new) and not relapsed
+        confirmation = "a second run showed the same" if is_confirmed else "a second run did not show all of it"
     if new and itself is not None:
-        shown = (
+        self_result = (
             f"is {itself.verdict}: the candidate need not be at fault" if itself.exit_code else "shows no difference"
         )
-        confirmation += f"; the baseline against itself {shown}"
+        confirmation += f"; the baseline against itself {self_result}"
     standing = (*first.standing, *relapsed)
     flaky = not new and bool(first.new or relapsed)
     if flaky and not first.standing:
-        return Settled("FLAKY", first.new, standing, gone, confirmation)
+        return Settled("FLAKY", first.new, standing, fixed, confirmation)
     status: Status = "OK"
     if first.first:
         status = "NEW"
@@ -129,9 +131,9 @@ def settle(first: Judgement, again: Judgement | None = None, itself: Observation
         status = "REGRESSED"
     elif standing:
         status = "STILL FAILING"
-    elif gone:
+    elif fixed:
         status = "FIXED"
-    return Settled(status, new, standing, gone, confirmation)
+    return Settled(status, new, standing, fixed, confirmation)
 
 
 def _lasting(key: tuple[str, str], state: str = "") -> Change:
@@ -165,14 +167,14 @@ def _fewer(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
 
 def _missing(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
     """A number that is judged, was there on each of the last nights, and is none tonight: it would judge nothing."""
-    seen = sorted({name for past in before for name in past.observation.metrics})
-    for name in seen:
+    metric_names = sorted({name for past in before for name in past.observation.metrics})
+    for name in metric_names:
         if name not in _FEWER and group_and_name(name)[1] not in _NUMBERS:
             continue
         value, usual = tonight.metrics.get(name), _healthy(before, ("fewer", name))[-COLD:]
         if value is not None and math.isfinite(value):
             continue
-        values = [one.metrics.get(name, math.nan) for one in usual]
+        values = [observation.metrics.get(name, math.nan) for observation in usual]
         if all(map(math.isfinite, values)):
             now = "absent" if value is None else figure(value)
             yield Change("fewer", name, f"{_label(name)} {now}, {figure(statistics.median(values))} before")
@@ -204,21 +206,21 @@ def _numbers(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
             yield Change("metric", name, text)
 
 
-def _half_width(one: Observation, group: str) -> float:
+def _half_width(observation: Observation, group: str) -> float:
     """Half the 99.7 % interval of a signed mean Δ: k3 is E[Δ²]/2 for small Δ (Schulman 2020), its deviation √(2 k3)."""
-    k3, tokens = (one.metrics.get(metric(group, name), math.nan) for name in ("k3", "tokens"))
+    k3, tokens = (observation.metrics.get(metric(group, name), math.nan) for name in ("k3", "tokens"))
     return 3 * math.sqrt(2 * k3 / tokens) if k3 >= 0 and tokens > 0 else 0.0
 
 
-def _metric(name: str, one: Observation) -> float | None:
-    return one.metrics.get(name)
+def _metric(name: str, observation: Observation) -> float | None:
+    return observation.metrics.get(name)
 
 
 def _slower(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
     """A phase that takes longer beside the others of the same run: a slow machine slows all of them."""
     usual = {name: statistics.median(values) for name in tonight.phases
-             if (values := [one.phases[name] for one in (past.observation for past in before)
-                            if one.phases.get(name, 0) > 0])}  # fmt: skip
+             if (values := [observation.phases[name] for observation in (past.observation for past in before)
+                            if observation.phases.get(name, 0) > 0])}  # fmt: skip
     for name, seconds in tonight.phases.items():
         if name not in usual or seconds < BRIEF:
             continue
@@ -232,9 +234,9 @@ def _slower(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
             yield Change("slower", name, f"{name} takes {factor:.1f} times as long as before, beside the other phases")
 
 
-def _excess(name: str, usual: dict[str, float], one: Observation) -> float | None:
+def _excess(name: str, usual: dict[str, float], observation: Observation) -> float | None:
     """The logarithm by which a phase exceeds its usual seconds beyond the median phase of the run."""
-    changes = {phase: math.log(seconds / usual[phase]) for phase, seconds in one.phases.items()
+    changes = {phase: math.log(seconds / usual[phase]) for phase, seconds in observation.phases.items()
                if phase in usual and seconds > 0}  # fmt: skip
     return changes[name] - statistics.median(changes.values()) if name in changes else None
 
@@ -264,8 +266,8 @@ def _healthy(before: Sequence[Past], key: tuple[str, str]) -> list[Observation]:
 
 
 def _values(before: Sequence[Past], key: tuple[str, str], value: Callable[[Observation], float | None]) -> list[float]:
-    found = (value(one) for one in _healthy(before, key))
-    return [one for one in found if one is not None and math.isfinite(one)]
+    amounts = (value(observation) for observation in _healthy(before, key))
+    return [amount for amount in amounts if amount is not None and math.isfinite(amount)]
 
 
 def _band(values: Sequence[float]) -> tuple[float, float]:

@@ -47,11 +47,11 @@ def split(
 
     A failing verdict is known where every cause of it is.
     """
-    used = [entry for entry in entries if any(entry.covers(cell, one) for one in problems)]
+    used = [entry for entry in entries if any(entry.covers(cell, problem) for problem in problems)]
     valid = [entry for entry in used if entry.expires >= today]
-    unknown = [one for one in problems if not any(entry.covers(cell, one) for entry in valid)]
-    if any(one.kind == "cause" for one in problems) and not any(one.kind == "cause" for one in unknown):
-        unknown = [one for one in unknown if one.kind != "verdict"]
+    unknown = [problem for problem in problems if not any(entry.covers(cell, problem) for entry in valid)]
+    if any(problem.kind == "cause" for problem in problems) and not any(problem.kind == "cause" for problem in unknown):
+        unknown = [problem for problem in unknown if problem.kind != "verdict"]
     expired = tuple(
         Change("known", entry.cause, f"known until {entry.expires}, which is past: {entry.reason} ({entry.owner})")
         for entry in used

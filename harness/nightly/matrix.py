@@ -45,8 +45,8 @@ class Needs(Strict):
 
     def missing(self, cpus: int, gpus: int, memory: int) -> str:
         """What this machine lacks, in words; empty where it has all."""
-        asked = (("CPU", self.cpus, cpus), ("GPU", self.gpus, gpus))
-        lacks = [counted(wanted, name) for name, wanted, there in asked if there < wanted]
+        resources = (("CPU", self.cpus, cpus), ("GPU", self.gpus, gpus))
+        lacks = [counted(wanted, name) for name, wanted, available in resources if available < wanted]
         if memory < self.bytes:
             lacks.append(f"{self.memory} of memory")
         return " and ".join(lacks)
@@ -160,8 +160,8 @@ class Cell:
             return [*words, "--framework", what.framework, "--", *what.command]
         words += ["--cold", "--scenario", what.scenario, *(["--model", what.model] if what.model else [])]
         words += [word for setting in _settings(what) for word in ("--set", setting)]
-        own = what.candidate_settings if pair is None else ()
-        words += [word for setting in own for word in ("--candidate-set", setting)]
+        candidate_settings = what.candidate_settings if pair is None else ()
+        words += [word for setting in candidate_settings for word in ("--candidate-set", setting)]
         return [*words, *(["--rollout-only"] if what.rollout_only else [])]
 
 
@@ -185,7 +185,7 @@ def read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}", fix=FORMAT) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML or UTF-8, a number of thousands of digits, nested too deep
         raise BadInput(f"{path} is not TOML: {error}", fix=FORMAT) from error
 
 
@@ -199,8 +199,8 @@ def parsed(kind: type[T], data: dict[str, Any], where: str) -> T:
         return kind.model_validate(data)
     except pydantic.ValidationError as error:
         sections = kind.model_json_schema().get("$defs", {}).values()
-        known = [*kind.model_fields, *(name for one in sections for name in one.get("properties", ()))]
-        raise BadInput(invalid.sentence(error, where, known), fix=FORMAT) from error
+        known_keys = [*kind.model_fields, *(name for section in sections for name in section.get("properties", ()))]
+        raise BadInput(invalid.sentence(error, where, known_keys), fix=FORMAT) from error
 
 
 def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
@@ -242,8 +242,10 @@ def _cells(matrix: Matrix, path: Path) -> Iterator[Cell]:
             f"{path}: matrix.exclude {axes.exclude[min(unused)]} matches no cell", fix="remove it, or correct its keys"
         )
     owns: tuple[Comparison | Suite | Job, ...] = (*matrix.include, *matrix.faults, *matrix.job)
-    for own in owns:
-        yield _cell(own.model_copy(update={k: v for k, v in inherited.items() if k not in own.model_fields_set}), path)
+    for listed in owns:
+        yield _cell(
+            listed.model_copy(update={k: v for k, v in inherited.items() if k not in listed.model_fields_set}), path
+        )
 
 
 def _cell(what: Comparison | Suite | Job, path: Path) -> Cell:
@@ -270,8 +272,8 @@ def _name(what: Comparison | Suite | Job) -> str:
         return "/".join(part for part in [*parts, "engines" * what.engines, "conditions" * what.conditions] if part)
     if isinstance(what, Job):
         return "/".join(part for part in (pair, what.name, what.mode) if part)
-    own = [f"candidate {one}" for one in what.candidate_settings] + ["rollout"] * what.rollout_only
-    parts = [pair, Path(what.scenario).stem, Path(what.model).name, what.mode, what.dtype, *what.settings, *own]
+    extras = [f"candidate {setting}" for setting in what.candidate_settings] + ["rollout"] * what.rollout_only
+    parts = [pair, Path(what.scenario).stem, Path(what.model).name, what.mode, what.dtype, *what.settings, *extras]
     return "/".join(part for part in parts if part)
 
 
@@ -325,10 +327,10 @@ def _refuse_contradiction(what: Comparison) -> None:
         ("model", "model.path", what.model),
         ("mode", "rollout.mode", what.mode),
     )
-    given = {setting: (key, value) for key, setting, value in owns if value}
+    stated = {setting: (key, value) for key, setting, value in owns if value}
     for text in what.settings:
         setting, _, value = (part.strip() for part in text.partition("="))
-        key, before = given.setdefault(setting, ("settings", value))
+        key, before = stated.setdefault(setting, ("settings", value))
         if before.strip("\"'") != value.strip("\"'"):
             named = f"{key} = {before!r}" if key != "settings" else f"{setting}={before}"
             raise BadInput(f"{named} and the setting {text!r} contradict each other", fix="remove one of the two")
@@ -336,10 +338,10 @@ def _refuse_contradiction(what: Comparison) -> None:
 
 def _refuse_ignored(what: Suite) -> None:
     """Keys that belong to the other suite, which would be passed over."""
-    own = ("engines", "conditions") if what.suite == "hang" else ("pair", "dtype")
+    suite_keys = ("engines", "conditions") if what.suite == "hang" else ("pair", "dtype")
     for key in ("engines", "conditions", "pair", "dtype"):
-        if key not in own and key in what.model_fields_set and getattr(what, key):
+        if key not in suite_keys and key in what.model_fields_set and getattr(what, key):
             raise BadInput(
-                f"{key} does not belong to the suite {what.suite!r}, which has {' and '.join(own)}",
+                f"{key} does not belong to the suite {what.suite!r}, which has {' and '.join(suite_keys)}",
                 fix=f"remove {key}",
             )

@@ -77,7 +77,7 @@ class Nightly:
             self.say(f"{cell.name}: changed; once more")
             again_judged = judge(cells.run(cell, folder / "again", attempt), past)
             alone = _itself(cell)
-            if alone and any(again_judged.shows(one) for one in fresh):
+            if alone and any(again_judged.shows(change) for change in fresh):
                 self.say(f"{cell.name}: {alone[0]} against itself")
                 itself = cells.run(cell, folder / "itself", attempt, pair=alone)
         settled = settle(first, again_judged, itself)
@@ -96,15 +96,15 @@ def accepted(result: CellResult, entries: Sequence[Known], today: datetime.date)
     """The result with what `known.toml` says of it: problems that are known do not count, and expired entries do."""
     problems = (*result.new, *result.standing)
     unknown, valid, expired = known.split(result.cell, problems, entries, today)
-    told = replace(result, known=tuple(entry.text for entry in valid), new=(*result.new, *expired))
+    annotated = replace(result, known=tuple(entry.text for entry in valid), new=(*result.new, *expired))
     if expired and result.status != "COULD NOT RUN":  # whether its problem is still there was not seen
-        return replace(told, status="REGRESSED")
+        return replace(annotated, status="REGRESSED")
     if not valid or result.status in ("FLAKY", "COULD NOT RUN"):
-        return told
+        return annotated
     if not unknown:
-        return replace(told, status="KNOWN")
-    fresh = tuple(one for one in result.new if one in unknown)
-    return told if fresh or result.status != "REGRESSED" else replace(told, status="STILL FAILING")
+        return replace(annotated, status="KNOWN")
+    fresh = tuple(change for change in result.new if change in unknown)
+    return annotated if fresh or result.status != "REGRESSED" else replace(annotated, status="STILL FAILING")
 
 
 def _new(folder: Path) -> Path:

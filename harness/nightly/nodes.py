@@ -50,13 +50,13 @@ class Nodes:
     def lacking(self, needs: Needs) -> str:
         if self.at_once(needs):
             return ""
-        missing = [needs.missing(*(int(one.get(name, 0)) for name in NAMES)) for one in _resources()]
+        missing = [needs.missing(*(int(resources.get(name, 0)) for name in NAMES)) for resources in _resources()]
         return f"it needs {min(missing, key=len, default='a CPU')}, which no node has"
 
     def at_once(self, needs: Needs) -> int:
         wanted = self._wanted(needs)
         return sum(
-            min(int(there.get(name, 0) // amount) for name, amount in wanted.items()) for there in _resources()
+            min(int(resources.get(name, 0) // amount) for name, amount in wanted.items()) for resources in _resources()
         )  # fmt: skip
 
     def room(self, waiting: Sequence[Cell]) -> tuple[Cell, Attempt]:
@@ -81,7 +81,7 @@ class Nodes:
         self._started.append(self._threads.submit(self._work, cell, work))
 
     def wait(self) -> None:
-        while any(not one.done() for one in self._started):
+        while any(not future.done() for future in self._started):
             self._raise_errors()
             time.sleep(LOOK_S)
         self._raise_errors()
@@ -138,14 +138,14 @@ class Nodes:
     def _wanted(self, needs: Needs) -> dict[str, float]:
         """As Ray has it. Without a number of CPUs a cell has a node for itself: side by side, cells would disturb each
         other's times and memory. Where nodes differ, that is as many CPUs as the smallest one has."""
-        smallest = min((one["CPU"] for one in _resources()), default=1)
+        smallest = min((resources["CPU"] for resources in _resources()), default=1)
         wanted = zip(NAMES, (needs.cpus or smallest, needs.gpus, needs.bytes), strict=True)
         return {name: float(amount) for name, amount in wanted if amount}
 
     def _raise_errors(self) -> None:
-        for one in self._started:
-            if one.done():
-                one.result()
+        for future in self._started:
+            if future.done():
+                future.result()
 
 
 @contextlib.contextmanager
@@ -166,13 +166,13 @@ def refuse_unshared(out: Path) -> None:
 
     fix = "--out DIR   # on a file system that every node has at the same path"
     with tempfile.TemporaryDirectory(prefix=".shared-", dir=out.resolve()) as folder:
-        asked = {}
+        pending = {}
         for node in _nodes():
             pinned = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
             task = _task(_sign, num_cpus=0, scheduling_strategy=pinned)
-            asked[task.remote(folder, node["NodeID"], os.getcwd())] = node
+            pending[task.remote(folder, node["NodeID"], os.getcwd())] = node
         until = time.monotonic() + PATIENCE_S
-        for answer, node in asked.items():
+        for answer, node in pending.items():
             name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
             try:
                 unseen = ray.get(answer, timeout=max(1.0, until - time.monotonic()))

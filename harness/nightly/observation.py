@@ -105,7 +105,7 @@ def observed(verdict: Verdict, folder: Path, *, seconds: float = 0.0) -> Observa
 def of_suite(result: Mapping[str, Any], folder: Path, *, seconds: float = 0.0) -> Observation:
     """The facts of a suite of planted faults, from `harness faults run --format json`: a check for each fault."""
     score, outcomes = result["score"], result["outcomes"]
-    checks = {one["name"]: "ruled out" if one["right"] else "confirmed" for one in outcomes}
+    checks = {outcome["name"]: "ruled out" if outcome["right"] else "confirmed" for outcome in outcomes}
     wrong = sorted(name for name, state in checks.items() if state == "confirmed")
     passed = bool(checks) and bool(score.get("passed", not wrong))  # the parity suite may miss a few
     return Observation(
@@ -178,16 +178,16 @@ def _versions(folder: Path) -> dict[str, str]:
 
 def _settings(folder: Path) -> dict[str, str]:
     """The scenario as each side ran it, without a seed's or a side's own names; the side only where they differ."""
-    found: dict[str, dict[str, str]] = {}
+    settings_by_side: dict[str, dict[str, str]] = {}
     for side, manifest in _manifests(folder).items():
         scenario = manifest.get("scenario") or {}
         mapping = manifest.get("mapping")
         groups = flatten({"scenario": scenario} | ({"mapping": mapping} if mapping else {}))
-        found[side] = {
+        settings_by_side[side] = {
             f"{group}.{name}".removeprefix("scenario / "): json.dumps(value) for group, name, value in groups
         }
-    base, other = found.get("baseline", {}), found.get("candidate", {})
-    shared = {name: value for name, value in base.items() if other.get(name, value) == value}
-    apart = {f"{name} ({side})": value for side, values in found.items() for name, value in values.items()
+    base, candidate = settings_by_side.get("baseline", {}), settings_by_side.get("candidate", {})
+    shared = {name: value for name, value in base.items() if candidate.get(name, value) == value}
+    apart = {f"{name} ({side})": value for side, values in settings_by_side.items() for name, value in values.items()
              if name not in shared}  # fmt: skip
     return {name.removeprefix("scenario."): value for name, value in (shared | apart).items()}

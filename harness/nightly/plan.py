@@ -37,10 +37,13 @@ class Plan:
     @property
     def estimate_s(self) -> float:
         """Of the night, where the cells that run side by side leave no gap; at least as long as its longest cell."""
-        return max([sum(one.share_s for one in self.chosen), *(one.estimate_s for one in self.chosen)], default=0.0)
+        return max(
+            [sum(planned.share_s for planned in self.chosen), *(planned.estimate_s for planned in self.chosen)],
+            default=0.0,
+        )
 
 
-def plan(cells: Sequence[Cell], seen: Mapping[str, Seen], place: Place, budget_s: float | None = None) -> Plan:
+def plan(cells: Sequence[Cell], last_runs: Mapping[str, Seen], place: Place, budget_s: float | None = None) -> Plan:
     """Without a budget every cell that can run there, in the matrix's order. With one, first those that changed on
     their last night, then those that were longest not run, as long as the estimates fit; at least one."""
     left_out, able = [], []
@@ -49,23 +52,23 @@ def plan(cells: Sequence[Cell], seen: Mapping[str, Seen], place: Place, budget_s
         if lacking := place.lacking(needs):
             left_out.append((cell.name, lacking))
         else:
-            last = seen.get(cell.name)
+            last = last_runs.get(cell.name)
             able.append(Planned(cell, last.seconds if last else cell.limit_s, last, place.at_once(needs)))
     if budget_s is None:
         return Plan(tuple(able), tuple(left_out))
     chosen: list[Planned] = []
     total = 0.0
-    for one in sorted(able, key=_urgency):
-        if chosen and (total + one.share_s > budget_s or one.estimate_s > budget_s):
-            left_out.append((one.cell.name, "beyond the budget"))
+    for planned in sorted(able, key=_urgency):
+        if chosen and (total + planned.share_s > budget_s or planned.estimate_s > budget_s):
+            left_out.append((planned.cell.name, "beyond the budget"))
         else:
-            chosen.append(one)
-            total += one.share_s
+            chosen.append(planned)
+            total += planned.share_s
     return Plan(tuple(chosen), tuple(left_out))
 
 
-def _urgency(one: Planned) -> tuple[int, int]:
-    if one.seen is None:
+def _urgency(planned: Planned) -> tuple[int, int]:
+    if planned.seen is None:
         return 1, 0
-    changed = one.seen.status in CHANGED and one.seen.status != "NEW"
-    return (0 if changed else 1), one.seen.night
+    changed = planned.seen.status in CHANGED and planned.seen.status != "NEW"
+    return (0 if changed else 1), planned.seen.night

@@ -12,10 +12,10 @@ from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.checks.registry import Outcome, coupled
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.native_result import EQUAL
-from harness.parity.facts.resumed import not_shared
 from harness.parity.lifted import lifted_said
-from harness.parity.native.stage import samplers_said
+from harness.parity.subjects.native_sampler.observed import EQUAL
+from harness.parity.subjects.native_sampler.observed_stage import samplers_said
+from harness.parity.subjects.recording.observed_resumed import not_shared
 from probes.format import SIDES
 from reports.headline import headline
 from reports.model import Cause, Check
@@ -84,8 +84,8 @@ def untested(check: Check) -> Answer:
 
 def confounded(e: Evidence) -> Answer:
     """Of runs that differ in what must be equal."""
-    first, others = e.confounders[0].finding, len(e.confounders) - 1
-    more = [f"{counted(others, 'confounder')} more, listed below"] if others else []
+    first, remaining_count = e.confounders[0].finding, len(e.confounders) - 1
+    more = [f"{counted(remaining_count, 'confounder')} more, listed below"] if remaining_count else []
     return Answer.of("CONFOUNDED", first.summary, f"the runs differ in {first.name}", more)
 
 
@@ -105,8 +105,12 @@ def divergent(
             checks = ", ".join(outcome.check.name for outcome in confirmed)
             return Answer.of(verdict, f"{NOTHING} in {checks}", NOTHING, evidence)
         return Answer.of(verdict, causes[0].summary, NOTHING, evidence)
-    first, others = named[0], len(named) - 1
-    evidence += [f"{others} more {'cause' if others == 1 else 'causes'}, listed below"] if others else []
+    first, remaining_count = named[0], len(named) - 1
+    evidence += (
+        [f"{remaining_count} more {'cause' if remaining_count == 1 else 'causes'}, listed below"]
+        if remaining_count
+        else []
+    )
     evidence += ["a part of the difference has no explanation"] if len(named) < len(causes) else []
     party = f" (the {first.party})" if first.party in SIDES and first.party not in first.summary else ""
     culprit = f"{first.name} in the {first.party}" if first.party not in ("", "unknown") else first.name

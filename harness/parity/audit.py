@@ -14,16 +14,17 @@ from typing import Any
 
 from harness.parity import answers, explain
 from harness.parity.answers import Answer, Doubts
-from harness.parity.checks import parameter_maps
 from harness.parity.checks.registry import Outcome, Registered, not_brought
 from harness.parity.checks.summary import mode_name, summary
 from harness.parity.coverage import failed_calls, limits, refused_calls
-from harness.parity.facts.agreement import contradictions
-from harness.parity.facts.boundaries import with_text
-from harness.parity.facts.copied import copies_of_numbers
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import ALONE, Evidence
-from harness.parity.facts.integrity import (
+from harness.parity.facts.progress_messages import Told, nobody
+from harness.parity.gather import gather
+from harness.parity.subjects.prompts.observed_text import with_text
+from harness.parity.subjects.recording.observed_consistency import contradictions
+from harness.parity.subjects.recording.observed_copies import copies_of_numbers
+from harness.parity.subjects.recording.observed_integrity import (
     LEAST,
     Minimum,
     absent_processes,
@@ -32,11 +33,10 @@ from harness.parity.facts.integrity import (
     strange_engines,
     too_little,
 )
-from harness.parity.facts.margins import odd_margins
-from harness.parity.facts.patience import Told, nobody
-from harness.parity.facts.replayed import replayed
-from harness.parity.facts.unknowns import unknowns
-from harness.parity.gather import gather
+from harness.parity.subjects.recording.observed_replay import replayed
+from harness.parity.subjects.recording.observed_unknowns import unknowns
+from harness.parity.subjects.sampling import checks as sampling_checks
+from harness.parity.subjects.sampling.observed_margins import odd_margins
 from harness.parity.verdict import asked, is_torn_manifest, kinds_of, not_tested
 from harness.recordings.store import Recording
 from probes.format import FormatError
@@ -52,8 +52,8 @@ def audit(path: Path, *, cap: float | None = None, minimum: Minimum = LEAST, tel
     try:
         recording = Recording(path, tell=tell)
     except (FormatError, OSError) as error:
-        found = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", [str(error)])
-        return replace(found, fix=getattr(error, "fix", ""))
+        verdict = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", [str(error)])
+        return replace(verdict, fix=getattr(error, "fix", ""))
     window = replayed(recording)
     if window is not None:
         recording.restrict(window)
@@ -76,10 +76,10 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
         unknowns(e),
         odd=[*contradictions(e), *copies_of_numbers(e), *odd_margins(e)],
     )
-    wrong = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
+    wrong = [outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"]
     explained, untested = explain.explain(e, kinds), not_tested(e, outcomes)
-    outcomes = [*outcomes, *((one, one.run(e)) for one in map(not_brought, explained.failed))]
-    causes, open_ = [one.cause for one in explained.explanations], explain.remaining(explained, kinds)
+    outcomes = [*outcomes, *((check, check.run(e)) for check in map(not_brought, explained.failed))]
+    causes, open_ = [explanation.cause for explanation in explained.explanations], explain.remaining(explained, kinds)
     fix = ""
     if stop:
         verdict, answer = "INCONCLUSIVE", answers.unjudgeable("INCONCLUSIVE", stop[0])
@@ -100,13 +100,13 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
         *limits(e),
         *e.unmatched,
     ]
-    missing += [item for _, found in outcomes for item in found.missing]
-    findings = [finding for _, found in outcomes for finding in found.findings] + failed_calls(e)
+    missing += [item for _, outcome in outcomes for item in outcome.missing]
+    findings = [finding for _, outcome in outcomes for finding in outcome.findings] + failed_calls(e)
     place = e.earliest(*kinds)
     body = Parity(
         with_text(e, place) if place is not None else None,
         e.tolerance.facts({side.name: side.floor}),
-        [found.check for _, found in outcomes],
+        [outcome.check for _, outcome in outcomes],
         [summary(e, side)],
         {"against its learner": side.to_learner.result()} if side.to_learner.tokens else {},
     )
@@ -115,7 +115,7 @@ def decided(e: Evidence, minimum: Minimum = LEAST) -> Verdict:
         verdict,
         AUDIT_EXIT_CODES[verdict],
         answer.reason,
-        parameter_maps.measured(findings, causes),
+        sampling_checks.measured(findings, causes),
         causes if verdict == "UNSOUND" else [],
         missing=list(dict.fromkeys(missing)),
         coverage=_coverage(e, outcomes),
@@ -162,8 +162,8 @@ def _sound(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> Answer:
 
 def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
     states: dict[str, int] = {}
-    for _, found in outcomes:
-        states[found.check.state] = states.get(found.check.state, 0) + 1
+    for _, outcome in outcomes:
+        states[outcome.check.state] = states.get(outcome.check.state, 0) + 1
     return {
         "steps": len(e.steps),
         "samples": e.baseline.samples,

@@ -8,10 +8,12 @@ from harness.parity.checks.registry import Outcome, Registered
 from harness.parity.checks.summary import mode_name
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.native_result import NOT_RUN
+from harness.parity.subjects.native_sampler.observed import NOT_RUN
 from probes.format import names
-from probes.kinds import EVENT_KINDS, MANIFEST_KEYS
+from probes.kinds import EVENT_KEYS, MANIFEST_KEYS
 from reports.model import Finding
+
+MOST_NAMES, MOST_LETTERS = 8, 60  # of what nobody reads: a recording may have any number of such names
 
 
 def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
@@ -24,8 +26,8 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
         if not infos or not all(isinstance(event.get("replaced"), list) for event in infos):
             replaced.add(f"{side.name}: not recorded")
     states: dict[str, int] = {}
-    for _, found in outcomes:
-        states[found.check.state] = states.get(found.check.state, 0) + 1
+    for _, outcome in outcomes:
+        states[outcome.check.state] = states.get(outcome.check.state, 0) + 1
     return {
         "steps": len(e.steps),
         "steps_not_compared": len(e.unjudged_steps),
@@ -36,7 +38,7 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
         "flips_beyond_margin": e.counts.flips_beyond_margin,
         "logprobs_beyond_tolerance": e.beyond(Kind.LOGPROB.of()),
         "tokens_after_first_difference": e.counts.after_first_difference,
-        **({"repeated": {name: one.facts() for name, one in again.items()}} if again else {}),
+        **({"repeated": {name: second_run.facts() for name, second_run in again.items()}} if again else {}),
         **(
             {"native_samples": list(native.samples), "native_draws": len(native.looks)}
             if native is not None and not native.skipped
@@ -57,54 +59,64 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
 
 def limits(e: Evidence) -> list[str]:
     """What limits the evidence without belonging to one check."""
-    found = [] if e.alone else _between(e)
+    sentences = [] if e.alone else _between(e)
     for side in e.sides:
         if not side.recording.scenario:
-            found.append(
+            sentences.append(
                 f"the {side.name}'s run.json has no scenario: its configuration and promised steps are unknown"
             )
-        told = side.recording.manifest.get("missing")  # what a framework cannot give, by its adapter
-        lines = [one for one in told if isinstance(one, str)] if isinstance(told, list) else []
+        missing = side.recording.manifest.get("missing")  # what a framework cannot give, by its adapter
+        lines = [line for line in missing if isinstance(line, str)] if isinstance(missing, list) else []
         again = side.name in e.second_runs  # then the floor is not what the adapter cannot give
-        found += [f"{side.name}: {one}" for one in lines if not (again and one.startswith("floor:"))]
+        sentences += [f"{side.name}: {line}" for line in lines if not (again and line.startswith("floor:"))]
         if not side.recording.count("data"):
-            found.append(f"the {side.name} recorded no digests of its data")
-        found += _unread(side)
-    return found
+            sentences.append(f"the {side.name} recorded no digests of its data")
+        sentences += _unread(side)
+    return sentences
 
 
 def _unread(side: Side) -> list[str]:
     """What nobody reads in a recording, and where damage may go unseen."""
     recording = side.recording
     version = recording.manifest["format_version"]
-    kinds = sorted(recording.kinds - EVENT_KINDS)
+    kinds = sorted(recording.kinds - EVENT_KEYS.keys())
+    fields = sorted(
+        f"{kind}.{key}" for kind, usual in EVENT_KEYS.items() if usual for key in recording.keys(kind) - usual
+    )
     keys = sorted(recording.manifest.keys() - MANIFEST_KEYS)
     sentences = []
     if kinds:
-        sentences.append(f"the {side.name} recorded events of kinds that are not read: {', '.join(kinds)}")
+        sentences.append(f"the {side.name} recorded events of kinds that are not read: {_listed(kinds)}")
+    if fields:
+        sentences.append(f"the {side.name} recorded fields of events that are not read: {_listed(fields)}")
     if keys:
-        sentences.append(f"the {side.name}'s run.json has keys that are not read: {', '.join(keys)}")
+        sentences.append(f"the {side.name}'s run.json has keys that are not read: {_listed(keys)}")
     if recording.unchecked:
         sentences.append(f"the {side.name}'s recording has format {version}, without checksums: damage may go unseen")
     return sentences
 
 
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(name[:MOST_LETTERS] for name in names[:MOST_NAMES]) + more
+
+
 def _between(e: Evidence) -> list[str]:
     """What was not compared between the runs."""
-    found = []
+    sentences = []
     for steps, what in (
         (e.rollouts.weights_unknown, "the learners' weights were not recorded as equal or unequal"),
         (e.rollouts.prompts_unknown, "prompts were not recorded"),
     ):
         if steps:
-            found.append(f"{what} (step {steps[0]}" + (f" and {len(steps) - 1} more)" if len(steps) > 1 else ")"))
+            sentences.append(f"{what} (step {steps[0]}" + (f" and {len(steps) - 1} more)" if len(steps) > 1 else ")"))
     for count, what in (
         (e.counts.not_reached, "tokens were not reached under the guide"),
         (e.counts.after_first_difference, "tokens after the first difference of their sample were not compared"),
         (e.counts.other_prompts, "samples had other prompts and were not compared"),
     ):
         if count:
-            found.append(f"{count} {what}")
+            sentences.append(f"{count} {what}")
     unjudged: dict[str, list[int]] = {}
     for step, reason in sorted(e.unjudged_steps.items()):
         unjudged.setdefault(reason, []).append(step)
@@ -112,8 +124,8 @@ def _between(e: Evidence) -> list[str]:
         which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
         if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
             which = f"steps {steps[0]} to {steps[-1]}"
-        found.append(f"the rollouts of {which} were not compared: {reason}")
-    return found
+        sentences.append(f"the rollouts of {which} were not compared: {reason}")
+    return sentences
 
 
 # Calls without which an engine is not in the state that its samples are judged by. One that only reads, as the scoring
@@ -123,13 +135,13 @@ _STATEFUL = {"join", "sync", "flush", "restart", "set"}
 
 def refused_calls(e: Evidence) -> list[str]:
     """Failed calls after which nobody knows what an engine drew with; such a side never passes."""
-    found = []
+    sentences = []
     for side in e.sides:
         for event in _failed(side):
             if event.get("name") in _STATEFUL:
                 text = f"the {side.name}'s engine refused its {event.get('name')} in step {event.get('step')}"
-                found.append(f"{text}: {event.get('message') or 'no reason given'}")
-    return found
+                sentences.append(f"{text}: {event.get('message') or 'no reason given'}")
+    return sentences
 
 
 def _failed(side: Side) -> list[dict[str, Any]]:
@@ -144,12 +156,12 @@ def _failed(side: Side) -> list[dict[str, Any]]:
 
 def failed_calls(e: Evidence) -> list[Finding]:
     """A finding for each side some of whose engine calls failed."""
-    found = []
+    findings = []
     for side in e.sides:
         failed = _failed(side)
         if failed:
             first = failed[0]
             text = f"{len(failed)} engine calls failed, the first is {first.get('name')} in step {first.get('step')}: "
             text += str(first.get("message"))
-            found.append(Finding("engine calls", text, where=side.name, severity="warning"))
-    return found
+            findings.append(Finding("engine calls", text, where=side.name, severity="warning"))
+    return findings

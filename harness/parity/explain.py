@@ -11,8 +11,6 @@ from dataclasses import replace
 import numpy as np
 
 from harness.parity.causes import registry
-from harness.parity.causes.parameters import party
-from harness.parity.causes.stale_cache import untried_cache
 from harness.parity.causes.turns import Turn
 from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.facts.divergence import DivergenceKey, Kind, Order
@@ -20,38 +18,50 @@ from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, when
 from harness.parity.lifted import remark
 from harness.parity.rivals import told_apart
-from harness.parity.rules import (
-    native,
-    readings,
-)
+from harness.parity.subjects.log_probabilities import explain as log_probabilities_explain
+from harness.parity.subjects.native_sampler import explain as native_sampler
+from harness.parity.subjects.prefix_cache.causes import untried_cache
+from harness.parity.subjects.sampling.causes import party
 from reports.model import Cause, Place
 from reports.text import counted
 
 # What rules see of earlier ones is what those left open (`Explained.left`); causes are listed in this order too.
 _RULES = (
     Turn(
-        readings.alignment,
+        log_probabilities_explain.alignment,
         "collisions",
         "numbers are read again once it is known whose tokens they belong to",
         alone=True,
     ),
-    Turn(readings.scaled, "alignment", "a factor can be fitted to numbers of neighbouring tokens"),
+    Turn(log_probabilities_explain.scaled, "alignment", "a factor can be fitted to numbers of neighbouring tokens"),
     Turn(
-        readings.mixed_version,
+        log_probabilities_explain.mixed_version,
         "stale_cache",
         "a stale cache moves samples from their first token on, as an early change of the weights does",
         alone=True,
     ),
     Turn(
-        readings.semantics,
+        log_probabilities_explain.semantics,
         "mixed_version",
         "bounds hold for many faults that are small: it is the last of the re-readings",
     ),
-    Turn(native.native_prompts, "shapes", "the native stage comes after the rollouts, and again prompts come first"),
-    Turn(native.native_ends, "native_prompts", "what a cut makes of native samples would be fitted by a parameter"),
-    Turn(native.samplers, "native_ends", "a parameter is fitted to what ends and prompts leave"),
-    Turn(native.meanings, "samplers", "what the numbers mean is asked after what was drawn"),
-    Turn(native.seeds, "meanings", "the repeats need nothing of the others; they are the last of the native stage"),
+    Turn(
+        native_sampler.native_prompts,
+        "shapes",
+        "the native stage comes after the rollouts, and again prompts come first",
+    ),
+    Turn(
+        native_sampler.native_ends,
+        "native_prompts",
+        "what a cut makes of native samples would be fitted by a parameter",
+    ),
+    Turn(native_sampler.samplers, "native_ends", "a parameter is fitted to what ends and prompts leave"),
+    Turn(native_sampler.meanings, "samplers", "what the numbers mean is asked after what was drawn"),
+    Turn(
+        native_sampler.seeds,
+        "meanings",
+        "the repeats need nothing of the others; they are the last of the native stage",
+    ),
 )
 
 
@@ -66,42 +76,46 @@ def find(e: Evidence, kinds: list[DivergenceKey]) -> list[Cause]:
     return named(explain(e, kinds), kinds)
 
 
-def named(found: Explained, kinds: list[DivergenceKey]) -> list[Cause]:
+def named(explained: Explained, kinds: list[DivergenceKey]) -> list[Cause]:
     """The causes of the divergences of these kinds; [] when there are none."""
-    causes, open_ = [one.cause for one in found.explanations], remaining(found, kinds)
-    causes += [unexplained(found, open_)] if open_ else []
-    return [told_apart(one) for one in causes]
+    causes, open_ = [explanation.cause for explanation in explained.explanations], remaining(explained, kinds)
+    causes += [unexplained(explained, open_)] if open_ else []
+    return [told_apart(cause) for cause in causes]
 
 
 def explain(e: Evidence, kinds: list[DivergenceKey]) -> Explained:
     """What rules explain of the divergences of these kinds. Rules see what earlier ones left open."""
     present = [kind for kind in kinds if kind in e.first]
     so_far = Explained(e)
-    for rule in (one for one in rules() if one.alone or not e.alone) if present else ():
-        for one in rule.run(e, so_far):
-            if one.partial or any(one.covers(kind, e.found(kind)).any() for kind in present):
-                _add(so_far.explanations, replace(one, cause=party(e, one.cause)))
+    for rule in (turn for turn in rules() if turn.alone or not e.alone) if present else ():
+        for explanation in rule.run(e, so_far):
+            if explanation.partial or any(explanation.covers(kind, e.found(kind)).any() for kind in present):
+                _add(so_far.explanations, replace(explanation, cause=party(e, explanation.cause)))
     return so_far
 
 
-def _add(explained: list[Explanation], one: Explanation) -> None:
+def _add(explained: list[Explanation], explanation: Explanation) -> None:
     """A cause that an earlier stage of the run shows too is named once, with the proofs of both."""
-    cause, stage = one.cause, one.cause.details.get("stage")
-    for at, known in enumerate(explained):
-        same = (known.cause.key, known.cause.party) == (cause.key, cause.party) and not UNEXPLAINED.has(cause.key)
-        if same and stage and known.cause.details.get("stage") != stage:
-            proofs = [*known.cause.proofs, *cause.proofs]
-            explained[at] = replace(known, cause=replace(known.cause, proofs=proofs), also=(*known.also, one))
+    cause, stage = explanation.cause, explanation.cause.details.get("stage")
+    for at, earlier in enumerate(explained):
+        is_same_cause = (earlier.cause.key, earlier.cause.party) == (cause.key, cause.party) and not UNEXPLAINED.has(
+            cause.key
+        )
+        if is_same_cause and stage and earlier.cause.details.get("stage") != stage:
+            proofs = [*earlier.cause.proofs, *cause.proofs]
+            explained[at] = replace(
+                earlier, cause=replace(earlier.cause, proofs=proofs), also=(*earlier.also, explanation)
+            )
             return
-    explained.append(one)
+    explained.append(explanation)
 
 
-def remaining(found: Explained, kinds: list[DivergenceKey]) -> dict[DivergenceKey, np.ndarray]:
+def remaining(explained: Explained, kinds: list[DivergenceKey]) -> dict[DivergenceKey, np.ndarray]:
     """Kind -> (step, sample) of the divergences that the causes named so far leave open."""
-    open_ = {kind: items for kind in kinds if len(items := found.left(kind))}
-    if not found.evidence.guided and open_:  # tokens that differ change everything that is made of them
-        rest = {kind: items for kind, items in open_.items() if not kind.downstream}
-        return rest or ({} if found.explanations else open_)
+    open_ = {kind: items for kind in kinds if len(items := explained.left(kind))}
+    if not explained.evidence.guided and open_:  # tokens that differ change everything that is made of them
+        upstream = {kind: items for kind, items in open_.items() if not kind.downstream}
+        return upstream or ({} if explained.explanations else open_)
     return open_
 
 
@@ -114,8 +128,8 @@ def unexplained(so_far: Explained, open_: dict[DivergenceKey, np.ndarray]) -> Ca
     place = places[first][1]
     items = np.unique(open_[first], axis=0)
     of_samples = bool((items[:, 1] >= 0).all())  # -1: of none, as a weight sync
-    found = counted(len(items), "sample" if of_samples else "place")
-    summary = f"{first.words} {when(e, open_[first][:, 0])}: {found}; nothing recorded explains it"
+    count_text = counted(len(items), "sample" if of_samples else "place")
+    summary = f"{first.words} {when(e, open_[first][:, 0])}: {count_text}; nothing recorded explains it"
     also = f"; also {', '.join(kind.words for kind in kinds[1:])}" if len(kinds) > 1 else ""
     weights = e.weights.equal(place.step, place.step, place.step) if place.step >= 0 else None
     numbered = (("step", place.step), ("sample", place.sample), ("position", place.position))
@@ -158,8 +172,8 @@ def _party(e: Evidence, key: DivergenceKey) -> str:
         return key.side
     if key.kind.of_trainer:
         return "trainer"
-    own = (Kind.ENGINE, Kind.CHOICE, Kind.DRIFT)
-    moved = [side.name for side in e.sides if any(kind.of(side.name) in e.first for kind in own)]
+    side_kinds = (Kind.ENGINE, Kind.CHOICE, Kind.DRIFT)
+    moved = [side.name for side in e.sides if any(kind.of(side.name) in e.first for kind in side_kinds)]
     if len(moved) == 1:
         return moved[0]
     if key.kind is Kind.FLIP and not moved:

@@ -9,23 +9,26 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.parity.facts import drifts, experience, second_run, ties
 from harness.parity.facts.compare import compare
-from harness.parity.facts.confounders import CUTS, Weights, learner_devices
-from harness.parity.facts.confounders import find as find_confounders
 from harness.parity.facts.evidence import ALONE, Evidence, Side
-from harness.parity.facts.floor import CAP_TF32, CAPS, EngineFloor, Tolerance, measure
-from harness.parity.facts.learners import learners
 from harness.parity.facts.missteps import missteps
-from harness.parity.facts.modes import REPLAY, drawn_in, unclear
-from harness.parity.facts.one_engine import note_floors
-from harness.parity.facts.parameters import engine_infos, tf32_devices
-from harness.parity.facts.patience import Told, nobody
-from harness.parity.facts.repeated import SecondRun
-from harness.parity.facts.rounding import Rounding
-from harness.parity.facts.seeded import same_sampler
-from harness.parity.facts.weightsync import weight_syncs
-from harness.parity.native.stage import native_stage
+from harness.parity.facts.progress_messages import Told, nobody
+from harness.parity.subjects.engines import observed_second_run
+from harness.parity.subjects.engines.observed_alone import note_floors
+from harness.parity.subjects.engines.observed_repetition import SecondRun
+from harness.parity.subjects.learner import observed_experience
+from harness.parity.subjects.learner.observed import learners
+from harness.parity.subjects.log_probabilities import observed_drifts
+from harness.parity.subjects.native_sampler.observed_stage import native_stage
+from harness.parity.subjects.precision.observed_floor import CAP_TF32, CAPS, EngineFloor, Tolerance, measure
+from harness.parity.subjects.precision.observed_rounding import Rounding
+from harness.parity.subjects.recording.observed_confounders import CUTS, Weights, learner_devices
+from harness.parity.subjects.recording.observed_confounders import find as find_confounders
+from harness.parity.subjects.sampling import observed_unjudged_flips
+from harness.parity.subjects.sampling.observed import engine_infos, tf32_devices
+from harness.parity.subjects.sampling.observed_modes import REPLAY, drawn_in, unclear
+from harness.parity.subjects.sampling.observed_seeds import same_sampler
+from harness.parity.subjects.weights.observed_sync import weight_syncs
 from harness.recordings.store import Recording
 from probes.format import mapping, number
 from reports.text import figure
@@ -50,12 +53,12 @@ def gather(
     missteps(e)
     if not e.alone:
         learners(e)
-    experience.settle(e)
+    observed_experience.settle(e)
     if native:
         native_stage(e)
     e.settle()
-    drifts.settle(e)
-    ties.too_many(e)
+    observed_drifts.settle(e)
+    observed_unjudged_flips.too_many(e)
     return e
 
 
@@ -78,13 +81,13 @@ def before_steps(
     first = {ALONE: baseline} if candidate is None else {"baseline": baseline, "candidate": candidate}
     candidate = candidate or baseline
     repeated = {
-        name: second_run.compared(gather(first[name], one, native=False, cap=cap, tell=tell), first.values())
-        for name, one in (again or {}).items()
+        name: observed_second_run.compared(gather(first[name], rerun, native=False, cap=cap, tell=tell), first.values())
+        for name, rerun in (again or {}).items()
     }
     sides = []
     for name, recording in first.items():
-        own = repeated.get(name, SecondRun())
-        sides.append(Side(name, recording, measure(recording, own.pairs, drawn=own.drawn)))
+        repetition = repeated.get(name, SecondRun())
+        sides.append(Side(name, recording, measure(recording, repetition.pairs, drawn=repetition.drawn)))
     alone = len(sides) == 1
     confounders = [] if alone else find_confounders(baseline, candidate, (sides[0].ranks, sides[1].ranks))
     mode = drawn = drawn_in(baseline)
@@ -115,10 +118,20 @@ def before_steps(
         coarsest = CAP_TF32 if tf32 and engines == "float32" else CAPS[engines]
         if coarsest < tolerance.cap:
             finer = Tolerance.of(engines, floors, scale=scale, temperature=temperature, cap=coarsest)
-    last = max((step for one in first.values() for step in one.steps("experience")), default=0)
-    acting = [one for one in confounders if one.finding.name not in CUTS or one.step <= last]
-    e = Evidence(sides[0], sides[-1], tolerance, acting, Weights(baseline, candidate), mode, finer)
-    e.learners.cuts = [one.finding for one in confounders if one.finding.name in CUTS]
+    last = max((step for run in first.values() for step in run.steps("experience")), default=0)
+    acting = [
+        confounder for confounder in confounders if confounder.finding.name not in CUTS or confounder.step <= last
+    ]
+    e = Evidence(
+        baseline=sides[0],
+        candidate=sides[-1],
+        tolerance=tolerance,
+        confounders=acting,
+        weights=Weights(baseline, candidate),
+        mode=mode,
+        finer=finer,
+    )
+    e.learners.cuts = [confounder.finding for confounder in confounders if confounder.finding.name in CUTS]
     e.second_runs, e.cap = repeated, cap
     e.modes_unclear = [why for name, recording in first.items() for why in unclear(recording, name)]
     e.seeded = mode == "native" and not alone and same_sampler(baseline, candidate)
@@ -141,15 +154,15 @@ def _in_tf32(side: Side, mode: str) -> bool:
 def _engines_type(sides: Sequence[Side], mode: str) -> str:
     """The coarsest type in which the engines compute, by what they resolved; empty where one does not say, or keeps its
     KV cache in another."""
-    found = set()
+    all_types = set()
     for side in sides:
         infos = [mapping(info.get("resolved")) for info in engine_infos(side, mode)]
-        types = {str(one.get("dtype")).removeprefix("torch.") for one in infos}
-        caches = {str(one.get("kv_cache_dtype") or "auto").removeprefix("torch.") for one in infos}
+        types = {str(resolved.get("dtype")).removeprefix("torch.") for resolved in infos}
+        caches = {str(resolved.get("kv_cache_dtype") or "auto").removeprefix("torch.") for resolved in infos}
         if not types or not types <= set(CAPS) or not caches <= {"auto", *types}:
             return ""
-        found |= types
-    return max(found, key=lambda name: CAPS[name])
+        all_types |= types
+    return max(all_types, key=lambda name: CAPS[name])
 
 
 def _scale(baseline: Recording) -> float:

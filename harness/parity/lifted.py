@@ -14,10 +14,10 @@ from typing import Any
 from harness.parity.causes.unexplained import COMPUTATION, UNEXPLAINED
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.floor import RESOLUTION
-from harness.parity.facts.lifted_result import LiftedResult
-from harness.parity.facts.native_result import NOT_RUN
-from harness.parity.facts.parameters import engine_infos, tf32_devices
+from harness.parity.subjects.native_sampler.observed import NOT_RUN
+from harness.parity.subjects.precision.observed_floor import RESOLUTION
+from harness.parity.subjects.precision.observed_lifted import LiftedResult
+from harness.parity.subjects.sampling.observed import engine_infos, tf32_devices
 from harness.recordings.store import Recording
 from probes.format import EVENTS, FormatError, mapping, read_manifest
 from reports.model import Place, Verdict
@@ -31,53 +31,53 @@ TF32_EPSILON = 2.0**-10
 _NUMERIC = {Kind.LOGPROB, Kind.LEARNER, Kind.ENGINE, Kind.FLIP, Kind.CHOICE, Kind.SYNC}
 
 
-def lifted_stage(e: Evidence, judge: Judge, given: Verdict | None = None) -> None:
+def lifted_stage(e: Evidence, judge: Judge, proven_verdict: Verdict | None = None) -> None:
     """Judge the recordings of both lifted stages into `e.lifted`, and their difference into the divergences.
 
-    Nothing is noted of runs that have neither such a stage nor half precision. `given`: the verdict on these very
-    recordings, with what interventions proved.
+    Nothing is noted of runs that have neither such a stage nor half precision. `proven_verdict`: the verdict on these
+    very recordings, with what interventions proved.
     """
     folders = [side.recording.path / FOLDER for side in e.sides]
-    there = [folder.is_dir() for folder in folders]
+    present = [folder.is_dir() for folder in folders]
     types = {str(mapping(side.recording.scenario.get("model")).get("dtype")) for side in e.sides}
-    if not any(there) and not types & set(HALF):
+    if not any(present) and not types & set(HALF):
         return
-    held = str(mapping(e.baseline.recording.scenario.get("model")).get("dtype"))
-    e.lifted = result = LiftedResult(held, required=any(map(_recorded, folders)))
-    if not all(there):
-        absent = [side.name for side, one in zip(e.sides, there, strict=True) if not one]
+    weight_dtype = str(mapping(e.baseline.recording.scenario.get("model")).get("dtype"))
+    e.lifted = result = LiftedResult(weight_dtype, required=any(map(_recorded, folders)))
+    if not all(present):
+        absent = [side.name for side, is_present in zip(e.sides, present, strict=True) if not is_present]
         result.skipped = NOT_RUN if len(absent) > 1 else f"no lifted stage was recorded of the {absent[0]}"
         return
     result.skipped = next((why for folder in folders if (why := _skipped(folder))), "")
     if result.skipped:
         return
-    verdict, own = judge(folders[0], folders[1])
-    verdict = given or verdict
-    if own is None or verdict.verdict not in ("EQUIVALENT", "DIVERGENT"):
+    verdict, stage_evidence = judge(folders[0], folders[1])
+    verdict = proven_verdict or verdict
+    if stage_evidence is None or verdict.verdict not in ("EQUIVALENT", "DIVERGENT"):
         result.skipped = f"{verdict.verdict}: {verdict.reason}"
         return
-    result.first = min(own.steps, default=0)
-    result.facts = _facts(own, verdict)
-    result.skipped = _other_weights(e, own) or _other_type(own, verdict)
-    if not result.skipped and (why := _tensor_cores(own, verdict)):
+    result.first = min(stage_evidence.steps, default=0)
+    result.facts = _facts(stage_evidence, verdict)
+    result.skipped = _other_weights(e, stage_evidence) or _other_type(stage_evidence, verdict)
+    if not result.skipped and (why := _tensor_cores(stage_evidence, verdict)):
         result.skipped, result.required = why, False
     if result.skipped:
         return
-    result.verdict, result.kinds = verdict, frozenset(own.first)
+    result.verdict, result.kinds = verdict, frozenset(stage_evidence.first)
     if result.differs:
-        e.diverges(Kind.LIFTED.of(), [], _place(result, verdict, own))
+        e.diverges(Kind.LIFTED.of(), [], _place(result, verdict, stage_evidence))
 
 
 def stage_steps(recordings: list[Recording]) -> range | None:
     """The steps that recordings of two lifted stages have to hold, from their run.json; None of any others. Where the
     two promise other steps, all of them."""
-    found = []
+    ranges = []
     for recording in recordings:
         facts = mapping(recording.manifest.get("lifted"))
         first, stop = facts.get("first_step"), facts.get("stop")
         if isinstance(first, int) and isinstance(stop, int) and 0 <= first < stop:
-            found.append((first, max(stop, recording.promised_steps)))
-    return range(min(first for first, _ in found), max(stop for _, stop in found)) if found else None
+            ranges.append((first, max(stop, recording.promised_steps)))
+    return range(min(first for first, _ in ranges), max(stop for _, stop in ranges)) if ranges else None
 
 
 def _recorded(folder: Path) -> bool:
@@ -99,29 +99,29 @@ def _skipped(folder: Path) -> str:
         return str(error)
 
 
-def _facts(own: Evidence, verdict: Verdict) -> dict[str, Any]:
+def _facts(stage_evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
     return {
         "verdict": verdict.verdict,
-        "steps": list(own.steps),
-        "samples": own.counts.samples,
-        "compared_tokens": own.counts.compared_tokens,
-        "flips": own.counts.flips,
-        "flips_beyond_margin": own.counts.flips_beyond_margin,
-        "largest": own.engines.largest[0],
-        "tolerance": own.of_engines.value,
-        "floor": own.tolerance.floor,
-        **{f"{side.name} against learner": side.to_learner.largest[0] for side in own.sides},
+        "steps": list(stage_evidence.steps),
+        "samples": stage_evidence.counts.samples,
+        "compared_tokens": stage_evidence.counts.compared_tokens,
+        "flips": stage_evidence.counts.flips,
+        "flips_beyond_margin": stage_evidence.counts.flips_beyond_margin,
+        "largest": stage_evidence.engines.largest[0],
+        "tolerance": stage_evidence.of_engines.value,
+        "floor": stage_evidence.tolerance.floor,
+        **{f"{side.name} against learner": side.to_learner.largest[0] for side in stage_evidence.sides},
     }
 
 
-def _other_weights(e: Evidence, own: Evidence) -> str:
+def _other_weights(e: Evidence, stage_evidence: Evidence) -> str:
     """Why the stage did not compute with the weights that the baseline ended with; empty where it did."""
     last = _last_weights(e.baseline.recording)
-    for side in own.sides:
-        held = _last_weights(side.recording)
-        if not last or not held:
+    for side in stage_evidence.sides:
+        stage_weights = _last_weights(side.recording)
+        if not last or not stage_weights:
             return "no digests of the weights say that the stage held those of the run"
-        wrong = sorted(name for name in {*last, *held} if last.get(name) != held.get(name))
+        wrong = sorted(name for name in {*last, *stage_weights} if last.get(name) != stage_weights.get(name))
         if wrong:
             return (
                 f"the {side.name}'s stage held other weights than the baseline ended with: "
@@ -131,38 +131,38 @@ def _other_weights(e: Evidence, own: Evidence) -> str:
 
 
 def _last_weights(recording: Recording) -> dict[str, Any]:
-    events = [one for one in recording.all("weights") if one.get("source") == "learner"]
-    last = max((one["version"] for one in events if isinstance(one.get("version"), int)), default=None)
-    found: dict[str, Any] = {}
-    for one in events:
-        if one.get("version") == last:
-            found |= mapping(one.get("digests"))
-    return found
+    events = [event for event in recording.all("weights") if event.get("source") == "learner"]
+    last = max((event["version"] for event in events if isinstance(event.get("version"), int)), default=None)
+    digests: dict[str, Any] = {}
+    for event in events:
+        if event.get("version") == last:
+            digests |= mapping(event.get("digests"))
+    return digests
 
 
-def _other_type(own: Evidence, verdict: Verdict) -> str:
+def _other_type(stage_evidence: Evidence, verdict: Verdict) -> str:
     """Engines that agree, but of which one did not compute in float32: nothing was lifted."""
     if verdict.verdict == "DIVERGENT":
         return ""
-    for side in own.sides:
+    for side in stage_evidence.sides:
         types = {
             str(mapping(info.get("resolved")).get("dtype")).removeprefix("torch.")
-            for info in engine_infos(side, own.mode)
+            for info in engine_infos(side, stage_evidence.mode)
         }
-        asked = mapping(side.recording.scenario.get("model")).get("dtype")
-        if asked != "float32":
-            return f"the {side.name}'s stage was run in {asked} by its run.json, not in float32"
+        run_dtype = mapping(side.recording.scenario.get("model")).get("dtype")
+        if run_dtype != "float32":
+            return f"the {side.name}'s stage was run in {run_dtype} by its run.json, not in float32"
         if types != {"float32"}:
-            said = " and ".join(sorted(types)) or "a type that it does not say"
-            return f"the {side.name}'s engine computed in {said}, not in float32"
+            type_names = " and ".join(sorted(types)) or "a type that it does not say"
+            return f"the {side.name}'s engine computed in {type_names}, not in float32"
     return ""
 
 
-def _tensor_cores(own: Evidence, verdict: Verdict) -> str:
+def _tensor_cores(stage_evidence: Evidence, verdict: Verdict) -> str:
     """A difference without a cause that TF32 may have made; empty where every engine on a GPU was forbidden it."""
-    devices = set().union(*(tf32_devices(side, own.mode) for side in own.sides))
-    kinds = {key.kind for key in own.first}
-    largest = max(own.engines.largest[0], *(side.to_learner.largest[0] for side in own.sides))
+    devices = set().union(*(tf32_devices(side, stage_evidence.mode) for side in stage_evidence.sides))
+    kinds = {key.kind for key in stage_evidence.first}
+    largest = max(stage_evidence.engines.largest[0], *(side.to_learner.largest[0] for side in stage_evidence.sides))
     unnamed = all(UNEXPLAINED.has(cause.key) or COMPUTATION.has(cause.key) for cause in verdict.causes)
     if verdict.verdict != "DIVERGENT" or not devices or not unnamed or not kinds <= _NUMERIC:
         return ""
@@ -174,13 +174,23 @@ def _tensor_cores(own: Evidence, verdict: Verdict) -> str:
     )
 
 
-def _place(result: LiftedResult, verdict: Verdict, own: Evidence) -> Place:
+def _place(result: LiftedResult, verdict: Verdict, stage_evidence: Evidence) -> Place:
     first = verdict.parity.first_divergence if verdict.parity is not None else None
-    said = f"in float32 with the same {result.held} weights"
+    prefix = f"in float32 with the same {result.held} weights"
     if first is None:
-        return Place(result.first, "lifted", 0, -1, -1, "lifted stage", None, None, context=f"{said}: {verdict.reason}")
+        return Place(
+            step=result.first,
+            phase="lifted",
+            rank=0,
+            sample=-1,
+            position=-1,
+            field="lifted stage",
+            baseline=None,
+            candidate=None,
+            context=f"{prefix}: {verdict.reason}",
+        )
     step = first.step if first.step >= result.first else result.first
-    context = f"{said}: {first.context}" if first.context else said
+    context = f"{prefix}: {first.context}" if first.context else prefix
     return dataclasses.replace(first, step=step, phase="lifted", context=context)
 
 

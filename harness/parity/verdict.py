@@ -16,19 +16,23 @@ from typing import Any
 from harness.parity import answers, explain
 from harness.parity.answers import Answer, Doubts
 from harness.parity.causes import registry as families
-from harness.parity.checks import parameter_maps
 from harness.parity.checks.completeness import require_completeness
 from harness.parity.checks.excused import excused
 from harness.parity.checks.registry import Outcome, Registered, checks, coupled, not_brought, refused, unless_native
 from harness.parity.checks.summary import summary
 from harness.parity.coverage import coverage, failed_calls, limits, refused_calls
-from harness.parity.facts import second_run
-from harness.parity.facts.agreement import contradictions
-from harness.parity.facts.boundaries import with_text
-from harness.parity.facts.copied import copies_of_numbers
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.integrity import (
+from harness.parity.facts.progress_messages import Told, nobody
+from harness.parity.gather import gather
+from harness.parity.lifted import lifted_stage, stage_steps
+from harness.parity.subjects.engines import observed_second_run
+from harness.parity.subjects.native_sampler.observed_stage import in_doubt
+from harness.parity.subjects.prompts.observed_text import with_text
+from harness.parity.subjects.recording.observed_compared_share import too_small
+from harness.parity.subjects.recording.observed_consistency import contradictions
+from harness.parity.subjects.recording.observed_copies import copies_of_numbers
+from harness.parity.subjects.recording.observed_integrity import (
     LEAST,
     Minimum,
     absent_processes,
@@ -38,16 +42,12 @@ from harness.parity.facts.integrity import (
     strange_engines,
     too_little,
 )
-from harness.parity.facts.margins import odd_margins
-from harness.parity.facts.patience import Told, nobody
-from harness.parity.facts.replayed import replayed
-from harness.parity.facts.resumed import not_shared, shared
-from harness.parity.facts.shares import too_small
-from harness.parity.facts.unknowns import unknowns
-from harness.parity.gather import gather
-from harness.parity.lifted import lifted_stage, stage_steps
-from harness.parity.native.stage import in_doubt
-from harness.parity.rules.suspected import confirm_suspicions
+from harness.parity.subjects.recording.observed_replay import replayed
+from harness.parity.subjects.recording.observed_resumed import not_shared, shared
+from harness.parity.subjects.recording.observed_unknowns import unknowns
+from harness.parity.subjects.sampling import checks as sampling_checks
+from harness.parity.subjects.sampling.observed_margins import odd_margins
+from harness.parity.suspected import confirm_suspicions
 from harness.recordings.library import Library
 from probes.format import SIDES, FormatError, Run
 from reports.model import BETWEEN, EXIT_CODES, OPEN, Check, Parity, Verdict
@@ -101,22 +101,22 @@ def judged(
     """
     library = library or Library()
     recordings = []
-    paths = [Path(one.path if isinstance(one, Run) else one) for one in (baseline, candidate)]
+    paths = [Path(run.path if isinstance(run, Run) else run) for run in (baseline, candidate)]
     second = {side: Path(path) for side, path in (again or {}).items()}
     for path in (*paths, *second.values()):
         try:
             recordings.append(library.open(path, tell=tell))
         except (FormatError, OSError) as error:
-            found = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", str(error), paths, reproduce)
-            return Judged(replace(found, fix=getattr(error, "fix", "")))
+            verdict = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", str(error), paths, reproduce)
+            return Judged(replace(verdict, fix=getattr(error, "fix", "")))
     window = replayed(recordings[1]) or stage_steps(recordings) or shared(recordings)
     if window is not None:
         for recording in recordings:
             recording.restrict(window)
-    recordings, others = recordings[:2], dict(zip(second, recordings[2:], strict=True))
+    recordings, reruns = recordings[:2], dict(zip(second, recordings[2:], strict=True))
     e, malformed = None, []
     try:
-        e = gather(recordings[0], recordings[1], native=native, cap=cap, again=others, tell=tell)
+        e = gather(recordings[0], recordings[1], native=native, cap=cap, again=reruns, tell=tell)
         lifted_stage(e, partial(_judged_alone, library), lifted_verdict)
         e.seal()
     except FormatError as error:
@@ -138,13 +138,13 @@ def decided(e: Evidence, minimum: Minimum = LEAST, reproduce: str = "") -> Judge
 def asked(e: Evidence) -> list[tuple[Registered, Outcome]]:
     """What each check says that judges this evidence."""
     listed = (*checks(), *map(not_brought, (*refused(), *families.refused())))
-    listed = tuple(one for one in listed if one.alone or not e.alone)
-    return [(one, require_completeness(e, excused(e, one.run(e)))) for one in listed if one.applies(e)]
+    listed = tuple(check for check in listed if check.alone or not e.alone)
+    return [(check, require_completeness(e, excused(e, check.run(e)))) for check in listed if check.applies(e)]
 
 
 def _judged_alone(library: Library, baseline: Path, candidate: Path) -> tuple[Verdict, Evidence | None]:
-    found = judged(baseline, candidate, native=False, library=library)
-    return found.verdict, found.evidence
+    judgement = judged(baseline, candidate, native=False, library=library)
+    return judgement.verdict, judgement.evidence
 
 
 def is_torn_manifest(path: Path) -> bool:
@@ -165,17 +165,17 @@ def _other_version(path: Path) -> bool:
 
 def kinds_of(outcomes: list[tuple[Registered, Outcome]]) -> list[DivergenceKey]:
     """The kinds of divergence that decide, in the order of the checks that confirmed them."""
-    confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
-    return list(dict.fromkeys(kind for found in confirmed for kind in found.kinds))
+    confirmed = [outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"]
+    return list(dict.fromkeys(kind for outcome in confirmed for kind in outcome.kinds))
 
 
 def not_tested(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> list[Check]:
     """Required checks that nothing settles, tested or not."""
-    ruled_out = {found.check.name for _, found in outcomes if found.check.state == "ruled out"}
+    ruled_out = {outcome.check.name for _, outcome in outcomes if outcome.check.state == "ruled out"}
     return [
-        found.check
-        for one, found in outcomes
-        if one.required(e) and found.check.state in OPEN and found.settled_by not in ruled_out
+        outcome.check
+        for check, outcome in outcomes
+        if check.required(e) and outcome.check.state in OPEN and outcome.settled_by not in ruled_out
     ]
 
 
@@ -190,10 +190,10 @@ def _decide(
     if same_recording(e):
         stop.append("the same recording twice proves nothing about the engines")
     stop += [*e.modes_unclear, *absent_processes(e), *strange_engines(e), *too_little(e, minimum)]
-    confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
+    confirmed = [outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"]
     explained = explain.explain(e, kinds)
     named = explain.named(explained, kinds)
-    outcomes = [*outcomes, *((one, one.run(e)) for one in map(not_brought, explained.failed))]
+    outcomes = [*outcomes, *((check, check.run(e)) for check in map(not_brought, explained.failed))]
     untested = not_tested(e, outcomes)
     if e.unjudged_steps and not untested and not e.confounders and unless_native(e):
         step, reason = next(iter(e.unjudged_steps.items()))
@@ -208,7 +208,7 @@ def _decide(
         stop_free = f"only {counted(compared, 'token')} could be compared, at least {minimum.tokens} are needed"
     if not stop_free and coupled(e):
         stop_free = too_small(e, minimum.share)
-    parted = second_run.irreproducible(e)
+    parted = observed_second_run.irreproducible(e)
     doubts = Doubts(
         [*failed_jobs(e), *refused_calls(e)],
         [*unknowns(e), *in_doubt(e)],
@@ -241,46 +241,46 @@ def _decide(
                 *e.missing,
                 *limits(e),
                 *e.unmatched,
-                *(item for _, found in outcomes for item in found.missing),
+                *(item for _, outcome in outcomes for item in outcome.missing),
             ]
         )
     )
-    findings = [finding for _, found in outcomes for finding in found.findings] + failed_calls(e)
-    findings = parameter_maps.measured(findings, named if verdict == "DIVERGENT" else [])
+    findings = [finding for _, outcome in outcomes for finding in outcome.findings] + failed_calls(e)
+    findings = sampling_checks.measured(findings, named if verdict == "DIVERGENT" else [])
     body = Parity(
         place,
         e.tolerance.facts({side.name: side.floor for side in e.sides})
         | ({} if e.finer is None else {"tolerance between engines": e.finer.value}),
-        [found.check for _, found in outcomes],
+        [outcome.check for _, outcome in outcomes],
         [summary(e, side) for side in e.sides],
         metrics,
         dict(e.series),
     )
-    found = Verdict(
-        "parity",
-        verdict,
-        EXIT_CODES[verdict],
-        answer.reason,
-        findings,
-        named,
-        [one.finding for one in e.confounders],
-        missing,
-        coverage(e, outcomes),
-        {},
+    full_verdict = Verdict(
+        kind="parity",
+        verdict=verdict,
+        exit_code=EXIT_CODES[verdict],
+        reason=answer.reason,
+        findings=findings,
+        causes=named,
+        confounders=[confounder.finding for confounder in e.confounders],
+        missing=missing,
+        coverage=coverage(e, outcomes),
+        figures={},
         parity=body,
         reproduce=reproduce,
         paths={side.name: str(side.recording.path) for side in e.sides},
         evidence=answer.evidence,
     )
-    return confirm_suspicions(found)
+    return confirm_suspicions(full_verdict)
 
 
 def _metrics(e: Evidence) -> dict[str, Any]:
-    found = {
+    by_comparison = {
         BETWEEN: e.engines.result(),
         **{f"{side.name} against learner": side.to_learner.result() for side in e.sides},
     }
-    return {name: values for name, values in found.items() if values}
+    return {name: values for name, values in by_comparison.items() if values}
 
 
 def _early(verdict: str, reason: str, paths: list[Path], reproduce: str, missing: list[str] | None = None) -> Verdict:

@@ -15,12 +15,12 @@ FIX = "harness faults run --from FILE.py"
 
 def listed(path: Path, name: str, *, example: str) -> list[Any]:
     """The list `name` at the top level of the Python file `path`, which is executed. Raises BadInput."""
-    found = getattr(executed(path), name, None)
-    if not isinstance(found, (list, tuple)):
+    entries = getattr(executed(path), name, None)
+    if not isinstance(entries, (list, tuple)):
         raise BadInput(f"{path} has no list {name} at its top level", fix=example)
-    if not found:
+    if not entries:
         raise BadInput(f"{path}: its list {name} is empty", fix=example)
-    return list(found)
+    return list(entries)
 
 
 def executed(path: Path) -> ModuleType:
@@ -38,8 +38,8 @@ def executed(path: Path) -> ModuleType:
 
 def _said(error: BaseException, path: Path) -> str:
     line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else _last_line(error, path)
-    said = error.msg if isinstance(error, SyntaxError) else str(error)  # its own text names file and line once more
-    text = said.splitlines()[0] if said else ""
+    message = error.msg if isinstance(error, SyntaxError) else str(error)  # its own text names file and line once more
+    text = message.splitlines()[0] if message else ""
     return f"{type(error).__name__}{': ' + text if text else ''}" + (f" (line {line})" if line else "")
 
 

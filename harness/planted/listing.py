@@ -19,8 +19,8 @@ def described(hang: Hang) -> dict[str, Any]:
     """One hang as the list shows it."""
     return {
         "name": hang.name, "suite": "hang", "kind": hang.kind, "expected": hang.verdict,
-        "culprits": [party(one) for one in sorted(hang.culprits, key=str)],
-        "cycle": [party(one) for one in sorted(hang.cycle, key=str)], "summary": hang.summary,
+        "culprits": [party(culprit) for culprit in sorted(hang.culprits, key=str)],
+        "cycle": [party(member) for member in sorted(hang.cycle, key=str)], "summary": hang.summary,
         "engine": hang.engine, "dumps": hang.dumps is not None, "world": hang.world,
     }  # fmt: skip
 
@@ -71,9 +71,9 @@ def _summary(row: dict[str, Any]) -> str:
     return f"{row['summary']}{extra}"
 
 
-def party(one: int | str) -> str:
+def party(rank_or_role: int | str) -> str:
     """A rank or a role in words."""
-    return f"rank {one}" if isinstance(one, int) else one
+    return f"rank {rank_or_role}" if isinstance(rank_or_role, int) else rank_or_role
 
 
 def yes(value: bool) -> str:

@@ -44,13 +44,13 @@ def compact(path: str | os.PathLike[str], library: Library | None = None) -> tup
     run = (library or Library()).open(Path(path))
     events, tokens = run.path / "events.parquet", run.path / "tokens.parquet"
     for target, write in ((events, _events), (tokens, _tokens)):
-        whole = target.with_suffix(".parquet.part")
+        part_file = target.with_suffix(".parquet.part")
         try:
-            write(run, whole)
-            os.chmod(whole, FILE_MODE)
-            os.replace(whole, target)
+            write(run, part_file)
+            os.chmod(part_file, FILE_MODE)
+            os.replace(part_file, target)
         finally:
-            whole.unlink(missing_ok=True)
+            part_file.unlink(missing_ok=True)
     return events, tokens
 
 

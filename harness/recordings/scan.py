@@ -232,8 +232,8 @@ def counts_up(buffer: np.ndarray, at: np.ndarray, first: int) -> bool:
         stop = min(10**digits - first, len(at))
         value, places = np.arange(first + done, first + stop), at[done:stop]
         for digit in range(digits - 1, -1, -1):
-            value, rest = np.divmod(value, 10)
-            if np.any(buffer[places + digit] != ord("0") + rest):
+            value, last_digit = np.divmod(value, 10)
+            if np.any(buffer[places + digit] != ord("0") + last_digit):
                 return False
         if np.any(buffer[places + digits] != ord(",")):
             return False

@@ -33,12 +33,16 @@ class Seen:
         self._read = read
         by_path: dict[Path, dict[int, tuple[Extent, int]]] = {}
         for path, at in extents:
-            found = by_path.setdefault(path, {})
+            places = by_path.setdefault(path, {})
             for row, key in enumerate(_keys(read(path, at))):
-                found.setdefault(key, (at, row))
+                places.setdefault(key, (at, row))
         self._processes = [
-            _Process(path, np.array(sorted(found), np.int64), [found[key] for key in sorted(found)])
-            for path, found in by_path.items()
+            _Process(
+                path,
+                np.array(sorted(request_places), np.int64),
+                [request_places[key] for key in sorted(request_places)],
+            )
+            for path, request_places in by_path.items()
         ]
 
     def told(self, table: Table) -> Table:
@@ -51,13 +55,13 @@ class Seen:
             return table
         rows = [self._prompt(int(key), sent.row(row)) for row, key in enumerate(requests)]
         offsets = np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64)
-        seen = Rows(np.concatenate([np.zeros(0, np.int32), *rows]), offsets)
-        return replace(table, columns={**table.columns, "prompt_seen": seen})
+        prompts_seen = Rows(np.concatenate([np.zeros(0, np.int32), *rows]), offsets)
+        return replace(table, columns={**table.columns, "prompt_seen": prompts_seen})
 
     def _prompt(self, key: int, sent: np.ndarray) -> np.ndarray:
-        found = [row for one in self._processes if (row := self._row(one, key)) is not None]
-        other = (row for row in found if not np.array_equal(row, sent))
-        return next(other, found[0] if found else np.zeros(0, np.int32))
+        prompts = [row for process in self._processes if (row := self._row(process, key)) is not None]
+        altered = (row for row in prompts if not np.array_equal(row, sent))
+        return next(altered, prompts[0] if prompts else np.zeros(0, np.int32))
 
     def _row(self, process: _Process, key: int) -> np.ndarray | None:
         place = int(np.searchsorted(process.keys, key))
@@ -70,5 +74,5 @@ class Seen:
 
 def _keys(frame: FrameArrays) -> list[int]:
     keys = frame.arrays.get("request")
-    both = isinstance(keys, np.ndarray) and "prompt_seen" in frame.arrays
-    return [int(key) for key in keys] if both else []  # type: ignore[union-attr]
+    is_complete = isinstance(keys, np.ndarray) and "prompt_seen" in frame.arrays
+    return [int(key) for key in keys] if is_complete else []  # type: ignore[union-attr]

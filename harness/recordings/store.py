@@ -21,6 +21,7 @@ from harness.recordings.seen import Seen
 from harness.recordings.tables import FrameArrays, Spans, Table, arrays_of, table_of
 from harness.recordings.work import WORK
 from probes.format import EVENTS, PREFIX, Extent, JournalIndex, Run, TokenLog, decode_header, decode_json, number
+from probes.lines import RESERVED
 
 # A verdict goes through a run step by step, and whatever it asks of a step it asks while that is at hand: so much of
 # the tables last asked for is kept, and the last two however large they are, a step's rollout and experience.
@@ -62,8 +63,8 @@ class Recording(Run):
     @property
     def scenario(self) -> dict[str, Any]:
         """The resolved scenario of run.json; {} where another framework recorded none."""
-        found = self.manifest.get("scenario")
-        return found if isinstance(found, dict) else {}
+        scenario = self.manifest.get("scenario")
+        return scenario if isinstance(scenario, dict) else {}
 
     @property
     def kinds(self) -> set[str]:
@@ -145,6 +146,16 @@ class Recording(Run):
             self._mentions[key] = scan.places_with(journal.path, places, text.encode())
         return self._mentions[key]
 
+    def keys(self, kind: str) -> set[str]:
+        """The keys of the events of one kind, beside those of every event: of all where somebody has parsed them, else
+        of each journal's first one."""
+        parsed = self._decoded.get((kind, ""))
+        if parsed is None:
+            journals = [journal for journal in self._journals if journal.kinds.get(kind)]
+            firsts = ((journal, next(scan.lines_at(journal.path, journal.kinds[kind][:1]))) for journal in journals)
+            parsed = [self.parsed(journal, line) or {} for journal, line in firsts]
+        return set[str]().union(*parsed) - _OF_EVERY_EVENT
+
     def count(self, kind: str) -> int:
         if self.window is not None:
             return sum(1 for _ in self.lines(kind))
@@ -184,21 +195,23 @@ class Recording(Run):
 
     def spans(self, names: tuple[str, ...]) -> Spans:
         """The spans of these names, journal by journal."""
-        found = Spans.joined([self._spans_of(journal, names) for journal in self._journals])
+        spans = Spans.joined([self._spans_of(journal, names) for journal in self._journals])
         if self.window is None:
-            return found
-        return found.where((found.step < 0) | np.isin(found.step, self.window))
+            return spans
+        return spans.where((spans.step < 0) | np.isin(spans.step, self.window))
 
     def steps(self, kind: str) -> list[int]:
         """The steps that have a frame of this kind, in order."""
-        found = {step for known, step in self._extents if known == kind}
+        steps = {step for frame_kind, step in self._extents if frame_kind == kind}
         if self.window is not None and kind != "floor":
-            found = {step for step in found if step < 0 or step in self.window}
-        return sorted(found)
+            steps = {step for step in steps if step < 0 or step in self.window}
+        return sorted(steps)
 
     def ranks(self, kind: str) -> set[int]:
         """The ranks of the processes that have a frame of this kind."""
-        return {at.rank for (known, _), those in self._extents.items() if known == kind for _, at in those}
+        return {
+            at.rank for (frame_kind, _), extents in self._extents.items() if frame_kind == kind for _, at in extents
+        }
 
     def table(self, kind: str, step: int, **fields: Any) -> Table | None:
         """The frames of one kind and step whose fields have these values, as columns; None where there is none.
@@ -237,7 +250,7 @@ class Recording(Run):
     @cached_property
     def _seen(self) -> Seen:
         """What engines' own processes saw, which know neither steps nor samples."""
-        places = [one for (kind, _), those in self._extents.items() if kind == "seen" for one in those]
+        places = [place for (kind, _), extents in self._extents.items() if kind == "seen" for place in extents]
         return Seen(places, self._whole_frame)
 
     def frames_of(self, kind: str, step: int, **fields: Any) -> Iterator[FrameArrays]:
@@ -266,11 +279,11 @@ class Recording(Run):
 
     @cached_property
     def _extents(self) -> dict[tuple[str, int], list[tuple[Path, Extent]]]:
-        found: dict[tuple[str, int], list[tuple[Path, Extent]]] = {}
+        extents: dict[tuple[str, int], list[tuple[Path, Extent]]] = {}
         for log in self._logs:
             for at in log.extents:
-                found.setdefault((at.kind, at.step), []).append((log.path, at))
-        return found
+                extents.setdefault((at.kind, at.step), []).append((log.path, at))
+        return extents
 
     def _kept(self, journal: JournalIndex, kind: str) -> Iterator[bytes]:
         """The lines of one kind within the window."""
@@ -302,8 +315,8 @@ class Recording(Run):
         columns = self._columns(journal, lines, _NUMBERS)
         step = np.where(np.isfinite(columns["step"]), columns["step"], -1).astype(np.int64)
         process = np.full(len(lines), journal.name, object)
-        found = Spans(process, columns["name"], step, columns["start_ns"] / 1e9, columns["dur_ns"] / 1e9)
-        return found.where(np.array([name in names for name in found.name.tolist()], bool))
+        spans = Spans(process, columns["name"], step, columns["start_ns"] / 1e9, columns["dur_ns"] / 1e9)
+        return spans.where(np.array([name in names for name in spans.name.tolist()], bool))
 
     def numbers(
         self, kind: str, mention: str, keys: tuple[str, ...]
@@ -322,8 +335,8 @@ class Recording(Run):
         columns = _arrow_columns(lines, keys) if len(lines) > 1000 else None
         if columns is None:  # few; or a broken line, or a foreign writer with other types
             events = [self.parsed(journal, line) or {} for line in lines]
-            columns = {"name": np.array([str(one.get("name")) for one in events], object)}
-            columns |= {key: np.array([number(one.get(key)) for one in events]) for key in keys}
+            columns = {"name": np.array([str(event.get("name")) for event in events], object)}
+            columns |= {key: np.array([number(event.get(key)) for event in events]) for key in keys}
         return columns
 
     def _scan_events(self, path: Path) -> JournalIndex:
@@ -361,6 +374,7 @@ class Recording(Run):
 
 
 _NUMBERS = ("step", "start_ns", "dur_ns")
+_OF_EVERY_EVENT = RESERVED | {"file", "role", "rank", "pid"}  # as `all` returns it
 
 
 def _arrow_columns(lines: list[bytes], keys: tuple[str, ...]) -> dict[str, np.ndarray] | None:

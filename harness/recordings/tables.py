@@ -68,7 +68,11 @@ class Table:
     @property
     def nbytes(self) -> int:
         columns = self.columns.values()
-        flat = [part for one in columns for part in ((one.values, one.offsets) if isinstance(one, Rows) else (one,))]
+        flat = [
+            part
+            for column in columns
+            for part in ((column.values, column.offsets) if isinstance(column, Rows) else (column,))
+        ]
         return sum(part.nbytes for part in (self.sample, self.rank, *flat))
 
     def rows(self, name: str) -> Rows | None:
@@ -112,20 +116,20 @@ class FrameArrays:
 
 def arrays_of(header: dict[str, Any], payload: bytes | memoryview) -> dict[str, np.ndarray | Rows]:
     """The arrays of a frame as views of its payload. Raises FormatError where `probes.format` does."""
-    found: dict[str, np.ndarray | Rows] = {}
+    arrays: dict[str, np.ndarray | Rows] = {}
     for name, spec in header["arrays"].items():
         try:
             values = np.frombuffer(payload, f"<{spec['dtype']}", spec["count"], spec["at"])
             if "offsets_at" not in spec:
-                found[name] = values
+                arrays[name] = values
                 continue
             offsets = np.frombuffer(payload, "<i8", spec["offsets_count"], spec["offsets_at"])
             if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(values) or np.any(np.diff(offsets) < 0):
                 raise ValueError(f"offsets must rise from 0 to {len(values)}")
-            found[name] = Rows(values, offsets)
+            arrays[name] = Rows(values, offsets)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise FormatError(f"array {name!r} of the frame is malformed: {error}") from error
-    return found
+    return arrays
 
 
 def table_of(frames: list[FrameArrays]) -> Table:
@@ -156,12 +160,20 @@ def table_of(frames: list[FrameArrays]) -> Table:
     if any(version != versions[0] for version in versions):  # there is none that all samples were drawn with
         fields["weight_version"] = None
     if any(uncompared := [frame.fields.get("uncompared") for frame in frames]):
-        fields["uncompared"] = next(one for one in uncompared if one)
-    return Table(frames[0].kind, frames[0].step, sample, rank, fields, columns, finish)
+        fields["uncompared"] = next(value for value in uncompared if value)
+    return Table(
+        kind=frames[0].kind,
+        step=frames[0].step,
+        sample=sample,
+        rank=rank,
+        fields=fields,
+        columns=columns,
+        finish=finish,
+    )
 
 
 def _column(parts: list[Any]) -> np.ndarray | Rows:
     if len(parts) == 1:
-        found: np.ndarray | Rows = parts[0]
-        return found
+        single: np.ndarray | Rows = parts[0]
+        return single
     return Rows.joined(parts) if isinstance(parts[0], Rows) else np.concatenate(parts)

@@ -70,12 +70,12 @@ def unpack(file: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
             timeout=DEADLINE_S,
         )  # fmt: skip
         ended = {"error": _ENDED.format(file=file), "fix": _look(file)}
-        said = json.loads(done.stdout) if done.returncode == 0 else ended
+        outcome = json.loads(done.stdout) if done.returncode == 0 else ended
     except (subprocess.TimeoutExpired, ValueError, OSError):
-        said = {"error": f"{file} was not unpacked within {DEADLINE_S:.0f} s: refused", "fix": _BY_HAND}
-    if said["error"]:
+        outcome = {"error": f"{file} was not unpacked within {DEADLINE_S:.0f} s: refused", "fix": _BY_HAND}
+    if outcome["error"]:
         shutil.rmtree(folder, ignore_errors=True)
-        raise BadInput(said["error"], fix=said.get("fix"))
+        raise BadInput(outcome["error"], fix=outcome.get("fix"))
     leaving.then(lambda: shutil.rmtree(folder, ignore_errors=True))
     places.unpacked(str(folder), str(file))
     return folder
@@ -89,9 +89,9 @@ def unpack_into(folder: Path, file: Path, max_bytes: int, max_files: int) -> Non
             if len(members) > max_files:
                 raise BadInput(f"{file} holds {len(members)} files; evidence has at most {max_files}", fix=_BY_HAND)
             top = _top(members)
-            left = max_bytes
+            remaining_bytes = max_bytes
             for member in members:
-                left = _extract(zipped, member, folder / _safe(file, member, top), left, file)
+                remaining_bytes = _extract(zipped, member, folder / _safe(file, member, top), remaining_bytes, file)
     except (
         zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError, MemoryError,
     ) as error:  # fmt: skip
@@ -109,12 +109,12 @@ def _look(file: Path) -> str:
 def main(file: str, folder: str, max_bytes: str, max_files: str) -> None:
     cap(MEMORY_BYTES, int(DEADLINE_S), int(max_bytes) + BLOCK)
     os.umask(0o077)
-    said: dict[str, str | None] = {"error": ""}
+    outcome: dict[str, str | None] = {"error": ""}
     try:
         unpack_into(Path(folder), Path(file), int(max_bytes), int(max_files))
     except BadInput as error:
-        said = {"error": error.message, "fix": error.fix}
-    sys.stdout.write(json.dumps(said))
+        outcome = {"error": error.message, "fix": error.fix}
+    sys.stdout.write(json.dumps(outcome))
 
 
 def cap(memory: int, seconds: int, file_bytes: int) -> None:
@@ -151,13 +151,13 @@ def _safe(file: Path, member: zipfile.ZipInfo, top: str) -> PurePosixPath:
     return path
 
 
-def _extract(zipped: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, left: int, file: Path) -> int:
+def _extract(zipped: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, remaining_bytes: int, file: Path) -> int:
     """Unpack one member, counting what really comes out, not what its header promises; bytes still allowed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with zipped.open(member) as source, open(target, "xb") as sink:
         while block := source.read(BLOCK):
-            left -= len(block)
-            if left < 0:
+            remaining_bytes -= len(block)
+            if remaining_bytes < 0:
                 raise BadInput(f"{file} is too large when it is unpacked", fix=_BY_HAND)
             sink.write(block)
-    return left
+    return remaining_bytes

@@ -77,25 +77,27 @@ def read(path: str | os.PathLike[str]) -> Evidence:
     A file that is damaged or missing is left out and named in `notes`. A zip is unpacked into a temporary directory,
     which is `path` of the result and goes when this process ends. Raises BadInput where nothing is there to read.
     """
-    given = Path(path)
-    if not given.exists():
-        raise BadInput(f"{given}: no such file or directory", fix=f"ls {shlex.quote(str(given.parent))}")
-    folder = archive.unpack(given) if given.is_file() else given
+    source = Path(path)
+    if not source.exists():
+        raise BadInput(f"{source}: no such file or directory", fix=f"ls {shlex.quote(str(source.parent))}")
+    folder = archive.unpack(source) if source.is_file() else source
     try:
         entries = sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
-        raise BadInput(f"{given} cannot be read: {error.strerror}", fix=f"ls -ld {shlex.quote(str(given))}") from error
+        raise BadInput(
+            f"{source} cannot be read: {error.strerror}", fix=f"ls -ld {shlex.quote(str(source))}"
+        ) from error
     if not entries:
-        raise BadInput(f"{given} is empty: there is no evidence in it", fix=READS)
+        raise BadInput(f"{source} is empty: there is no evidence in it", fix=READS)
     if INDEX not in entries and PROCESSES not in entries:
-        return _bare(folder, given)
+        return _bare(folder, source)
     notes: list[str] = []
     index = _index(folder, notes)
     processes = _processes(folder, index.pop("processes", []), notes)
     evidence = _decoded({**index, "path": str(folder)}, notes)
     dumps = {name: dump for name, dump in evidence.dumps.items() if _inside(folder, dump, notes)}
-    told = tuple(note[:MAX_NOTE] for note in (*evidence.notes, *notes)[:MAX_NOTES])
-    return dataclasses.replace(evidence, processes=processes, dumps=dumps, notes=told)
+    bounded_notes = tuple(note[:MAX_NOTE] for note in (*evidence.notes, *notes)[:MAX_NOTES])
+    return dataclasses.replace(evidence, processes=processes, dumps=dumps, notes=bounded_notes)
 
 
 def pack(directory: str | os.PathLike[str]) -> Path:
@@ -127,8 +129,8 @@ def readable(path: Path) -> bool:
 
 def is_evidence(path: str | os.PathLike[str]) -> bool:
     """Whether `path` looks like an evidence directory or a zip, so that it is read and not taken for a live run."""
-    given = Path(path)
-    return (given / INDEX).is_file() or (given / PROCESSES).is_dir() or given.suffix == ".zip"
+    location = Path(path)
+    return (location / INDEX).is_file() or (location / PROCESSES).is_dir() or location.suffix == ".zip"
 
 
 # --- reading
@@ -157,18 +159,18 @@ def _index(folder: Path, notes: list[str]) -> dict[str, Any]:
 def _processes(folder: Path, listed: Any, notes: list[str]) -> tuple[Process, ...]:
     """Those that the index names, in its order, then any others that lie there."""
     try:
-        there = sorted(file.name for file in (folder / PROCESSES).glob("*.json"))
+        file_names = sorted(file.name for file in (folder / PROCESSES).glob("*.json"))
     except OSError as error:
         notes.append(f"{PROCESSES}/ cannot be read: {_why(error)}")
-        there = []
+        file_names = []
     names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-    found, size = [], 0
-    known = set(there)
-    wanted = list(dict.fromkeys([*names, *there]))
+    processes, size = [], 0
+    present_names = set(file_names)
+    wanted = list(dict.fromkeys([*names, *file_names]))
     if len(wanted) > MAX_PROCESSES:
         notes.append(f"{PROCESSES}/ has {len(wanted):,} files: the first {MAX_PROCESSES:,} are read")
     for name in wanted[:MAX_PROCESSES]:
-        if name not in known:
+        if name not in present_names:
             notes.append(f"{PROCESSES}/{name[:100]} is missing")
             continue
         if size > MAX_PROCESSES_BYTES:
@@ -184,8 +186,8 @@ def _processes(folder: Path, listed: Any, notes: list[str]) -> tuple[Process, ..
             continue
         if process.dump and not _inside(folder, process.dump, notes):
             process = dataclasses.replace(process, dump="")
-        found.append(process)
-    return tuple(found)
+        processes.append(process)
+    return tuple(processes)
 
 
 def _decoded(fields: dict[str, Any], notes: list[str]) -> Evidence:
@@ -201,12 +203,12 @@ def _decoded(fields: dict[str, Any], notes: list[str]) -> Evidence:
     return Evidence(**kept)
 
 
-def _bare(folder: Path, given: Path) -> Evidence:
+def _bare(folder: Path, source: Path) -> Evidence:
     """A directory of flight recorder dumps from anybody's job: one file a rank, JSON or pickle."""
     dumps = {file.name: file.name for file in sorted(folder.iterdir()) if _is_dump(file)}
     if not dumps:
         raise BadInput(
-            f"{given} holds neither evidence ({INDEX}) nor flight recorder dumps (one JSON or pickle file a rank)",
+            f"{source} holds neither evidence ({INDEX}) nor flight recorder dumps (one JSON or pickle file a rank)",
             fix=READS,
         )
     return Evidence(path=str(folder), source="dumps", taken="", stall_s=0.0, dumps=dumps)
@@ -229,8 +231,8 @@ def _is_dump(file: Path) -> bool:
 def _inside(folder: Path, relative: str, notes: list[str]) -> bool:
     """Whether a dump lies in the directory; symbolic links and `..` may not lead out of it."""
     try:
-        target = (folder / relative).resolve()
-        if not target.is_relative_to(folder.resolve()):
+        target = Path(os.path.realpath(folder / relative))  # of a link to itself, the link, which is no file
+        if not target.is_relative_to(os.path.realpath(folder)):
             notes.append(f"a dump called {relative!r} lies outside the evidence and is ignored")
             return False
         if not target.is_file():
@@ -243,10 +245,10 @@ def _inside(folder: Path, relative: str, notes: list[str]) -> bool:
 
 
 def _load(file: Path, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    found = file.lstat()
-    if not stat.S_ISREG(found.st_mode):  # a link may lead out of the directory, a pipe never ends
+    file_stat = file.lstat()
+    if not stat.S_ISREG(file_stat.st_mode):  # a link may lead out of the directory, a pipe never ends
         raise ValueError("not a plain file")
-    if found.st_size > most:
+    if file_stat.st_size > most:
         raise ValueError(f"it is larger than {most >> 20} MiB")
     value = decode_json(file.read_bytes())
     if not isinstance(value, dict):
@@ -297,10 +299,10 @@ def _bounded(value: Any, where: str = "$", depth: int = 0) -> Any:
     return {key: _bounded(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
 
 
-def _free_name(process: Process, taken: dict[str, Process]) -> str:
+def _free_name(process: Process, used_names: dict[str, Process]) -> str:
     name = first = file_name(process.host, process.pid)
     number = 2
-    while name in taken:
+    while name in used_names:
         name = f"{first.removesuffix('.json')}_{number}.json"
         number += 1
     return name

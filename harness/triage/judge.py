@@ -116,11 +116,11 @@ def _body(case: Case, ruling: Ruling) -> Triage:
         because.setdefault(wait.waiter, wait.because)
     nodes = []
     stacked = [*parties, *(key for key in graph.subjects if key not in parties)][:MAX_STACKS]
-    for key, one in graph.subjects.items():
-        group = titles.get(one.pending.group, one.pending.group) if one.pending else ""
-        state = "; ".join(filter(None, (one.state(group), load(one.process))))
-        nodes.append(Node(key, one.label, state, parties.get(key, "bystander"),
-                          main_stack(one.process) if key in stacked else []))  # fmt: skip
+    for key, subject in graph.subjects.items():
+        group = titles.get(subject.pending.group, subject.pending.group) if subject.pending else ""
+        state = "; ".join(filter(None, (subject.state(group), load(subject.process))))
+        nodes.append(Node(key, subject.label, state, parties.get(key, "bystander"),
+                          main_stack(subject.process) if key in stacked else []))  # fmt: skip
     return Triage(
         hang=ruling.hang,
         culprits=[_party(graph.subjects[key], why, ruling.frames.get(key, "")) for key, why in blamed.items()],
@@ -137,60 +137,64 @@ def _filled(case: Case, ruling: Ruling, step: str) -> str:
     """Advice with the process that it is about: the culprit, else who waits."""
     if "--pid PID" not in step:
         return step
-    some = [case.subject(key) for key in ruling.culprits if key in case.graph.subjects]
-    some = [one for one in some or case.graph.stuck() or case.live() if one.process and not one.gone]
-    return step.replace("--pid PID", f"--pid {some[0].process.pid}") if some and some[0].process else step
+    subjects = [case.subject(key) for key in ruling.culprits if key in case.graph.subjects]
+    subjects = [
+        subject for subject in subjects or case.graph.stuck() or case.live() if subject.process and not subject.gone
+    ]
+    return step.replace("--pid PID", f"--pid {subjects[0].process.pid}") if subjects and subjects[0].process else step
 
 
-def _party(one: Subject, why: str, frame: str = "") -> Party:
-    process = one.process
+def _party(subject: Subject, why: str, frame: str = "") -> Party:
+    process = subject.process
     return Party(
-        one.key,
-        why,
-        one.rank,
-        one.role,
-        process.host if process else "",
-        process.pid if process else None,
-        process.engine if process else "",
-        frame or one.frame,
+        key=subject.key,
+        why=why,
+        rank=subject.rank,
+        role=subject.role,
+        host=process.host if process else "",
+        pid=process.pid if process else None,
+        engine=process.engine if process else "",
+        frame=frame or subject.frame,
     )
 
 
 def _missing(evidence: Evidence, comparison: Comparison | None, graph: Graph, ruling: Ruling) -> list[str]:
-    found = [*ruling.missing, *(comparison.missing if comparison else ())]
-    seen = {process.rank for process in evidence.processes if process.rank is not None}
-    seen |= set(comparison.ranks) if comparison else set()
+    lines = [*ruling.missing, *(comparison.missing if comparison else ())]
+    seen_ranks = {process.rank for process in evidence.processes if process.rank is not None}
+    seen_ranks |= set(comparison.ranks) if comparison else set()
     expected = range(evidence.expected_world or 0)
-    unseen = len(expected) - sum(rank in expected for rank in seen)
+    unseen = len(expected) - sum(rank in expected for rank in seen_ranks)
     if unseen:
-        first = itertools.islice((rank for rank in expected if rank not in seen), 8)
+        first = itertools.islice((rank for rank in expected if rank not in seen_ranks), 8)
         more = f" and {unseen - 8} more" if unseen > 8 else ""
-        found.append(f"nothing from rank {', '.join(map(str, first))}{more}")
+        lines.append(f"nothing from rank {', '.join(map(str, first))}{more}")
     for process in evidence.processes:
         name = f"rank {process.rank}" if process.rank is not None else process.role or process.key
-        if not (one := graph.subjects[process.key]).alone:
-            name = one.label
-        found += [f"{name}: {note}" for note in process.notes]
-    found += evidence.notes
-    found = list(dict.fromkeys(found))
-    hidden = len(found) - MAX_MISSING
-    return found[:MAX_MISSING] + ([f"{hidden} more"] if hidden > 0 else [])
+        if not (subject := graph.subjects[process.key]).alone:
+            name = subject.label
+        lines += [f"{name}: {note}" for note in process.notes]
+    lines += evidence.notes
+    lines = list(dict.fromkeys(lines))
+    hidden = len(lines) - MAX_MISSING
+    return lines[:MAX_MISSING] + ([f"{hidden} more"] if hidden > 0 else [])
 
 
 def _findings(evidence: Evidence, comparison: Comparison | None) -> list[Finding]:
-    found = [Finding("recorder", note) for note in (comparison.notes if comparison else ())]
+    findings = [Finding("recorder", note) for note in (comparison.notes if comparison else ())]
     if comparison and len(comparison.versions) > 1:
-        found.append(Finding("recorder", f"dumps of different versions: {', '.join(comparison.versions)}"))
+        findings.append(Finding("recorder", f"dumps of different versions: {', '.join(comparison.versions)}"))
     if evidence.processes and all(len(process.samples) == 1 for process in evidence.processes if process.samples):
-        found.append(Finding("one look", "every process was seen once only: slow cannot be told from stuck"))
-    return found
+        findings.append(Finding("one look", "every process was seen once only: slow cannot be told from stuck"))
+    return findings
 
 
 def _coverage(evidence: Evidence, comparison: Comparison | None, graph: Graph) -> dict[str, object]:
     processes = evidence.processes
     return {
         "processes": len(processes),
-        "ranks": len({one.rank for one in graph.subjects.values() if one.rank is not None and one.seen}),
+        "ranks": len(
+            {subject.rank for subject in graph.subjects.values() if subject.rank is not None and subject.seen}
+        ),
         "with_stacks": sum(any(sample.threads for sample in process.samples) for process in processes),
         "with_two_looks": sum(len(process.samples) > 1 for process in processes),
         "with_recorder": len(comparison.ranks) if comparison else 0,

@@ -34,8 +34,8 @@ def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence] | Non
             fix="put the dumps of all ranks into one directory: harness triage DIR",
         )
     _refuse_twice(parts)
-    for (one, first), (other, second) in combinations(parts.items(), 2):
-        _refuse_two_jobs(one, first, other, second)
+    for (first_path, first), (second_path, second) in combinations(parts.items(), 2):
+        _refuse_two_jobs(first_path, first, second_path, second)
     common = Path(os.path.commonpath([Path(part.path).resolve() for part in parts.values()]))
     processes: dict[str, Process] = {}
     for part in parts.values():
@@ -47,56 +47,56 @@ def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence] | Non
         for path, part in parts.items()
         for name, dump in part.dumps.items()
     }
-    everybody = list(parts.values())
-    stalls = [part.stall_s for part in everybody if any(process.samples for process in part.processes)]
+    all_parts = list(parts.values())
+    stalls = [part.stall_s for part in all_parts if any(process.samples for process in part.processes)]
     return Evidence(
-        str(common),
-        "live" if any(part.source == "live" and 0.0 in stalls for part in everybody) else everybody[0].source,
-        "",  # each host has a clock of its own
-        min(stalls, default=0.0),
-        tuple(processes.values()),
-        tuple(dict.fromkeys(actor for part in everybody for actor in part.ray_actors)),
-        tuple(dict.fromkeys(task for part in everybody for task in part.ray_tasks)),
-        tuple(dict.fromkeys(gpu for part in everybody for gpu in part.gpus)),
-        {host: answer for part in everybody for host, answer in part.ras.items()},
-        dumps,
-        max((part.expected_world or 0 for part in everybody), default=0) or None,
-        max(part.threshold_s for part in everybody),
-        (
+        path=str(common),
+        source="live" if any(part.source == "live" and 0.0 in stalls for part in all_parts) else all_parts[0].source,
+        taken="",  # each host has a clock of its own
+        stall_s=min(stalls, default=0.0),
+        processes=tuple(processes.values()),
+        ray_actors=tuple(dict.fromkeys(actor for part in all_parts for actor in part.ray_actors)),
+        ray_tasks=tuple(dict.fromkeys(task for part in all_parts for task in part.ray_tasks)),
+        gpus=tuple(dict.fromkeys(gpu for part in all_parts for gpu in part.gpus)),
+        ras={host: answer for part in all_parts for host, answer in part.ras.items()},
+        dumps=dumps,
+        expected_world=max((part.expected_world or 0 for part in all_parts), default=0) or None,
+        threshold_s=max(part.threshold_s for part in all_parts),
+        notes=(
             *(f"no evidence from {address}: {silence.why}" for address, silence in (unreached or {}).items()),
             *dict.fromkeys(f"{path.name}: {note}" for path, part in parts.items() for note in part.notes),
         ),
-        tuple(dict.fromkeys(node for part in everybody for node in part.ray_nodes)),
-        next((part.ray_lost for part in everybody if part.ray_lost), ""),
-        dict(unreached or {}),
-        tuple(str(path) for path in parts),
+        ray_nodes=tuple(dict.fromkeys(node for part in all_parts for node in part.ray_nodes)),
+        ray_lost=next((part.ray_lost for part in all_parts if part.ray_lost), ""),
+        unreached=dict(unreached or {}),
+        directories=tuple(str(path) for path in parts),
     )
 
 
 def missing_ranks(evidence: Evidence) -> dict[World, list[int]]:
     """World -> its ranks that no process holds, of the worlds that lack any."""
-    found = {}
-    known = worlds(evidence)
-    for world, ranks in known.items():
-        held = set(ranks)
-        for other, others in known.items():  # one job, of which not every process noted where its ranks meet
-            if other[1:] == world[1:] and not (other[0] and world[0]):
-                held |= set(others)
-        if missing := [rank for rank in range(world[2]) if rank not in held]:
-            found[world] = missing
-    return found
+    missing_by_world = {}
+    world_ranks = worlds(evidence)
+    for world, ranks in world_ranks.items():
+        held_ranks = set(ranks)
+        for peer, peer_ranks in world_ranks.items():  # one job, of which not every process noted where its ranks meet
+            if peer[1:] == world[1:] and not (peer[0] and world[0]):
+                held_ranks |= set(peer_ranks)
+        if missing := [rank for rank in range(world[2]) if rank not in held_ranks]:
+            missing_by_world[world] = missing
+    return missing_by_world
 
 
 def worlds(evidence: Evidence) -> dict[World, dict[int, Process]]:
     """World -> its ranks, of the processes that know their rank in it, and how many they are."""
-    found: dict[World, dict[int, Process]] = {}
+    processes_by_world: dict[World, dict[int, Process]] = {}
     for process in evidence.processes:
         size = process.world_size or (0 if process.engine else evidence.expected_world)
         if process.rank is not None and size:
-            place = found.setdefault((met_at(process), process.engine, size), {})
+            place = processes_by_world.setdefault((met_at(process), process.engine, size), {})
             if process.rank not in place or ended(place[process.rank]):
                 place[process.rank] = process
-    return found
+    return processes_by_world
 
 
 def _placed(process: Process, part: Evidence, common: Path) -> Process:
@@ -128,25 +128,25 @@ def _refuse_twice(parts: Mapping[Path, Evidence]) -> None:
             for rank, process in its.items():
                 if not process.samples or not world[0]:  # two engines without an address both have a rank 0
                     continue
-                first, other = ranks.setdefault((world, rank), (path, process))
-                if other.key != process.key and first != path:
+                first, rival = ranks.setdefault((world, rank), (path, process))
+                if rival.key != process.key and first != path:
                     raise BadInput(
-                        f"rank {rank} is process {other.key} in {first} and {process.key} in {path}: one of them is of "
+                        f"rank {rank} is process {rival.key} in {first} and {process.key} in {path}: one of them is of "
                         "another job, or of an older attempt of this one",
                         fix=_without(parts, first),
                     )
 
 
-def _refuse_two_jobs(one: Path, first: Evidence, other: Path, second: Evidence) -> None:
+def _refuse_two_jobs(first_path: Path, first: Evidence, second_path: Path, second: Evidence) -> None:
     """Two jobs: worlds of one kind that met at different places, have worked, and lack ranks. While they still form,
     another address is a fault of one job (K5)."""
-    for (world, ranks), (its, others) in _pairs(worlds(first), worlds(second)):
-        alike = bool(world[0] and its[0]) and world[0] != its[0] and world[1:] == its[1:]
-        if alike and len(ranks) < world[2] > len(others) and _worked(ranks) and _worked(others):
+    for (world, ranks), (its, peer_ranks) in _pairs(worlds(first), worlds(second)):
+        meets_elsewhere = bool(world[0] and its[0]) and world[0] != its[0] and world[1:] == its[1:]
+        if meets_elsewhere and len(ranks) < world[2] > len(peer_ranks) and _worked(ranks) and _worked(peer_ranks):
             raise BadInput(
-                f"{one} and {other} are of two jobs: their ranks meet at {':'.join(world[0])} and at "
+                f"{first_path} and {second_path} are of two jobs: their ranks meet at {':'.join(world[0])} and at "
                 f"{':'.join(its[0])}",
-                fix=f"harness triage {shlex.quote(str(one))}",
+                fix=f"harness triage {shlex.quote(str(first_path))}",
             )
 
 
@@ -164,5 +164,5 @@ def _worked(ranks: dict[int, Process]) -> bool:
     return any(process.beat is not None and any(process.beat.sequences.values()) for process in ranks.values())
 
 
-def _without(parts: Mapping[Path, Evidence], left: Path) -> str:
-    return shlex.join(["harness", "triage", *(str(path) for path in parts if path != left)])
+def _without(parts: Mapping[Path, Evidence], excluded: Path) -> str:
+    return shlex.join(["harness", "triage", *(str(path) for path in parts if path != excluded)])

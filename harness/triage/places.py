@@ -101,7 +101,7 @@ TABLE: tuple[FramePattern, ...] = (
     FramePattern("ray_get", r"<native>.*ray::core::CoreWorker::(Get|Wait).*", "", "ray.get"),
     FramePattern("ray_get", r"wait_for_pg|ready", r"ray/util/placement_group", "placement group"),
     # of the frameworks of users' jobs
-    *(one for its in frameworks().values() for one in its.waits),
+    *(pattern for its in frameworks().values() for pattern in its.waits),
     FramePattern("ray_idle", r"main_loop", r"ray/_private/worker", "waits for a task"),
     # work inside an engine's loop, which is not its loop
     FramePattern(
@@ -112,8 +112,8 @@ TABLE: tuple[FramePattern, ...] = (
     # engines: their transitions, their work, then their loops
     FramePattern("transition", r"sleep|wake_up\w*|wakeup|go_to_sleep|enter_sleep|exit_sleep", "<user>"),
     *sorted(
-        (one for spec in specs().values() for one in spec.frames),
-        key=lambda one: _OF_ENGINES.index(one.kind) if one.kind in _OF_ENGINES else len(_OF_ENGINES),
+        (pattern for spec in specs().values() for pattern in spec.frames),
+        key=lambda pattern: _OF_ENGINES.index(pattern.kind) if pattern.kind in _OF_ENGINES else len(_OF_ENGINES),
     ),
     # HTTP
     FramePattern("http_client", r"getresponse|_read_status|begin|urlopen|_make_request", r"http/client\.py|urllib"),
@@ -228,7 +228,8 @@ def plain(function: str) -> str:
 @lru_cache(maxsize=1)
 def _compiled() -> tuple[tuple[FramePattern, str, re.Pattern[str] | None], ...]:
     return tuple(
-        (one, one.function, re.compile(one.file) if one.file and one.file != "<user>" else None) for one in TABLE
+        (pattern, pattern.function, re.compile(pattern.file) if pattern.file and pattern.file != "<user>" else None)
+        for pattern in TABLE
     )
 
 

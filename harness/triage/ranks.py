@@ -29,14 +29,18 @@ def without_inherited(evidence: Evidence) -> Evidence:
         if process.rank is not None and met_at(process) and not process.title.startswith("ray::"):
             place = process.host, process.rank, process.world_size, met_at(process)
             claims.setdefault(place, []).append(process)
-    heirs = {heir.key for some in claims.values() if len(some) > 1 for heir in _heirs(some)} | _forked(evidence)
+    heirs = {heir.key for claimants in claims.values() if len(claimants) > 1 for heir in _heirs(claimants)} | _forked(
+        evidence
+    )
     if not heirs:
         return evidence
     return replace(
         evidence,
         processes=tuple(
-            replace(one, rank=None, world_size=None, dump="", dump_taken_ns=None) if one.key in heirs else one
-            for one in evidence.processes
+            replace(process, rank=None, world_size=None, dump="", dump_taken_ns=None)
+            if process.key in heirs
+            else process
+            for process in evidence.processes
         ),
     )
 
@@ -44,12 +48,14 @@ def without_inherited(evidence: Evidence) -> Evidence:
 def _forked(evidence: Evidence) -> set[str]:
     """Children of a process that has their rank and no less to show for it. One that ended has no environment left
     that says where its world meets; its journal knows its parent."""
-    seen = {process.key: process for process in evidence.processes if process.rank is not None}
+    ranked = {process.key: process for process in evidence.processes if process.rank is not None}
     return {
-        one.key
-        for one in seen.values()
-        if (parent := seen.get(f"{one.host}:{one.ppid}")) is not None and parent is not one
-        if parent.rank == one.rank and parent.world_size in (None, one.world_size) and _shown(parent) >= _shown(one)
+        process.key
+        for process in ranked.values()
+        if (parent := ranked.get(f"{process.host}:{process.ppid}")) is not None and parent is not process
+        if parent.rank == process.rank
+        and parent.world_size in (None, process.world_size)
+        and _shown(parent) >= _shown(process)
     }
 
 
@@ -57,19 +63,19 @@ def _heirs(claims: Iterable[Process]) -> list[Process]:
     """Those of them that only inherited it. An heir leaves nothing to others: who it is, is asked of the rest."""
     holders: list[Process] = []
     heirs: list[Process] = []
-    for one in sorted(claims, key=lambda each: (-_shown(each), -each.age_s)):
-        known = heirs if any(_inherits(one, holder) for holder in holders) else holders
-        known.append(one)
+    for claimant in sorted(claims, key=lambda each: (-_shown(each), -each.age_s)):
+        destination = heirs if any(_inherits(claimant, holder) for holder in holders) else holders
+        destination.append(claimant)
     return heirs
 
 
-def _inherits(one: Process, holder: Process) -> bool:
-    if not _met(one, holder):
+def _inherits(process: Process, holder: Process) -> bool:
+    if not _met(process, holder):
         return False
-    if _shown(holder) != _shown(one):
-        return _shown(holder) > _shown(one)
+    if _shown(holder) != _shown(process):
+        return _shown(holder) > _shown(process)
     # ranks that one launcher starts, twice by mistake too, begin within a second
-    return one.age_s > 0 and holder.age_s > one.age_s + RESTART_S
+    return process.age_s > 0 and holder.age_s > process.age_s + RESTART_S
 
 
 def _shown(process: Process) -> int:
@@ -81,12 +87,12 @@ def _shown(process: Process) -> int:
     return int(process.beat is not None or process.journal is not None)
 
 
-def _met(one: Process, other: Process) -> bool:
+def _met(process: Process, peer: Process) -> bool:
     """Whether both are known to have lived at the same time, in one attempt of their rank."""
-    attempts = {_attempt(one), _attempt(other)} - {""}
+    attempts = {_attempt(process), _attempt(peer)} - {""}
     if len(attempts) > 1:
         return False
-    return all(a.age_s >= _since_end_s(b) + RESTART_S or not ended(b) for a, b in ((one, other), (other, one)))
+    return all(a.age_s >= _since_end_s(b) + RESTART_S or not ended(b) for a, b in ((process, peer), (peer, process)))
 
 
 def _attempt(process: Process) -> str:

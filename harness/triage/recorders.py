@@ -16,6 +16,7 @@ from harness.triage.flight.model import Comparison, GroupState
 
 CLOCK_S = 2.0  # an operation that is later than its dump, or older than its process, was timed by another clock
 MAX_SPAN = 1 << 16  # members of a group that spans several worlds
+MAX_SPANS = 1 << 20  # of all of them; a job has one for each weight sync, with a member for each rank and engine
 World = tuple[str, str, str, int | None, str]
 
 
@@ -49,7 +50,7 @@ def _loaded(evidence: Evidence, taken_ns: int | None, notes: list[str]) -> dict[
     """Process -> its dump."""
     dumped = [process for process in evidence.processes if process.dump]
     read = flight.load_each([(Path(evidence.path) / process.dump, process.rank) for process in dumped])
-    found = {}
+    flights = {}
     for process, loaded in zip(dumped, read, strict=True):
         if isinstance(loaded, flight.FlightError):
             notes.append(loaded.message)
@@ -60,8 +61,8 @@ def _loaded(evidence: Evidence, taken_ns: int | None, notes: list[str]) -> dict[
                          f"of {process.key} have been pending is not known")  # fmt: skip
             at_ns = 0
         loaded = dataclasses.replace(loaded, taken_ns=at_ns)
-        found[process.key] = dataclasses.replace(loaded, name=process.key, series="")
-    return found
+        flights[process.key] = dataclasses.replace(loaded, name=process.key, series="")
+    return flights
 
 
 def _one_clock(loaded: flight.Flight, taken_ns: int, age_s: float) -> bool:
@@ -76,13 +77,16 @@ def _one_clock(loaded: flight.Flight, taken_ns: int, age_s: float) -> bool:
 def _spanning(processes: tuple[Process, ...], notes: list[str]) -> dict[str, tuple[int, dict[int, Process]]]:
     """Groups made beside torch's register, as of a weight sync: name -> its size, and own rank -> process. Each process
     recorded its own rank only; where two claim one rank, the name does not say whose belong together."""
-    found: dict[str, list[tuple[int, int, Process]]] = {}
+    claims_by_name: dict[str, list[tuple[int, int, Process]]] = {}
     for process in processes:
         for group in process.journal.groups if process.journal else ():
             if group.rank is not None and group.name and 0 <= group.rank < group.world_size <= MAX_SPAN:
-                found.setdefault(group.name, []).append((group.world_size, group.rank, process))
-    spans = {}
-    for name, claims in found.items():
+                claims_by_name.setdefault(group.name, []).append((group.world_size, group.rank, process))
+    spans: dict[str, tuple[int, dict[int, Process]]] = {}
+    for name, claims in claims_by_name.items():
+        if sum(size for size, _ in spans.values()) + claims[0][0] > MAX_SPANS:
+            notes.append(f"{len(claims_by_name):,} groups span several worlds: {len(spans):,} of them are compared")
+            break
         members = {rank: process for _, rank, process in claims}
         if len(members) < len(claims) or len({size for size, _, _ in claims}) > 1:
             notes.append(f"several groups are called {name}: who belongs to which is not known")
@@ -94,22 +98,30 @@ def _spanning(processes: tuple[Process, ...], notes: list[str]) -> dict[str, tup
 def _span(name: str, span: tuple[int, dict[int, Process]], flights: dict[str, flight.Flight]) -> Comparison:
     """One such group over all processes that are in it, whatever worlds they are of."""
     size, members = span
-    its = {one.key: flights[one.key].only(name, rank) for rank, one in members.items() if one.key in flights}
-    found = flight.compare(its, [Group(name, tuple(range(size)), world_size=size)])
-    mine = [state for state in found.groups if name in (state.group.name, state.group.desc)]
+    its = {
+        process.key: flights[process.key].only(name, rank)
+        for rank, process in members.items()
+        if process.key in flights
+    }
+    comparison = flight.compare(its, [Group(name, tuple(range(size)), world_size=size)])
+    mine = [state for state in comparison.groups if name in (state.group.name, state.group.desc)]
     states = tuple(dataclasses.replace(state, joined=True) for state in mine)
-    return Comparison(states, (), versions=found.versions, notes=found.notes)
+    return Comparison(states, (), versions=comparison.versions, notes=comparison.notes)
 
 
 def _world_of(members: list[Process], loaded: dict[str, flight.Flight], spanning: frozenset[str]) -> Comparison:
     flights = {
-        one.key: loaded[one.key].without(spanning)
-        for one in members
-        if one.key in loaded and (len(members) > 1 or len(loaded[one.key]))
+        process.key: loaded[process.key].without(spanning)
+        for process in members
+        if process.key in loaded and (len(members) > 1 or len(loaded[process.key]))
     }
-    found = _renamed(flight.compare(flights, _memberships(members)))
+    comparison = _renamed(flight.compare(flights, _memberships(members)))
     # A process without a rank, such as an engine's end of a weight sync, says what it did, not who was missing.
-    return found if any(process.rank is not None for process in members) else dataclasses.replace(found, missing=())
+    return (
+        comparison
+        if any(process.rank is not None for process in members)
+        else dataclasses.replace(comparison, missing=())
+    )
 
 
 def _loose(evidence: Evidence, taken_ns: int | None, notes: list[str]) -> dict[str, flight.Flight]:
@@ -134,21 +146,21 @@ def _renamed(comparison: Comparison) -> Comparison:
 def _joined(parts: list[Comparison]) -> Comparison:
     groups: tuple[GroupState, ...] = tuple(group for part in parts for group in part.groups)
     return Comparison(
-        groups,
-        tuple(rank for part in parts for rank in part.ranks),
-        max((part.world_size or 0 for part in parts), default=0) or None,
-        max((part.jobs for part in parts), default=1),
-        tuple(sorted({version for part in parts for version in part.versions})),
-        tuple(note for part in parts for note in part.notes),
-        tuple(item for part in parts for item in part.missing),
-        tuple(rank for part in parts for rank in part.absent),
-        {key: one for part in parts for key, one in part.habits.items()},
+        groups=groups,
+        ranks=tuple(rank for part in parts for rank in part.ranks),
+        world_size=max((part.world_size or 0 for part in parts), default=0) or None,
+        jobs=max((part.jobs for part in parts), default=1),
+        versions=tuple(sorted({version for part in parts for version in part.versions})),
+        notes=tuple(note for part in parts for note in part.notes),
+        missing=tuple(item for part in parts for item in part.missing),
+        absent=tuple(rank for part in parts for rank in part.absent),
+        habits={key: habit for part in parts for key, habit in part.habits.items()},
     )
 
 
-def nanoseconds(taken: str) -> int | None:
+def nanoseconds(timestamp: str) -> int | None:
     """The wall clock of an evidence; None where it says none."""
     try:
-        return int(datetime.fromisoformat(taken).timestamp() * 1e9)
+        return int(datetime.fromisoformat(timestamp).timestamp() * 1e9)
     except ValueError:
         return None

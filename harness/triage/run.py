@@ -60,16 +60,16 @@ def _evidence(what: list[str], out: Path | None, token_file: str) -> tuple[Evide
 
     if urls := [word for word in what if gather.is_url(word)]:
         return _served(urls, [Path(word) for word in what if word not in urls], out, token_file)
-    paths = [resolve(one) for one in what]
-    there = [path for path in paths if path.exists() and not str(path).isdigit()]
-    if there and len(what) > 1:
-        if absent := [word for word, path in zip(what, paths, strict=True) if path not in there]:
+    paths = [resolve(word) for word in what]
+    existing_paths = [path for path in paths if path.exists() and not str(path).isdigit()]
+    if existing_paths and len(what) > 1:
+        if absent := [word for word, path in zip(what, paths, strict=True) if path not in existing_paths]:
             raise BadInput(f"{absent[0]}: no such directory; a directory of each node, or pids", fix=f"ls {absent[0]}")
         return _nodes(paths, out)
-    if there and (nodes := _of_nodes(there[0])):
+    if existing_paths and (nodes := _of_nodes(existing_paths[0])):
         return _nodes(nodes, out)
-    if there:
-        path = there[0]
+    if existing_paths:
+        path = existing_paths[0]
         if path.is_file() and path.suffix != ".zip" and not zipfile.is_zipfile(path):
             beside = shlex.quote(str(path.parent))
             raise BadInput(
@@ -79,15 +79,15 @@ def _evidence(what: list[str], out: Path | None, token_file: str) -> tuple[Evide
         if directory.is_evidence(path) or path.is_file():
             return directory.read(path), None
         path = _watched(path)
-        taken = newest(path)
-        if taken is None and is_bundle(what[0]) and (path / LIVE[0]).is_dir():  # its pids are of another machine
+        latest = newest(path)
+        if latest is None and is_bundle(what[0]) and (path / LIVE[0]).is_dir():  # its pids are of another machine
             raise BadInput(
                 f"{what[0]} holds a recorded run and no evidence of a hang",
                 fix=f"harness report {shlex.quote(what[0])}",
             )
         if is_bundle(what[0]) or not any((path / name).is_dir() for name in LIVE):
-            return directory.read(taken or path), None
-        return _run(path, taken, out)
+            return directory.read(latest or path), None
+        return _run(path, latest, out)
     if len(what) == 1 and _pathlike(what[0]):
         raise BadInput(f"{what[0]}: no such file or directory", fix=directory.READS)
     evidence = _live(what, out)
@@ -118,10 +118,10 @@ def _of_nodes(path: Path) -> list[Path]:
 
     if not path.is_dir() or directory.is_evidence(path) or any((path / name).is_dir() for name in (*LIVE, *SIDES)):
         return []
-    found = [below for below in sorted(path.iterdir()) if below.is_dir() and (
+    node_directories = [below for below in sorted(path.iterdir()) if below.is_dir() and (
         directory.is_evidence(below) or any((below / name).is_dir() for name in LIVE)
     )]  # fmt: skip
-    return found if len(found) > 1 else []
+    return node_directories if len(node_directories) > 1 else []
 
 
 def _nodes(
@@ -139,30 +139,32 @@ def _nodes(
     for path in paths:
         if path in parts:
             raise BadInput(f"{path} is given twice", fix="harness triage DIR DIR ...")
-        taken = path if directory.is_evidence(path) else newest(path)
-        if taken is None and any((path / name).is_dir() for name in LIVE):
+        latest = path if directory.is_evidence(path) else newest(path)
+        if latest is None and any((path / name).is_dir() for name in LIVE):
             made = made or out or _new_folder()
             parts[path] = _live([str(path)], _free(made / path.resolve().name))
             ended |= set() if alive(parts[path]) else {path}
         else:
-            parts[path] = directory.read(taken or path)
+            parts[path] = directory.read(latest or path)
     if len(ended) < len(parts):
         for path in ended:
-            last_words = tuple(dataclasses.replace(one, samples=()) for one in parts[path].processes)
+            last_words = tuple(dataclasses.replace(process, samples=()) for process in parts[path].processes)
             parts[path] = dataclasses.replace(parts[path], processes=last_words)
-    given = tuple(part.path if made and Path(part.path).parent == made else str(path) for path, part in parts.items())
-    return dataclasses.replace(unite(parts, unreached), directories=given), made
+    directories = tuple(
+        part.path if made and Path(part.path).parent == made else str(path) for path, part in parts.items()
+    )
+    return dataclasses.replace(unite(parts, unreached), directories=directories), made
 
 
 def _free(path: Path) -> Path:
     """The path, or with a number behind it where something lies there."""
     names = chain([path], (path.with_name(f"{path.name}-{number}") for number in count(2)))
-    return next(one for one in names if not one.exists())
+    return next(free_path for free_path in names if not free_path.exists())
 
 
 def alive(evidence: Evidence) -> bool:
     """Whether any of its processes lived when it was taken."""
-    return any(one.samples and one.samples[-1].state not in ENDED for one in evidence.processes)
+    return any(process.samples and process.samples[-1].state not in ENDED for process in evidence.processes)
 
 
 def _watched(path: Path) -> Path:
@@ -180,13 +182,13 @@ def _watched(path: Path) -> Path:
     )
 
 
-def _run(run: Path, taken: Path | None, out: Path | None) -> tuple[Evidence, Path | None]:
+def _run(run: Path, latest: Path | None, out: Path | None) -> tuple[Evidence, Path | None]:
     """A run directory: looked at now while any of its processes lives, else its newest evidence."""
     from harness.triage import directory
 
     evidence = _live([str(run)], out)
-    if not alive(evidence) and taken is not None:
-        return directory.read(taken), None
+    if not alive(evidence) and latest is not None:
+        return directory.read(latest), None
     return evidence, Path(evidence.path)
 
 
@@ -196,10 +198,10 @@ def newest(run: Path) -> Path | None:
     from harness.triage.watch.retention import order
 
     try:
-        found = [path for path in (run / "evidence").iterdir() if directory.is_evidence(path)]
+        evidence_paths = [path for path in (run / "evidence").iterdir() if directory.is_evidence(path)]
     except OSError:  # no such folder: nothing was ever taken
         return None
-    return max(found, key=lambda path: order(path.name), default=None)
+    return max(evidence_paths, key=lambda path: order(path.name), default=None)
 
 
 def _live(what: list[str], out: Path | None) -> Evidence:

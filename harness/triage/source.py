@@ -36,13 +36,13 @@ def rank_condition(frame: Frame) -> str:
     body = _function(frame)
     if body is None:
         return ""
-    found = ""
+    condition = ""
     for node in ast.walk(body):
         if isinstance(node, ast.If) and any(_holds(part, frame.line) for part in node.body):
             text = ast.unparse(node.test)
             if any(word in text.lower() for word in _RANK_WORDS):
-                found = text
-    return found
+                condition = text
+    return condition
 
 
 def endless_loop(frame: Frame) -> bool:
@@ -164,28 +164,30 @@ def waits_for_device(frame: Frame) -> bool:
 
 def _of_device(call: ast.Call) -> bool:
     if isinstance(call.func, ast.Name):
-        return call.func.id in _OF_VALUE and any(not isinstance(one, ast.Constant) for one in call.args)
+        return call.func.id in _OF_VALUE and any(not isinstance(argument, ast.Constant) for argument in call.args)
     if not isinstance(call.func, ast.Attribute):
         return False
-    to_host = call.func.attr == "to" and any(isinstance(one, ast.Constant) and one.value == "cpu" for one in call.args)
+    to_host = call.func.attr == "to" and any(
+        isinstance(argument, ast.Constant) and argument.value == "cpu" for argument in call.args
+    )
     return to_host or call.func.attr in _OF_DEVICE
 
 
 def _called(body: ast.AST) -> set[str]:
     functions = [node.func for node in ast.walk(body) if isinstance(node, ast.Call)]
-    return {one.attr for one in functions if isinstance(one, ast.Attribute)}
+    return {function.attr for function in functions if isinstance(function, ast.Attribute)}
 
 
 @lru_cache(maxsize=4096)
-def behind_loop(frame: Frame, other: Frame) -> int:
-    """The line of a loop that holds `other` and that `frame`, in the same function, has left; 0 without one."""
+def behind_loop(frame: Frame, loop_frame: Frame) -> int:
+    """The line of a loop that holds `loop_frame` and that `frame`, in the same function, has left; 0 without one."""
     body = _function(frame)
-    if body is None or (frame.file, frame.function) != (other.file, other.function):
+    if body is None or (frame.file, frame.function) != (loop_frame.file, loop_frame.function):
         return 0
     for node in ast.walk(body):
         if not isinstance(node, (ast.For, ast.While, ast.AsyncFor)) or (node.end_lineno or 0) >= frame.line:
             continue
-        if any(_holds(part, other.line) for part in node.body):
+        if any(_holds(part, loop_frame.line) for part in node.body):
             return node.lineno
     return 0
 
@@ -203,19 +205,19 @@ def _function(frame: Frame) -> ast.AST | None:
     name = frame.function.rsplit(".", 1)[-1]
     if name == "<module>":
         return tree
-    found = [
+    definitions = [
         node
         for node in ast.walk(tree)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name and _holds(node, frame.line)
     ]
-    return found[-1] if found else None
+    return definitions[-1] if definitions else None
 
 
 @lru_cache(maxsize=64)
 def _tree(file: str) -> ast.Module | None:
     path = Path(file)
     try:
-        if not path.is_absolute() or path.suffix != ".py" or path.stat().st_size > MAX_BYTES:
+        if not path.is_absolute() or path.suffix != ".py" or not path.is_file() or path.stat().st_size > MAX_BYTES:
             return None
         return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):  # absent, or no Python of this version: no answer

@@ -88,28 +88,28 @@ def doing(process: Process, sample: int = -1) -> Doing:
         for thread in process.native if sample == -1
         if _innermost(thread) in (None, places.get(thread.tid))  # it was taken later, and may be of another place
     }  # fmt: skip
-    told = [
+    doings = [
         (_is_main(thread, index, process.pid), classify(thread, look, natives.get(thread.tid)))
         for index, thread in enumerate(look.threads)
         if not _ours(thread)
     ]
-    if not told and process.native and sample == -1:
-        told = [
+    if not doings and process.native and sample == -1:
+        doings = [
             (_is_main(thread, index, process.pid), classify(thread, look))
             for index, thread in enumerate(process.native)
         ]
-    mains = [one for main, one in told if main]
-    main = mains[0] if mains else told[0][1] if told else UNKNOWN
+    mains = [thread_doing for main, thread_doing in doings if main]
+    main = mains[0] if mains else doings[0][1] if doings else UNKNOWN
     if main.waiting or main.kind in ("device", "debugger", "checkpoint", "evaluation", "transition", "compile"):
         return main
-    for _, other in told:  # a backward pass, an executor thread or a request handler works beside the main thread
-        if other is not main and other.kind == "debugger":
-            return other
+    for _, side_work in doings:  # a backward pass, an executor thread or a request handler works beside the main thread
+        if side_work is not main and side_work.kind == "debugger":
+            return side_work
     telling = (WAITING - {"join"}) | {"transition", "checkpoint"}
-    for _, other in told:
-        writes = other.kind == "checkpoint" and _VERB.search(other.frame)
-        if other is not main and other.kind in telling and not writes:
-            return other
+    for _, side_work in doings:
+        writes = side_work.kind == "checkpoint" and _VERB.search(side_work.frame)
+        if side_work is not main and side_work.kind in telling and not writes:
+            return side_work
     if main.kind == "ray_idle" and (working := in_ray_task(look.threads)) is not None:
         return classify(working, look, natives.get(working.tid))
     return main
@@ -195,11 +195,13 @@ def classify(thread: Thread, sample: Sample | None = None, native: Thread | None
         kind, op = "finished", "the end of the interpreter"  # it joins threads that keep the process
     if kind == "wait":
         kind = "collective"
-    ops = [name for one, name in kinds if one == kind and name != "wait"]
+    ops = [name for frame_kind, name in kinds if frame_kind == kind and name != "wait"]
     if kind in ("collective", "p2p", "store") and ops:
         op = ops[-1] if kind == "store" else ops[0]
-    around = tuple(dict.fromkeys(one for one, _ in kinds[1:] if one != kind))
-    return Doing(kind, op, around, frame_text, thread.name, thread.active, thread.gil)
+    around = tuple(dict.fromkeys(outer_kind for outer_kind, _ in kinds[1:] if outer_kind != kind))
+    return Doing(
+        kind=kind, op=op, around=around, frame=frame_text, thread=thread.name, active=thread.active, gil=thread.gil
+    )
 
 
 def _served(frame: Frame) -> bool:

@@ -26,7 +26,7 @@ def facts(side: Side, device: str) -> dict[str, str]:
     """What the engine of this side is made from, by the name under which a difference is told."""
     scenario, environment = side.scenario, side.environment
     embedded = side.spec.embedded
-    found = {
+    facts_by_name = {
         "the harness's code": _code(),
         "the harness's interpreter": sys.executable,
         "the cores of the process": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
@@ -38,21 +38,23 @@ def facts(side: Side, device: str) -> dict[str, str]:
     }
     for section in ("engine", "model"):
         settings = dataclasses.asdict(getattr(scenario, section))
-        found |= {f"{section}.{name}": json.dumps(value) for name, value in settings.items() if name != "reward"}
+        facts_by_name |= {
+            f"{section}.{name}": json.dumps(value) for name, value in settings.items() if name != "reward"
+        }
     if scenario.model.path.startswith("builtin:"):
-        found["seed"] = str(scenario.seed)  # from which the model is made
+        facts_by_name["seed"] = str(scenario.seed)  # from which the model is made
     names = [name for name in os.environ if name.startswith(VARIABLES)]
-    return found | {f"the variable {name}": _digest(os.environ[name]) for name in names}
+    return facts_by_name | {f"the variable {name}": _digest(os.environ[name]) for name in names}
 
 
 def difference(kept: dict[str, str], wanted: dict[str, str]) -> str:
     """The first fact that differs, in words; empty where the engine fits."""
     for name in [*wanted, *kept]:
-        there, here = kept.get(name), wanted.get(name)
-        if there == here:
+        kept_value, wanted_value = kept.get(name), wanted.get(name)
+        if kept_value == wanted_value:
             continue
         if name == "seed" or "." in name:
-            return f"{name} is {here} here and {there} there"
+            return f"{name} is {wanted_value} here and {kept_value} there"
         return f"{name} changed"
     return ""
 
@@ -70,7 +72,7 @@ def _packages(python: str) -> str:
     """Names and times of the distributions beside an interpreter: they change with every installation."""
     places = sorted((Path(python).parent.parent / "lib").glob("python*/site-packages"))
     return _digest([
-        (one.name, one.stat().st_mtime_ns) for place in places for one in sorted(place.glob("*.dist-info"))
+        (folder.name, folder.stat().st_mtime_ns) for place in places for folder in sorted(place.glob("*.dist-info"))
     ])  # fmt: skip
 
 
@@ -79,7 +81,7 @@ def _files(path: str) -> str:
     if not model.is_dir():
         return path
     return _digest([
-        (str(one.resolve()), one.stat().st_size, one.stat().st_mtime_ns) for one in sorted(model.iterdir())
+        (str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(model.iterdir())
     ])  # fmt: skip
 
 

@@ -122,23 +122,38 @@ def _started(
         for actor, side, name, agreed in zip(actors, sides, names, wanted, strict=True):
             version, process = settled(actor, side, stage, waiting)
             engines.append(
-                state.KeptEngine(side.backend, version, side.environment.name, stage, name, process, model, agreed)
+                state.KeptEngine(
+                    backend=side.backend,
+                    version=version,
+                    environment=side.environment.name,
+                    stage=stage,
+                    actor=name,
+                    process=process,
+                    model=model,
+                    facts=agreed,
+                )
             )
     for actor in spares.actors if spares is not None else ():
         waiting.result(actor.submit("ready"), sides[0], "starting the learners' processes")
     kept = state.Kept(
-        state.boot(), ray.get_runtime_context().gcs_address,
-        dates.now(), order.idle_s, device,
-        state.Process.of(os.getpid()), state.Process.of(_raylet()), state.below(os.getpid()), tuple(engines),
-        spares.names if spares is not None else (),
-    )  # fmt: skip
+        boot=state.boot(),
+        address=ray.get_runtime_context().gcs_address,
+        since=dates.now(),
+        idle_s=order.idle_s,
+        device=device,
+        keeper=state.Process.of(os.getpid()),
+        raylet=state.Process.of(_raylet()),
+        processes=state.below(os.getpid()),
+        engines=tuple(engines),
+        spares=spares.names if spares is not None else (),
+    )
     return kept, spares
 
 
 def start(cluster: Cluster, side: Side, model: str, device: str, stage: state.Stage, name: str) -> Remote:
     """The actor of one engine that is kept up; returns at once."""
-    own = dataclasses.replace(side, scenario=natively(side.scenario)) if stage == "native" else side
-    return session(cluster, own, model, driver_seat(), device, name=name, pure=stage == "native")
+    stage_side = dataclasses.replace(side, scenario=natively(side.scenario)) if stage == "native" else side
+    return session(cluster, stage_side, model, driver_seat(), device, name=name, pure=stage == "native")
 
 
 def settled(actor: Remote, side: Side, stage: state.Stage, waiting: Waiting) -> tuple[str, state.Process]:
@@ -171,10 +186,10 @@ def _keep(kept: state.Kept, spares: Spares | None) -> None:
 
 
 def _raylet() -> int:
-    for one in state.below(os.getpid()):
+    for process in state.below(os.getpid()):
         with contextlib.suppress(OSError):
-            if Path(f"/proc/{one.pid}/comm").read_text().strip() == "raylet":
-                return one.pid
+            if Path(f"/proc/{process.pid}/comm").read_text().strip() == "raylet":
+                return process.pid
     raise HarnessError(
         "the Ray cluster ended while its engines were started",
         fix="harness doctor   # of memory, /dev/shm and the disk, for want of which Ray ends",

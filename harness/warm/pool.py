@@ -65,8 +65,8 @@ class Pool:
     ) -> Remote:
         """An actor as `Cluster.actor` starts it, in a process that is up already where there is one left."""
         while self._kept.spares:
-            name, *rest = self._kept.spares
-            self._kept = dataclasses.replace(self._kept, spares=tuple(rest))
+            name, *remaining = self._kept.spares
+            self._kept = dataclasses.replace(self._kept, spares=tuple(remaining))
             state.write(self._kept)
             with contextlib.suppress(ValueError):  # it has ended
                 actor = cluster.adopt(name, urgent)
@@ -95,7 +95,7 @@ class Pool:
         version, process = settled(actor, side, stage, waiting)
         new = dataclasses.replace(old, version=version, process=process, actor=name)
         self._chosen[side.name, stage] = new
-        engines = tuple(new if one == old else one for one in self._kept.engines)
+        engines = tuple(new if engine == old else engine for engine in self._kept.engines)
         self._kept = dataclasses.replace(self._kept, engines=engines)
         state.write(self._kept)
         return actor
@@ -134,9 +134,9 @@ def _chosen(
         stages: tuple[state.Stage, ...] = ("coupled", "native") if native else ("coupled",)
         wanted = facts(side, device)
         for stage in stages:
-            of_stage = [one for one in kept.engines if one.backend == side.backend and one.stage == stage]
-            free = [one for one in of_stage if one not in chosen.values()]
-            fitting = [one for one in free if not difference(one.facts, wanted)]
+            of_stage = [engine for engine in kept.engines if engine.backend == side.backend and engine.stage == stage]
+            free = [engine for engine in of_stage if engine not in chosen.values()]
+            fitting = [engine for engine in free if not difference(engine.facts, wanted)]
             if not fitting:
                 kind = "native " if stage == "native" else ""
                 if not of_stage:

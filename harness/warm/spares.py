@@ -22,17 +22,17 @@ class Spares:
         self.names: tuple[str, ...] = ()
         self.actors = self._start(self._wanted)
 
-    def lacking(self, left: tuple[str, ...]) -> bool:
-        """Whether a run has taken some; `left`: those that it did not."""
-        return len(left) < self._wanted
+    def lacking(self, unused: tuple[str, ...]) -> bool:
+        """Whether a run has taken some; `unused`: those that it did not."""
+        return len(unused) < self._wanted
 
-    def replace(self, left: tuple[str, ...]) -> tuple[str, ...]:
+    def replace(self, unused: tuple[str, ...]) -> tuple[str, ...]:
         """End what a run has taken, if it did not do so itself, and start others instead; returns the names of all."""
-        for name in {*self.names} - {*left}:
+        for name in {*self.names} - {*unused}:
             with contextlib.suppress(ValueError):  # it has ended
                 Cluster.named(name).stop()
-        self.names = left
-        self._start(self._wanted - len(left))
+        self.names = unused
+        self._start(self._wanted - len(unused))
         return self.names
 
     def _start(self, number: int) -> list[Remote]:

@@ -110,22 +110,22 @@ def current(say: Callable[[str], None]) -> Kept | None:
         return None
     if kept.boot == boot() and kept.keeper.alive:
         return kept
-    left = [] if kept.boot != boot() else [one.pid for one in kept.processes if one.alive]
-    launch.end(left)
+    survivors = [] if kept.boot != boot() else [process.pid for process in kept.processes if process.alive]
+    launch.end(survivors)
     remove()
     why = "the machine was started anew" if kept.boot != boot() else f"their keeper (pid {kept.keeper.pid}) is gone"
-    also = f"; {len(left)} processes of theirs were ended" if left else ""
+    also = f"; {len(survivors)} processes of theirs were ended" if survivors else ""
     say(f"the engines of an earlier `harness up` ({kept.names}) are up no more: {why}{also}")
     return None
 
 
 def below(pid: int) -> tuple[Process, ...]:
     """The process and those below it, as they are now."""
-    found = []
-    for one in descendants(pid):
+    processes = []
+    for descendant in descendants(pid):
         with contextlib.suppress(OSError, IndexError):  # it ended while we looked
-            found.append(Process.of(one))
-    return tuple(found)
+            processes.append(Process.of(descendant))
+    return tuple(processes)
 
 
 @contextlib.contextmanager

@@ -48,19 +48,19 @@ def up(
 
 
 def _up(backends: Sequence[str], scenario: Scenario, native: bool, device: str, idle_s: float, say: Say) -> state.Kept:
-    there = state.current(say)
-    if there is not None:
-        raise BadInput(f"engines are up already ({there.names}, since {there.since})", fix="harness down")
+    running = state.current(say)
+    if running is not None:
+        raise BadInput(f"engines are up already ({running.names}, since {running.since})", fix="harness down")
     for backend in backends:
         preflight(scenario, backend)
     environments = [environment_for(backend, scenario, say=say) for backend in backends]
-    if on_gpu := [one.name for one in environments if one.device == "cuda"]:
+    if on_gpu := [environment.name for environment in environments if environment.device == "cuda"]:
         raise BadInput(
             f"{', '.join(on_gpu)}: no engine is kept up on a GPU, of which each comparison gives its engines a share",
             fix="harness parity A B   # it starts its own",
         )
     order = Order(
-        [str(envs.parse(backend)) for backend in backends], [one.to_json() for one in environments],
+        [str(envs.parse(backend)) for backend in backends], [environment.to_json() for environment in environments],
         scenario.to_json(), native and scenario.native.samples > 0, device, idle_s,
     )  # fmt: skip
     root = driver_seat().env["PYTHONPATH"]
@@ -131,18 +131,26 @@ def listed(say: Say) -> list[Listed]:
     ends_in_s = kept.idle_s if used_by else max(0.0, round(used + kept.idle_s - time.time(), 1))
     return [
         Listed(
-            one.backend, one.version, one.environment, one.stage, one.process.pid, _memory(one.process.pid),
-            kept.since, kept.idle_s, ends_in_s, used_by,
+            backend=entry.backend,
+            version=entry.version,
+            environment=entry.environment,
+            stage=entry.stage,
+            pid=entry.process.pid,
+            memory_bytes=_memory(entry.process.pid),
+            since=kept.since,
+            idle_s=kept.idle_s,
+            ends_in_s=ends_in_s,
+            used_by=used_by,
         )
-        for one in kept.engines
-    ]  # fmt: skip
+        for entry in kept.engines
+    ]
 
 
 def _memory(pid: int) -> int:
     pages = 0
-    for one in state.below(pid):
+    for process in state.below(pid):
         with contextlib.suppress(OSError):
-            pages += int(Path(f"/proc/{one.pid}/statm").read_text().split()[1])
+            pages += int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -155,4 +163,4 @@ def _end(keeper: state.Process, noted: Sequence[state.Process] = ()) -> None:
     deadline = time.monotonic() + END_S
     while keeper.alive and time.monotonic() < deadline:
         time.sleep(0.05)
-    launch.end([one.pid for one in below if one.alive])
+    launch.end([process.pid for process in below if process.alive])

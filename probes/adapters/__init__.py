@@ -31,10 +31,10 @@ def load(name: str) -> Adapter:
     if not os.path.isabs(name):
         adapter: Adapter = importlib.import_module(name).ADAPTER
         return adapter
-    own = f"_rlhf_harness_adapter_{os.path.splitext(os.path.basename(name))[0]}"
-    spec = importlib.util.spec_from_file_location(own, name)
+    module_name = f"_rlhf_harness_adapter_{os.path.splitext(os.path.basename(name))[0]}"
+    spec = importlib.util.spec_from_file_location(module_name, name)
     assert spec is not None and spec.loader is not None
-    module = sys.modules[own] = importlib.util.module_from_spec(spec)
+    module = sys.modules[module_name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     adapter = module.ADAPTER
     return adapter

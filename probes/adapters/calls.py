@@ -63,9 +63,9 @@ class Call:
 
     def find(self, path: str) -> Any:
         """The value at the end of a path such as `self.state.global_step`; LookupError where it leads nowhere."""
-        first, *rest = path.split(".")
+        first, *names = path.split(".")
         value = self.owner if first == "self" else self.arguments[first]
-        for name in rest:
+        for name in names:
             value = value[name] if isinstance(value, Mapping) else getattr(value, name, _NOTHING)
             if value is _NOTHING:
                 raise LookupError(f"{path} leads nowhere: there is no {name!r}")

@@ -18,8 +18,8 @@ from probes.adapters.reading import (
 from probes.draws import COUPLED, DRAW, SEEDED, SEEN
 from probes.frames import Flat, Ragged
 
-# Settings that bear on no number: where results go and how they are told.
-_ASIDE = (
+# How settings begin that bear on no number: where results go and how they are told.
+WITHOUT_EFFECT = (
     "logger.",
     "ckpt.path",
     "ckpt.output_dir",
@@ -44,11 +44,11 @@ _COLUMNS = {
 
 def configured(call: Call) -> None:
     """After the trainer was made: its arguments as it resolved them, the sampling, the tokenizer."""
-    args, given = call.arguments["strategy"].args, call.arguments["generate_kwargs"]
+    args, opts = call.arguments["strategy"].args, call.arguments["generate_kwargs"]
     sampling = {
-        "temperature": given.get("temperature", 1.0), "top_p": given.get("top_p", 1.0), "top_k": given.get("top_k", -1),
-        "min_p": 0.0, "repetition_penalty": 1.0, "min_tokens": given.get("min_new_tokens", 1),
-        "max_tokens": given.get("max_new_tokens"),
+        "temperature": opts.get("temperature", 1.0), "top_p": opts.get("top_p", 1.0), "top_k": opts.get("top_k", -1),
+        "min_p": 0.0, "repetition_penalty": 1.0, "min_tokens": opts.get("min_new_tokens", 1),
+        "max_tokens": opts.get("max_new_tokens"),
     }  # fmt: skip
     mode = "coupled" if os.environ.get(COUPLED) else "native"
     scenario = {
@@ -151,28 +151,28 @@ def generated(call: Call) -> None:
     _forget(memory)
     if not arrival:
         return
-    made = sorted(arrival, key=lambda one: one["sample"])
-    samples, step = [one["sample"] for one in made], call.step
+    made = sorted(arrival, key=lambda row: row["sample"])
+    samples, step = [row["sample"] for row in made], call.step
     fields: dict[str, Any] = {
-        "weight_version": step, "mode": "coupled" if all(one["coupled"] for one in made) else "native",
-        "guided": False, "finish": [one["finish"] for one in made], "arrival": [one["sample"] for one in arrival],
+        "weight_version": step, "mode": "coupled" if all(row["coupled"] for row in made) else "native",
+        "guided": False, "finish": [row["finish"] for row in made], "arrival": [row["sample"] for row in arrival],
     }  # fmt: skip
-    if any(one["turns"] > 1 for one in made):
+    if any(row["turns"] > 1 for row in made):
         fields["uncompared"] = "later turns of a sample are not recorded: an environment wrote between them"
-    raw = [one["logprob"] for one in made] if memory.get("raw") else None
+    raw = [row["logprob"] for row in made] if memory.get("raw") else None
     if raw is not None and any(row is None for row in raw):
         raw = None
-    prompts, outputs = [one["prompt"] for one in made], [one["output"] for one in made]
+    prompts, outputs = [row["prompt"] for row in made], [row["output"] for row in made]
     arrays = rollout_arrays(samples, prompts, outputs, raw)
-    if any(one["seen"] for one in made):
-        arrays["prompt_seen"] = Ragged.of([list(one["seen"] or ()) for one in made], "i4")
+    if any(row["seen"] for row in made):
+        arrays["prompt_seen"] = Ragged.of([list(row["seen"] or ()) for row in made], "i4")
     call.recorder.frame("rollout", step=step, arrays=arrays, fields=fields)
     call.recorder.event("data", step=step, prompts=prompts_digest(prompts), samples=samples)
     tokenizer = call.owner.tokenizer
-    for one in made[: max(BOUNDARIES - memory.get("told", 0), 0)]:
+    for row in made[: max(BOUNDARIES - memory.get("told", 0), 0)]:
         memory["told"] = memory.get("told", 0) + 1
         call.recorder.boundaries(
-            step=step, sample=one["sample"], prompt=one["prompt"], output=one["output"], finish=one["finish"],
+            step=step, sample=row["sample"], prompt=row["prompt"], output=row["output"], finish=row["finish"],
             specials=tokenizer.all_special_ids, decode=tokenizer.decode,
         )  # fmt: skip
 
@@ -181,10 +181,10 @@ def experiencing(call: Call) -> None:
     """Before the experience is made: which sample stands where, for OpenRLHF numbers rows by their place here."""
     memory = call.job.memory
     rows = call.arguments["rollout_samples"]
-    known = {id(made): pair for pair in memory.get("known", []) if (made := pair[0]()) is not None}
-    memory["places"] = [known.get(id(one), (None, -1))[1] for one in rows]
-    taken = {id(one) for one in rows}
-    memory["known"] = [pair for place, pair in known.items() if place not in taken]
+    pairs_by_id = {id(made): pair for pair in memory.get("known", []) if (made := pair[0]()) is not None}
+    memory["places"] = [pairs_by_id.get(id(row), (None, -1))[1] for row in rows]
+    row_ids = {id(row) for row in rows}
+    memory["known"] = [pair for place, pair in pairs_by_id.items() if place not in row_ids]
 
 
 def experienced(call: Call) -> None:
@@ -204,13 +204,13 @@ def experienced(call: Call) -> None:
                 columns[ours] = unpadded(values.detach().float().cpu(), mask)
         rewards = batch.info["reward"].float().tolist() if "reward" in batch.info else batch.rewards.float().tolist()
         for row, place in enumerate(batch.index):
-            one = {"sample": places[place], "reward": rewards[row]}
-            rows.append(one | {name: column[row] for name, column in columns.items()})
+            sample_row = {"sample": places[place], "reward": rewards[row]}
+            rows.append(sample_row | {name: column[row] for name, column in columns.items()})
     order = [row["sample"] for row in rows]
     rows = sorted((row for row in rows if row["sample"] >= 0), key=lambda row: row["sample"])
     first = call.result[0] if call.result else None
     if first is not None:
-        tensors = {name: one for name, one in vars(first).items() if hasattr(one, "shape")}
+        tensors = {name: tensor for name, tensor in vars(first).items() if hasattr(tensor, "shape")}
         call.recorder.shapes(
             "experience", tensors, step=call.step, padded_tokens=padded, real_tokens=sum(sizes),
             longest=max(sizes, default=0), samples=len(sizes),
@@ -254,7 +254,9 @@ def synced(call: Call) -> None:
 def trained(call: Call) -> None:
     """What OpenRLHF says of a step; the next one begins."""
     status, following = call.result
-    metrics = {_METRICS.get(name, name): float(one) for name, one in status.items() if isinstance(one, (int, float))}
+    metrics = {
+        _METRICS.get(name, name): float(value) for name, value in status.items() if isinstance(value, (int, float))
+    }
     call.recorder.event("step", step=call.step, metrics=metrics)
     call.recorder.event("probe_cost", step=call.step, self_ns=call.recorder.self_ns)
     call.job.step = int(following)
@@ -271,11 +273,11 @@ def _settings(args: Any) -> dict[str, Any]:
     flat: dict[str, Any] = {}
 
     def walk(value: Any, path: str) -> None:
-        own = getattr(value, "__dict__", None)
-        if own and not callable(value):
-            for name, one in own.items():
-                walk(one, f"{path}.{name}" if path else name)
-        elif not path.startswith(_ASIDE):
+        attributes = getattr(value, "__dict__", None)
+        if attributes and not callable(value):
+            for name, child in attributes.items():
+                walk(child, f"{path}.{name}" if path else name)
+        elif not path.startswith(WITHOUT_EFFECT):
             flat[path] = value
 
     walk(args, "")

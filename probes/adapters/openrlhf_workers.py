@@ -26,14 +26,14 @@ def started(call: Call) -> None:
     states = getattr(call.owner, "checkpoint_states", None) or {}
     call.job.step = int(states.get("global_step", 0))
     call.job.memory["resumed"] = call.job.step > 0
-    found = _whole(call)
-    if found:
-        call.recorder.weights(step=call.job.step - 1, version=call.job.step, digests=found, source="learner")
+    digests = _whole(call)
+    if digests:
+        call.recorder.weights(step=call.job.step - 1, version=call.job.step, digests=digests, source="learner")
 
 
 def forwarding(call: Call) -> None:
     """The shapes of one forward pass. OpenRLHF gives it its mask on the host, so that nothing waits for a device."""
-    tensors = {name: one for name, one in call.arguments.items() if hasattr(one, "shape")}
+    tensors = {name: argument for name, argument in call.arguments.items() if hasattr(argument, "shape")}
     mask = call.arguments.get("attention_mask")
     lengths = mask.sum(dim=-1).tolist() if mask is not None else []
     sequences = tensors.get("sequences")
@@ -46,8 +46,8 @@ def forwarding(call: Call) -> None:
 def training(call: Call) -> None:
     """The shapes of one mini-batch. Its mask lies on the device: the lengths are one transfer, and wait for it once."""
     experience = call.arguments["experience"]
-    named = {one.name: getattr(experience, one.name) for one in fields(experience)}
-    tensors = {name: one for name, one in named.items() if hasattr(one, "shape")}
+    named = {field.name: getattr(experience, field.name) for field in fields(experience)}
+    tensors = {name: value for name, value in named.items() if hasattr(value, "shape")}
     lengths = experience.attention_mask.sum(dim=-1).tolist()
     call.recorder.shapes(
         call.name, tensors, step=call.step, padded_tokens=experience.sequences.numel(), real_tokens=sum(lengths),
@@ -66,10 +66,10 @@ def sent(call: Call) -> None:
     if call.job.memory.pop("resumed", False):
         return
     version = call.job.step + 1
-    found = _whole(call)
-    if found:
-        call.recorder.weights(step=version - 1, version=version, digests=found, source="learner")
-        call.recorder.event("learner", step=version - 1, actor=weights.combine(found))
+    digests = _whole(call)
+    if digests:
+        call.recorder.weights(step=version - 1, version=version, digests=digests, source="learner")
+        call.recorder.event("learner", step=version - 1, actor=weights.combine(digests))
     call.job.step = version  # what follows belongs to the next step
 
 
@@ -118,10 +118,10 @@ def received(call: Call) -> None:
 
 def engine_started(call: Call) -> None:
     """The engine's configuration as vLLM resolved it."""
-    given = {name: one for name, one in call.owner.kwargs.items() if name != "hf_tokenizer"}
+    kwargs = {name: value for name, value in call.owner.kwargs.items() if name != "hf_tokenizer"}
     call.recorder.event(
-        "engine_info", engine="vllm", version=engine_version("vllm"), asked=plain(given),
-        canonical={ours: plain(given[name]) for ours, name in _CANONICAL.items() if given.get(name) is not None},
+        "engine_info", engine="vllm", version=engine_version("vllm"), asked=plain(kwargs),
+        canonical={ours: plain(kwargs[name]) for ours, name in _CANONICAL.items() if kwargs.get(name) is not None},
         resolved=vllm_resolved(call.owner.llm.vllm_config), replaced=[], pids=[os.getpid()],
     )  # fmt: skip
     call.recorder.environment()

@@ -33,10 +33,12 @@ def plain(value: Any, depth: int = 6) -> Any:
     if isinstance(value, str):
         return redaction.text(value, 0)
     if depth and isinstance(value, Mapping):
-        shown = ((str(name), one) for name, one in value.items())
-        return {name: plain(one, depth - 1) for name, one in shown if not is_secret(name) or is_harmless(name, one)}
+        named_items = ((str(name), item) for name, item in value.items())
+        return {
+            name: plain(item, depth - 1) for name, item in named_items if not is_secret(name) or is_harmless(name, item)
+        }
     if depth and isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(one, depth - 1) for one in value]
+        return [plain(item, depth - 1) for item in value]
     if isinstance(value, type) or callable(value):
         return getattr(value, "__qualname__", type(value).__name__)
     return redaction.text(str(value), 200)
@@ -64,7 +66,7 @@ def rollout_arrays(
         "output": Ragged.of(outputs, "i4"),
     }
     if logprobs is not None:
-        rows = [[float("nan") if one is None else float(one) for one in row] for row in logprobs]
+        rows = [[float("nan") if logprob is None else float(logprob) for logprob in row] for row in logprobs]
         if [len(row) for row in rows] == [len(row) for row in outputs]:
             arrays["logprob"] = Ragged.of(rows, "f4")
     return arrays

@@ -81,19 +81,21 @@ class Adapter:
         return tuple(hook for hook in self.hooks if not version or _within(hook, version))
 
 
-def compare(one: str, other: str) -> int:
+def compare(first: str, second: str) -> int:
     """Below, at or above 0: whether a version comes before another, is equal to it, or comes after."""
-    return (_parts(one) > _parts(other)) - (_parts(one) < _parts(other))
+    return (_parts(first) > _parts(second)) - (_parts(first) < _parts(second))
 
 
 def _within(hook: Hook, version: str) -> bool:
-    own = _parts(version)
-    return (not hook.since or _parts(hook.since) <= own) and (not hook.until or own < _parts(hook.until))
+    version_parts = _parts(version)
+    return (not hook.since or _parts(hook.since) <= version_parts) and (
+        not hook.until or version_parts < _parts(hook.until)
+    )
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    parts = [int(part) for part in found[0].split(".")] if found else []
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    parts = [int(part) for part in match[0].split(".")] if match else []
     while parts and not parts[-1]:
         parts.pop()
     return tuple(parts)

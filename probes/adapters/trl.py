@@ -33,8 +33,9 @@ TRAINER = "trl.trainer.grpo_trainer:GRPOTrainer"
 VLLM = "trl.generation.vllm_generation:VLLMGeneration"
 STEP = "self.state.global_step"
 
-# Settings that bear on no number: where results go, how often they are said, how the job is called.
-_ASIDE = (
+# How settings begin that bear on no number: where results go, how often they are said, how the job is called. `harness
+# doctor --against` leaves them out as well.
+WITHOUT_EFFECT = (
     "output_dir", "run_name", "project", "trackio_", "hub_", "push_to_hub", "report_to", "logging_", "log_", "save_",
     "eval_on_start", "disable_tqdm", "num_completions_to_print", "load_best_model_at_end", "skip_memory_metrics",
     "include_", "local_rank", "ddp_timeout", "resume_from_checkpoint",
@@ -54,9 +55,9 @@ _METRICS = {
 def configured(call: Call) -> None:
     """After the trainer was made: its settings as it resolved them, the sampling, the engine, the tokenizer."""
     trainer, args = call.owner, call.owner.args
-    every = {name: value for name, value in plain(args.to_dict()).items() if not name.startswith(_ASIDE)}
-    engine = {name: value for name, value in every.items() if name.startswith(_ENGINE)}
-    settings = {name: value for name, value in every.items() if name not in engine and name not in _SEEDS}
+    all_settings = {name: value for name, value in plain(args.to_dict()).items() if not name.startswith(WITHOUT_EFFECT)}
+    engine = {name: value for name, value in all_settings.items() if name.startswith(_ENGINE)}
+    settings = {name: value for name, value in all_settings.items() if name not in engine and name not in _SEEDS}
     sampling = _sampling(trainer)
     samples = args.per_device_train_batch_size * args.steps_per_generation * trainer.accelerator.num_processes
     mode = "coupled" if os.environ.get(COUPLED) and _colocated(trainer) else "native"
@@ -92,8 +93,8 @@ def configured(call: Call) -> None:
 
 def beginning(call: Call) -> None:
     """Before the training begins: the checkpoint that it is told to go on from."""
-    told = call.arguments.get("resume_from_checkpoint")
-    call.job.memory["resumes"] = told or None
+    checkpoint = call.arguments.get("resume_from_checkpoint")
+    call.job.memory["resumes"] = checkpoint or None
 
 
 def generating(call: Call) -> None:
@@ -102,9 +103,9 @@ def generating(call: Call) -> None:
     memory["evaluates"] = not trainer.model.training
     if memory["evaluates"]:
         return
-    told = memory.pop("resumes", None)
-    if told is not None:
-        path = f"the last one in {trainer.args.output_dir}" if told is True else str(told)
+    checkpoint = memory.pop("resumes", None)
+    if checkpoint is not None:
+        path = f"the last one in {trainer.args.output_dir}" if checkpoint is True else str(checkpoint)
         call.recorder.event("resume", step=call.step, path=path)
     if memory.get("step") != call.step:
         memory["step"], memory["drawn"] = call.step, 0
@@ -132,9 +133,9 @@ def generated(call: Call) -> None:
     elif getattr(trainer, "mask_truncated_completions", False):
         fields["uncompared"] = "mask_truncated_completions hides the tokens of truncated samples from the loss"
     arrays = rollout_arrays(samples, prompts, outputs, raw)
-    seen = _noted(trainer, SEEN)
-    if seen is not None and len(seen) == len(samples) and tool_mask is None:
-        arrays["prompt_seen"] = Ragged.of(seen, "i4")
+    prompts_seen = _noted(trainer, SEEN)
+    if prompts_seen is not None and len(prompts_seen) == len(samples) and tool_mask is None:
+        arrays["prompt_seen"] = Ragged.of(prompts_seen, "i4")
     call.recorder.frame("rollout", step=call.step, arrays=arrays, fields=fields)
     for sample, prompt, output, reason in list(zip(samples, prompts, outputs, finish, strict=True))[:BOUNDARIES]:
         call.recorder.boundaries(
@@ -151,11 +152,13 @@ def rewarded(call: Call) -> None:
     """The rewards of every process's samples, weighted as TRL weights them; this process's are kept for the frame."""
     trainer, memory = call.owner, call.job.memory
     if not memory["evaluates"]:
-        given = call.result * trainer.reward_weights.to(call.result.device).unsqueeze(0)
-        weighted = given.nansum(dim=1)
-        weighted[given.isnan().all(dim=1)] = float("nan")  # no reward function had a word for it
-        own = len(memory["batch"]["samples"])
-        memory["batch"]["rewards"] = weighted[trainer.accelerator.process_index * own :][:own].tolist()
+        weighted_rewards = call.result * trainer.reward_weights.to(call.result.device).unsqueeze(0)
+        weighted = weighted_rewards.nansum(dim=1)
+        weighted[weighted_rewards.isnan().all(dim=1)] = float("nan")  # no reward function had a word for it
+        sample_count = len(memory["batch"]["samples"])
+        memory["batch"]["rewards"] = weighted[trainer.accelerator.process_index * sample_count :][
+            :sample_count
+        ].tolist()
 
 
 def scored(call: Call) -> None:
@@ -164,7 +167,7 @@ def scored(call: Call) -> None:
     if memory["evaluates"]:
         return
     made, batch = call.result, memory["batch"]
-    tensors = {name: one for name, one in made.items() if hasattr(one, "shape")}
+    tensors = {name: value for name, value in made.items() if hasattr(value, "shape")}
     padded = made["prompt_ids"].numel() + made["completion_ids"].numel()
     sizes = memory["sizes"]
     call.recorder.shapes(
@@ -212,10 +215,10 @@ def trained(call: Call) -> None:
     prompts = unpadded(inputs["prompt_ids"], inputs["prompt_mask"])
     mask = inputs["completion_mask"].cpu()
     outputs = unpadded(inputs["completion_ids"], mask)
-    known = [waiting.get((tuple(one), tuple(two)), []) for one, two in zip(prompts, outputs, strict=True)]
-    found = [one.pop(0) if one else None for one in known]
-    memory["waiting"] = {key: left for key, left in waiting.items() if left}
-    rows = [row for row, one in enumerate(found) if one is not None]
+    queues = [waiting.get((tuple(prompt), tuple(output)), []) for prompt, output in zip(prompts, outputs, strict=True)]
+    matches = [queue.pop(0) if queue else None for queue in queues]
+    memory["waiting"] = {key: waiting_rows for key, waiting_rows in waiting.items() if waiting_rows}
+    rows = [row for row, match in enumerate(matches) if match is not None]
     if not rows:
         return
     old = inputs.get("old_per_token_logps")
@@ -226,8 +229,8 @@ def trained(call: Call) -> None:
         for row, output in zip(advantages, outputs, strict=True)
     ]
     arrays: dict[str, Flat | Ragged] = {
-        "sample": Flat.of([found[row][1] for row in rows], "i8"),  # type: ignore[index]
-        "reward": Flat.of([found[row][2] for row in rows], "f4"),  # type: ignore[index]
+        "sample": Flat.of([matches[row][1] for row in rows], "i8"),  # type: ignore[index]
+        "reward": Flat.of([matches[row][2] for row in rows], "f4"),  # type: ignore[index]
         "tokens": Ragged.of([outputs[row] for row in rows], "i4"),
         "advantage": Ragged.of([spread[row] for row in rows], "f4"),
     }
@@ -235,7 +238,7 @@ def trained(call: Call) -> None:
         if values is not None:
             kept = unpadded(values.detach().float().cpu(), mask)
             arrays[name] = Ragged.of([kept[row] for row in rows], "f4")
-    step = found[rows[0]][0]  # type: ignore[index]
+    step = matches[rows[0]][0]  # type: ignore[index]
     call.recorder.frame("experience", step=step, arrays=arrays, fields={"weight_version": step})
 
 
@@ -243,16 +246,18 @@ def logged(call: Call) -> None:
     """What TRL says of a step."""
     logs = call.arguments["logs"]
     metrics = {name: logs[key] for key, name in _METRICS.items() if isinstance(logs.get(key), (int, float))}
-    others = {key: value for key, value in logs.items() if key not in _METRICS and isinstance(value, (int, float))}
+    other_metrics = {
+        key: value for key, value in logs.items() if key not in _METRICS and isinstance(value, (int, float))
+    }
     if metrics:
-        call.recorder.event("step", step=call.step - 1, metrics={**others, **metrics})
+        call.recorder.event("step", step=call.step - 1, metrics={**other_metrics, **metrics})
         call.recorder.event("probe_cost", step=call.step - 1, self_ns=call.recorder.self_ns)
 
 
 def synced(call: Call) -> None:
     """The weights were given to vLLM; it reports nothing that could be held against them."""
-    tensors = [one for _, one in call.owner.model.named_parameters()]
-    size = sum(one.numel() * one.element_size() for one in tensors)
+    tensors = [parameter for _, parameter in call.owner.model.named_parameters()]
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     call.recorder.event(
         "sync", step=call.step, version=call.step, ok=True, message="", seconds=call.seconds, tensors=len(tensors),
         bytes=size, mismatched=[], unreported=[name for name, _ in call.owner.model.named_parameters()],
@@ -276,10 +281,10 @@ def _digested(call: Call, trainer: Any) -> None:
     if not call.job.digests or memory.get("digested") == version or _sharded(trainer):
         return
     memory["digested"] = version
-    found = weights.digests(trainer.accelerator.unwrap_model(trainer.model).named_parameters())
-    call.recorder.weights(step=version - 1, version=version, digests=found, source="learner")
+    digests = weights.digests(trainer.accelerator.unwrap_model(trainer.model).named_parameters())
+    call.recorder.weights(step=version - 1, version=version, digests=digests, source="learner")
     if version:
-        call.recorder.event("learner", step=version - 1, actor=weights.combine(found))
+        call.recorder.event("learner", step=version - 1, actor=weights.combine(digests))
 
 
 def _sharded(trainer: Any) -> bool:
@@ -291,22 +296,22 @@ def _generates_each_step(args: Any) -> bool:
 
 
 def _sampling(trainer: Any) -> dict[str, Any]:
-    found = {name: getattr(trainer, name, default) for name, default in _SAMPLING.items()}
-    found["top_k"] = -1 if not found["top_k"] else found["top_k"]
-    found["min_p"] = found["min_p"] or 0.0
-    return {**found, "max_tokens": trainer.max_completion_length}
+    sampling = {name: getattr(trainer, name, default) for name, default in _SAMPLING.items()}
+    sampling["top_k"] = -1 if not sampling["top_k"] else sampling["top_k"]
+    sampling["min_p"] = sampling["min_p"] or 0.0
+    return {**sampling, "max_tokens": trainer.max_completion_length}
 
 
 def _native_sampling(trainer: Any) -> Any:
-    own = trainer.args.generation_kwargs or {}
-    return own if trainer.use_vllm else trainer.generation_config.to_diff_dict()
+    generation_kwargs = trainer.args.generation_kwargs or {}
+    return generation_kwargs if trainer.use_vllm else trainer.generation_config.to_diff_dict()
 
 
 def _tempered(trainer: Any) -> bool:
     """Do log-probabilities come after something that is not the model's?"""
-    found = _sampling(trainer)
+    sampling = _sampling(trainer)
     neutral = {"temperature": 1.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
-    return any(found[name] != value for name, value in neutral.items()) or bool(trainer.args.generation_kwargs)
+    return any(sampling[name] != value for name, value in neutral.items()) or bool(trainer.args.generation_kwargs)
 
 
 def _colocated(trainer: Any) -> bool:
@@ -328,15 +333,15 @@ def _engine(trainer: Any, backend: str) -> dict[str, Any]:
     """What the engine came to: asked of vLLM's own configuration where it lives in this process."""
     here = backend != "vllm" or "vllm" in sys.modules  # a server's version is its own
     version = engine_version(backend) if here else ""
-    asked: dict[str, Any] = {}
+    requested: dict[str, Any] = {}
     resolved: dict[str, Any] = {
         "dtype": str(trainer.model.dtype).removeprefix("torch."), "device": str(trainer.accelerator.device),
     }  # fmt: skip
     llm = getattr(getattr(trainer, "vllm_generation", None), "llm", None)
     if llm is not None:
-        asked = {"dtype": "auto", "max_model_len": trainer.vllm_generation.max_model_length}
+        requested = {"dtype": "auto", "max_model_len": trainer.vllm_generation.max_model_length}
         resolved = vllm_resolved(llm.llm_engine.vllm_config)
-    return {"engine": backend, "version": version, "asked": asked, "resolved": plain(resolved)}
+    return {"engine": backend, "version": version, "asked": requested, "resolved": plain(resolved)}
 
 
 ADAPTER = Adapter(

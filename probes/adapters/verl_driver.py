@@ -11,12 +11,16 @@ from probes.adapters.verl_values import container, each, tempered
 from probes.draws import COUPLED
 from probes.frames import Flat, Ragged
 
-# Settings that bear on no number: where results go and how they are told.
-_ASIDE = (
+# How settings begin that bear on no number: where results go and how they are told. `harness doctor --against` leaves
+# them out as well.
+WITHOUT_EFFECT = (
     "trainer.logger", "trainer.project_name", "trainer.experiment_name", "trainer.default_local_dir",
     "trainer.rollout_data_dir", "trainer.validation_data_dir", "trainer.log_val_generations", "trainer.save_freq",
     "trainer.default_hdfs_dir", "trainer.resume", "trainer.max_", "global_profiler", "transfer_queue", "ray_kwargs",
     "skip.",
+)  # fmt: skip
+_ASIDE = (
+    *WITHOUT_EFFECT,
     # Settings of the engine, which a comparison of engines may change; seeds stand among the seeds.
     "actor_rollout_ref.rollout.name", "actor_rollout_ref.rollout.engine_kwargs", "actor_rollout_ref.rollout.seed",
     "data.seed",
@@ -51,8 +55,11 @@ def configured(call: Call) -> None:
         },
         "sampling": sampling,
     }  # fmt: skip
-    own = (rollout.get("engine_kwargs") or {}).get(engine) or {}
-    seeds = {"data": data.get("seed"), "engine": rollout["seed"] if engine == "vllm" else own.get("random_seed")}
+    engine_kwargs = (rollout.get("engine_kwargs") or {}).get(engine) or {}
+    seeds = {
+        "data": data.get("seed"),
+        "engine": rollout["seed"] if engine == "vllm" else engine_kwargs.get("random_seed"),
+    }
     missing = {}
     if not rollout.get("calculate_log_probs"):
         missing["logprob"] = "rollout.calculate_log_probs is off"
@@ -135,35 +142,39 @@ def collected(call: Call) -> None:
     made: list[dict[str, Any]] = []
     for row, key in enumerate(call.arguments["keys"]):
         uid, session, turn = str(key).rsplit("_", 2)
-        known = waiting.get(str(key))
-        if known is None or uid not in places or turn != "0":
+        experience = waiting.get(str(key))
+        if experience is None or uid not in places or turn != "0":
             continue
         tokens = [token for token, trained in zip(responses[row], masks[row], strict=True) if trained]
-        made.append({"sample": places[uid] * group + int(session), "tokens": tokens, "prompt": prompts[row], **known})
+        made.append(
+            {"sample": places[uid] * group + int(session), "tokens": tokens, "prompt": prompts[row], **experience}
+        )
     if not made:
         return
-    order = [one["sample"] for one in made]  # of training: balanced by length, from the order in which they came
-    made.sort(key=lambda one: one["sample"])
-    numbers = [one["sample"] for one in made]
+    order = [
+        sample_row["sample"] for sample_row in made
+    ]  # of training: balanced by length, from the order in which they came
+    made.sort(key=lambda sample_row: sample_row["sample"])
+    numbers = [sample_row["sample"] for sample_row in made]
     call.recorder.event(
-        "data", step=call.step, prompts=prompts_digest([one["prompt"] for one in made]), samples=numbers
+        "data", step=call.step, prompts=prompts_digest([sample_row["prompt"] for sample_row in made]), samples=numbers
     )
     arrays: dict[str, Flat | Ragged] = {
         "sample": Flat.of(numbers, "i8"),
-        "reward": Flat.of([one["reward"] for one in made], "f4"),
-        "tokens": Ragged.of([one["tokens"] for one in made], "i4"),
+        "reward": Flat.of([sample_row["reward"] for sample_row in made], "f4"),
+        "tokens": Ragged.of([sample_row["tokens"] for sample_row in made], "i4"),
     }
     for name in _COLUMNS:
-        if all(name in one for one in made):
-            arrays[name] = Ragged.of([one[name] for one in made], "f4")
+        if all(name in sample_row for sample_row in made):
+            arrays[name] = Ragged.of([sample_row[name] for sample_row in made], "f4")
     fields = {"weight_version": call.step, "order": order}
     call.recorder.frame("experience", step=call.step, arrays=arrays, fields=fields)
 
 
 def measured(call: Call) -> None:
     """What verl says of a step."""
-    told = {key: float(value) for key, value in call.arguments["metrics"].items() if _number(value)}
-    metrics = {_METRICS.get(key, key): value for key, value in told.items()}
+    reported_metrics = {key: float(value) for key, value in call.arguments["metrics"].items() if _number(value)}
+    metrics = {_METRICS.get(key, key): value for key, value in reported_metrics.items()}
     call.recorder.event("step", step=call.step, metrics=metrics)
     call.recorder.event("probe_cost", step=call.step, self_ns=call.recorder.self_ns)
 
@@ -191,8 +202,8 @@ def _learner_dtype(config: dict[str, Any]) -> str | None:
     actor = config["actor_rollout_ref"]["actor"]
     if actor.get("strategy") not in ("fsdp", "fsdp2"):
         return None
-    asked = (actor["fsdp_config"].get("mixed_precision") or {}).get("param_dtype") or "bf16"
-    return {"bf16": "bfloat16", "fp32": "float32", "fp16": "float16"}.get(str(asked), str(asked))
+    dtype_name = (actor["fsdp_config"].get("mixed_precision") or {}).get("param_dtype") or "bf16"
+    return {"bf16": "bfloat16", "fp32": "float32", "fp16": "float16"}.get(str(dtype_name), str(dtype_name))
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
@@ -200,8 +211,8 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
 
     def walk(value: Any, path: str) -> None:
         if isinstance(value, dict) and value:
-            for name, one in value.items():
-                walk(one, f"{path}.{name}" if path else str(name))
+            for name, child in value.items():
+                walk(child, f"{path}.{name}" if path else str(name))
         elif not path.startswith(_ASIDE) and not any(part in path for part in _ASIDE_ANYWHERE):
             flat[path] = value
 

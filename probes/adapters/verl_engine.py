@@ -83,10 +83,10 @@ def loaded(call: Call) -> None:
 def flushed(call: Call) -> None:
     """verl ends a sync by flushing SGLang's cache: what arrived since the last one is a version."""
     memory = call.job.memory
-    found = memory.pop("arrived", None)
-    if found:
+    arrived_digests = memory.pop("arrived", None)
+    if arrived_digests:
         memory["received"] = version = _next(call)
-        _received(call, version, found)
+        _received(call, version, arrived_digests)
 
 
 def _next(call: Call) -> int:
@@ -100,16 +100,16 @@ _PAST_THE_LOADER = ("direct",)
 
 def _let_go(memory: dict[str, Any]) -> dict[str, str]:
     """The model's own loader again; the digests of what passed."""
-    model, own = memory.pop("hand", (None, None))
+    model, original_load = memory.pop("hand", (None, None))
     if model is not None:
         vars(model).pop("load_weights", None)
-        if own is not None:
-            model.load_weights = own
+        if original_load is not None:
+            model.load_weights = original_load
     return dict(memory.pop("passed", {}))
 
 
-def _received(call: Call, version: int, found: dict[str, str]) -> None:
-    call.recorder.weights(step=version - 1, version=version, digests=found, source="received")
+def _received(call: Call, version: int, digests: dict[str, str]) -> None:
+    call.recorder.weights(step=version - 1, version=version, digests=digests, source="received")
 
 
 def _held(load: Callable[..., Any], memory: dict[str, Any], call: Call) -> Callable[..., Any]:

@@ -89,8 +89,8 @@ def generated(call: Call) -> None:
         last["versions"].add(version)
         return
     requests = _requests.get()
-    asked = call.arguments["sampling_params"]
-    coupled = any(DRAW in (asked.get(name) or {}) for name in ("extra_args", "custom_params"))
+    sampling_params = call.arguments["sampling_params"]
+    coupled = any(DRAW in (sampling_params.get(name) or {}) for name in ("extra_args", "custom_params"))
     turns.append({
         "prompt": prompt, "output": made, "logprob": logprob, "reason": output.stop_reason or "", "versions": {version},
         "coupled": coupled, "request": requests[0] if requests else -1,
@@ -107,34 +107,34 @@ def left(call: Call) -> None:
 def grouped(call: Call) -> None:
     """All samples of a prompt are done: one frame of them."""
     uid = str(call.arguments["prompt"]["uid"])
-    done = sorted(call.job.memory.get("done", {}).pop(uid, []), key=lambda one: one["sample"])
+    done = sorted(call.job.memory.get("done", {}).pop(uid, []), key=lambda trajectory: trajectory["sample"])
     if not done:
         return
     tokenizer, config = call.owner.tokenizer, container(call.owner.config.actor_rollout_ref.rollout)
-    first = [one["turns"][0] for one in done]
-    samples = [one["sample"] for one in done]
-    prompts, outputs = [one["prompt"] for one in first], [one["output"] for one in first]
+    first = [trajectory["turns"][0] for trajectory in done]
+    samples = [trajectory["sample"] for trajectory in done]
+    prompts, outputs = [turn["prompt"] for turn in first], [turn["output"] for turn in first]
     finish = finishes(outputs, _ends(tokenizer, call.owner))  # both engines answer "completed", however they ended
-    finish = [why if one["reason"] in ("", "completed", "stop", "length") else one["reason"]
-              for why, one in zip(finish, first, strict=True)]  # fmt: skip
-    versions = {version for one in first for version in one["versions"] if version is not None}
+    finish = [why if turn["reason"] in ("", "completed", "stop", "length") else turn["reason"]
+              for why, turn in zip(finish, first, strict=True)]  # fmt: skip
+    versions = {version for turn in first for version in turn["versions"] if version is not None}
     step = done[0]["step"]
     version = step if not versions else versions.pop() if len(versions) == 1 else None  # several: of no one
-    coupled = all(one["coupled"] for one in first)
+    coupled = all(turn["coupled"] for turn in first)
     fields: dict[str, Any] = {
         "weight_version": version, "mode": "coupled" if coupled else "native", "guided": False,
         "finish": finish,
     }  # fmt: skip
-    if any(len(one["turns"]) > 1 for one in done):
+    if any(len(trajectory["turns"]) > 1 for trajectory in done):
         fields["uncompared"] = "later turns of a sample are not recorded: tools or an environment wrote between them"
     elif _rejecting(call.owner.config):
         fields["uncompared"] = "rollout_correction.rollout_rs hides the tokens that it rejects from the loss"
     raw = None
     raises = float(config.get("temperature", 1.0)) != 1.0  # the learner scores after it, the coupled engine before
-    if (not raises if coupled else not tempered(config)) and all(one["logprob"] is not None for one in first):
-        raw = [one["logprob"] for one in first]
+    if (not raises if coupled else not tempered(config)) and all(turn["logprob"] is not None for turn in first):
+        raw = [turn["logprob"] for turn in first]
     arrays = rollout_arrays(samples, prompts, outputs, raw)
-    arrays["request"] = Flat.of([one["request"] for one in first], "i8")  # by which its engine says what it saw
+    arrays["request"] = Flat.of([turn["request"] for turn in first], "i8")  # by which its engine says what it saw
     call.recorder.frame("rollout", step=step, arrays=arrays, fields=fields)
     memory = call.job.memory
     for sample, prompt, output, reason in zip(samples, prompts, outputs, finish, strict=True):
@@ -197,12 +197,12 @@ def _engine(call: Call, engine: str, resolved: dict[str, Any]) -> None:
     if any(part in _actor_name() for part in _OTHER_SERVERS):
         return
     rollout = call.owner.config
-    own = dict((getattr(rollout, "engine_kwargs", None) or {}).get(engine) or {})
-    asked = {name: getattr(rollout, theirs, None) for name, theirs in _SETTINGS.items()}
-    given = {theirs: getattr(rollout, ours, None) for ours, theirs in _GIVEN[engine].items()}
+    engine_kwargs = dict((getattr(rollout, "engine_kwargs", None) or {}).get(engine) or {})
+    settings = {name: getattr(rollout, theirs, None) for name, theirs in _SETTINGS.items()}
+    native_settings = {theirs: getattr(rollout, ours, None) for ours, theirs in _GIVEN[engine].items()}
     call.recorder.event(
-        "engine_info", engine=engine, version=_version(engine), asked=plain({**given, **own}),
-        canonical={name: one for name, one in plain(asked).items() if one is not None},
+        "engine_info", engine=engine, version=_version(engine), asked=plain({**native_settings, **engine_kwargs}),
+        canonical={name: value for name, value in plain(settings).items() if value is not None},
         resolved=plain(resolved), replaced=[], pids=[os.getpid()],
     )  # fmt: skip
     call.recorder.environment()
@@ -222,9 +222,9 @@ def _actor_name() -> str:
 
 def _ends(tokenizer: Any, worker: Any) -> set[int]:
     config = getattr(getattr(worker, "model_config", None), "generation_config", None)
-    own = getattr(config, "eos_token_id", None)
-    more = own if isinstance(own, (list, tuple)) else [own]
-    return {one for one in (*more, tokenizer.eos_token_id) if one is not None}
+    model_ends = getattr(config, "eos_token_id", None)
+    more = model_ends if isinstance(model_ends, (list, tuple)) else [model_ends]
+    return {token for token in (*more, tokenizer.eos_token_id) if token is not None}
 
 
 def _version(engine: str) -> str:

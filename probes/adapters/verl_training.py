@@ -26,11 +26,11 @@ def sent(call: Call) -> None:
     actor = getattr(call.owner, "actor", None)
     torch: Any = sys.modules.get("torch")
     if call.job.digests and actor is not None and torch.distributed.get_world_size() == 1:
-        named = ((name, _local(one)) for name, one in actor.engine.module.named_parameters())
-        found = weights.digests(named)
-        call.recorder.weights(step=version - 1, version=version, digests=found, source="learner")
+        named = ((name, _local(parameter)) for name, parameter in actor.engine.module.named_parameters())
+        digests = weights.digests(named)
+        call.recorder.weights(step=version - 1, version=version, digests=digests, source="learner")
         if version:
-            call.recorder.event("learner", step=version - 1, actor=weights.combine(found))
+            call.recorder.event("learner", step=version - 1, actor=weights.combine(digests))
     call.job.step = version  # what follows belongs to the next step
 
 
@@ -53,11 +53,11 @@ def _shapes(call: Call, phase: str) -> None:
     data = call.arguments["data"]
     names = list(data.keys())  # iterating a TensorDict yields its rows
     values = {name: data.get(name) for name in names}
-    jagged = _lengths({name: one for name, one in values.items() if getattr(one, "is_nested", False)})
+    jagged = _lengths({name: column for name, column in values.items() if getattr(column, "is_nested", False)})
     tensors = {
-        name: _Outline(one, jagged.get(name))
-        for name, one in values.items()
-        if hasattr(one, "dtype") and hasattr(one, "device")
+        name: _Outline(column, jagged.get(name))
+        for name, column in values.items()
+        if hasattr(column, "dtype") and hasattr(column, "device")
     }
     ids = values.get("input_ids")
     lengths: list[int] = []
@@ -73,13 +73,13 @@ def _lengths(columns: dict[str, Any]) -> dict[str, list[int]]:
     """The lengths of the rows of jagged columns. verl keeps them on the host; those of a device are one transfer."""
     torch: Any = sys.modules.get("torch")
     homes: dict[str, dict[str, Any]] = {}
-    for name, one in columns.items():
-        homes.setdefault(str(one.device), {})[name] = one.offsets().diff()
-    found: dict[str, list[int]] = {}
-    for there in homes.values():
-        every = iter(torch.cat(list(there.values())).tolist())
-        found |= {name: list(islice(every, len(one))) for name, one in there.items()}
-    return found
+    for name, column in columns.items():
+        homes.setdefault(str(column.device), {})[name] = column.offsets().diff()
+    lengths_by_name: dict[str, list[int]] = {}
+    for diffs in homes.values():
+        lengths = iter(torch.cat(list(diffs.values())).tolist())
+        lengths_by_name |= {name: list(islice(lengths, len(diff))) for name, diff in diffs.items()}
+    return lengths_by_name
 
 
 class _Outline:

@@ -16,20 +16,20 @@ def environment(runtime_env):
     """The job's runtime environment with the variables of the watch; a cluster of its own inherits them already."""
     if os.environ.get("RAY_RUNTIME_ENV_HOOK") == f"{__name__}.environment":
         del os.environ["RAY_RUNTIME_ENV_HOOK"]  # the processes that Ray starts next would inherit it
-    asked = _asked()
-    joined = asked != "local" and (asked or os.environ.get("RAY_ADDRESS") or os.path.exists(_FILE))
+    address = _asked()
+    joined = address != "local" and (address or os.environ.get("RAY_ADDRESS") or os.path.exists(_FILE))
     directory = os.environ.get("RLHF_HARNESS_WATCH")
-    found = dict(runtime_env or {})
-    given = dict(found.get("env_vars") or {})
-    if not directory or not (joined or "PYTHONPATH" in given):
+    job_env = dict(runtime_env or {})
+    variables = dict(job_env.get("env_vars") or {})
+    if not directory or not (joined or "PYTHONPATH" in variables):
         return runtime_env
     here = os.path.dirname(os.path.abspath(__file__))
     for name in _TOLD:
         if name in os.environ:
-            given.setdefault(name, os.environ[name])
-    given["PYTHONPATH"] = here + os.pathsep + given.get("PYTHONPATH", "${PYTHONPATH}")
-    found["env_vars"] = given
-    return found
+            variables.setdefault(name, os.environ[name])
+    variables["PYTHONPATH"] = here + os.pathsep + variables.get("PYTHONPATH", "${PYTHONPATH}")
+    job_env["env_vars"] = variables
+    return job_env
 
 
 def _asked():

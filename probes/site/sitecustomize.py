@@ -39,12 +39,12 @@ class _Imports:
         if isinstance(loader, type):  # of what is built in: one loader for all
             return
         try:
-            run, own = loader.exec_module, vars(loader)
+            run, attributes = loader.exec_module, vars(loader)
         except (AttributeError, TypeError):  # a namespace package has none; some cannot be followed
             return
 
         def exec_module(module):
-            own.pop("exec_module", None)  # a loader of several modules may have lost it already
+            attributes.pop("exec_module", None)  # a loader of several modules may have lost it already
             if module.__name__ in _PACKAGES.split(","):
                 _attach()  # before it runs: what it imports has to find the hooks ready
             run(module)
@@ -153,8 +153,8 @@ def _next():
     from _frozen_importlib import module_from_spec
     from _frozen_importlib_external import PathFinder
 
-    rest = [one for one in sys.path if os.path.abspath(one or os.curdir) != _HERE]
-    spec = PathFinder.find_spec("sitecustomize", rest)
+    search_path = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
+    spec = PathFinder.find_spec("sitecustomize", search_path)
     if spec is not None and spec.loader is not None:
         module = module_from_spec(spec)
         sys.modules["sitecustomize"] = module

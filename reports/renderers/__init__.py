@@ -63,8 +63,8 @@ def find(format: str, kind: str = "") -> Renderer:
     builtin = _builtin().get(format)
     renderer = builtin() if builtin else _made(_plugin(format, kind))
     if kind and kind not in renderer.takes:
-        others = f"it takes {', '.join(sorted(renderer.takes))}; {', '.join(names(kind))} do"
-        raise UnknownFormat(f"format {format!r} does not take a verdict of {kind}: {others}")
+        alternatives = f"it takes {', '.join(sorted(renderer.takes))}; {', '.join(names(kind))} do"
+        raise UnknownFormat(f"format {format!r} does not take a verdict of {kind}: {alternatives}")
     return renderer
 
 
@@ -108,8 +108,8 @@ def _plugin(format: str, kind: str) -> Plugin:
     if plugin is None and ":" in format:
         plugin = Plugin(EntryPoint(format, format, GROUP))
     if plugin is None:
-        known = ", ".join(names(kind))
-        raise UnknownFormat(f"there is no format {format!r}: it is one of {known}, or package.module:Class")
+        format_names = ", ".join(names(kind))
+        raise UnknownFormat(f"there is no format {format!r}: it is one of {format_names}, or package.module:Class")
     return plugin
 
 
@@ -124,7 +124,7 @@ def _valid(kind: Any) -> Renderer:
     if not (inspect.isclass(kind) and issubclass(kind, Renderer)):
         raise plugins.Unfit("it is no subclass of reports.renderers.Renderer")
     made: Renderer = kind()
-    if isinstance(made.takes, str) or not all(isinstance(one, str) for one in made.takes):
+    if isinstance(made.takes, str) or not all(isinstance(name, str) for name in made.takes):
         raise plugins.Unfit("`takes` is no set of names")
     return made
 

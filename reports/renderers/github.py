@@ -39,9 +39,9 @@ def _verdict(verdict: Verdict) -> list[str]:
 
 def _night(night: Night) -> list[str]:
     lines = []
-    for one in arrange.noteworthy(night):
-        level = "error" if one in night.alarms else "warning" if one.status == "FLAKY" else "notice"
-        lines.append(_annotation(level, f"{one.status}: {one.cell}", arrange.lines(one) or [one.reason]))
+    for result in arrange.noteworthy(night):
+        level = "error" if result in night.alarms else "warning" if result.status == "FLAKY" else "notice"
+        lines.append(_annotation(level, f"{result.status}: {result.cell}", arrange.lines(result) or [result.reason]))
     return lines
 
 

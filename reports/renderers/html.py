@@ -83,8 +83,8 @@ def _page(verdict: Verdict) -> str:
         ]
     css = resources.files("reports").joinpath("templates/report.css").read_text("utf-8") + sheet.css()
     browser = samples.of(parity) if parity else ""
-    there = isinstance(browser, samples.Samples)
-    script = resources.files("reports").joinpath("templates/samples.js").read_text("utf-8") if there else ""
+    has_samples = isinstance(browser, samples.Samples)
+    script = resources.files("reports").joinpath("templates/samples.js").read_text("utf-8") if has_samples else ""
     rows, coverage = arrange.side_by_side(parity.runs) if parity else [], arrange.facts(verdict.coverage)
     tiles = [fact for fact in coverage if len(fact.value) <= 12 and not fact.group][:_TILES]
     return (
@@ -95,8 +95,8 @@ def _page(verdict: Verdict) -> str:
             answer=answer.of(verdict),
             css=Markup(css),
             css_hash=_digest(css),
-            samples=browser if there else None,
-            no_samples="" if there else browser,
+            samples=browser if has_samples else None,
+            no_samples="" if has_samples else browser,
             script=Markup(script),
             script_hash=_digest(script),
             heading=arrange.heading(verdict),

@@ -80,8 +80,8 @@ def _trackers(verdict: Verdict) -> list[Tracker]:
     blamed = [run for run in runs if run.side == side] or runs
     names = [run.backend for run in blamed]
     names += [party.engine for party in verdict.triage.culprits] if verdict.triage else []
-    known = (TRACKERS.get(name.partition("@")[0].lower()) for name in names)
-    return list(dict.fromkeys(tracker for tracker in known if tracker))
+    known_trackers = (TRACKERS.get(name.partition("@")[0].lower()) for name in names)
+    return list(dict.fromkeys(tracker for tracker in known_trackers if tracker))
 
 
 def _reproduction(verdict: Verdict) -> list[str]:
@@ -123,7 +123,7 @@ def _evidence(verdict: Verdict) -> list[str]:
 def _environment(verdict: Verdict, trackers: list[Tracker]) -> list[str]:
     lines = ["### Environment", ""]
     facts = {run.side: versions.of(run) for run in (verdict.parity.runs if verdict.parity else [])}
-    sides = {side: {fact.name: fact.value for fact in found} for side, found in facts.items() if found}
+    sides = {side: {fact.name: fact.value for fact in side_facts} for side, side_facts in facts.items() if side_facts}
     names = list(dict.fromkeys(name for side in sides.values() for name in side))
     rows = [[escape(name), *(code(side[name]) if name in side else "" for side in sides.values())] for name in names]
     lines += table(["", *map(escape, sides)], rows) if rows else ["No versions were recorded.", ""]

@@ -81,16 +81,18 @@ def _report(report: Report) -> ElementTree.Element:
 def _night(night: Night) -> ElementTree.Element:
     """One case a cell: what regressed fails, what could not run errs, what was left out is skipped."""
     suite = ElementTree.Element("testsuite", name=clean(night.matrix))
-    for one in night.results:
-        case = ElementTree.SubElement(suite, "testcase", classname="harness.nightly", name=clean(one.cell))
-        case.set("time", f"{one.seconds:.1f}")
-        text = "\n".join(clean(line) for line in night_arrange.lines(one))
-        if one in night.alarms:
-            kind = "error" if one.status == "COULD NOT RUN" else "failure"
-            problem = ElementTree.SubElement(case, kind, type=one.status, message=clean(night_arrange.headline(one)))
+    for result in night.results:
+        case = ElementTree.SubElement(suite, "testcase", classname="harness.nightly", name=clean(result.cell))
+        case.set("time", f"{result.seconds:.1f}")
+        text = "\n".join(clean(line) for line in night_arrange.lines(result))
+        if result in night.alarms:
+            kind = "error" if result.status == "COULD NOT RUN" else "failure"
+            problem = ElementTree.SubElement(
+                case, kind, type=result.status, message=clean(night_arrange.headline(result))
+            )
             problem.text = text
         else:
-            ElementTree.SubElement(case, "system-out").text = f"{one.status}\n{text}"
+            ElementTree.SubElement(case, "system-out").text = f"{result.status}\n{text}"
     for name, why in night.left_out:
         case = ElementTree.SubElement(suite, "testcase", classname="harness.nightly", name=clean(name))
         ElementTree.SubElement(case, "skipped", message=clean(why))
@@ -116,7 +118,7 @@ def _verdict_case(suite: ElementTree.Element, classname: str, verdict: Verdict) 
         problem.text = "\n".join([*lines, f"reproduce: {clean(verdict.reproduce)}"])
     ElementTree.SubElement(case, "system-out").text = "\n".join(
         [
-            *(f"beyond published limits: {clean(one)}" for one in arrange.beyond_limits(verdict)),
+            *(f"beyond published limits: {clean(sentence)}" for sentence in arrange.beyond_limits(verdict)),
             f"{triage_arrange.title(verdict)}: {clean(verdict.reason)}",
             *(clean(sentence) for sentence in verdict.evidence),
             *(f"{clean(item.name)}: {clean(item.summary)}" for item in verdict.findings),

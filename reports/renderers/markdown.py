@@ -80,25 +80,25 @@ def _verdict(verdict: Verdict) -> list[str]:
 
 def escape(text: object) -> str:
     """Text that Markdown and HTML leave as it is, on one line, also in a table cell."""
-    shown = re.sub(r"([\\`*\[\]{}~#!|$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", clean(text))
-    shown = _inert(shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
-    return re.sub(r"^(\d*)([-+=.)])(?=[ =-]|$)", r"\1\\\2", shown.strip())  # else `1. x` opens a list
+    escaped = re.sub(r"([\\`*\[\]{}~#!|$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", clean(text))
+    escaped = _inert(escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+    return re.sub(r"^(\d*)([-+=.)])(?=[ =-]|$)", r"\1\\\2", escaped.strip())  # else `1. x` opens a list
 
 
 def code(text: object) -> str:
     """Text as inline code that neither a backtick nor a pipe can leave."""
-    shown = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    escaped = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for char in "|`*_[]\\$~":
-        shown = shown.replace(char, f"&#{ord(char)};")
-    return f"<code>{_inert(shown)}</code>"
+        escaped = escaped.replace(char, f"&#{ord(char)};")
+    return f"<code>{_inert(escaped)}</code>"
 
 
-def _inert(shown: str) -> str:
+def _inert(escaped: str) -> str:
     """Escaped text in which nothing is made a link: no @mention, no #123 or GH-123, no URL, no address of mail.
 
     An empty comment breaks them in two: an entity would not, because GitHub looks for them in the rendered text.
     """
-    return LIVE.sub(r"\1<!-- -->", shown)
+    return LIVE.sub(r"\1<!-- -->", escaped)
 
 
 def fence(text: str) -> list[str]:
@@ -112,10 +112,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)] + [""]
 
 
-def findings(title: str, found: list[Finding]) -> list[str]:
+def findings(title: str, items: list[Finding]) -> list[str]:
     """A list of findings under their title; nothing without one."""
     lines = []
-    for finding in found:
+    for finding in items:
         where = f" ({escape(finding.where)})" if finding.where else ""
         effect = f" Effect: {escape(finding.effect)}" if finding.effect else ""
         lines.append(f"- <b>{escape(finding.name)}</b>{where}: {escape(finding.summary).rstrip('.')}.{effect}")
@@ -257,25 +257,25 @@ def _night(night: Night) -> list[str]:
     """What changed, then the cells that did not run."""
     title = f"{escape(night.matrix)}, night {night.number}: {escape(night.reason)}"
     lines = [f"## {title} (exit code {night.exit_code})", ""]
-    for one in nightly.noteworthy(night):
-        lines += [f"### {escape(one.status)}: {escape(one.cell)}", ""]
-        lines += [f"{escape(one.verdict)}: {escape(one.reason)}", ""]
-        lines += [*(f"- {escape(line)}" for line in nightly.lines(one)), ""]
+    for result in nightly.noteworthy(night):
+        lines += [f"### {escape(result.status)}: {escape(result.cell)}", ""]
+        lines += [f"{escape(result.verdict)}: {escape(result.reason)}", ""]
+        lines += [*(f"- {escape(line)}" for line in nightly.lines(result)), ""]
     rows = [(escape(name), escape(why)) for name, why in night.left_out]
     return lines + (["### Not run", "", *table(("cell", "why"), rows)] if rows else [])
 
 
-def _bisection(found: Bisection) -> list[str]:
+def _bisection(bisection: Bisection) -> list[str]:
     """The answer, what was found, then every comparison."""
-    lines = [f"## {escape(found.status)}: {escape(found.reason)} (exit code {found.exit_code})", ""]
-    lines += [f"Bad: {escape(found.question)}.", ""]
-    for title, names in bisect.results(found):
+    lines = [f"## {escape(bisection.status)}: {escape(bisection.reason)} (exit code {bisection.exit_code})", ""]
+    lines += [f"Bad: {escape(bisection.question)}.", ""]
+    for title, names in bisect.results(bisection):
         lines += [f"### {title[0].upper()}{title[1:]}", "", *(f"- {code(name)}" for name in names), ""]
-    lines += [*(f"Note: {escape(note)}" for note in found.notes), ""]
+    lines += [*(f"Note: {escape(note)}" for note in bisection.notes), ""]
     rows = [(str(number), call, code(subject), escape(why), took)
-            for number, call, subject, why, took in bisect.rows(found)]  # fmt: skip
+            for number, call, subject, why, took in bisect.rows(bisection)]  # fmt: skip
     lines += ["### Comparisons", "", *table(("", "", "tried", "why", "time"), rows)]
-    return [*lines, f"Recordings: {code(found.folder)}", "", *fence(clean(found.reproduce))]
+    return [*lines, f"Recordings: {code(bisection.folder)}", "", *fence(clean(bisection.reproduce))]
 
 
 def _recorded(run: RecordedRun) -> list[str]:

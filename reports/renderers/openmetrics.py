@@ -47,7 +47,7 @@ def _verdict(verdict: Verdict) -> list[tuple[str, str, list[Sample]]]:
         ("exit_code", "exit code of the command", [({}, verdict.exit_code)]),
         ("causes", "causes that were named", [({"cause": cause.name}, 1.0) for cause in verdict.causes]),
         ("findings", "findings", [({}, len(verdict.findings))]),
-        ("checks", "checks by state", [({"state": one}, states.count(one)) for one in dict.fromkeys(states)]),
+        ("checks", "checks by state", [({"state": state}, states.count(state)) for state in dict.fromkeys(states)]),
         ("coverage", "what was compared", _numbers(verdict.coverage)),
         ("figure", "times and amounts", _numbers(verdict.figures)),
         ("floor", "rounding that was measured, in nats", _numbers(body.floor) if body else []),
@@ -85,8 +85,8 @@ def _family(name: str, help: str, samples: Iterable[Sample]) -> list[str]:
 
 
 def _labels(labels: Mapping[str, object]) -> str:
-    shown = {name: _escaped(value) for name, value in labels.items()}
-    pairs = ",".join(f'{name}="{value}"' for name, value in shown.items() if name.isidentifier())
+    escaped = {name: _escaped(value) for name, value in labels.items()}
+    pairs = ",".join(f'{name}="{value}"' for name, value in escaped.items() if name.isidentifier())
     return f"{{{pairs}}}" if pairs else ""
 
 

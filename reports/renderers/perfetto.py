@@ -57,10 +57,10 @@ def _processes(subject: Subject, notes: list[str]) -> Iterator[Process]:
             notes.append(clean(places.shown(str(error))))
     hang = cast("Verdict", subject).triage if subject.kind != "run" else None
     made += [timeline.waits(hang)] if hang is not None else []
-    for one in made:
-        if one.left_out:
-            notes.append(f"{one.left_out:,} of the shortest slices are left out")
-        yield from one.processes
+    for drawn_timeline in made:
+        if drawn_timeline.left_out:
+            notes.append(f"{drawn_timeline.left_out:,} of the shortest slices are left out")
+        yield from drawn_timeline.processes
 
 
 def _runs(subject: Subject) -> list[tuple[str, str]]:
@@ -75,15 +75,15 @@ def _events(process: Process, pid: int) -> Iterator[dict[str, Any]]:
     yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
     tid = 0
     for track in timeline.TRACKS:
-        for number, lane in enumerate(_lanes([one for one in process.slices if one.track == track])):
+        for number, lane in enumerate(_lanes([slice_ for slice_ in process.slices if slice_.track == track])):
             tid += 1
             name = f"{track} {number + 1}" if number else track
             yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
             yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}}
-            for one in lane:
+            for slice_ in lane:
                 yield {
-                    "ph": "X", "name": one.name, "cat": track, "pid": pid, "tid": tid, "ts": one.start_ns / 1000,
-                    "dur": one.dur_ns / 1000, "args": _shown(one.args),
+                    "ph": "X", "name": slice_.name, "cat": track, "pid": pid, "tid": tid, "ts": slice_.start_ns / 1000,
+                    "dur": slice_.dur_ns / 1000, "args": _shown(slice_.args),
                 }  # fmt: skip
     for point in process.points:
         where = {"name": point.name, "pid": pid, "tid": 0, "ts": point.at_ns / 1000}
@@ -96,13 +96,13 @@ def _events(process: Process, pid: int) -> Iterator[dict[str, Any]]:
 def _lanes(slices: list[Slice]) -> list[list[Slice]]:
     """The slices in lanes, within each of which any two are apart or one holds the other."""
     lanes: list[tuple[list[Slice], list[int]]] = []  # with where its open slices end, the innermost last
-    for one in sorted(slices, key=lambda item: (item.start_ns, -item.dur_ns)):
-        end = one.start_ns + one.dur_ns
-        lane = next((lane for lane in lanes if _fits(lane[1], one.start_ns, end)), None)
+    for slice_ in sorted(slices, key=lambda item: (item.start_ns, -item.dur_ns)):
+        end = slice_.start_ns + slice_.dur_ns
+        lane = next((lane for lane in lanes if _fits(lane[1], slice_.start_ns, end)), None)
         if lane is None:
             lane = ([], [])
             lanes.append(lane)
-        lane[0].append(one)
+        lane[0].append(slice_)
         lane[1].append(end)
     return [lane for lane, _ in lanes]
 

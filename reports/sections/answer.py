@@ -44,9 +44,9 @@ def of(subject: Verdict | Report) -> Answer:
     title = triage.title(subject) if isinstance(subject, Verdict) else subject.verdict
     reserved = isinstance(subject, Verdict) and bool(subject.reservations)
     tone = "yellow" if reserved else TONES.get(subject.verdict, "red" if subject.exit_code else "green")
-    given = tuple((label, text) for label, text in parts if text)
+    filled_parts = tuple((label, text) for label, text in parts if text)
     evidence = tuple(map(clean, subject.evidence)) if isinstance(subject, Verdict) else ()
-    return Answer(title, subject.exit_code, clean(subject.reason), evidence, given, tone)
+    return Answer(title, subject.exit_code, clean(subject.reason), evidence, filled_parts, tone)
 
 
 def _parity(verdict: Verdict) -> list[tuple[str, str]]:
@@ -78,10 +78,12 @@ def first_place(verdict: Verdict) -> str:
     if place is None:
         return ""
     where = [f"{fact.name} {fact.value}" for fact in parity.place_facts(verdict.parity)[:5]] if verdict.parity else []
-    shown = [text for text in where if not text.startswith("rank") and "–" not in text and "not per token" not in text]
+    place_texts = [
+        text for text in where if not text.startswith("rank") and "–" not in text and "not per token" not in text
+    ]
     baseline, candidate = show_apart([place.baseline, place.candidate])
-    one, two = parity.PLACES[verdict.kind == "audit"]
-    return f"{', '.join(shown)}: {clean(place.field)} {baseline} {one}, {candidate} {two}"
+    baseline_where, candidate_where = parity.PLACES[verdict.kind == "audit"]
+    return f"{', '.join(place_texts)}: {clean(place.field)} {baseline} {baseline_where}, {candidate} {candidate_where}"
 
 
 def _triage(verdict: Verdict) -> list[tuple[str, str]]:

@@ -8,18 +8,18 @@ from reports.bisect_model import Bisection
 from reports.sections.nightly import duration
 
 
-def rows(found: Bisection) -> Iterator[tuple[int, str, str, str, str]]:
+def rows(bisection: Bisection) -> Iterator[tuple[int, str, str, str, str]]:
     """(number, call, subject, why, time) of each comparison, in the order in which they were made."""
-    for number, step in enumerate(found.steps, 1):
+    for number, step in enumerate(bisection.steps, 1):
         yield number, step.call, step.subject + " (again)" * step.again, step.why, duration(float(step.seconds))
 
 
-def results(found: Bisection) -> Iterator[tuple[str, tuple[str, ...]]]:
+def results(bisection: Bisection) -> Iterator[tuple[str, tuple[str, ...]]]:
     """(title, lines) of what was found."""
-    for number, result in enumerate(found.results, 1):
-        if found.over == "settings":
+    for number, result in enumerate(bisection.results, 1):
+        if bisection.over == "settings":
             yield f"cause {number}" + (", only together" if len(result) > 1 else ""), result
         else:
             yield ("the first bad one" if len(result) == 1 else "the first bad one is one of"), result
-    if found.last_good:
-        yield "the last good one", (found.last_good,)
+    if bisection.last_good:
+        yield "the last good one", (bisection.last_good,)

@@ -63,9 +63,9 @@ def line(series: dict[str, Any], name: str) -> Line:
     steps = [number(value) for value in series.get("step") or []]
     if len(steps) != len(values) or not all(abs(step) < 1e9 for step in steps):
         steps = [float(index) for index in range(len(values))]
-    odd = [show(int(step)) for step, value in zip(steps, values, strict=True) if not abs(value) < _LIMIT]
+    off_scale_steps = [show(int(step)) for step, value in zip(steps, values, strict=True) if not abs(value) < _LIMIT]
     absent = frozenset(show(int(step)) for step, value in zip(steps, values, strict=True) if math.isnan(value))
-    return Line(steps, [value if abs(value) < _LIMIT else math.nan for value in values], odd, absent)
+    return Line(steps, [value if abs(value) < _LIMIT else math.nan for value in values], off_scale_steps, absent)
 
 
 def charts(parity: Parity, sheet: StyleSheet) -> list[Chart]:
@@ -90,7 +90,7 @@ class _Book:
         self.key = tuple((f"line {side}", name) for side, name in zip(SIDES, names, strict=False))
 
     def all(self) -> list[Chart | None]:
-        known = [
+        placed_names = [
             "step",
             "reward",
             "kl",
@@ -101,8 +101,8 @@ class _Book:
             "seconds",
             *(f"{phase}_seconds" for phase in PHASES),
         ]
-        rest = dict.fromkeys(name for run in self.runs for name in run.series if name not in known)
-        own = ("step", "max_delta_logprob", "mean_delta_logprob", "flips", "flips_beyond_margin")
+        remaining_names = dict.fromkeys(name for run in self.runs for name in run.series if name not in placed_names)
+        comparison_names = ("step", "max_delta_logprob", "mean_delta_logprob", "flips", "flips_beyond_margin")
         return [
             self.both("reward"),
             self.both("kl"),
@@ -111,8 +111,8 @@ class _Book:
             self.lengths(),
             self.phases(),
             self.sizes(),
-            *(self.both(name) for name in rest),
-            *(self.alone(name) for name in self.own if name not in own),
+            *(self.both(name) for name in remaining_names),
+            *(self.alone(name) for name in self.own if name not in comparison_names),
         ]
 
     def both(self, name: str) -> Chart | None:
@@ -142,10 +142,10 @@ class _Book:
         zeros = any(value == 0 for item in lines.values() for value in item.values)
 
         def draw(ax: Axes) -> None:
-            found = [abs(value) for item in lines.values() for value in item.values if abs(value) > 1e-30]
-            found = [*found, *bounds.values()] or [1e-9, 1.0]
+            magnitudes = [abs(value) for item in lines.values() for value in item.values if abs(value) > 1e-30]
+            magnitudes = [*magnitudes, *bounds.values()] or [1e-9, 1.0]
             ax.set_yscale("log")
-            ax.set_ylim(min(found) / 3, max(found) * 3)
+            ax.set_ylim(min(magnitudes) / 3, max(magnitudes) * 3)
             ax.minorticks_off()
             ax.yaxis.set_major_formatter(lambda value, _: f"1e{math.log10(value):.0f}")
             for role, value in bounds.items():
@@ -220,15 +220,17 @@ class _Book:
                 for phase, role in PHASES.items():
                     height = _stack(ax, stacks[index][phase], height, role)
                 total = totals[index]
-                known = height + [0.0] * (len(total.values) - len(height))
-                rest = [0.0 if math.isnan(value) else value - known[i] for i, value in enumerate(total.values)]
-                _stack(ax, Line(total.steps, rest, []), height, "grid")
+                phase_heights = height + [0.0] * (len(total.values) - len(height))
+                remainders = [
+                    0.0 if math.isnan(value) else value - phase_heights[i] for i, value in enumerate(total.values)
+                ]
+                _stack(ax, Line(total.steps, remainders, []), height, "grid")
 
             return draw
 
         legend = (*((f"box {role}", phase) for phase, role in PHASES.items()), ("box grid", "rest"))
-        every = [item for stack in stacks for item in stack.values()] + totals
-        return self._chart("Seconds per phase", every, [panel(index) for index in range(len(self.runs))], legend)
+        all_lines = [item for stack in stacks for item in stack.values()] + totals
+        return self._chart("Seconds per phase", all_lines, [panel(index) for index in range(len(self.runs))], legend)
 
     def sizes(self) -> Chart | None:
         """Padded tensor size and the real tokens in it, one panel per run."""
@@ -262,14 +264,16 @@ class _Book:
 
         `nan`: what it means where the series has no number.
         """
-        odd = list(dict.fromkeys(step for item in lines for step in item.odd))
-        said: dict[str, list[str]] = {}
-        for step in odd:
+        off_scale_steps = list(dict.fromkeys(step for item in lines for step in item.odd))
+        steps_by_reason: dict[str, list[str]] = {}
+        for step in off_scale_steps:
             empty = all(step in item.absent for item in lines if step in item.odd)
-            said.setdefault(nan if empty else "not finite", []).append(step)
-        notes = "; ".join([*filter(None, [note]), *(f"{word} at step {_listed(at)}" for word, at in said.items())])
+            steps_by_reason.setdefault(nan if empty else "not finite", []).append(step)
+        notes = "; ".join(
+            [*filter(None, [note]), *(f"{word} at step {_listed(at)}" for word, at in steps_by_reason.items())]
+        )
         if not any(item.drawable for item in lines):
-            return Chart(title, "", notes) if odd else None
+            return Chart(title, "", notes) if off_scale_steps else None
         self.count += 1
         return Chart(title, self.sheet.fragment(self._figure(panels), f"c{self.count}"), notes, legend)
 
@@ -331,5 +335,5 @@ def _bars(ax: Axes, steps: list[float], values: list[float], base: list[float] |
     if len(values) <= 60:
         ax.bar(steps, values, bottom=base, width=0.78, color=ROLES[role], linewidth=0)
         return
-    every = math.ceil(len(values) / 500)  # an area of 10,000 steps would be most of the file
-    ax.fill_between(steps[::every], base[::every], top[::every], color=ROLES[role], linewidth=0)
+    stride = math.ceil(len(values) / 500)  # an area of 10,000 steps would be most of the file
+    ax.fill_between(steps[::stride], base[::stride], top[::stride], color=ROLES[role], linewidth=0)

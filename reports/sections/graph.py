@@ -46,27 +46,31 @@ def svg(triage: Triage) -> str:
 
 def _shown(triage: Triage) -> tuple[dict[str, tuple[str, str]], list[tuple[str, str, str]]]:
     """Nodes (key -> label, party) and edges (waiter, target, layer); alike victims are one node where they are many."""
-    known = {node.key: node for node in triage.nodes}
-    waits = [wait for wait in triage.waits if wait.waiter in known and wait.target in known]
+    nodes_by_key = {node.key: node for node in triage.nodes}
+    waits = [wait for wait in triage.waits if wait.waiter in nodes_by_key and wait.target in nodes_by_key]
     touched = dict.fromkeys(key for wait in waits for key in (wait.waiter, wait.target))
     merged = {key: key for key in touched}
-    labels = {key: known[key].label for key in touched}
+    labels = {key: nodes_by_key[key].label for key in touched}
     if len(touched) > MOST:
         goals: dict[tuple[str, ...], list[str]] = {}
         for key in touched:
-            if known[key].party in ("victim", "bystander"):
-                goals.setdefault(tuple(sorted({one.target for one in waits if one.waiter == key})), []).append(key)
-        for number, alike in enumerate(goals.values()):
-            if len(alike) > 1:
+            if nodes_by_key[key].party in ("victim", "bystander"):
+                goals.setdefault(tuple(sorted({wait.target for wait in waits if wait.waiter == key})), []).append(key)
+        for number, members in enumerate(goals.values()):
+            if len(members) > 1:
                 name = f"group {number}"
-                merged |= dict.fromkeys(alike, name)
-                labels[name] = f"{len(alike)} like {known[alike[0]].label}"
+                merged |= dict.fromkeys(members, name)
+                labels[name] = f"{len(members)} like {nodes_by_key[members[0]].label}"
     nodes: dict[str, tuple[str, str]] = {}
     for key in touched:
-        nodes.setdefault(merged[key], (labels[merged[key]], _party(known[key])))
+        nodes.setdefault(merged[key], (labels[merged[key]], _party(nodes_by_key[key])))
     kept = dict.fromkeys(list(nodes)[:MOST])
     edges = dict.fromkeys((merged[wait.waiter], merged[wait.target], wait.layer) for wait in waits)
-    inner = [edge for edge in edges if edge[0] in kept and edge[1] in kept and (edge[0] != edge[1] or edge[0] in known)]
+    inner = [
+        edge
+        for edge in edges
+        if edge[0] in kept and edge[1] in kept and (edge[0] != edge[1] or edge[0] in nodes_by_key)
+    ]
     used = {key for edge in inner for key in edge[:2]}
     return {key: value for key, value in nodes.items() if key in used}, inner
 
@@ -110,5 +114,5 @@ def _border(box: tuple[float, float], toward: tuple[float, float]) -> tuple[floa
 
 
 def _text(value: str) -> str:
-    shown = clean(value)
-    return escape(shown if len(shown) <= 34 else shown[:33] + "…")
+    cleaned = clean(value)
+    return escape(cleaned if len(cleaned) <= 34 else cleaned[:33] + "…")

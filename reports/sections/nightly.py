@@ -18,17 +18,17 @@ def tone(status: str, problem: bool) -> str:
 
 def headline(result: CellResult) -> str:
     """One line: the first of what is new, else the verdict."""
-    told = result.new or result.gone or result.standing
-    return f"{result.status}: {told[0].text if told else result.reason}"
+    changes = result.new or result.gone or result.standing
+    return f"{result.status}: {changes[0].text if changes else result.reason}"
 
 
 def lines(result: CellResult) -> list[str]:
     """Everything that is said of a cell, a line each."""
     return [
-        *(f"new: {one.text}" for one in result.new),
-        *([f"others since then: {'; '.join(one.text for one in result.explains)}"] if result.explains else []),
-        *(f"gone: {one.text}" for one in result.gone),
-        *(f"as before: {one.text}" for one in result.standing),
+        *(f"new: {change.text}" for change in result.new),
+        *([f"others since then: {'; '.join(change.text for change in result.explains)}"] if result.explains else []),
+        *(f"gone: {change.text}" for change in result.gone),
+        *(f"as before: {change.text}" for change in result.standing),
         *(f"known: {text}" for text in result.known),
         *([f"confirmed: {result.confirmation}"] if result.confirmation else []),
         *([f"report: {result.report}"] if result.report else []),
@@ -39,16 +39,19 @@ def lines(result: CellResult) -> list[str]:
 def noteworthy(night: Night) -> list[CellResult]:
     """The cells that differ from the night before or fail, alarms first."""
     order = list(TONES)
-    shown = [one for one in night.results if one.status != "OK" or one.explains]
-    return sorted(shown, key=lambda one: (one not in night.alarms, order.index(one.status)))
+    results = [result for result in night.results if result.status != "OK" or result.explains]
+    return sorted(results, key=lambda result: (result not in night.alarms, order.index(result.status)))
 
 
 def compared(first: Night, second: Night) -> list[CellDifference]:
     """Every cell that differs between two nights."""
-    one, two = ({result.cell: result for result in night.results} for night in (first, second))
+    first_results, second_results = ({result.cell: result for result in night.results} for night in (first, second))
     rows = []
-    for cell in sorted({**one, **two}):
-        old, new = (f"{side[cell].verdict}{_causes(side[cell])}" if cell in side else "not run" for side in (one, two))
+    for cell in sorted({**first_results, **second_results}):
+        old, new = (
+            f"{side[cell].verdict}{_causes(side[cell])}" if cell in side else "not run"
+            for side in (first_results, second_results)
+        )
         if old != new:
             rows.append(CellDifference(cell, old, new))
     return rows

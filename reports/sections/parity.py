@@ -109,18 +109,26 @@ _MEMORY = {
 def memory(runs: list[RunSummary]) -> tuple[list[str], list[tuple[str, ...]]]:
     """Names of the columns that any run has, and a row for each role and phase: role, phase, then all runs' values
     of the first column, all of the second, and so on."""
-    told = [{(one.role, one.phase): one for one in run.memory} for run in runs]
-    places = dict.fromkeys(place for run in told for place in run)
-    there = [what for what in _MEMORY if any(getattr(one, what) is not None for run in told for one in run.values())]
+    usage_by_run = [{(usage.role, usage.phase): usage for usage in run.memory} for run in runs]
+    places = dict.fromkeys(place for run in usage_by_run for place in run)
+    columns = [
+        what
+        for what in _MEMORY
+        if any(getattr(usage, what) is not None for run in usage_by_run for usage in run.values())
+    ]
     rows = [
-        (clean(role), clean(phase), *(_memory(run.get((role, phase)), what) for what in there for run in told))
+        (
+            clean(role),
+            clean(phase),
+            *(_memory(run.get((role, phase)), what) for what in columns for run in usage_by_run),
+        )
         for role, phase in sorted(places, key=lambda place: place[0])
     ]
-    return [_MEMORY[what] for what in there], rows
+    return [_MEMORY[what] for what in columns], rows
 
 
-def _memory(one: PhaseMemory | None, what: str) -> str:
-    value = getattr(one, what, None)
+def _memory(usage: PhaseMemory | None, what: str) -> str:
+    value = getattr(usage, what, None)
     if value is None:
         return ""
     if what == "kv_usage":
@@ -131,18 +139,18 @@ def _memory(one: PhaseMemory | None, what: str) -> str:
 def suspicions(parity: Parity) -> list[Check]:
     """The user's eleven suspicions in their order; one that the verdict does not mention was not tested. Of one run
     alone those that it can show."""
-    found: list[Check] = []
+    checks: list[Check] = []
     for index, name in SUSPICIONS.items():
         absent = Check(name, "not tested", "this verdict holds no evidence on it", index)
-        found += [check for check in parity.checks if check.number == index] or ([] if parity.alone else [absent])
-    return found
+        checks += [check for check in parity.checks if check.number == index] or ([] if parity.alone else [absent])
+    return checks
 
 
 def other_checks(parity: Parity) -> list[Check]:
     """Checks that are none of the eleven: confirmed, undecided, not tested, ruled out."""
     order = {"confirmed": 0, "undecided": 1, "not tested": 2, "ruled out": 3}
-    others = [check for check in parity.checks if check.number not in SUSPICIONS]
-    return sorted(others, key=lambda check: order.get(check.state, 0))
+    checks = [check for check in parity.checks if check.number not in SUSPICIONS]
+    return sorted(checks, key=lambda check: order.get(check.state, 0))
 
 
 def tally(checks: list[Check]) -> str:
@@ -157,9 +165,11 @@ NOT_AS_ASKED, NOT_SHOWN, WARNINGS = "Not as you asked", "Faults that could not h
 
 def warnings(verdict: Verdict) -> list[tuple[str, list[Finding]]]:
     """Findings of severity `warning` under their titles, the gravest first: shown above the verdict."""
-    every = [finding for finding in verdict.findings if finding.severity == "warning"]
+    warning_findings = [finding for finding in verdict.findings if finding.severity == "warning"]
     titles = {"setting": NOT_AS_ASKED, "scenario": NOT_SHOWN, "": WARNINGS}
-    groups = [(title, [finding for finding in every if finding.about == about]) for about, title in titles.items()]
+    groups = [
+        (title, [finding for finding in warning_findings if finding.about == about]) for about, title in titles.items()
+    ]
     return [(title, findings) for title, findings in groups if findings]
 
 
@@ -173,16 +183,16 @@ def proofs(cause: Cause) -> list[str]:
     named cause that has none."""
     if not cause.proofs and cause.key != UNEXPLAINED:
         return ["not proven: what was recorded supports it, and no intervention removed the difference"]
-    return [_proof(one) for one in cause.proofs]
+    return [_proof(proof) for proof in cause.proofs]
 
 
 def _proof(proof: Proof) -> str:
-    removed, whole = proof.before - proof.after, number(proof.before)
+    removed, total = proof.before - proof.after, number(proof.before)
     word = "proven" if proof.removed >= PROVEN else "in part" if removed > 0 else "not proven"
     amount = (
-        f"removed {show(removed)} of {show(whole)} {clean(proof.unit)}"
+        f"removed {show(removed)} of {show(total)} {clean(proof.unit)}"
         if removed > 0
-        else (f"left {show(proof.after)} of {show(whole)} {clean(proof.unit)}")
+        else (f"left {show(proof.after)} of {show(total)} {clean(proof.unit)}")
     )
     where = "live" if proof.on == "live engines" else "on the recordings"
     seconds = f", {show(round(proof.seconds, 2))} s" if proof.seconds else ""
@@ -191,12 +201,12 @@ def _proof(proof: Proof) -> str:
 
 def metrics(parity: Parity) -> list[Metric]:
     """Every metric, nested groups flattened, each beside its published limit."""
-    found = []
+    flat_metrics = []
     for group, name, value in flatten({key: _folded(value) for key, value in parity.metrics.items()}):
         limit = limit_of(name)
         text = show(value, group=True)
-        found.append(Metric(group, name, text, *((limit.text, limit.outside(value)) if limit else ())))
-    return found
+        flat_metrics.append(Metric(group, name, text, *((limit.text, limit.outside(value)) if limit else ())))
+    return flat_metrics
 
 
 def exceeded(metrics: dict[str, Any]) -> list[str]:
@@ -234,14 +244,14 @@ def facts(data: dict[str, Any]) -> list[Fact]:
 
 def floor_facts(floor: dict[str, Any]) -> list[Fact]:
     """The floor with its unit behind each figure."""
-    found, unit = facts({key: value for key, value in floor.items() if key != "unit"}), floor.get("unit")
+    plain_facts, unit = facts({key: value for key, value in floor.items() if key != "unit"}), floor.get("unit")
     return [
         Fact(
             fact.name,
             fact.value if not unit or math.isnan(number(fact.value)) else f"{fact.value} {clean(unit)}",
             fact.group,
         )
-        for fact in found
+        for fact in plain_facts
     ]
 
 
@@ -252,7 +262,7 @@ def place_facts(parity: Parity) -> list[Fact]:
         return []
     baseline, candidate = show_apart([place.baseline, place.candidate], digits=7)
     names = ("in the run", "expected") if parity.alone else ("baseline", "candidate")
-    found = [
+    divergence_facts = [
         Fact(name, show(None if value == -1 else value))
         for name, value in (
             ("step", place.step),
@@ -261,7 +271,7 @@ def place_facts(parity: Parity) -> list[Fact]:
             ("sample", place.sample),
         )
     ]
-    found += [
+    divergence_facts += [
         Fact("position", "not per token" if place.position == -1 else show(place.position)),
         Fact("field", show(place.field)),
         Fact(names[0], baseline),
@@ -269,19 +279,21 @@ def place_facts(parity: Parity) -> list[Fact]:
     ]
     if isinstance(place.baseline, float) and isinstance(place.candidate, float):
         difference = place.candidate - place.baseline
-        found += [Fact("difference", show(difference))] if math.isfinite(difference) else []
+        divergence_facts += [Fact("difference", show(difference))] if math.isfinite(difference) else []
     if place.margin is not None:
-        found.append(Fact("margin", f"{show(place.margin)} nats between the learner's best two tokens there"))
+        divergence_facts.append(
+            Fact("margin", f"{show(place.margin)} nats between the learner's best two tokens there")
+        )
     if place.context:
-        found.append(Fact("context", clean(place.context)))
-    return found
+        divergence_facts.append(Fact("context", clean(place.context)))
+    return divergence_facts
 
 
 def paths(verdict: Verdict) -> list[tuple[str, str]]:
     """Where things lie: the runs, then what the verdict names."""
     runs = verdict.parity.runs if verdict.parity else []
-    found = [(run.side, run.path) for run in runs if run.path and run.side not in verdict.paths]
-    return [(clean(name), clean(path)) for name, path in [*found, *verdict.paths.items()]]
+    run_paths = [(run.side, run.path) for run in runs if run.path and run.side not in verdict.paths]
+    return [(clean(name), clean(path)) for name, path in [*run_paths, *verdict.paths.items()]]
 
 
 def heading(verdict: Verdict) -> str:

@@ -32,7 +32,7 @@ def table(run: RecordedRun, *, whole: bool = False) -> tuple[list[str], list[lis
     """Names of metrics, and a row of their values for each step. Without `whole` a few that say how the run went; all
     where it has none of those."""
     names = list(dict.fromkeys(name for step in run.steps for name in step))
-    few = [name for name in SHOWN if name in names]
-    chosen = names if whole or len(few) < 2 else few
+    key_metrics = [name for name in SHOWN if name in names]
+    chosen = names if whole or len(key_metrics) < 2 else key_metrics
     rows = [[show(step[name]) if name in step else "" for name in chosen] for step in run.steps]
     return [clean(name) for name in chosen], rows

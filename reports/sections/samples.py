@@ -62,7 +62,7 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
     if importlib.util.find_spec("numpy") is None:
         return "no sample browser: it needs NumPy; pip install numpy, and make the page again"
     try:
-        size = sum(file.stat().st_size for folder in folders for file in folder.glob("*.bin"))
+        size = sum(file.stat().st_size for folder in folders for file in _logs(folder))
         if size > MOST_RECORDED:
             return f"no sample browser: the token logs have {size:,} bytes, more than {MOST_RECORDED:,}"
         baseline, candidate = map(_read, folders)
@@ -88,9 +88,13 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
     return _packed(kept, baseline, candidate, head, note)
 
 
+def _logs(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("*.bin") if os.path.isfile(file))  # a pipe never ends
+
+
 def _frames(folder: Path) -> Iterator[Frame]:
     """Every rollout frame of the run; a torn or damaged file is read up to there."""
-    for file in sorted(folder.glob("*.bin")):
+    for file in _logs(folder):
         with open(file, "rb") as stream:
             extents = []
             try:
@@ -109,7 +113,7 @@ def _read(folder: Path) -> dict[tuple[int, int], _Sample]:
     """Samples by (step, sample number); the first record of a sample counts."""
     import numpy as np
 
-    found: dict[tuple[int, int], _Sample] = {}
+    samples: dict[tuple[int, int], _Sample] = {}
     for frame in _frames(folder):
         numbers, outputs, prompts = (frame.arrays.get(name) for name in ("sample", "output", "prompt"))
         logprobs, finish = frame.arrays.get("logprob"), frame.fields.get("finish")
@@ -125,8 +129,8 @@ def _read(folder: Path) -> dict[tuple[int, int], _Sample]:
             if prompts is not None and prompts.offsets is not None:
                 prompt = np.frombuffer(prompts.row(index), f"<{prompts.dtype}").astype("<i4").tobytes()
             reason = str(finish[index]) if isinstance(finish, list) and index < len(finish) else ""
-            found.setdefault((frame.step, int(sample)), _Sample(prompt, ids, drawn, reason))
-    return found
+            samples.setdefault((frame.step, int(sample)), _Sample(prompt, ids, drawn, reason))
+    return samples
 
 
 def _kept(
@@ -152,12 +156,12 @@ def _kept(
     return sorted(kept)
 
 
-def _difference(one: _Sample | None, other: _Sample | None) -> float:
+def _difference(baseline: _Sample | None, candidate: _Sample | None) -> float:
     import numpy as np
 
-    if one is None or other is None or not np.array_equal(one.ids, other.ids):
+    if baseline is None or candidate is None or not np.array_equal(baseline.ids, candidate.ids):
         return float("inf")
-    delta = np.abs(other.logprobs - one.logprobs)
+    delta = np.abs(candidate.logprobs - baseline.logprobs)
     return float(np.nanmax(delta)) if len(delta) and not np.all(np.isnan(delta)) else 0.0
 
 
@@ -175,19 +179,26 @@ def _packed(
     reasons: dict[str, int] = {}
     table, ids, numbers = [], [], []
     for key in keys:
-        one, other = baseline.get(key, nothing), candidate.get(key, nothing)
-        prompt = prompts.setdefault(one.prompt or other.prompt, len(prompts))
-        ends = [reasons.setdefault(clean(side.finish), len(reasons)) for side in (one, other)]
-        lengths = [len(side.ids) if key in run else -1 for side, run in ((one, baseline), (other, candidate))]
+        baseline_sample, candidate_sample = baseline.get(key, nothing), candidate.get(key, nothing)
+        prompt = prompts.setdefault(baseline_sample.prompt or candidate_sample.prompt, len(prompts))
+        ends = [reasons.setdefault(clean(side.finish), len(reasons)) for side in (baseline_sample, candidate_sample)]
+        lengths = [
+            len(side.ids) if key in run else -1
+            for side, run in ((baseline_sample, baseline), (candidate_sample, candidate))
+        ]
         table.append([*key, prompt, *lengths, *ends])
-        both = min(len(one.ids), len(other.ids))
-        alike = one.ids[:both] == other.ids[:both]
-        drawn = other.ids.copy()
-        drawn[:both] -= one.ids[:both]  # zeros where they agree, which take no room once compressed
-        values = other.logprobs.copy()
-        values[:both][alike] = (values[:both][alike] - one.logprobs[:both][alike]) * SCALE
-        ids += [one.ids, drawn]
-        numbers += [one.logprobs, values]
+        shared_length = min(len(baseline_sample.ids), len(candidate_sample.ids))
+        equal_ids = baseline_sample.ids[:shared_length] == candidate_sample.ids[:shared_length]
+        drawn = candidate_sample.ids.copy()
+        drawn[:shared_length] -= baseline_sample.ids[
+            :shared_length
+        ]  # zeros where they agree, which take no room once compressed
+        values = candidate_sample.logprobs.copy()
+        values[:shared_length][equal_ids] = (
+            values[:shared_length][equal_ids] - baseline_sample.logprobs[:shared_length][equal_ids]
+        ) * SCALE
+        ids += [baseline_sample.ids, drawn]
+        numbers += [baseline_sample.logprobs, values]
     lengths = [len(prompt) // 4 for prompt in prompts]
     parts = [
         np.array(table, "<i4").T.tobytes(),

@@ -120,7 +120,7 @@ def _read(run: Run, side: str) -> tuple[list[Process], set[int], int]:
                 process.points.append(item)
         if len(process.slices) > 4 * MOST_SLICES:
             dropped += len(process.slices) - 2 * MOST_SLICES
-            process.slices = heapq.nlargest(2 * MOST_SLICES, process.slices, key=lambda one: one.dur_ns)
+            process.slices = heapq.nlargest(2 * MOST_SLICES, process.slices, key=lambda slice_: slice_.dur_ns)
     return processes, seconds, dropped
 
 
@@ -174,7 +174,7 @@ def _integer(value: Any) -> int | None:
 def _stalls(seconds: set[int], side: str) -> Process:
     """Where no process recorded anything for longer than STALL_S."""
     ordered = sorted(seconds)
-    gaps = [(one, two) for one, two in pairwise(ordered) if two - one > STALL_S]
+    gaps = [(earlier, later) for earlier, later in pairwise(ordered) if later - earlier > STALL_S]
     process = Process(f"{side} stalls".strip())
     for begin, end in gaps:
         name = f"no event for about {end - begin} s"
@@ -184,25 +184,27 @@ def _stalls(seconds: set[int], side: str) -> Process:
 
 def _bounded(processes: list[Process]) -> int:
     """Keep the longest slices and the first points; how many are left out."""
-    slices, points = (sum(len(getattr(one, name)) for one in processes) for name in ("slices", "points"))
+    slices, points = (sum(len(getattr(process, name)) for process in processes) for name in ("slices", "points"))
     if slices > MOST_SLICES:
-        durations = [one.dur_ns for process in processes for one in process.slices]
+        durations = [slice_.dur_ns for process in processes for slice_ in process.slices]
         shortest = heapq.nlargest(MOST_SLICES, durations)[-1]
         ties = MOST_SLICES - sum(dur > shortest for dur in durations)
         for process in processes:
             kept = []
-            for one in process.slices:
-                tie = one.dur_ns == shortest and ties > 0
+            for slice_ in process.slices:
+                tie = slice_.dur_ns == shortest and ties > 0
                 ties -= tie
-                kept += [one] if tie or one.dur_ns > shortest else []
+                kept += [slice_] if tie or slice_.dur_ns > shortest else []
             process.slices = kept
     if points > MOST_POINTS:
         for process in processes:
             process.points = process.points[: max(1, MOST_POINTS // len(processes))]
-    return slices + points - sum(len(one.slices) + len(one.points) for one in processes)
+    return slices + points - sum(len(process.slices) + len(process.points) for process in processes)
 
 
 def _moved(process: Process, by: int) -> Process:
-    slices = [Slice(one.track, one.name, one.start_ns + by, one.dur_ns, one.args) for one in process.slices]
-    points = [Point(one.name, one.at_ns + by, one.values, one.args) for one in process.points]
+    slices = [
+        Slice(slice_.track, slice_.name, slice_.start_ns + by, slice_.dur_ns, slice_.args) for slice_ in process.slices
+    ]
+    points = [Point(point.name, point.at_ns + by, point.values, point.args) for point in process.points]
     return Process(process.name, slices, points)

@@ -68,28 +68,30 @@ def title(verdict: Verdict) -> str:
 
 def culprits(triage: Triage) -> list[Culprit]:
     """Rows of the culprits' table, in the verdict's order."""
-    return [Culprit(_who(one), _role(one),
-                    clean(f"{one.host}:{one.pid}" if one.pid is not None else one.key), clean(one.why),
-                    clean(one.frame)) for one in triage.culprits]  # fmt: skip
+    return [Culprit(_who(party), _role(party),
+                    clean(f"{party.host}:{party.pid}" if party.pid is not None else party.key), clean(party.why),
+                    clean(party.frame)) for party in triage.culprits]  # fmt: skip
 
 
 def victims(triage: Triage) -> list[Victims]:
     """Victims by what they wait for, the largest group first."""
     groups: dict[str, list[Party]] = {}
-    for one in triage.victims:
-        groups.setdefault(clean(one.why), []).append(one)
-    found = []
+    for party in triage.victims:
+        groups.setdefault(clean(party.why), []).append(party)
+    rows = []
     for why, parties in groups.items():
-        ranked = [one.rank for one in parties if one.rank is not None]
+        ranked = [party.rank for party in parties if party.rank is not None]
         if len(set(ranked)) == len(parties):
             noun, who = "rank" if len(parties) == 1 else "ranks", ranks(ranked)
         else:
             noun = "process" if len(parties) == 1 else "processes"
-            alike = Counter(map(_who, parties))
-            names = [name if alike[name := _who(one)] < 2 else f"{name} ({clean(one.key)})" for one in parties]
+            name_counts = Counter(map(_who, parties))
+            names = [
+                name if name_counts[name := _who(party)] < 2 else f"{name} ({clean(party.key)})" for party in parties
+            ]
             who = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        found.append(Victims(len(parties), noun, who, why))
-    return sorted(found, key=lambda group: -group.count)
+        rows.append(Victims(len(parties), noun, who, why))
+    return sorted(rows, key=lambda group: -group.count)
 
 
 def ranks(numbers: Iterable[int]) -> str:
@@ -108,9 +110,9 @@ def cycle(triage: Triage) -> list[Step]:
     """The edges of the cycle in order; the last one leads back to the first process."""
     labels = {node.key: clean(node.label) for node in triage.nodes}
     steps = []
-    for here, there in zip(triage.cycle, [*triage.cycle[1:], *triage.cycle[:1]], strict=True):
-        wait = next((one for one in triage.waits if (one.waiter, one.target) == (here, there)), None)
-        steps.append(Step(labels.get(here, clean(here)), labels.get(there, clean(there)), _because(wait)))
+    for key, next_key in zip(triage.cycle, [*triage.cycle[1:], *triage.cycle[:1]], strict=True):
+        wait = next((edge for edge in triage.waits if (edge.waiter, edge.target) == (key, next_key)), None)
+        steps.append(Step(labels.get(key, clean(key)), labels.get(next_key, clean(next_key)), _because(wait)))
     return steps
 
 
@@ -125,13 +127,13 @@ def processes(triage: Triage) -> list[tuple[str, str, str, str]]:
 def stacks(triage: Triage) -> list[Stack]:
     """Every stack once, with the processes that stand so, those of the parties first."""
     order = {"culprit": 0, "suspect": 1, "victim": 2, "bystander": 3}
-    alike: dict[tuple[str, ...], list[str]] = {}
+    labels_by_stack: dict[tuple[str, ...], list[str]] = {}
     for node in sorted(triage.nodes, key=lambda node: order.get(node.party, 3)):
         if node.stack:
-            alike.setdefault(tuple(map(clean, node.stack)), []).append(clean(node.label))
+            labels_by_stack.setdefault(tuple(map(clean, node.stack)), []).append(clean(node.label))
     return [
         Stack(", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else ""), list(frames))
-        for frames, names in alike.items()
+        for frames, names in labels_by_stack.items()
     ]
 
 

@@ -24,14 +24,14 @@ FIRST_EVENTS = 8  # of a journal, among which the last `environment` is
 def of(run: RunSummary) -> list[Fact]:
     """Engine, interpreter, packages, system, processor and GPUs, as far as they were recorded."""
     place = places.of(run.path)
-    manifest, seen = _manifest(place), _environment(place)
+    manifest, recorded_env = _manifest(place), _environment(place)
     engine, machine, device = (mapping(value) for value in (
-        manifest.get("environment"), seen.get("machine"), seen.get("device"),
+        manifest.get("environment"), recorded_env.get("machine"), recorded_env.get("device"),
     ))  # fmt: skip
-    packages = mapping(seen.get("packages")) or mapping(manifest.get("packages"))
+    packages = mapping(recorded_env.get("packages")) or mapping(manifest.get("packages"))
     version = engine.get("version") or run.rows.get("engine version")
     facts = [("engine", f"{run.backend} {version or ''}"), ("python", engine.get("python_version"))]
-    facts += [(name, there) for name, there in packages.items() if name != engine.get("engine")]
+    facts += [(name, package_version) for name, package_version in packages.items() if name != engine.get("engine")]
     facts += [("system", machine.get("system")), ("processor", machine.get("cpu")), ("GPUs", machine.get("gpus"))]
     facts += [("device", device.get("name") or run.rows.get("device"))]
     facts += [(name, run.rows.get(name)) for name in ("model", "dtype", "attention backend")]
@@ -52,8 +52,12 @@ def _environment(path: str) -> dict[str, Any]:
     """The `environment` event of the engine's process; of any other where it has none."""
     if not path or not os.path.isdir(os.path.join(path, EVENTS)):
         return {}
-    found = {file.name: event for file in sorted((Path(path) / EVENTS).glob("*.jsonl")) for event in _events(file)}
-    return next((found[name] for name in found if name.startswith("rollout")), next(iter(found.values()), {}))
+    files = sorted(file for file in (Path(path) / EVENTS).glob("*.jsonl") if os.path.isfile(file))
+    events_by_file = {file.name: event for file in files for event in _events(file)}
+    return next(
+        (events_by_file[name] for name in events_by_file if name.startswith("rollout")),
+        next(iter(events_by_file.values()), {}),
+    )
 
 
 def _events(file: Path) -> Iterator[dict[str, Any]]:

@@ -54,10 +54,10 @@ class Bench(Undo):
     """`asked`: the scenario that both sides were to follow. `stands`: the sides whose engines are up."""
 
     def __init__(
-        self, asked: dict[str, Any], stands: dict[str, Stand], *, device: str = "cpu", sync_backend: str = "gloo"
+        self, scenario: dict[str, Any], stands: dict[str, Stand], *, device: str = "cpu", sync_backend: str = "gloo"
     ) -> None:
         super().__init__(stands, sync_backend=sync_backend)
-        self._asked = Scenario.from_json(asked)
+        self._asked = Scenario.from_json(scenario)
         self._device = device
         self._references: dict[str, Reference] = {}
         self._owned: dict[str, Reference] = {}  # by its learner's tensors, while another one stands in for it
@@ -75,7 +75,7 @@ class Bench(Undo):
         """Draw the case on the reference of each side; returns the sides. Sides of equal weights share a reference."""
         self._samples, self._tolerance = samples, tolerance
         self._owned.clear()
-        self._sent = {one.number: one.prompt for one in samples}
+        self._sent = {sample.number: sample.prompt for sample in samples}
         made: dict[str, Reference] = {}
         for side, stand in self._stands.items():
             digest = _digest(stand.policy)
@@ -92,11 +92,11 @@ class Bench(Undo):
         reading = self._reading(side)
         self._readings[side], self._ignored[side] = reading, ()
         if again:
-            other = self._reading(side)
-            reading.noise = _apart(reading, other, self._tolerance.logprob)
+            second_reading = self._reading(side)
+            reading.noise = _apart(reading, second_reading, self._tolerance.logprob)
             chose_alike = all(
                 (a.output, a.finish, a.prompt_seen) == (b.output, b.finish, b.prompt_seen)
-                for a, b in zip(reading.drawn, other.drawn, strict=True)
+                for a, b in zip(reading.drawn, second_reading.drawn, strict=True)
             )
             if reading.noise and chose_alike and any(self.compare(side).of(kind) for kind in CHOICES):
                 self._ignored[side] = NUMBERS
@@ -105,26 +105,28 @@ class Bench(Undo):
     def compare(self, side: str, alteration: Alteration = NOTHING) -> Symptoms:
         """The last reading of one side against the reference under an alteration. Costs no engine call."""
         reading, reference = self._readings[side], self._references[side]
-        expected = {one.number: one for one in reference.draw(alteration, reading.drawn)}
+        expected = {response.number: response for response in reference.draw(alteration, reading.drawn)}
         tally = Tally(self._samples, self._ignored.get(side, ()))
-        for one in reading.drawn:
-            self._sample(tally, _within(one, reference), expected[one.number], reference, alteration)
-        for sample, own, theirs in zip(self._samples, reference.scores(), reading.scores, strict=True):
-            for position, (p, q) in enumerate(zip(own, theirs, strict=False)):  # theirs may end at the context
+        for response in reading.drawn:
+            self._sample(tally, _within(response, reference), expected[response.number], reference, alteration)
+        for sample, reference_scores, theirs in zip(self._samples, reference.scores(), reading.scores, strict=True):
+            for position, (p, q) in enumerate(
+                zip(reference_scores, theirs, strict=False)
+            ):  # theirs may end at the context
                 p *= alteration.scored
                 tally.number("scores", sample.number, position, p, q, self._tolerance)
                 tally.nats += abs(p - q) if math.isfinite(q) else 0.0
         longest = self._most_scored(side)
         return tally.symptoms(
             noise=reading.noise,
-            cached=sum(one.cached for one in reading.drawn),
+            cached=sum(response.cached for response in reading.drawn),
             longest=longest,
-            cut=sum(0 < longest < len(one) for one in reference.sequences()),
+            cut=sum(0 < longest < len(sequence) for sequence in reference.sequences()),
         )
 
     def rounding(self, side: str, alteration: Alteration) -> list[float]:
         """By how much the reference rounds at the tokens of the guide: see `Reference.rounding`."""
-        return [one * alteration.widens for one in self._references[side].rounding(alteration)]
+        return [width * alteration.widens for width in self._references[side].rounding(alteration)]
 
     def _reading(self, side: str) -> Reading:
         session, reference = self._stands[side].session, self._references[side]
@@ -132,7 +134,8 @@ class Bench(Undo):
         self._reads += 1
         past, key = side in self._past_cache, self._cache_keys.get(side, "")
         requests = [
-            Request(one.number, one.prompt, salt=self._unused_key(one.number) if past else key) for one in self._samples
+            Request(sample.number, sample.prompt, salt=self._unused_key(sample.number) if past else key)
+            for sample in self._samples
         ]
         result = call(
             session, "rollout", requests, step=-1, version=stand.version, guide=reference.guide, rounds=ROUNDS
@@ -146,9 +149,9 @@ class Bench(Undo):
     def _scores(self, side: str, samples: list[CaseSample]) -> list[list[float]]:
         """Teacher-forced scores of the guide's tokens, as many as the engine scores of a sequence."""
         reference = self._references[side]
-        sequences = [self._cut(side, one.prompt + reference.guide[one.number][0]) for one in samples]
+        sequences = [self._cut(side, sample.prompt + reference.guide[sample.number][0]) for sample in samples]
         rows = call(self._stands[side].session, "rescore", sequences)
-        return [row[len(one.prompt) - 1 :] for one, row in zip(samples, rows, strict=True)]
+        return [row[len(sample.prompt) - 1 :] for sample, row in zip(samples, rows, strict=True)]
 
     def _cut(self, side: str, sequence: tuple[int, ...]) -> tuple[int, ...]:
         return sequence[: self._most_scored(side) or None]
@@ -163,49 +166,60 @@ class Bench(Undo):
         """Tokens and log-probabilities that differ from the last reading when the engine draws the case in reverse, a
         quarter at a time, and then scores it anew."""
         session, stand, last = self._stands[side].session, self._stands[side], self._readings[side]
-        requests = [Request(one.number, one.prompt) for one in self._samples][::-1]
-        few = max(1, len(requests) // 4)
-        found: dict[int, Drawn] = {}
-        for start in range(0, len(requests), few):
-            part = requests[start : start + few]
+        requests = [Request(sample.number, sample.prompt) for sample in self._samples][::-1]
+        quarter = max(1, len(requests) // 4)
+        responses: dict[int, Drawn] = {}
+        for start in range(0, len(requests), quarter):
+            part = requests[start : start + quarter]
             guide = self._references[side].guide
             result = call(session, "rollout", part, step=-1, version=stand.version, guide=guide, rounds=ROUNDS)
-            found |= {c.sample: _drawn(c) for c in result.completions}
-        other = Reading([found[one.number] for one in last.drawn], self._scores(side, self._samples))
-        return _apart(last, other, self._tolerance.logprob)
+            responses |= {c.sample: _drawn(c) for c in result.completions}
+        regrouped_reading = Reading(
+            [responses[response.number] for response in last.drawn], self._scores(side, self._samples)
+        )
+        return _apart(last, regrouped_reading, self._tolerance.logprob)
 
-    def _sample(self, tally: Tally, one: Drawn, expected: Drawn, reference: Reference, alteration: Alteration) -> None:
-        number = one.number
+    def _sample(
+        self, tally: Tally, response: Drawn, expected: Drawn, reference: Reference, alteration: Alteration
+    ) -> None:
+        number = response.number
         tolerance = replace(self._tolerance, logprob=self._tolerance.logprob * alteration.widens)
-        seen = bool(one.prompt_seen)
-        if seen:
+        shows_prompt = bool(response.prompt_seen)
+        if shows_prompt:
             # An engine that changes a prompt and does not say so says what it was sent.
-            told = (expected.prompt_seen, self._sent[number])
-            tally.look("prompts", number, -1, list(told[0]), list(one.prompt_seen), one.prompt_seen not in told)
+            accepted_prompts = (expected.prompt_seen, self._sent[number])
+            tally.look(
+                "prompts",
+                number,
+                -1,
+                list(accepted_prompts[0]),
+                list(response.prompt_seen),
+                response.prompt_seen not in accepted_prompts,
+            )
         flips = False
-        for position, (token, theirs) in enumerate(zip(expected.output, one.output, strict=False)):
+        for position, (token, theirs) in enumerate(zip(expected.output, response.output, strict=False)):
             gap = 0.0 if token == theirs else reference.gap(number, position, theirs, alteration)
             flips |= token != theirs
             tally.look("tokens", number, position, token, theirs, gap > tolerance.margin)
             if token == theirs:
-                p, q = expected.logprobs[position], one.logprobs[position]
+                p, q = expected.logprobs[position], response.logprobs[position]
                 if alteration.report == "support" and beyond(p, q, tolerance.logprob):
                     least, largest = reference.support(number, position, token, alteration)
                     p = min(max(q, least), largest)
                 if math.isfinite(p):
                     tally.number("logprobs", number, position, p, q, tolerance)
-        if flips and (one.finish == "flip" or expected.finish == "flip"):
+        if flips and (response.finish == "flip" or expected.finish == "flip"):
             return  # the readings were cut there; what comes after was not looked at
-        lengths = len(expected.output), len(one.output)
+        lengths = len(expected.output), len(response.output)
         at = min(lengths) - 1
         tally.look("lengths", number, at, *lengths, lengths[0] != lengths[1])
         if lengths[0] == lengths[1] and not flips:
-            tally.look("finish", number, at, expected.finish, one.finish, expected.finish != one.finish)
+            tally.look("finish", number, at, expected.finish, response.finish, expected.finish != response.finish)
 
     def unmatched(self, side: str) -> tuple[int, int]:
         """(samples whose free response is not their own guide, those of them that are nobody's guide)."""
         stand, reference = self._stands[side], self._references[side]
-        requests = [Request(one.number, one.prompt) for one in self._samples]
+        requests = [Request(sample.number, sample.prompt) for sample in self._samples]
         free = call(stand.session, "rollout", requests, step=-1, version=stand.version)
         guides = {ids for ids, _ in reference.guide.values()}
         wrong = [c for c in free.completions if c.output_ids != reference.guide[c.sample][0]]
@@ -214,16 +228,16 @@ class Bench(Undo):
     def prompts_seen(self, side: str) -> dict[int, tuple[int, ...]]:
         """Ids that the engine says it saw, of the samples where it was sent others."""
         return {
-            one.number: one.prompt_seen
-            for one in self._readings[side].drawn
-            if one.prompt_seen and one.prompt_seen != self._sent[one.number]
+            response.number: response.prompt_seen
+            for response in self._readings[side].drawn
+            if response.prompt_seen and response.prompt_seen != self._sent[response.number]
         }
 
     def reprompted(self, side: str, numbers: list[int], how: str) -> dict[int, tuple[int, ...]]:
         """The prompts of these samples as a faulty path would send them, where that changes them."""
         reference = self._references[side]
-        found = {number: reference.reprompted(number, how) for number in numbers}
-        return {number: ids for number, ids in found.items() if ids and ids != self._sent[number]}
+        prompts = {number: reference.reprompted(number, how) for number in numbers}
+        return {number: ids for number, ids in prompts.items() if ids and ids != self._sent[number]}
 
     def texts(self, rows: list[list[int]]) -> list[str]:
         """The text of each of these rows of ids, special tokens included."""
@@ -233,11 +247,11 @@ class Bench(Undo):
         """The factor that best turns the reference's log-probabilities into the engine's, over equal tokens; 1.0
         without any."""
         drawn = self._readings[side].drawn
-        expected = {one.number: one for one in self._references[side].draw(alteration, drawn)}
+        expected = {response.number: response for response in self._references[side].draw(alteration, drawn)}
         products = squares = 0.0
-        for one in drawn:
-            theirs = expected[one.number]
-            for x, y, p, q in zip(theirs.output, one.output, theirs.logprobs, one.logprobs, strict=False):
+        for response in drawn:
+            theirs = expected[response.number]
+            for x, y, p, q in zip(theirs.output, response.output, theirs.logprobs, response.logprobs, strict=False):
                 if x == y and math.isfinite(p) and math.isfinite(q):
                     products, squares = products + p * q, squares + p * p
         return products / squares if squares else 1.0
@@ -253,8 +267,8 @@ class Bench(Undo):
         choices = self._references[side].choices(drawn, alteration, self._tolerance.margin)
         if choices is None:
             return []
-        known = self._tolerance
-        return fit(replace(choices, few=known.few, far=known.far, turned=known.turned), tuple(names))
+        tolerance = self._tolerance
+        return fit(replace(choices, few=tolerance.few, far=tolerance.far, turned=tolerance.turned), tuple(names))
 
     def penalised(self, side: str, name: str, alteration: Alteration = NOTHING) -> tuple[float, float]:
         """The value of a penalty that the reported log-probabilities show, and mean |Δ| in nats that it leaves."""
@@ -267,17 +281,17 @@ class Bench(Undo):
     def first_layer(self, side: str, number: int) -> tuple[int, float] | None:
         """(first layer whose hidden states differ from the reference's, by how much of their size), -1 for the
         embeddings; (number of layers, 0.0) when none does; None where the engine does not show them."""
-        reference, at = self._references[side], [one.number for one in self._samples].index(number)
+        reference, at = self._references[side], [sample.number for sample in self._samples].index(number)
         sequence = self._cut(side, reference.sequences()[at])
         theirs = call(self._stands[side].session, "layers", sequence)
         if theirs is None:
             return None
-        own = reference.layers(sequence)
-        for layer, (p, q) in enumerate(zip(own, theirs, strict=True)):
+        reference_states = reference.layers(sequence)
+        for layer, (p, q) in enumerate(zip(reference_states, theirs, strict=True)):
             apart = max(abs(x - y) for x, y in zip(p, q, strict=True)) / max(map(abs, p))
             if not apart <= LAYER_APART:
                 return layer - 1, apart
-        return len(own) - 1, 0.0
+        return len(reference_states) - 1, 0.0
 
     def past_cache(self, side: str, on: bool) -> None:
         """From now on draw every sample of every reading under a cache key of its own, so that nothing is reused."""
@@ -301,10 +315,10 @@ class Bench(Undo):
     def hold(self, side: str, names: list[str]) -> None:
         """From now on the reference of this side computes with these tensors as its engine holds them; with none of
         them for []."""
-        self._references[side] = own = self._owned.setdefault(side, self._references[side])
+        self._references[side] = learner_reference = self._owned.setdefault(side, self._references[side])
         if names:
             stand = self._stands[side]
-            self._references[side] = own.holding(readback.values(stand.session, stand.policy, names))
+            self._references[side] = learner_reference.holding(readback.values(stand.session, stand.policy, names))
 
     def write_buffers(self, side: str, names: list[str]) -> None:
         """Write what the model's configuration computes into these buffers of one engine."""
@@ -316,14 +330,14 @@ class Bench(Undo):
     def prompts_used(self, side: str, numbers: list[int]) -> dict[int, tuple[int, ...]]:
         """The ids that the engine's forward passes were given for the prompts of these samples, where that can be seen
         and is not what was sent. Each is drawn alone, past the cache."""
-        stand, found = self._stands[side], {}
+        stand, used_prompts = self._stands[side], {}
         for number in numbers:
             self._reads += 1
             request = Request(number, self._sent[number], salt=self._unused_key(number))
             used = readback.prompt_used(stand.session, request, stand.version)
             if used and used != self._sent[number]:
-                found[number] = used
-        return found
+                used_prompts[number] = used
+        return used_prompts
 
     def keys_read(self, side: str, number: int) -> list[tuple[int, int]] | None:
         """(position, keys and values that the engine's attention read there) of a sample that is drawn alone, past the
@@ -341,8 +355,8 @@ class Bench(Undo):
         before = self._readings[side].scores[:PROBED]
         self._readings[side].scores[:PROBED] = scores
         pairs = [
-            (p, q) for own, theirs in zip(reference.scores(), scores, strict=False)
-            for p, q in zip(own, theirs, strict=False)
+            (p, q) for reference_scores, theirs in zip(reference.scores(), scores, strict=False)
+            for p, q in zip(reference_scores, theirs, strict=False)
         ]  # fmt: skip
         wrong = sum(beyond(p, q, self._tolerance.logprob) for p, q in pairs)
         distance = sum(abs(p - q) for p, q in pairs if math.isfinite(q))
@@ -352,37 +366,44 @@ class Bench(Undo):
         return wrong, distance, moved
 
 
-def _drawn(one: Completion) -> Drawn:
-    return Drawn(one.sample, one.prompt_seen, one.output_ids, one.logprobs, one.finish_reason, one.cached_tokens)
+def _drawn(completion: Completion) -> Drawn:
+    return Drawn(
+        completion.sample,
+        completion.prompt_seen,
+        completion.output_ids,
+        completion.logprobs,
+        completion.finish_reason,
+        completion.cached_tokens,
+    )
 
 
-def _within(one: Drawn, reference: Reference) -> Drawn:
+def _within(response: Drawn, reference: Reference) -> Drawn:
     """A reading that went on beyond its guide ends there, and says so."""
-    size = len(reference.guide[one.number][0])
-    if len(one.output) <= size:
-        return one
-    return replace(one, output=one.output[:size], logprobs=one.logprobs[:size], finish="longer")
+    size = len(reference.guide[response.number][0])
+    if len(response.output) <= size:
+        return response
+    return replace(response, output=response.output[:size], logprobs=response.logprobs[:size], finish="longer")
 
 
-def _apart(one: Reading, two: Reading, tolerance: float) -> int:
+def _apart(first: Reading, second: Reading, tolerance: float) -> int:
     """Tokens and log-probabilities in which two readings of one engine differ."""
-    found = 0
-    for a, b in zip(one.drawn, two.drawn, strict=True):
-        found += sum(p != q for p, q in zip(a.output, b.output, strict=False))
+    differences = 0
+    for a, b in zip(first.drawn, second.drawn, strict=True):
+        differences += sum(p != q for p, q in zip(a.output, b.output, strict=False))
         pairs = zip(a.output, b.output, a.logprobs, b.logprobs, strict=False)
-        found += sum(beyond(p, q, tolerance) for x, y, p, q in pairs if x == y)
-    for left, right in zip(one.scores, two.scores, strict=True):
-        found += sum(beyond(p, q, tolerance) for p, q in zip(left, right, strict=True))
-    return found
+        differences += sum(beyond(p, q, tolerance) for x, y, p, q in pairs if x == y)
+    for first_row, second_row in zip(first.scores, second.scores, strict=True):
+        differences += sum(beyond(p, q, tolerance) for p, q in zip(first_row, second_row, strict=True))
+    return differences
 
 
 def _digest(policy: str) -> str:
     """What the weight files of a policy directory hold, so that equal ones are loaded once."""
-    found = hashlib.blake2b()
+    content_hash = hashlib.blake2b()
     for file in sorted(Path(policy).glob("*.safetensors")) or [Path(policy)]:
-        found.update(file.name.encode() if file.is_file() else str(file).encode())
+        content_hash.update(file.name.encode() if file.is_file() else str(file).encode())
         if file.is_file():
             with file.open("rb") as stream:
                 while part := stream.read(1 << 22):
-                    found.update(part)
-    return found.hexdigest()
+                    content_hash.update(part)
+    return content_hash.hexdigest()

@@ -139,7 +139,7 @@ class HeldReport:
 
     @property
     def names(self) -> list[str]:
-        return [one.name for one in self.otherwise]
+        return [difference.name for difference in self.otherwise]
 
     @property
     def all_equal(self) -> bool:
@@ -147,7 +147,7 @@ class HeldReport:
         return self.equal > 0 and not self.otherwise and not self.unreadable
 
     def of_buffers(self, state: str) -> list[str]:
-        return [name for name, one in self.buffers.items() if one == state]
+        return [name for name, buffer_state in self.buffers.items() if buffer_state == state]
 
 
 Values = dict[str, Any]  # sampling parameters by their canonical names

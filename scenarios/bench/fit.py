@@ -35,7 +35,7 @@ PROMISING = 0.6  # of the whole: what the best one alone may leave for larger se
 NARROW = 1e-5  # share to which a temperature is sought beside filters
 # Widths of a top-k beside a top-p: so many more than the narrowest, or so many times it.
 WIDER = [*((more, 1.0) for more in range(10)), *((0, factor) for factor in (1.2, 1.35, 1.5, 1.75, 2, 2.5, 3, 4, 6))]
-OFF: Values = {**{one.name: one.off for one in canonical.FILTERS}, **PENALTIES}
+OFF: Values = {**{parameter.name: parameter.off for parameter in canonical.FILTERS}, **PENALTIES}
 MOSTLY = 3  # of so many wrong choices one may be rounding's: what parameters explain, they explain of most
 LEAST_EACH = 3  # wrong choices for each parameter of a larger set: a few can be met by chance
 SELDOM = 0.01  # a set that rounding must help more seldom than that is given up for one that it need not
@@ -43,7 +43,7 @@ SECONDS = 20.0  # for the search of larger and larger sets
 HALVINGS = 12  # of a step: 0.05 to 0.00001
 
 
-FILTERS = {one.name for one in canonical.FILTERS}
+FILTERS = {parameter.name for parameter in canonical.FILTERS}
 BESIDE_A_PENALTY = {"temperature"}  # what a penalty is sought with
 
 
@@ -90,8 +90,8 @@ class Choices:
             ordered, noise = self._ordered
             tempered = Tempered(ordered, temperature)
             scores = tempered.scores + noise
-            own = scores.gather(-1, ordered.place[:, None])[:, 0]
-            self._last[:] = [Perturbed(tempered, own, scores.cummax(-1).values)]
+            chosen_scores = scores.gather(-1, ordered.place[:, None])[:, 0]
+            self._last[:] = [Perturbed(tempered, chosen_scores, scores.cummax(-1).values)]
         return self._last[0]
 
     def gaps(self, values: Values) -> Tensor:
@@ -162,37 +162,37 @@ def fit(
 
 
 def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callable[[], float]) -> list[Fitted]:
-    deadline, whole, wrong = clock() + seconds, choices.short({}), len(choices.gaps({}))
+    deadline, shortfall, wrong = clock() + seconds, choices.short({}), len(choices.gaps({}))
     nearer: list[tuple[float, Values]] = []
     best: list[Fitted] = []
-    for size in range(1, MOST + 1) if whole else ():
-        found = []
-        for some in itertools.combinations(names, size):
+    for size in range(1, MOST + 1) if shortfall else ():
+        settled = []
+        for subset in itertools.combinations(names, size):
             if clock() > deadline:
                 break
-            short, values = _alone(choices, some[0]) if size == 1 else _together(choices, some)
+            short, values = _alone(choices, subset[0]) if size == 1 else _together(choices, subset)
             if not short:
-                found.append(_settled(choices, values))
-            elif size == 1 and short < whole:
+                settled.append(_settled(choices, values))
+            elif size == 1 and short < shortfall:
                 nearer.append((short, values))
-        if found:
-            fewest = min(left for left, _ in found)
+        if settled:
+            fewest = min(misses for misses, _ in settled)
             likely = choices.by_chance(fewest)
-            some_best = [one for left, one in found if left <= 2 * fewest + 1]
+            some_best = [fitted for misses, fitted in settled if misses <= 2 * fewest + 1]
             if not best or (likely and _needs_less(choices, some_best, best)):
                 best = some_best
             if likely:
                 break
-        hopeless = not best and min((short for short, _ in nearer), default=whole) > PROMISING * whole
+        hopeless = not best and min((short for short, _ in nearer), default=shortfall) > PROMISING * shortfall
         if hopeless or wrong < LEAST_EACH * (size + 1):
             break
-    return best or [Fitted(values) for _, values in sorted(nearer, key=lambda one: one[0])]
+    return best or [Fitted(values) for _, values in sorted(nearer, key=lambda candidate: candidate[0])]
 
 
 def _needs_less(choices: Choices, larger: list[Fitted], smaller: list[Fitted]) -> bool:
     """Whether each parameter more sets so many choices right, without any rounding, that they are not met by chance."""
     plain = replace(choices, edge=0.0, few=0)
-    after, before = (min(len(plain.gaps(one.values)) for one in some) for some in (larger, smaller))
+    after, before = (min(len(plain.gaps(fitted.values)) for fitted in fits) for fits in (larger, smaller))
     return before - after >= LEAST_EACH * (len(larger[0].values) - len(smaller[0].values))
 
 
@@ -212,7 +212,7 @@ def _alone(choices: Choices, name: str) -> tuple[float, Values]:
     tried = [(choices.short({name: value}), {name: value}) for value in AXES[name].grid]
     if name in FILTERS:  # where one explains every choice, the narrowest does: a search in steps may miss it
         tried.append(_narrowest(choices, (name,), choices.asked.temperature))
-    return _descend(choices, *min(tried, key=lambda one: one[0]))
+    return _descend(choices, *min(tried, key=lambda candidate: candidate[0]))
 
 
 def _together(choices: Choices, names: tuple[str, ...]) -> tuple[float, Values]:
@@ -230,7 +230,7 @@ def _together(choices: Choices, names: tuple[str, ...]) -> tuple[float, Values]:
         lambda temperature: -_narrowest(choices, names, temperature)[0],
         grid[max(0, best - 1)], grid[min(best + 1, len(grid) - 1)], NARROW, enough=0.0,
     )  # fmt: skip
-    return min(tried[best], _narrowest(choices, names, place), key=lambda one: one[0])
+    return min(tried[best], _narrowest(choices, names, place), key=lambda candidate: candidate[0])
 
 
 def _penalties(choices: Choices, names: tuple[str, ...]) -> tuple[float, Values]:
@@ -239,27 +239,29 @@ def _penalties(choices: Choices, names: tuple[str, ...]) -> tuple[float, Values]
         return math.inf, {}
     grids = [AXES[name].grid for name in names]
     tried = [dict(zip(names, values, strict=True)) for values in itertools.product(*grids)]
-    return _descend(choices, *min(((choices.short(one), one) for one in tried), key=lambda one: one[0]))
+    return _descend(
+        choices, *min(((choices.short(setting), setting) for setting in tried), key=lambda candidate: candidate[0])
+    )
 
 
 def _narrowest(choices: Choices, names: tuple[str, ...], temperature: float) -> tuple[float, Values]:
     """These filters, each just wide enough for every chosen token."""
-    asked, tempered = choices.asked, choices.at(temperature).tempered
+    settings, tempered = choices.asked, choices.at(temperature).tempered
     tried = []
     for slack in {0.0, choices.edge, choices.farthest}:
-        widest = tempered.extent(asked.top_k, joint=asked.joint, slack=slack)
+        widest = tempered.extent(settings.top_k, joint=settings.joint, slack=slack)
         if widest is None:
             return math.inf, {}
         narrow, size = int(widest["top_k"]), choices.logits.shape[-1]
         wider = {min(size, max(narrow + more, round(narrow * factor))) for more, factor in WIDER} - {narrow}
-        ks = [narrow, *sorted(wider if "top_p" in names else ())] if "top_k" in names else [asked.top_k]
+        ks = [narrow, *sorted(wider if "top_p" in names else ())] if "top_k" in names else [settings.top_k]
         for k in ks:
-            beside = tempered.extent(k, joint=asked.joint, slack=slack)
+            beside = tempered.extent(k, joint=settings.joint, slack=slack)
             assert beside is not None
             best: Values = {**widest, "temperature": temperature, "top_k": k, "top_p": beside["top_p"]}
             values = {name: best[name] for name in names}
             tried.append((choices.short(values), values))
-    return min(tried, key=lambda one: one[0])
+    return min(tried, key=lambda candidate: candidate[0])
 
 
 def _descend(choices: Choices, short: float, values: Values) -> tuple[float, Values]:
@@ -269,10 +271,10 @@ def _descend(choices: Choices, short: float, values: Values) -> tuple[float, Val
         while short and moved:
             moved = False
             for name, way in itertools.product(values, (-1, 1)):
-                other = {**values, name: _moved(name, values[name], way, halving)}
-                nearer = choices.short(other)
+                neighbour = {**values, name: _moved(name, values[name], way, halving)}
+                nearer = choices.short(neighbour)
                 if nearer < short:
-                    short, values, moved = nearer, other, True
+                    short, values, moved = nearer, neighbour, True
     return short, values
 
 
@@ -289,11 +291,11 @@ def _settled(choices: Choices, values: Values) -> tuple[int, Fitted]:
 
     No more than these stay spared: rounding turns over few choices at the values that made them, and more at others.
     """
-    whole = replace(choices, few=0)
-    _, values = _descend(whole, whole.short(values), values)
-    left = len(whole.gaps(values))
-    spared = replace(choices, few=left)
-    return left, _bounded(spared, _rounded(spared, values))
+    strict_choices = replace(choices, few=0)
+    _, values = _descend(strict_choices, strict_choices.short(values), values)
+    misses = len(strict_choices.gaps(values))
+    spared = replace(choices, few=misses)
+    return misses, _bounded(spared, _rounded(spared, values))
 
 
 def _rounded(choices: Choices, values: Values) -> Values:
@@ -305,9 +307,9 @@ def _rounded(choices: Choices, values: Values) -> Values:
         simpler = [OFF[name]] if name in OFF else []
         simpler += [round(values[name], digits) for digits in (1, 2, 3, 4) if name != "top_k"]
         for value in simpler:
-            other = {**values, name: value}
-            if (value == OFF.get(name) or AXES[name].least <= value) and not choices.short(other):
-                values = other
+            trial = {**values, name: value}
+            if (value == OFF.get(name) or AXES[name].least <= value) and not choices.short(trial):
+                values = trial
                 break
     return values
 
@@ -324,8 +326,8 @@ def _bounded(choices: Choices, values: Values) -> Fitted:
             good, bad = value, min(axis.most, max(axis.least, end))
             for _ in range(HALVINGS):
                 middle = (good + bad) / 2
-                other = {**values, name: round(middle) if name == "top_k" else middle}
-                good, bad = (good, middle) if choices.short(other) else (middle, bad)
+                trial = {**values, name: round(middle) if name == "top_k" else middle}
+                good, bad = (good, middle) if choices.short(trial) else (middle, bad)
             ends.append(round(good) if name == "top_k" else good)
         bounds[name] = (ends[0], ends[1])
     return Fitted(values, bounds, complete=True)

@@ -39,16 +39,16 @@ class Learned:
         return list(self._files)
 
     def shapes(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        shapes_by_name: dict[str, list[int]] = {}
         for path in dict.fromkeys(self._files.values()):
             with safe_open(path, "pt") as file:
-                found |= {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        return found
+                shapes_by_name |= {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        return shapes_by_name
 
     def tensor(self, name: str) -> torch.Tensor:
         with safe_open(self._files[name], "pt") as file:
-            found: torch.Tensor = file.get_tensor(name)
-        return found
+            tensor: torch.Tensor = file.get_tensor(name)
+        return tensor
 
 
 def compare(session: Actor, policy: str, rotary: Any, names: list[str] | None = None) -> HeldReport:
@@ -62,10 +62,10 @@ def compare(session: Actor, policy: str, rotary: Any, names: list[str] | None = 
     wanted = names or learned.names
     unreadable = {name: why for answer in answers for name, why in answer["unreadable"].items() if name in wanted}
     read = [name for name in wanted if name not in unreadable]
-    told = [one for name in read if (one := _otherwise(name, answers, learned, dtype))]
+    differences = [difference for name in read if (difference := _otherwise(name, answers, learned, dtype))]
     return HeldReport(
-        equal=len(read) - len(told),
-        otherwise=told,
+        equal=len(read) - len(differences),
+        otherwise=differences,
         unreadable=unreadable,
         buffers=_worst([_buffers(answer.get("buffers", {}), rotary) for answer in answers]),
     )
@@ -74,20 +74,20 @@ def compare(session: Actor, policy: str, rotary: Any, names: list[str] | None = 
 def values(session: Actor, policy: str, names: list[str]) -> dict[str, torch.Tensor]:
     """These tensors as the engine holds them. Of a part that several workers hold, one that is not the learner's."""
     learned = Learned(policy)
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for answer in _asked(session, {"shapes": learned.shapes(), "values": names}) or []:
         for name, part in answer["values"].items():
-            own, cut = learned.tensor(name).to(part.dtype), answer["cuts"].get(name)
-            whole = found.setdefault(name, own.clone())
-            if not torch.equal(_part(own, cut), part):
-                _part(whole, cut).copy_(part)
-    return found
+            learner_tensor, cut = learned.tensor(name).to(part.dtype), answer["cuts"].get(name)
+            engine_tensor = tensors.setdefault(name, learner_tensor.clone())
+            if not torch.equal(_part(learner_tensor, cut), part):
+                _part(engine_tensor, cut).copy_(part)
+    return tensors
 
 
 def _asked(session: Actor, order: dict[str, Any]) -> list[dict[str, Any]] | None:
     """What each worker of the engine answers, by rank; None where it does not show what it holds."""
     answered = call(session, "held", packed(order))
-    return None if answered is None else [unpacked(one) for one in answered]
+    return None if answered is None else [unpacked(answer) for answer in answered]
 
 
 def _part(tensor: torch.Tensor, cut: Cut | None) -> torch.Tensor:
@@ -102,8 +102,8 @@ def prompt_used(session: Actor, request: Request, version: int) -> tuple[int, ..
     try:
         call(session, "rollout", [dataclasses.replace(request, max_tokens=1)], step=-1, version=version)
     finally:
-        seen = (_asked(session, {"watch": False}) or [{}])[0]  # every worker is given the same
-    ids, positions = seen["ids"], seen["positions"]
+        forward_pass = (_asked(session, {"watch": False}) or [{}])[0]  # every worker is given the same
+    ids, positions = forward_pass["ids"], forward_pass["positions"]
     if len(ids) != len(positions):
         return None
     by_place = dict(zip(positions, ids, strict=True))
@@ -120,27 +120,27 @@ def keys_read(session: Actor, request: Request, version: int) -> list[tuple[int,
     try:
         call(session, "rollout", [dataclasses.replace(request, max_tokens=DECODED)], step=-1, version=version)
     finally:
-        seen = (_asked(session, {"watch": False}) or [{}])[0]  # every worker is given the same
-    return [(position, keys) for position, keys in seen["keys"]] or None
+        forward_passes = (_asked(session, {"watch": False}) or [{}])[0]  # every worker is given the same
+    return [(position, keys) for position, keys in forward_passes["keys"]] or None
 
 
 def write_buffers(session: Actor, rotary: Any, names: list[str]) -> None:
     """Write what the configuration computes into these buffers."""
-    held = (_asked(session, {"buffers": 1 << 30}) or [{}])[0]["buffers"]
-    right = {name: _expected(name, held[name], rotary) for name in names}
-    _asked(session, {"write": {name: one for name, one in right.items() if one is not None}})
+    buffers = (_asked(session, {"buffers": 1 << 30}) or [{}])[0]["buffers"]
+    right = {name: _expected(name, buffers[name], rotary) for name in names}
+    _asked(session, {"write": {name: buffer for name, buffer in right.items() if buffer is not None}})
 
 
 def _dtype(session: Actor) -> torch.dtype:
     """What the engine computes in."""
-    said = str(call(session, "snapshot")["resolved"].get("dtype"))
-    found: torch.dtype = getattr(torch, said, torch.float32)
-    return found
+    dtype_name = str(call(session, "snapshot")["resolved"].get("dtype"))
+    dtype: torch.dtype = getattr(torch, dtype_name, torch.float32)
+    return dtype
 
 
-def _own_rows(tensor: torch.Tensor, held: str, computing: torch.dtype) -> list[str]:
+def _own_rows(tensor: torch.Tensor, held_dtype: str, computing: torch.dtype) -> list[str]:
     """Digests of the learner's rows in the type that the engine holds them in, which may have been another between."""
-    return digests(tensor.to(computing).to(getattr(torch, held)))
+    return digests(tensor.to(computing).to(getattr(torch, held_dtype)))
 
 
 def _otherwise(
@@ -148,89 +148,95 @@ def _otherwise(
 ) -> HeldOtherwise | None:
     """What is wrong with a tensor that every worker showed; None where each holds the learner's."""
     tensor = learned.tensor(name)
-    cuts, held = [one["cuts"].get(name) for one in answers], [one["rows"][name] for one in answers]
-    known: dict[tuple[Cut | None, str], list[str]] = {}
+    cuts, held_rows = [answer["cuts"].get(name) for answer in answers], [answer["rows"][name] for answer in answers]
+    learner_rows: dict[tuple[Cut | None, str], list[str]] = {}
     for cut, answer in zip(cuts, answers, strict=True):
         kind = cut, answer["dtypes"][name]
-        if kind not in known:
-            known[kind] = _own_rows(_part(tensor, cut), kind[1], computing)
-    own = [known[cut, answer["dtypes"][name]] for cut, answer in zip(cuts, answers, strict=True)]
-    wrong = [rank for rank, rows in enumerate(held) if rows != own[rank]]
+        if kind not in learner_rows:
+            learner_rows[kind] = _own_rows(_part(tensor, cut), kind[1], computing)
+    expected_rows = [learner_rows[cut, answer["dtypes"][name]] for cut, answer in zip(cuts, answers, strict=True)]
+    wrong = [rank for rank, rows in enumerate(held_rows) if rows != expected_rows[rank]]
     if not wrong:
         return None
     apart: set[int] = set()  # rows of the whole tensor
     for rank in wrong:
         cut = cuts[rank]
         first = cut[1] if cut and cut[0] == 0 else 0
-        apart |= {first + at for at, pair in enumerate(zip(own[rank], held[rank], strict=True)) if pair[0] != pair[1]}
-    how = _of_another_rank(wrong, own, held)
-    if not how and all(Counter(own[rank]) == Counter(held[rank]) for rank in wrong):
+        apart |= {
+            first + at
+            for at, pair in enumerate(zip(expected_rows[rank], held_rows[rank], strict=True))
+            if pair[0] != pair[1]
+        }
+    how = _of_another_rank(wrong, expected_rows, held_rows)
+    if not how and all(Counter(expected_rows[rank]) == Counter(held_rows[rank]) for rank in wrong):
         how = "its rows permuted"
-    for other in learned.names if not how else ():
-        theirs = learned.tensor(other)
+    for other_name in learned.names if not how else ():
+        theirs = learned.tensor(other_name)
         if (
-            other != name
+            other_name != name
             and theirs.shape == tensor.shape
             and all(
-                digests(_part(theirs, cuts[rank]).to(getattr(torch, answers[rank]["dtypes"][name]))) == held[rank]
+                digests(_part(theirs, cuts[rank]).to(getattr(torch, answers[rank]["dtypes"][name]))) == held_rows[rank]
                 for rank in wrong
             )
         ):
-            how = f"the learner's {other}"
+            how = f"the learner's {other_name}"
             break
-    marks = {rank: hashlib.sha256("".join(held[rank]).encode()).hexdigest()[:16] for rank in wrong}
+    marks = {rank: hashlib.sha256("".join(held_rows[rank]).encode()).hexdigest()[:16] for rank in wrong}
     return HeldOtherwise(name, len(apart), tensor.shape[0] if tensor.ndim else 1, how, marks, len(answers))
 
 
-def _of_another_rank(wrong: list[int], own: list[list[str]], held: list[list[str]]) -> str:
+def _of_another_rank(wrong: list[int], expected_rows: list[list[str]], held_rows: list[list[str]]) -> str:
     """In words, whose part each of these workers holds, where it is another's; "" else."""
-    whose = [next((other for other, rows in enumerate(own) if rows == held[rank]), None) for rank in wrong]
+    whose = [next((peer for peer, rows in enumerate(expected_rows) if rows == held_rows[rank]), None) for rank in wrong]
     if None in whose:
         return ""
-    return ", ".join(f"rank {rank} holds the shard of rank {other}" for rank, other in zip(wrong, whose, strict=True))
+    return ", ".join(f"rank {rank} holds the shard of rank {peer}" for rank, peer in zip(wrong, whose, strict=True))
 
 
 def _worst(workers: list[dict[str, tuple[str, torch.Tensor | None]]]) -> dict[str, str]:
     """The state of each buffer over all workers."""
-    found: dict[str, str] = {}
+    states: dict[str, str] = {}
     for state in ("equal", "not tested", "differs"):
-        found |= {name: state for one in workers for name, (own, _) in one.items() if own == state}
-    return found
+        states |= {
+            name: state for worker in workers for name, (buffer_state, _) in worker.items() if buffer_state == state
+        }
+    return states
 
 
-def _buffers(held: dict[str, torch.Tensor], rotary: Any) -> dict[str, tuple[str, torch.Tensor | None]]:
+def _buffers(buffers: dict[str, torch.Tensor], rotary: Any) -> dict[str, tuple[str, torch.Tensor | None]]:
     """Name -> (equal, differs or not tested, what the configuration computes)."""
-    found: dict[str, tuple[str, torch.Tensor | None]] = {}
-    for name, one in held.items():
-        right = _expected(name, one, rotary)
+    states: dict[str, tuple[str, torch.Tensor | None]] = {}
+    for name, buffer in buffers.items():
+        right = _expected(name, buffer, rotary)
         if right is None:
-            found[name] = ("not tested", None)
+            states[name] = ("not tested", None)
             continue
-        gap = (one.double() - right.double()).abs()
-        allowed = ROTARY_ROUNDINGS * max(torch.finfo(one.dtype).eps, torch.finfo(torch.float32).eps)
+        gap = (buffer.double() - right.double()).abs()
+        allowed = ROTARY_ROUNDINGS * max(torch.finfo(buffer.dtype).eps, torch.finfo(torch.float32).eps)
         if gap.ndim > 1:
             gap = gap / torch.arange(1, len(gap) + 1, dtype=torch.float64)[:, None]
         else:
             gap = gap / right.double().abs().clamp(min=torch.finfo(torch.float32).tiny)
-        found[name] = ("equal" if bool((gap <= allowed).all()) else "differs", right)
-    return found
+        states[name] = ("equal" if bool((gap <= allowed).all()) else "differs", right)
+    return states
 
 
-def _expected(name: str, held: torch.Tensor, rotary: Any) -> torch.Tensor | None:
+def _expected(name: str, buffer: torch.Tensor, rotary: Any) -> torch.Tensor | None:
     """What the model's configuration computes for a buffer; None where it is not known. `rotary`: the module of
     Transformers, made from the same configuration."""
     last = name.rpartition(".")[2]
-    if last.endswith("_scale") and held.numel() == 1:
-        return torch.ones_like(held)  # of an unquantized cache; others are parameters of a checkpoint
+    if last.endswith("_scale") and buffer.numel() == 1:
+        return torch.ones_like(buffer)  # of an unquantized cache; others are parameters of a checkpoint
     frequencies = getattr(rotary, "inv_freq", None)
     if frequencies is None or getattr(rotary, "rope_type", "default") in UNKNOWN_ROTARY:
         return None
     # Made anew: a reference may have computed with others.
     frequencies = type(rotary)(rotary.config).inv_freq.float().cpu()
-    if last in ("inv_freq", "original_inv_freq") and held.shape == frequencies.shape:
-        return frequencies.to(held.dtype)
-    if last == "cos_sin_cache" and held.ndim == 2 and held.shape[1] == 2 * len(frequencies):
-        angles = torch.outer(torch.arange(len(held), dtype=torch.float32), frequencies)
+    if last in ("inv_freq", "original_inv_freq") and buffer.shape == frequencies.shape:
+        return frequencies.to(buffer.dtype)
+    if last == "cos_sin_cache" and buffer.ndim == 2 and buffer.shape[1] == 2 * len(frequencies):
+        angles = torch.outer(torch.arange(len(buffer), dtype=torch.float32), frequencies)
         scaling = float(getattr(rotary, "attention_scaling", 1.0))
-        return (torch.cat((angles.cos(), angles.sin()), dim=-1) * scaling).to(held.dtype)
+        return (torch.cat((angles.cos(), angles.sin()), dim=-1) * scaling).to(buffer.dtype)
     return None

@@ -70,85 +70,96 @@ class Reference:
 
     def take(self, samples: list[CaseSample]) -> None:
         """Draw the case as it was asked for: the guide of every reading that follows."""
-        self._samples = {one.number: one for one in samples}
+        self._samples = {sample.number: sample for sample in samples}
         self._rows = {}
         drawn = self._engine.generate(self.requests(), self.scenario.sampling, seed=self.scenario.seed)
-        self.guide = {one.sample: (one.output_ids, one.finish_reason) for one in drawn}
+        self.guide = {completion.sample: (completion.output_ids, completion.finish_reason) for completion in drawn}
 
     def holding(self, tensors: dict[str, Tensor]) -> Reference:
         """Another reference that drew the same guide, and computes with these tensors in place of its own."""
-        other = Reference(self._policy, self.scenario, device=self._device)
-        other._samples, other.guide = self._samples, self.guide
+        reference = Reference(self._policy, self.scenario, device=self._device)
+        reference._samples, reference.guide = self._samples, self.guide
         with torch.no_grad():
-            saved.restore(other.model, {name: tensor.to(other.model.dtype) for name, tensor in tensors.items()})
-        return other
+            saved.restore(reference.model, {name: tensor.to(reference.model.dtype) for name, tensor in tensors.items()})
+        return reference
 
     def layers(self, sequence: tuple[int, ...]) -> list[list[float]]:
         return self._engine.layers(sequence)
 
     def requests(self) -> list[Request]:
-        return [Request(one.number, one.prompt, max_tokens=0) for one in self._samples.values()]
+        return [Request(sample.number, sample.prompt, max_tokens=0) for sample in self._samples.values()]
 
     def sequences(self) -> list[tuple[int, ...]]:
         """Prompt and guide of each sample."""
-        return [one.prompt + self.guide[one.number][0] for one in self._samples.values()]
+        return [sample.prompt + self.guide[sample.number][0] for sample in self._samples.values()]
 
     @torch.no_grad()
     def scores(self) -> list[list[float]]:
         """Teacher-forced raw log-probabilities of the guide's tokens, a row a sample."""
-        found = []
-        for one in self._samples.values():
-            ids = torch.tensor(self.guide[one.number][0])
-            found.append(
-                torch.log_softmax(self._logits(one.prompt, one.number), -1).gather(-1, ids[:, None])[:, 0].tolist()
+        rows = []
+        for sample in self._samples.values():
+            ids = torch.tensor(self.guide[sample.number][0])
+            rows.append(
+                torch.log_softmax(self._logits(sample.prompt, sample.number), -1)
+                .gather(-1, ids[:, None])[:, 0]
+                .tolist()
             )
-        return found
+        return rows
 
     @torch.no_grad()
     def rounding(self, alteration: Alteration) -> list[float]:
         """|Δ| in nats of the guide's log-probabilities from those that float32 makes of the same weights, behind the
         prompts of an alteration; [] above `EXACT_LIMIT` parameters."""
         if self._exact is None:
-            if sum(one.numel() for one in self.model.parameters()) > EXACT_LIMIT:
+            if sum(parameter.numel() for parameter in self.model.parameters()) > EXACT_LIMIT:
                 return []
             self._exact = copy.deepcopy(self.model).float()
-        found: list[float] = []
-        for one in self._samples.values():
-            prompt, guide = self._prompt(one, alteration), self.guide[one.number][0]
+        rounding_errors: list[float] = []
+        for sample in self._samples.values():
+            prompt, guide = self._prompt(sample, alteration), self.guide[sample.number][0]
             ids = torch.tensor([[*prompt, *guide[:-1]]], device=self._exact.device)
             exact = self._exact(input_ids=ids).logits[0, len(prompt) - 1 :].cpu()
             rows = torch.tensor(guide)[:, None]
-            apart = self._logits(prompt, one.number).log_softmax(-1) - exact.log_softmax(-1)
-            found += apart.gather(-1, rows)[:, 0].abs().tolist()
-        return found
+            apart = self._logits(prompt, sample.number).log_softmax(-1) - exact.log_softmax(-1)
+            rounding_errors += apart.gather(-1, rows)[:, 0].abs().tolist()
+        return rounding_errors
 
     def draw(self, alteration: Alteration = NOTHING, read: Iterable[Drawn] = ()) -> list[Drawn]:
         """What the reference chooses along the guide, in the protocol that engines are read by. `read`: a reading that
         it is held against. Where that went on with the prompt as it was sent, the reference does too."""
         limit = self._sampling(alteration).max_tokens
-        again = {one.number: self._went_on(one) for one in read}
-        requests = [replace(one, max_tokens=limit) for one in self.requests()]
+        again = {response.number: self._went_on(response) for response in read}
+        requests = [replace(request, max_tokens=limit) for request in self.requests()]
         result = guided.rollout(
-            requests, self.guide, lambda pending: [self._answer(one, alteration, again) for one in pending], ROUNDS
+            requests,
+            self.guide,
+            lambda pending: [self._answer(request, alteration, again) for request in pending],
+            ROUNDS,
         )
         return [
-            Drawn(one.sample, one.prompt_seen, one.output_ids, one.logprobs, one.finish_reason)
-            for one in result.completions
+            Drawn(
+                completion.sample,
+                completion.prompt_seen,
+                completion.output_ids,
+                completion.logprobs,
+                completion.finish_reason,
+            )
+            for completion in result.completions
         ]
 
     def gap(self, number: int, position: int, token: int, alteration: Alteration = NOTHING) -> float:
         """By how much the reference prefers its own choice there to `token`: 0 for the choice itself, inf if barred.
         In half precision tokens near the edge of a filter may be on either side of it."""
         sample = self._samples[number]
-        found = [float("inf")]
+        gaps = [float("inf")]
         for prompt in {self._prompt(sample, alteration), sample.prompt}:  # a continuation may have had either
             logits = self._penalised(prompt, number, alteration)[position : position + 1]
             kept, wide = (self._perturbed(logits, number, position, alteration, by)[0] for by in self._edges)
             if (number, position) in alteration.passed_over:
                 kept[kept.argmax()] = float("-inf")
             if 0 <= token < len(wide):
-                found.append(max(0.0, float(kept.max() - wide[token])))
-        return min(found)
+                gaps.append(max(0.0, float(kept.max() - wide[token])))
+        return min(gaps)
 
     def support(self, number: int, position: int, token: int, alteration: Alteration) -> list[float]:
         """The least and the largest log-probability of `token` over what the filters leave, by either side of their
@@ -164,37 +175,42 @@ class Reference:
             return None
         logits, noise, chosen, occurred = [], [], [], []
         numbers = 0
-        for one in drawn:
-            prompt, draw = self._prompt(self._samples[one.number], alteration), self._draw(one.number, alteration)
-            rows = self._penalised_from(self._went_on(one), one.number, alteration)[: len(one.output)]
+        for response in drawn:
+            prompt, draw = (
+                self._prompt(self._samples[response.number], alteration),
+                self._draw(response.number, alteration),
+            )
+            rows = self._penalised_from(self._went_on(response), response.number, alteration)[: len(response.output)]
             numbers += rows.numel()
-            if not one.output or numbers > FITTED_LOGITS:
+            if not response.output or numbers > FITTED_LOGITS:
                 continue
             positions = torch.arange(len(rows), dtype=torch.int64)
             logits.append(barred(rows, positions, draw.min_tokens, draw.end_ids))
             noise.append(gumbel(draw.seed, torch.full_like(positions, draw.sample), positions, rows.shape[-1]))
-            chosen.append(torch.tensor(one.output[: len(rows)]))
-            occurred.append(Occurred.of(prompt, self.guide[one.number][0], len(rows), rows.shape[-1]))
+            chosen.append(torch.tensor(response.output[: len(rows)]))
+            occurred.append(Occurred.of(prompt, self.guide[response.number][0], len(rows), rows.shape[-1]))
         if not chosen:
             return None
-        asked = self._draw(drawn[0].number, alteration)
+        first_draw = self._draw(drawn[0].number, alteration)
         return Choices(
-            torch.cat(logits), torch.cat(noise), torch.cat(chosen), asked, margin, Occurred.joined(occurred),
-            edge=EDGE / asked.temperature if self._edges[1] else 0.0, farthest=self._edges[1],
+            torch.cat(logits), torch.cat(noise), torch.cat(chosen), first_draw, margin, Occurred.joined(occurred),
+            edge=EDGE / first_draw.temperature if self._edges[1] else 0.0, farthest=self._edges[1],
         )  # fmt: skip
 
     def passed_over(self, drawn: list[Drawn], alteration: Alteration, margin: float) -> PassedOver:
         """Where an engine chose otherwise: how often the second best token, and whether near ties explain it."""
-        one = self.choices(drawn, alteration, margin)
-        if one is None:
+        choices = self.choices(drawn, alteration, margin)
+        if choices is None:
             return PassedOver()
-        places = [(each.number, position) for each in drawn for position in range(len(each.output))][: len(one.chosen)]
-        scores = filtered(one.logits, one.asked)
-        best, ids = (scores + one.noise).topk(2, dim=-1)
+        places = [(each.number, position) for each in drawn for position in range(len(each.output))][
+            : len(choices.chosen)
+        ]
+        scores = filtered(choices.logits, choices.asked)
+        best, ids = (scores + choices.noise).topk(2, dim=-1)
         first, second = best.T
-        own = (scores + one.noise).gather(-1, one.chosen[:, None])[:, 0]
-        wrong = first - own > margin
-        passed = wrong & (second - own <= margin) & second.isfinite()
+        chosen_scores = (scores + choices.noise).gather(-1, choices.chosen[:, None])[:, 0]
+        wrong = first - chosen_scores > margin
+        passed = wrong & (second - chosen_scores <= margin) & second.isfinite()
         log_p = scores.log_softmax(-1).gather(-1, ids)
         likely = passed & (log_p[:, 0] > log_p[:, 0].quantile(NEAREST))
         log_p = log_p[passed]
@@ -210,51 +226,51 @@ class Reference:
     def temperature_of(self, drawn: list[Drawn], alteration: Alteration) -> float:
         """The temperature of the reference's logits that explains these log-probabilities best (least |Δ| in the
         median, by golden section over its logarithm); 1.0 where there is nothing to fit."""
-        logits, said, chosen = [], [], []
-        for one in drawn:
-            ids = torch.tensor(one.output, dtype=torch.int64)
-            guide = torch.tensor(self.guide[one.number][0][: len(ids)], dtype=torch.int64)
-            same = (ids[: len(guide)] == guide).nonzero()[:, 0]
-            rows = self._logits_from(self._went_on(one), one.number, alteration)
-            logits.append(rows[same].double())
-            said.append(torch.tensor(one.logprobs, dtype=torch.float64)[same])
-            chosen.append(ids[same])
-        if not sum(map(len, said)):
+        logits, logprobs, chosen = [], [], []
+        for response in drawn:
+            ids = torch.tensor(response.output, dtype=torch.int64)
+            guide = torch.tensor(self.guide[response.number][0][: len(ids)], dtype=torch.int64)
+            matching = (ids[: len(guide)] == guide).nonzero()[:, 0]
+            rows = self._logits_from(self._went_on(response), response.number, alteration)
+            logits.append(rows[matching].double())
+            logprobs.append(torch.tensor(response.logprobs, dtype=torch.float64)[matching])
+            chosen.append(ids[matching])
+        if not sum(map(len, logprobs)):
             return 1.0
-        table, told, tokens = torch.cat(logits), torch.cat(said), torch.cat(chosen)[:, None]
+        table, reported_logprobs, tokens = torch.cat(logits), torch.cat(logprobs), torch.cat(chosen)[:, None]
 
         def near(temperature: float) -> float:
             rows = torch.log_softmax(table / temperature, -1).gather(-1, tokens)[:, 0]
-            return -float((rows - told).abs().nanmedian())
+            return -float((rows - reported_logprobs).abs().nanmedian())
 
         return peak(near, COLDEST, HOTTEST, PRECISE_TEMPERATURE)
 
     @torch.no_grad()
     def penalty_of(self, name: str, drawn: list[Drawn], alteration: Alteration) -> tuple[float, float]:
         """(the value of one penalty under which the reported log-probabilities come nearest, mean |Δ| that is left)."""
-        rows, said, chosen, occurred = [], [], [], []
-        for one in drawn:
-            prompt = self._prompt(self._samples[one.number], alteration)
-            logits = self._logits_from(self._went_on(one), one.number, alteration)[: len(one.output)]
-            guide = torch.tensor(self.guide[one.number][0][: len(logits)])
-            ids = torch.tensor(one.output[: len(logits)], dtype=torch.int64)
-            same = ids == guide
-            there = Occurred.of(prompt, self.guide[one.number][0], *logits.shape)
-            rows.append(logits[same])
-            said.append(torch.tensor(one.logprobs[: len(logits)], dtype=torch.float64)[same])
-            chosen.append(ids[same])
-            occurred.append(Occurred(there.prompt[same], there.output[same]))
-        table, told, tokens = torch.cat(rows).double(), torch.cat(said), torch.cat(chosen)[:, None]
-        every = Occurred.joined(occurred)
-        finite = told.isfinite()
+        rows, logprobs, chosen, occurred = [], [], [], []
+        for response in drawn:
+            prompt = self._prompt(self._samples[response.number], alteration)
+            logits = self._logits_from(self._went_on(response), response.number, alteration)[: len(response.output)]
+            guide = torch.tensor(self.guide[response.number][0][: len(logits)])
+            ids = torch.tensor(response.output[: len(logits)], dtype=torch.int64)
+            matching = ids == guide
+            occurrences = Occurred.of(prompt, self.guide[response.number][0], *logits.shape)
+            rows.append(logits[matching])
+            logprobs.append(torch.tensor(response.logprobs[: len(logits)], dtype=torch.float64)[matching])
+            chosen.append(ids[matching])
+            occurred.append(Occurred(occurrences.prompt[matching], occurrences.output[matching]))
+        table, reported_logprobs, tokens = torch.cat(rows).double(), torch.cat(logprobs), torch.cat(chosen)[:, None]
+        joined = Occurred.joined(occurred)
+        finite = reported_logprobs.isfinite()
         if not finite.any():
             return PENALTIES[name], math.inf
 
         def near(value: float) -> float:
             scores = (
-                penalised(table, every, *{**PENALTIES, name: value}.values()).log_softmax(-1).gather(-1, tokens)[:, 0]
+                penalised(table, joined, *{**PENALTIES, name: value}.values()).log_softmax(-1).gather(-1, tokens)[:, 0]
             )
-            return -float((scores - told)[finite].abs().mean())
+            return -float((scores - reported_logprobs)[finite].abs().mean())
 
         if name == "repetition_penalty":
             best = peak(near, COLDEST, HOTTEST, PRECISE)
@@ -265,10 +281,10 @@ class Reference:
         )
         return simple, -near(simple)
 
-    def _went_on(self, one: Drawn) -> int:
+    def _went_on(self, response: Drawn) -> int:
         """The first position of a continuation: the one after the first choice that is not the guide's."""
-        pairs = enumerate(zip(one.output, self.guide[one.number][0], strict=False), start=1)
-        return next((after for after, (choice, guide) in pairs if choice != guide), len(one.output))
+        pairs = enumerate(zip(response.output, self.guide[response.number][0], strict=False), start=1)
+        return next((after for after, (choice, guide) in pairs if choice != guide), len(response.output))
 
     # --- one answer -------------------------------------------------------------------------------------------------
 
@@ -282,8 +298,8 @@ class Reference:
         guide = self.guide[sample.number][0]
         sent = again.get(sample.number, 0 if request.offset else len(guide))
         logits = self._logits_from(sent, sample.number, alteration)[request.offset :]
-        given = self._penalised_from(sent, sample.number, alteration)[request.offset :]
-        scores = self._perturbed(given, sample.number, request.offset, alteration)
+        penalised_logits = self._penalised_from(sent, sample.number, alteration)[request.offset :]
+        scores = self._perturbed(penalised_logits, sample.number, request.offset, alteration)
         passed_over = {position for number, position in alteration.passed_over if number == sample.number}
         seconds = scores.topk(2, dim=-1).indices[:, 1].tolist() if passed_over else []
         ends, limit = self._ends(sampling), sampling.max_tokens
@@ -304,8 +320,10 @@ class Reference:
             if choice != guide[place]:
                 finish = "flip"
                 break
-        told = given if alteration.report == "penalised" else logits
-        reported = self._reported(told[: len(output)], scores[: len(output)], output, sample.number, alteration)
+        reported_logits = penalised_logits if alteration.report == "penalised" else logits
+        reported = self._reported(
+            reported_logits[: len(output)], scores[: len(output)], output, sample.number, alteration
+        )
         if alteration.output == "without end" and finish == "stop":
             output, reported = output[:-1], reported[:-1]
         if alteration.output == "again":
@@ -327,7 +345,7 @@ class Reference:
             table = torch.log_softmax(logits, -1)
         row: list[float] = table.gather(-1, chosen)[:, 0].tolist()
         if how == "scale":
-            return [float(value) * one for one in row]
+            return [float(value) * logprob for logprob in row]
         if how == "shift":  # the engine's neighbour beyond the guide is unknown here
             unknown = [float("nan")] * min(abs(int(value)), len(row))
             return [*row[len(unknown) :], *unknown] if int(value) < 0 else [*unknown, *row[: len(row) - len(unknown)]]
@@ -416,10 +434,10 @@ class Reference:
     ) -> Tensor:
         sample = self._samples[number]
         prompt = self._prompt(sample, alteration)
-        found = rows(prompt)
-        if prompt == sample.prompt or alteration.everywhere or again >= len(found):
-            return found
-        return torch.cat([found[:again], rows(sample.prompt)[again:]])
+        altered_rows = rows(prompt)
+        if prompt == sample.prompt or alteration.everywhere or again >= len(altered_rows):
+            return altered_rows
+        return torch.cat([altered_rows[:again], rows(sample.prompt)[again:]])
 
     def _penalised(self, prompt: tuple[int, ...], number: int, alteration: Alteration) -> Tensor:
         """`_logits` after the penalties of an alteration."""
@@ -438,7 +456,7 @@ class Reference:
             model = self.model
             ids = torch.tensor([key[:-1]], device=model.device)
             logits = model(input_ids=ids).logits[0, len(prompt) - 1 :].float().cpu()
-            if sum(one.numel() for one in self._rows.values()) + logits.numel() > KEPT_LOGITS:
+            if sum(kept_logits.numel() for kept_logits in self._rows.values()) + logits.numel() > KEPT_LOGITS:
                 self._rows.clear()
             self._rows[key] = logits
         return self._rows[key]

@@ -14,7 +14,7 @@ class Tally:
 
     def __init__(self, samples: list[CaseSample], ignored: tuple[str, ...] = ()) -> None:
         self._ignored = ignored
-        self._offends = {one.number: one.offends for one in samples}
+        self._offends = {sample.number: sample.offends for sample in samples}
         self._counts: dict[str, int] = {}
         self._healthy: dict[str, int] = {}
         self._compared: dict[str, int] = {}
@@ -23,7 +23,7 @@ class Tally:
         self._sizes: dict[str, list[tuple[int, float]]] = {}
         self.nats = 0.0
 
-    def look(self, kind: str, number: int, position: int, expected: Any, found: Any, differs: bool) -> None:
+    def look(self, kind: str, number: int, position: int, expected: Any, actual: Any, differs: bool) -> None:
         if kind in self._ignored:
             return
         self._compared[kind] = self._compared.get(kind, 0) + 1
@@ -35,7 +35,7 @@ class Tally:
             self._healthy[kind] = self._healthy.get(kind, 0) + 1
         places = self._places.setdefault(kind, [])
         if len(places) < SHOWN:
-            places.append([number, position, expected, found])
+            places.append([number, position, expected, actual])
 
     def number(self, kind: str, number: int, position: int, p: float, q: float, tolerance: Tolerance) -> None:
         """The same of two log-probabilities."""
@@ -46,9 +46,19 @@ class Tally:
 
     def symptoms(self, *, noise: int, cached: int, longest: int, cut: int) -> Symptoms:
         return Symptoms(
-            self._counts, self._healthy, self._compared, self._by_sample, self.nats, noise, bool(self._ignored), cached,
-            longest, cut, self._sizes, self._places,
-        )  # fmt: skip
+            counts=self._counts,
+            healthy=self._healthy,
+            compared=self._compared,
+            by_sample=self._by_sample,
+            nats=self.nats,
+            noise=noise,
+            restless=bool(self._ignored),
+            cached=cached,
+            longest=longest,
+            cut=cut,
+            sizes=self._sizes,
+            places=self._places,
+        )
 
 
 def beyond(p: float, q: float, tolerance: float) -> bool:

@@ -70,8 +70,8 @@ class Undo:
         if side not in self._links:
             self._links = {side: WeightLink(actor, stand.session)}  # a learner sends over one group at a time
             self._links[side].connect(world_size=1 + stand.workers, backend=self._sync_backend)
-        whole = [meta.name for meta in call(actor, "weight_meta")]
-        omit = () if names is None else tuple(name for name in whole if name not in set(names))
+        all_names = [meta.name for meta in call(actor, "weight_meta")]
+        omit = () if names is None else tuple(name for name in all_names if name not in set(names))
         self._links[side].send(step=-1, version=stand.version, omit=omit, change=change)
         return time.perf_counter() - started
 

@@ -45,11 +45,13 @@ def ahead(engine: str, scenario: Scenario, user_mapping: Mapping[str, Any], devi
         return Ahead(refused=registry.refusal(engine), brought=False)
     try:
         chosen = ParameterMap.of(user_mapping)
-        asked = engine_asked(scenario.model.path, scenario.model.dtype, scenario.engine, device=device)
+        requested = engine_asked(scenario.model.path, scenario.model.dtype, scenario.engine, device=device)
         start: dict[str, Any] = {}
         if spec.maps is not None:
             maps = spec.maps
-            start, _ = mapping.start(chosen, engine, asked, lambda wanted: maps(wanted, longest_context), spec.machine)
+            start, _ = mapping.start(
+                chosen, engine, requested, lambda wanted: maps(wanted, longest_context), spec.machine
+            )
         sampling = scenario.sampling
         ours = given.sampling_arguments(engine, sampling)
         native = chosen.apply(engine, "sampling", dataclasses.asdict(sampling), ours)
@@ -62,11 +64,11 @@ def ahead(engine: str, scenario: Scenario, user_mapping: Mapping[str, Any], devi
 
 def main() -> None:
     request = json.load(sys.stdin)
-    found = ahead(
+    answer = ahead(
         request["engine"], Scenario.from_json(request["scenario"]), request["mapping"], request["device"],
         request["longest_context"],
     )  # fmt: skip
-    print("\n" + ANSWER + json.dumps(dataclasses.asdict(found)), flush=True)
+    print("\n" + ANSWER + json.dumps(dataclasses.asdict(answer)), flush=True)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ ENGINE: tuple[Parameter, ...] = (
 _SUBTRACTED = Axis((-1.0, -0.5, -0.2, 0.1, 0.2, 0.5, 1.0, 1.5), step=0.1, least=-5.0, most=5.0, turn=5)
 # Penalties on tokens that occurred. Nobody asks for the last two, but an engine's defaults may bring them.
 PENALTIES: tuple[Parameter, ...] = (
-    *(one for one in SAMPLING if one.name == "repetition_penalty"),
+    *(parameter for parameter in SAMPLING if parameter.name == "repetition_penalty"),
     Parameter("presence_penalty", "sampling", "presence penalty", "", off=0.0, asked=False, axis=_SUBTRACTED),
     Parameter("frequency_penalty", "sampling", "frequency penalty", "", off=0.0, asked=False, axis=_SUBTRACTED),
 )
@@ -90,8 +90,8 @@ CARRIED: tuple[Parameter, ...] = (
         "trust_remote_code", "engine", "code of the model's folder", "without it such a model does not load",
         carried=True, default=False, results=False,
     ),
-    *(dataclasses.replace(one, carried=True, default="auto", other=lambda value: "fp8_e4m3")
-      for one in ENGINE if one.name == "kv_cache_dtype"),
+    *(dataclasses.replace(parameter, carried=True, default="auto", other=lambda value: "fp8_e4m3")
+      for parameter in ENGINE if parameter.name == "kv_cache_dtype"),
     Parameter(
         "request_seed", "sampling", "request seed",
         "ignored, or the samples of a request are clones",
@@ -112,8 +112,8 @@ CARRIED: tuple[Parameter, ...] = (
         "skip_special_tokens", "sampling", "special tokens in the text", "other text, the same ids", carried=True,
         default=True,
     ),
-    *(dataclasses.replace(one, carried=True, trap="other tokens are drawn", default=0.0, other=_half_more)
-      for one in PENALTIES if not one.asked),
+    *(dataclasses.replace(penalty, carried=True, trap="other tokens are drawn", default=0.0, other=_half_more)
+      for penalty in PENALTIES if not penalty.asked),
     Parameter(
         "bad_words", "sampling", "forbidden words", "where an engine has none: refuse, never drop", carried=True,
         default=(), other=lambda value: (*value, "no"),
@@ -123,20 +123,20 @@ CARRIED: tuple[Parameter, ...] = (
         other=lambda value: {**value, "7": 1.0},
     ),
 )  # fmt: skip
-BY_NAME = {one.name: one for one in (*ENGINE, *SAMPLING)}
-FILTERS = tuple(sorted((one for one in SAMPLING if one.place), key=lambda one: one.place))
-COUPLED = tuple(one.name for one in entries(CoupledSampling))
-DRAWN = tuple(one for one in SAMPLING if one.draws)
+BY_NAME = {parameter.name: parameter for parameter in (*ENGINE, *SAMPLING)}
+FILTERS = tuple(sorted((parameter for parameter in SAMPLING if parameter.place), key=lambda parameter: parameter.place))
+COUPLED = tuple(parameter.name for parameter in entries(CoupledSampling))
+DRAWN = tuple(parameter for parameter in SAMPLING if parameter.draws)
 # What fits seek beside the penalties, in the order in which they are tried.
 FITTED = tuple(
     sorted(
-        (one for one in SAMPLING if one.axis is not None and one not in PENALTIES),
-        key=lambda one: one.axis.turn if one.axis is not None else 0,
+        (parameter for parameter in SAMPLING if parameter.axis is not None and parameter not in PENALTIES),
+        key=lambda parameter: parameter.axis.turn if parameter.axis is not None else 0,
     )
 )
-AXES = {one.name: one.axis for one in (*FITTED, *PENALTIES) if one.axis is not None}
+AXES = {parameter.name: parameter.axis for parameter in (*FITTED, *PENALTIES) if parameter.axis is not None}
 
 
 def filters(sampling: Sampling) -> bool:
     """Do these parameters take tokens away before one is drawn?"""
-    return any(one.restricts(getattr(sampling, one.name)) for one in FILTERS)
+    return any(parameter.restricts(getattr(sampling, parameter.name)) for parameter in FILTERS)

@@ -144,9 +144,9 @@ def reported(logits: torch.Tensor, draws: list[Draw]) -> torch.Tensor:
     """The log-probabilities that are reported for each row, (n, vocab): the model's own, unless a draw has others."""
     rows = torch.log_softmax(logits.float(), dim=-1)
     for row, draw in enumerate(draws):
-        other = draw.logprobs(logits[row : row + 1])
-        if other is not None:
-            rows[row] = other[0].to(rows.dtype)
+        adjusted_logprobs = draw.logprobs(logits[row : row + 1])
+        if adjusted_logprobs is not None:
+            rows[row] = adjusted_logprobs[0].to(rows.dtype)
     return rows
 
 

@@ -138,13 +138,13 @@ class EngineInfo:
     moves: dict[str, list[str]] = field(default_factory=dict)  # canonical name -> native arguments that follow it
 
 
-def check_scored(engine: str, sent: tuple[int, ...], seen: list[int]) -> None:
+def check_scored(engine: str, sent: tuple[int, ...], scored: list[int]) -> None:
     """Raise EngineError when an engine scored other ids than it was given."""
-    if tuple(seen) != tuple(sent):
-        at = next((i for i, pair in enumerate(zip(sent, seen, strict=False)) if pair[0] != pair[1]), len(seen))
+    if tuple(scored) != tuple(sent):
+        at = next((i for i, pair in enumerate(zip(sent, scored, strict=False)) if pair[0] != pair[1]), len(scored))
         raise EngineError(
-            f"{engine} scored other ids than it was given: {len(seen)} for {len(sent)}, from position {at} on "
-            f"{list(seen[at : at + 4])} for {list(sent[at : at + 4])}"
+            f"{engine} scored other ids than it was given: {len(scored)} for {len(sent)}, from position {at} on "
+            f"{list(scored[at : at + 4])} for {list(sent[at : at + 4])}"
         )
 
 

@@ -21,7 +21,7 @@ def samples(
 ) -> None:
     """One frame of `kind` (rollout, native, repeat): a row for each request, `version` of the weights that drew it."""
     seeds = [c.seed for c in completions if c.seed is not None]
-    own = {"seed": Flat.of(seeds, "i8")} if completions and len(seeds) == len(completions) else {}
+    seed_array = {"seed": Flat.of(seeds, "i8")} if completions and len(seeds) == len(completions) else {}
     recorder.frame(
         kind,
         step=step,
@@ -33,7 +33,7 @@ def samples(
             "output": Ragged.of([c.output_ids for c in completions], "i4"),
             "logprob": Ragged.of([c.logprobs for c in completions], "f4"),
             "cached": Flat.of([c.cached_tokens for c in completions], "i4"),
-            **own,
+            **seed_array,
         },
     )
 

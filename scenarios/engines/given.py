@@ -20,14 +20,16 @@ def table(part: str, engine: str) -> Mapping[str, Native]:
     spec = registry.find(engine)
     if part == "engine":
         return {} if spec is None else spec.engine_arguments
-    arguments = ((one.name, one.argument(engine)) for one in canonical.SAMPLING)
+    arguments = ((parameter.name, parameter.argument(engine)) for parameter in canonical.SAMPLING)
     return {name: argument for name, argument in arguments if argument is not None}
 
 
 def sampling_arguments(backend: str, sampling: Sampling) -> dict[str, Any]:
     """Native sampling arguments of our own mapping, as the engine's own sampler is called with."""
     spec = registry.find(backend)
-    native = {one.name: one.write(getattr(sampling, name)) for name, one in table("sampling", backend).items()}
+    native = {
+        argument.name: argument.write(getattr(sampling, name)) for name, argument in table("sampling", backend).items()
+    }
     return native | ({} if spec is None else dict(spec.always))
 
 
@@ -48,14 +50,16 @@ def most_scored(backend: str, resolved: Values) -> int:
     return fits_the_context(resolved) if spec is None else spec.most_scored(resolved)
 
 
-def as_sampling(given: Values) -> Sampling:
-    return Sampling(**{one.name: given.get(one.name, one.default) for one in canonical.SAMPLING})
+def as_sampling(values: Values) -> Sampling:
+    return Sampling(
+        **{parameter.name: values.get(parameter.name, parameter.default) for parameter in canonical.SAMPLING}
+    )
 
 
-def unlike(backend: str, given: Values) -> dict[str, str]:
+def unlike(backend: str, values: Values) -> dict[str, str]:
     """Canonical parameters that were given with their values, and mean something else in this engine: name -> what.
 
     Only the engine's own sampler is concerned: a coupled draw applies every filter in the canonical order.
     """
     spec = registry.find(backend)
-    return {} if spec is None else spec.unlike(given)
+    return {} if spec is None else spec.unlike(values)

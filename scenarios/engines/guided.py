@@ -47,23 +47,28 @@ def rollout(requests: list[Request], guide: Guide, generate: Generate, rounds: i
         again: list[Request] = []
         for request, answer in zip(pending, generate(pending), strict=True):
             before = drawn.get(request.sample)
-            whole = answer if before is None else _joined(before, answer)
-            drawn[request.sample] = whole
+            completion = answer if before is None else _joined(before, answer)
+            drawn[request.sample] = completion
             if request.sample not in guide:
                 continue
             ids, _ = guide[request.sample]
             start = request.offset
             flip = next(
-                (t for t in range(start, min(len(ids), len(whole.output_ids))) if whole.output_ids[t] != ids[t]), None
+                (
+                    t
+                    for t in range(start, min(len(ids), len(completion.output_ids)))
+                    if completion.output_ids[t] != ids[t]
+                ),
+                None,
             )
             if flip is None:
                 continue
             kept = flip + 1
             drawn[request.sample] = replace(
-                whole,
-                output_ids=whole.output_ids[:kept],
-                logprobs=whole.logprobs[:kept],
-                finish_reason=whole.finish_reason if len(whole.output_ids) == kept else "flip",
+                completion,
+                output_ids=completion.output_ids[:kept],
+                logprobs=completion.logprobs[:kept],
+                finish_reason=completion.finish_reason if len(completion.output_ids) == kept else "flip",
             )
             flips[request.sample] = flips.get(request.sample, 0) + 1
             if kept < min(len(ids), request.offset + request.max_tokens):

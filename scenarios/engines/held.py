@@ -44,8 +44,8 @@ def packed(content: dict[str, Any]) -> bytes:
 
 
 def unpacked(content: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
-    return found
+    message: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+    return message
 
 
 Cut = tuple[int, int, int]  # of a tensor: dimension, start, size; as of torch.narrow
@@ -66,27 +66,27 @@ def answer(
     model since the order was first given}. {"loaded": True}: {"loaded": `Loading.compare` of the last sync; None before
     there was one}.
     """
-    asked = unpacked(order)
-    found: dict[str, Any] = {}
-    if "loaded" in asked:
-        known: Loading | None = model.__dict__.get(LOADING)
-        found["loaded"] = None if known is None else known.compare(model, saved)
-    if "leftovers" in asked:
-        found["leftovers"] = leftovers.of_process(type(model).__module__.partition(".")[0]) + leftovers.of_model(model)
-    if asked.get("watch"):
+    request = unpacked(order)
+    reply: dict[str, Any] = {}
+    if "loaded" in request:
+        loading: Loading | None = model.__dict__.get(LOADING)
+        reply["loaded"] = None if loading is None else loading.compare(model, saved)
+    if "leftovers" in request:
+        reply["leftovers"] = leftovers.of_process(type(model).__module__.partition(".")[0]) + leftovers.of_model(model)
+    if request.get("watch"):
         object.__setattr__(model, WITNESS, Witness(model))
-    elif "watch" in asked:
-        found |= model.__dict__.pop(WITNESS).take()
-    if "write" in asked:
+    elif "watch" in request:
+        reply |= model.__dict__.pop(WITNESS).take()
+    if "write" in request:
         buffers = dict(model.named_buffers())
-        for name, rows in asked["write"].items():
+        for name, rows in request["write"].items():
             buffers[name][: len(rows)].copy_(rows) if buffers[name].ndim else buffers[name].copy_(rows)
-    if "buffers" in asked:
-        found["buffers"] = {name: _first(one, asked["buffers"]) for name, one in model.named_buffers()}
-    if "shapes" in asked:
-        shapes = {name: tuple(sizes) for name, sizes in asked["shapes"].items()}
-        found |= _rows(Reader(model, shapes, saved, rank=rank, workers=workers), asked)
-    return packed(found)
+    if "buffers" in request:
+        reply["buffers"] = {name: _first(buffer, request["buffers"]) for name, buffer in model.named_buffers()}
+    if "shapes" in request:
+        shapes = {name: tuple(sizes) for name, sizes in request["shapes"].items()}
+        reply |= _rows(Reader(model, shapes, saved, rank=rank, workers=workers), request)
+    return packed(reply)
 
 
 def _first(buffer: torch.Tensor, rows: int) -> torch.Tensor:
@@ -96,13 +96,13 @@ def _first(buffer: torch.Tensor, rows: int) -> torch.Tensor:
     return buffer[: min(rows, max(1, BUFFER_NUMBERS // width))].detach().cpu().clone()
 
 
-def _rows(reader: Reader, asked: dict[str, Any]) -> dict[str, Any]:
+def _rows(reader: Reader, request: dict[str, Any]) -> dict[str, Any]:
     rows: dict[str, list[str]] = {}
     dtypes: dict[str, str] = {}
     unreadable: dict[str, str] = {}
     values: dict[str, torch.Tensor] = {}
     cuts: dict[str, Cut] = {}
-    for name in asked["shapes"]:
+    for name in request["shapes"]:
         try:
             tensor, cut = reader.read(name), reader.cut(name)
         except Unreadable as reason:
@@ -111,7 +111,7 @@ def _rows(reader: Reader, asked: dict[str, Any]) -> dict[str, Any]:
         rows[name], dtypes[name] = digests(tensor), str(tensor.dtype).removeprefix("torch.")
         if cut is not None:
             cuts[name] = cut
-        if name in asked.get("values", ()):
+        if name in request.get("values", ()):
             values[name] = tensor.clone()
     return {"rows": rows, "cuts": cuts, "dtypes": dtypes, "unreadable": unreadable, "values": values}
 
@@ -151,8 +151,8 @@ class Loading:
         """The one of this model, made when it is first asked for."""
         if LOADING not in model.__dict__:
             object.__setattr__(model, LOADING, cls(rank, workers))
-        found: Loading = model.__dict__[LOADING]
-        return found
+        loading: Loading = model.__dict__[LOADING]
+        return loading
 
     def begin(
         self, model: Any, shapes: dict[str, tuple[int, ...]], saved: dict[str, torch.Tensor] | None = None
@@ -181,13 +181,13 @@ class Loading:
         reader, read, otherwise = self._reader(model, saved), [], {}
         for name, expected in self._arrived.items():
             try:
-                own = digest(_plain(reader.read(name)))
+                held_digest = digest(_plain(reader.read(name)))
             except Unreadable:
                 continue
             read.append(name)
-            if own != expected:
-                otherwise[name] = own == self._held.get(name) and expected != self._before.get(name)
-            self._held[name] = own
+            if held_digest != expected:
+                otherwise[name] = held_digest == self._held.get(name) and expected != self._before.get(name)
+            self._held[name] = held_digest
         return {"read": read, "otherwise": otherwise}
 
     def _reader(self, model: Any, saved: dict[str, torch.Tensor] | None) -> Reader:
@@ -211,22 +211,22 @@ class Reader:
         self._rank, self._workers = rank, workers
         self._parameters = saved or dict(model.named_parameters(remove_duplicate=False))
         self._modules = dict(model.named_modules())
-        own = getattr(model, "packed_modules_mapping", None) or {}
-        self._fused = FUSED | {name: tuple(parts) for name, parts in own.items()}
+        packed_modules = getattr(model, "packed_modules_mapping", None) or {}
+        self._fused = FUSED | {name: tuple(parts) for name, parts in packed_modules.items()}
         self._whole: dict[str, torch.Tensor] = {}  # the last parameter that was read: its parts are asked in a row
 
     def read(self, name: str) -> torch.Tensor:
         """The worker's part of the tensor in the checkpoint's layout; raises Unreadable."""
         shape = self._shape(name)
         if name in self._parameters:
-            found = self._parameter(name)
-            if found.shape[1:] == shape[1:] and len(found) > shape[0] and self._may_pad(name):
-                found = found[: shape[0]]
+            tensor = self._parameter(name)
+            if tensor.shape[1:] == shape[1:] and len(tensor) > shape[0] and self._may_pad(name):
+                tensor = tensor[: shape[0]]
         else:
-            found = self._part(name)
-        if tuple(found.shape) != shape:
-            raise Unreadable(f"held as {tuple(found.shape)}, not {shape}")
-        return found
+            tensor = self._part(name)
+        if tuple(tensor.shape) != shape:
+            raise Unreadable(f"held as {tuple(tensor.shape)}, not {shape}")
+        return tensor
 
     def cut(self, name: str) -> Cut | None:
         """The part of the tensor that this worker should hold; None for all of it. Raises Unreadable."""
@@ -264,17 +264,17 @@ class Reader:
         module, _, kind = name.rpartition(".")
         parent, _, last = module.rpartition(".")
         for fused, parts in self._fused.items():
-            whole, members = f"{parent}.{fused}.{kind}", [f"{parent}.{part}.{kind}" for part in parts]
-            if last in parts and whole in self._parameters and set(members) <= set(self._shapes):
-                return whole, members
+            fused_name, members = f"{parent}.{fused}.{kind}", [f"{parent}.{part}.{kind}" for part in parts]
+            if last in parts and fused_name in self._parameters and set(members) <= set(self._shapes):
+                return fused_name, members
         raise Unreadable("the engine has no parameter of that name, nor one that it would be a part of")
 
     def _part(self, name: str) -> torch.Tensor:
-        whole, members = self._fusion(name)
-        sizes, found = [self._shape(one)[0] for one in members], self._parameter(whole)
-        if len(found) != sum(sizes):
-            raise Unreadable(f"{whole} has {len(found)} rows for {sum(sizes)}")
-        return found.split(sizes)[members.index(name)]
+        fused_name, members = self._fusion(name)
+        sizes, fused_tensor = [self._shape(member)[0] for member in members], self._parameter(fused_name)
+        if len(fused_tensor) != sum(sizes):
+            raise Unreadable(f"{fused_name} has {len(fused_tensor)} rows for {sum(sizes)}")
+        return fused_tensor.split(sizes)[members.index(name)]
 
     def _may_pad(self, name: str) -> bool:
         owner = self._model.get_submodule(name.rpartition(".")[0])
@@ -350,15 +350,17 @@ class Witness:
             del self._decoder.__dict__["forward"]
             if self._replaced is not None:
                 self._decoder.__dict__["forward"] = self._replaced
-        seen = {"ids": self._ids, "positions": self._positions}
-        return {name: torch.cat(parts).tolist() if parts else [] for name, parts in seen.items()} | {"keys": self._keys}
+        parts_by_name = {"ids": self._ids, "positions": self._positions}
+        return {name: torch.cat(parts).tolist() if parts else [] for name, parts in parts_by_name.items()} | {
+            "keys": self._keys
+        }
 
 
 def keys_read(arguments: tuple[Any, ...], mask: Any, tokens: int) -> torch.Tensor | None:
     """The keys and values that attention reads for each token of a forward pass that has begun; None where it is not
     said. `seq_lens` of SGLang's batch and of vLLM's metadata are what their CPU backends hand to the kernel
     (intel_amx_backend.py of 0.5.23, cpu_attn.py of 0.32.0); Transformers has a mask. `tokens`: of each of its rows."""
-    batch = next((one for one in arguments if hasattr(one, "seq_lens")), None)
+    batch = next((argument for argument in arguments if hasattr(argument, "seq_lens")), None)
     if batch is not None:
         queries = getattr(batch, "extend_seq_lens", None)
         return _lengths(batch.seq_lens, torch.ones_like(batch.seq_lens) if queries is None else queries)

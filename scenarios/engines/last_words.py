@@ -47,14 +47,14 @@ _ENDING = re.compile(
 
 def own_output() -> list[Path]:
     """The files that the standard output and standard error of this process go to; none where they are a terminal."""
-    found = []
+    files = []
     for number in (1, 2):
         try:
             if stat.S_ISREG(os.fstat(number).st_mode):
-                found.append(Path(os.readlink(f"/proc/self/fd/{number}")))
+                files.append(Path(os.readlink(f"/proc/self/fd/{number}")))
         except OSError:  # closed, or no /proc
             continue
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(files))
 
 
 def sizes(files: Iterable[Path]) -> dict[Path, int]:
@@ -90,7 +90,7 @@ def root_cause(begun: dict[Path, int], ended: int | None = None) -> str:
     logs = [
         [_COLOUR.sub("", line).rstrip() for line in _read(file, begin).splitlines()] for file, begin in begun.items()
     ]
-    code = next((-int(found[1]) for log in logs for line in reversed(log) if (found := _CODE.search(line))), ended)
+    code = next((-int(match[1]) for log in logs for line in reversed(log) if (match := _CODE.search(line))), ended)
     for log in reversed(logs):
         at = next((at for at in reversed(range(len(log))) if _is_cause(log[at])), None)
         if at is None:
@@ -112,26 +112,28 @@ def _is_cause(line: str) -> bool:
 def _goes_on(line: str, cause: str, *, killed: bool) -> bool:
     """Whether a line behind an exception shows that its process went on. `killed`: it is known not to have ended by
     itself; otherwise a plain line may belong to the exception's message, and only records of a logger count."""
-    said = _PREFIX.sub("", line)
-    if not said.strip() or said[0].isspace() or _SPEAKER.findall(line[:80]) != _SPEAKER.findall(cause[:80]):
+    message = _PREFIX.sub("", line)
+    if not message.strip() or message[0].isspace() or _SPEAKER.findall(line[:80]) != _SPEAKER.findall(cause[:80]):
         return False
-    if _RAISED.match(said) or _FATAL.match(said) or _ENDING.search(line) or "ERROR" in line[:80]:
+    if _RAISED.match(message) or _FATAL.match(message) or _ENDING.search(line) or "ERROR" in line[:80]:
         return False
     return killed or bool(_RECORD.search(line[:80]))
 
 
 def _last_lines(logs: list[list[str]]) -> str:
     """The end of the log where it holds no exception of its own, without those that point at another."""
-    own = [line for log in logs for line in log if line.strip() and not is_pointer(line)]
-    last = " | ".join(_sentence(line) for line in own[-LAST_LINES:])
+    lines = [line for log in logs for line in log if line.strip() and not is_pointer(line)]
+    last = " | ".join(_sentence(line) for line in lines[-LAST_LINES:])
     return f"no exception in its log, which ends: {last}" if last else ""
 
 
 def _killed(number: int, logs: list[list[str]]) -> str:
     also = ", which the kernel's OOM killer also sends" if number == signal.SIGKILL else ""
-    last = [_sentence(line) for log in logs for line in [one for one in log if one.strip()][-LAST_LINES:]]
-    said = f"; last lines of the log: {' | '.join(last[-LAST_LINES:])}" if last else ""
-    return f"killed by signal {number}{also}{said}"
+    last = [
+        _sentence(line) for log in logs for line in [raw_line for raw_line in log if raw_line.strip()][-LAST_LINES:]
+    ]
+    ending = f"; last lines of the log: {' | '.join(last[-LAST_LINES:])}" if last else ""
+    return f"killed by signal {number}{also}{ending}"
 
 
 def _sentence(line: str) -> str:

@@ -27,9 +27,9 @@ def of_process(*packages: str) -> list[str]:
     the random number generators become those of the first look."""
     import torch
 
-    found = _changed("code", _code((*CODE, *packages)), grows=True)
-    found += _changed("the variable", dict(os.environ))
-    found += _changed("torch's", {
+    changes = _changed("code", _code((*CODE, *packages)), grows=True)
+    changes += _changed("the variable", dict(os.environ))
+    changes += _changed("torch's", {
         "default dtype": torch.get_default_dtype(), "number of threads": torch.get_num_threads(),
         "precision of products": torch.get_float32_matmul_precision(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
@@ -39,7 +39,7 @@ def of_process(*packages: str) -> list[str]:
         _random[:] = random.getstate(), torch.get_rng_state()
     random.setstate(_random[0])
     torch.set_rng_state(_random[1])
-    return found
+    return changes
 
 
 def of_model(model: Any) -> list[str]:
@@ -48,12 +48,16 @@ def of_model(model: Any) -> list[str]:
 
     parts: dict[str, Any] = {}
     for name, module in model.named_modules():
-        own = vars(module)
-        hooks = {key: [codes(hook) for hook in value.values()] for key, value in own.items() if key.endswith("_hooks")}
-        methods = {key: codes(value) for key, value in own.items() if isinstance(value, _FUNCTIONS)}
+        attributes = vars(module)
+        hooks = {
+            key: [codes(hook) for hook in value.values()] for key, value in attributes.items() if key.endswith("_hooks")
+        }
+        methods = {key: codes(value) for key, value in attributes.items() if isinstance(value, _FUNCTIONS)}
         parts[f"module {name or 'itself'}"] = type(module), hooks, methods
-    parts |= {f"parameter {name}": (tuple(one.shape), one.dtype) for name, one in model.named_parameters()}
-    parts |= {f"buffer {name}": digest(one.detach().cpu()) for name, one in model.named_buffers()}
+    parts |= {
+        f"parameter {name}": (tuple(parameter.shape), parameter.dtype) for name, parameter in model.named_parameters()
+    }
+    parts |= {f"buffer {name}": digest(buffer.detach().cpu()) for name, buffer in model.named_buffers()}
     return _changed("the model's", parts)
 
 
@@ -79,7 +83,7 @@ def codes(function: Any, depth: int = 3) -> tuple[Any, ...]:
     if isinstance(function, (staticmethod, classmethod, types.MethodType)):
         return codes(function.__func__, depth)
     if isinstance(function, property):
-        return tuple(codes(one, depth) for one in (function.fget, function.fset))
+        return tuple(codes(accessor, depth) for accessor in (function.fget, function.fset))
     if isinstance(function, functools._lru_cache_wrapper):
         return codes(function.__wrapped__, depth)
     if isinstance(function, functools.partial):
@@ -104,23 +108,23 @@ _FUNCTIONS = (
 
 
 def _code(packages: tuple[str, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    code_by_name: dict[str, Any] = {}
     heads = tuple(f"{package}." for package in packages)
     for name, module in list(sys.modules.items()):
         if not (name in packages or name.startswith(heads)) or not isinstance(module, types.ModuleType):
             continue
         for key, value in list(vars(module).items()):
             if isinstance(value, type):
-                found[f"{name}.{key}"] = value
+                code_by_name[f"{name}.{key}"] = value
                 if value.__module__ == name:
-                    found |= {
-                        f"{name}.{key}.{method}": codes(one)
-                        for method, one in list(vars(value).items())
-                        if isinstance(one, _FUNCTIONS)
+                    code_by_name |= {
+                        f"{name}.{key}.{method}": codes(member)
+                        for method, member in list(vars(value).items())
+                        if isinstance(member, _FUNCTIONS)
                     }
             elif isinstance(value, _FUNCTIONS):
-                found[f"{name}.{key}"] = codes(value)
-    return found
+                code_by_name[f"{name}.{key}"] = codes(value)
+    return code_by_name
 
 
 def _changed(what: str, now: dict[str, Any], *, grows: bool = False) -> list[str]:
@@ -139,7 +143,7 @@ def _changed(what: str, now: dict[str, Any], *, grows: bool = False) -> list[str
 
 def _plain(value: Any) -> bool:
     if isinstance(value, dict):
-        return all(_plain(key) and _plain(one) for key, one in value.items())
+        return all(_plain(key) and _plain(item) for key, item in value.items())
     if isinstance(value, (list, tuple, set, frozenset)):
         return all(map(_plain, value))
     return value is None or isinstance(value, (bool, int, float, str, bytes))

@@ -44,29 +44,29 @@ class Load:
         """One look: requests that run and that wait, share of the KV cache in use (0 to 1)."""
         if not self._generating:
             return
-        seen = {
+        figures = {
             name: float(value)
             for name, value in (("running", running), ("waiting", waiting), ("kv_usage", kv))
             if value is not None
         }
-        self.now = seen | {"t_ns": time.monotonic_ns()}
-        for name, value in seen.items():
+        self.now = figures | {"t_ns": time.monotonic_ns()}
+        for name, value in figures.items():
             self._peaks[name] = max(value, self._peaks.get(name, 0.0))
 
     def add(self, completions: list[Completion]) -> None:
         """What came of a batch: tokens of its prompts, those of them that were cached, tokens drawn."""
-        self._prompt_tokens += sum(len(one.prompt_seen) for one in completions)
-        self._cached_tokens += sum(one.cached_tokens for one in completions)
-        self._generated_tokens += sum(len(one.output_ids) for one in completions)
+        self._prompt_tokens += sum(len(completion.prompt_seen) for completion in completions)
+        self._cached_tokens += sum(completion.cached_tokens for completion in completions)
+        self._generated_tokens += sum(len(completion.output_ids) for completion in completions)
 
     def take(self, *, cache: bool = True) -> dict[str, float]:
         """Everything since the last call. `cache`: whether the engine has a prefix cache at all."""
-        found = {"prompt_tokens": float(self._prompt_tokens), "generated_tokens": float(self._generated_tokens)}
+        figures = {"prompt_tokens": float(self._prompt_tokens), "generated_tokens": float(self._generated_tokens)}
         if cache:
-            found["cached_tokens"] = float(self._cached_tokens)
+            figures["cached_tokens"] = float(self._cached_tokens)
             if self._prompt_tokens:
-                found["cache_hit_rate"] = self._cached_tokens / self._prompt_tokens
-        found |= self._peaks
+                figures["cache_hit_rate"] = self._cached_tokens / self._prompt_tokens
+        figures |= self._peaks
         self._peaks = {}
         self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
-        return found
+        return figures

@@ -83,18 +83,18 @@ class ParameterMap:
             return self.file or "a user's mapping"
         return "edited" if self.edits.get(part) else "ours"
 
-    def apply(self, backend: str, part: str, asked: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-        """The native arguments for what was `asked`, `ours` being those of our own mapping. Raises ParameterRefused
+    def apply(self, backend: str, part: str, requested: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+        """The native arguments for what was `requested`, `ours` being those of our own mapping. Raises ParameterRefused
         for a user's mapping that fails."""
         function = self._function(backend, part)
         native = dict(ours)
         if function is not None:
             where = f"{self.file}: {backend}_{part}"
             try:
-                native = function(copy.deepcopy(dict(asked)), copy.deepcopy(native))
+                native = function(copy.deepcopy(dict(requested)), copy.deepcopy(native))
             except KeyError as error:
                 raise ParameterRefused(
-                    f"{where}{self._line(error)} {_absent(error, asked, ours)}",
+                    f"{where}{self._line(error)} {_absent(error, requested, ours)}",
                     fix=f"correct {backend}_{part} in {self.file}",
                 ) from error
             except Exception as error:  # a user's code may raise anything; its text is what fixes it
@@ -123,24 +123,24 @@ class ParameterMap:
         self,
         backend: str,
         part: str,
-        asked: Mapping[str, Any],
+        requested: Mapping[str, Any],
         ours: Callable[[Any], Mapping[str, Any]],
-        machine: Callable[[Any], Mapping[str, Any]] = lambda asked: {},
+        machine: Callable[[Any], Mapping[str, Any]] = lambda requested: {},
     ) -> dict[str, list[str]]:
         """Canonical parameter -> native arguments that change when it alone is asked otherwise.
 
         What moves nothing is not passed on, whatever its value is now; what moves another parameter's argument is tied
         to it.
         """
-        base = {**machine(asked), **self.apply(backend, part, asked, ours(asked))}
-        found = {}
+        base = {**machine(requested), **self.apply(backend, part, requested, ours(requested))}
+        moved = {}
         for name in given.table(part, backend):
-            if name not in asked:
+            if name not in requested:
                 continue
-            other = {**asked, name: BY_NAME[name].other(asked[name])}
-            native = {**machine(other), **self.apply(backend, part, other, ours(other))}
-            found[name] = sorted(key for key in {*base, *native} if base.get(key) != native.get(key))
-        return found
+            varied = {**requested, name: BY_NAME[name].other(requested[name])}
+            native = {**machine(varied), **self.apply(backend, part, varied, ours(varied))}
+            moved[name] = sorted(key for key in {*base, *native} if base.get(key) != native.get(key))
+        return moved
 
     def _line(self, error: BaseException) -> str:
         """Where in the user's file, as far as it was read from one."""
@@ -168,12 +168,12 @@ class ParameterMap:
         return _EXECUTED[self.source]
 
 
-def _absent(error: KeyError, asked: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+def _absent(error: KeyError, requested: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     """What a mapping asked for that is not there, with what is."""
     name = str(error.args[0]) if error.args else ""
-    near = difflib.get_close_matches(name, [*asked, *ours], n=2, cutoff=NEAR)
+    near = difflib.get_close_matches(name, [*requested, *ours], n=2, cutoff=NEAR)
     meant = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
-    return f"asks for {name!r}, which is not there{meant} (asked: {', '.join(asked)}; ours: {', '.join(ours)})"
+    return f"asks for {name!r}, which is not there{meant} (asked: {', '.join(requested)}; ours: {', '.join(ours)})"
 
 
 _EXECUTED: dict[str, dict[str, Any]] = {}  # a file runs once in a process
@@ -182,7 +182,7 @@ _EXECUTED: dict[str, dict[str, Any]] = {}  # a file runs once in a process
 def start(
     mapping: ParameterMap,
     backend: str,
-    asked: dict[str, Any],
+    requested: dict[str, Any],
     ours: Callable[[Any], dict[str, Any]],
     machine: Callable[[Any], dict[str, Any]],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -190,12 +190,12 @@ def start(
 
     `machine`: arguments that the harness needs for what is asked, used where the mapping says nothing of them.
     """
-    arguments = {**machine(asked), **mapping.apply(backend, "engine", asked, ours(asked))}
+    arguments = {**machine(requested), **mapping.apply(backend, "engine", requested, ours(requested))}
     described = {
-        "canonical": canonical_engine(asked),
+        "canonical": canonical_engine(requested),
         "given": given.engine_given(backend, arguments),
         "mapping": mapping.name(backend, "engine"),
-        "moves": {} if mapping.ours(backend, "engine") else mapping.moves(backend, "engine", asked, ours, machine),
+        "moves": {} if mapping.ours(backend, "engine") else mapping.moves(backend, "engine", requested, ours, machine),
     }
     return arguments, described
 
@@ -221,15 +221,15 @@ def sample(
 
 def described(mapping: ParameterMap, backend: str, sampling: Sampling, mapped: Mapped, mode: Mode) -> dict[str, Any]:
     """The `sampling` event of a recording."""
-    asked = dataclasses.asdict(sampling)
+    requested = dataclasses.asdict(sampling)
     follows = {}
     if not mapping.ours(backend, "sampling"):
         follows = mapping.moves(
-            backend, "sampling", asked, lambda other: given.sampling_arguments(backend, given.as_sampling(other))
+            backend, "sampling", requested, lambda varied: given.sampling_arguments(backend, given.as_sampling(varied))
         )
     canonical = dataclasses.asdict(mapped.given)
     return {
-        "canonical": asked,
+        "canonical": requested,
         "native": mapped.native,
         "given": canonical | {"end_ids": sorted(mapped.end_ids)},
         "unlike": given.unlike(backend, canonical) if mode == "native" else {},

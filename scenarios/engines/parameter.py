@@ -88,11 +88,11 @@ class Parameter:
             return argument.note
         return "" if spec is None else spec.without_argument.get(self.name, "")
 
-    def fits(self, asked: Any, got: Any) -> bool:
+    def fits(self, requested: Any, got: Any) -> bool:
         """Is what an engine was given, or resolved, what was asked? More counts where it takes nothing away."""
-        if asked == got:
+        if requested == got:
             return True
-        return self.more and isinstance(asked, int | float) and isinstance(got, int | float) and got >= asked
+        return self.more and isinstance(requested, int | float) and isinstance(got, int | float) and got >= requested
 
     def restricts(self, value: float) -> bool:
         """Does a filter of this value take tokens away? Engines write a top-k that is off as -1 or 0."""

@@ -23,13 +23,13 @@ def table(parameters: tuple[Parameter, ...]) -> str:
     settings = () if parameters is CARRIED else ("canonical", "default", "values")  # of a scenario, which has no others
     head = ["concept", *settings, *(spec.title for spec in engines), "the trap"]
     rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for one in parameters:
+    for parameter in parameters:
         cells = [
-            one.concept,
-            *((f"`{one.name}`", _default(one), _values(one)) if settings else ()),
-            *(_cell(one, spec.name) for spec in engines),
+            parameter.concept,
+            *((f"`{parameter.name}`", _default(parameter), _values(parameter)) if settings else ()),
+            *(_cell(parameter, spec.name) for spec in engines),
         ]
-        rows.append(f"| {' | '.join([*cells, one.trap])} |")
+        rows.append(f"| {' | '.join([*cells, parameter.trap])} |")
     return "\n".join(rows)
 
 
@@ -43,27 +43,29 @@ def rewritten(page: str) -> str:
     return page
 
 
-def _default(one: Parameter) -> str:
-    settings: Any = Engine() if one.part == "engine" else Sampling()
-    value = dataclasses.asdict(settings).get(one.name)
+def _default(parameter: Parameter) -> str:
+    settings: Any = Engine() if parameter.part == "engine" else Sampling()
+    value = dataclasses.asdict(settings).get(parameter.name)
     return "" if value is None else f"`{list(value) if isinstance(value, tuple) else value}`"
 
 
-def _values(one: Parameter) -> str:
-    words = ["above 0"] if one.positive else []
-    if one.low is not None:
-        words.append(f"at least {one.low}" if one.high is None else f"{one.low} to {one.high}")
-    if one.off is not None:
-        words.append(f"{one.off} is off")
-    if one.place:
-        words.append(f"filter {one.place}")
-    if one.draws:
-        words.append("the coupled draw applies it" if one.coupled else "refused in coupled mode")
+def _values(parameter: Parameter) -> str:
+    words = ["above 0"] if parameter.positive else []
+    if parameter.low is not None:
+        words.append(f"at least {parameter.low}" if parameter.high is None else f"{parameter.low} to {parameter.high}")
+    if parameter.off is not None:
+        words.append(f"{parameter.off} is off")
+    if parameter.place:
+        words.append(f"filter {parameter.place}")
+    if parameter.draws:
+        words.append("the coupled draw applies it" if parameter.coupled else "refused in coupled mode")
     return "; ".join(words)
 
 
-def _cell(one: Parameter, engine: str) -> str:
-    return ": ".join(filter(None, (f"`{one.native(engine)}`" if one.native(engine) else "", one.note(engine))))
+def _cell(parameter: Parameter, engine: str) -> str:
+    return ": ".join(
+        filter(None, (f"`{parameter.native(engine)}`" if parameter.native(engine) else "", parameter.note(engine)))
+    )
 
 
 if __name__ == "__main__":

@@ -99,12 +99,12 @@ def check_sampling(engine: str, sampling: Sampling, mode: Mode, *, ours: bool = 
     spec = registry.find(engine)
     if spec is None:
         return
-    for one in canonical.SAMPLING if mode == "native" else ():
-        value = getattr(s, one.name)
-        if value != one.default and one.argument(engine) is None:
+    for parameter in canonical.SAMPLING if mode == "native" else ():
+        value = getattr(s, parameter.name)
+        if value != parameter.default and parameter.argument(engine) is None:
             raise ParameterRefused(
-                f"sampling.{one.name} = {value} is refused: {spec.title} has no {one.concept}",
-                fix=f"--set sampling.{one.name}={json.dumps(one.default)}",
+                f"sampling.{parameter.name} = {value} is refused: {spec.title} has no {parameter.concept}",
+                fix=f"--set sampling.{parameter.name}={json.dumps(parameter.default)}",
             )
     if why := spec.refusal(s, mode, ours):
         raise ParameterRefused(why, fix=ITS_SETTINGS)
@@ -112,16 +112,24 @@ def check_sampling(engine: str, sampling: Sampling, mode: Mode, *, ours: bool = 
 
 def engine_asked(model: str, dtype: str, engine: Engine, *, device: str) -> dict[str, Any]:
     """What a mapping of engine parameters is asked: the canonical ones, the model's path and the device."""
-    asked = {"model": model, "device": device, "dtype": dtype, **asdict(engine)}
-    del asked["engines"], asked["router"]  # how many there are, and what stands before them, is no engine's parameter
-    return asked
+    requested = {"model": model, "device": device, "dtype": dtype, **asdict(engine)}
+    del (
+        requested["engines"],
+        requested["router"],
+    )  # how many there are, and what stands before them, is no engine's parameter
+    return requested
 
 
-def canonical_engine(asked: dict[str, Any]) -> dict[str, Any]:
+def canonical_engine(requested: dict[str, Any]) -> dict[str, Any]:
     """What is held against the engine afterwards: without what this device does not use, with what is never asked
     otherwise."""
-    unused = {"model", "device", "sleep_level", "memory_fraction" if asked["device"] == "cpu" else "kv_cache_tokens"}
-    kept = {name: value for name, value in asked.items() if name not in unused}
+    unused = {
+        "model",
+        "device",
+        "sleep_level",
+        "memory_fraction" if requested["device"] == "cpu" else "kv_cache_tokens",
+    }
+    kept = {name: value for name, value in requested.items() if name not in unused}
     return kept | {"generation_config": False, "graph_padding": True}
 
 
@@ -130,5 +138,5 @@ def without_draw(native: dict[str, Any], mode: Mode) -> dict[str, Any]:
     filters that the harness's draw applies itself."""
     if mode == "native":
         return dict(native)
-    left_out = {one.name for one in (DRAWN if mode == "coupled" else FILTERS)}
+    left_out = {parameter.name for parameter in (DRAWN if mode == "coupled" else FILTERS)}
     return {name: value for name, value in native.items() if name not in left_out} | {"temperature": 0.0}

@@ -12,7 +12,7 @@ from torch import Tensor
 from scenarios.engines import canonical
 
 # Each with the value that switches it off, in the order of the arguments of `penalised`.
-PENALTIES: dict[str, float] = {one.name: one.off for one in canonical.PENALTIES}
+PENALTIES: dict[str, float] = {penalty.name: penalty.off for penalty in canonical.PENALTIES}
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Occurred:
 
     @staticmethod
     def joined(parts: Sequence[Occurred]) -> Occurred:
-        return Occurred(torch.cat([one.prompt for one in parts]), torch.cat([one.output for one in parts]))
+        return Occurred(torch.cat([part.prompt for part in parts]), torch.cat([part.output for part in parts]))
 
     @staticmethod
     def before(prompt: Sequence[int], drawn: Sequence[int], vocabulary: int, device: Any = "cpu") -> Occurred:
         """At the one position that comes after these."""
-        there = torch.bincount(torch.tensor(prompt, dtype=torch.int64), minlength=vocabulary)[:vocabulary] > 0
+        in_prompt = torch.bincount(torch.tensor(prompt, dtype=torch.int64), minlength=vocabulary)[:vocabulary] > 0
         output = torch.bincount(torch.tensor(drawn, dtype=torch.int64), minlength=vocabulary)[:vocabulary]
-        return Occurred(there[None].to(device), output[None].to(device))
+        return Occurred(in_prompt[None].to(device), output[None].to(device))
 
 
 def penalised(
@@ -62,12 +62,12 @@ def penalised(
     """Logits [n, vocabulary] as vLLM and SGLang penalise them: a repetition penalty divides positive logits of every
     token of prompt and output and multiplies negative ones; a presence penalty is subtracted from every token of the
     output, a frequency penalty once for each time. `blind`: repetition covers the output only, as SGLang's does."""
-    seen = occurred.output > 0
+    in_output = occurred.output > 0
     if repetition_penalty != 1.0:
         less = torch.where(logits > 0, logits / repetition_penalty, logits * repetition_penalty)
-        logits = torch.where(seen if blind else seen | occurred.prompt, less, logits)
+        logits = torch.where(in_output if blind else in_output | occurred.prompt, less, logits)
     if presence_penalty:
-        logits = logits - presence_penalty * seen
+        logits = logits - presence_penalty * in_output
     if frequency_penalty:
         logits = logits - frequency_penalty * occurred.output
     return logits

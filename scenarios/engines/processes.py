@@ -32,12 +32,12 @@ def descendants(root: int) -> tuple[int, ...]:
     children: dict[int, list[int]] = {}
     for pid, parent in parents().items():
         children.setdefault(parent, []).append(pid)
-    found, queue = [root], [root]
+    pids, queue = [root], [root]
     while queue:
         below = children.get(queue.pop(0), [])
-        found += below
+        pids += below
         queue += below
-    return tuple(found)
+    return tuple(pids)
 
 
 def titled(prefix: str) -> tuple[int, ...]:
@@ -62,14 +62,14 @@ def cores(ranks: int, allowed: Iterable[int]) -> str:
 
     Raises ParameterRefused where there are fewer cores than ranks: each would wait for the other's core.
     """
-    there = sorted(allowed)
-    share = len(there) // ranks
+    cpus = sorted(allowed)
+    share = len(cpus) // ranks
     if not share:
         raise ParameterRefused(
-            f"engine.tensor_parallel={ranks}: each rank needs a core of its own, and this process may use {len(there)}",
-            fix=f"--set engine.tensor_parallel={len(there)}",
+            f"engine.tensor_parallel={ranks}: each rank needs a core of its own, and this process may use {len(cpus)}",
+            fix=f"--set engine.tensor_parallel={len(cpus)}",
         )
-    return "|".join(",".join(map(str, there[rank * share : (rank + 1) * share])) for rank in range(ranks))
+    return "|".join(",".join(map(str, cpus[rank * share : (rank + 1) * share])) for rank in range(ranks))
 
 
 @contextmanager

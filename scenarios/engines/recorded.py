@@ -27,17 +27,17 @@ class Recorded:
 
     def guide(self, step: int) -> Guide:
         """What the engine drew in `step`. Raises EngineError where the run holds no rollout of it."""
-        found: Guide = {}
+        guide: Guide = {}
         for frame in self._run.frames(kind="rollout", step=step):
             rows = zip(
                 frame.arrays["sample"].tolist(), frame.arrays["output"].rows(), frame.fields["finish"], strict=True
             )
-            found |= {int(sample): (tuple(ids), str(finish)) for sample, ids, finish in rows}
-        if not found:
+            guide |= {int(sample): (tuple(ids), str(finish)) for sample, ids, finish in rows}
+        if not guide:
             raise EngineError(
                 f"the guiding run {self.path} holds no rollout of step {step}: record it again, or compare with --free"
             )
-        return found
+        return guide
 
     def rollout(self, step: int, requests: list[Request], max_tokens: int) -> Guide:
         """The responses that the run went on with in `step`, for `requests`, whose prompts are those of today.
@@ -46,7 +46,7 @@ class Recorded:
         """
         prompts, drawn = self._prompts(step), self.guide(step)
         followed = self._followed(step)
-        found: Guide = {}
+        responses: Guide = {}
         for request in requests:
             if request.sample not in drawn or request.sample not in prompts:
                 raise EngineError(f"the run {self.path} holds no rollout of sample {request.sample} in step {step}")
@@ -60,8 +60,8 @@ class Recorded:
             ids = followed.get(request.sample, ids)
             if reason not in ("stop", "length"):  # "flip": cut by its guide, which alone knows how the sample ended
                 reason = "length" if len(ids) >= max_tokens else "stop"
-            found[request.sample] = (ids, reason)
-        return found
+            responses[request.sample] = (ids, reason)
+        return responses
 
     def check_weights(self, version: int, digests: dict[str, str]) -> None:
         """Raise CheckpointError when the learner's weights are not those that the run recorded as `version`.
@@ -81,31 +81,31 @@ class Recorded:
         """Which digests of a `learner` event differ from the recorded ones of that step: batch, actor, critic."""
         if not self._comparable:
             return []
-        recorded = next((one for one in self._run.events(kind="learner") if one.get("step") == step), {})
+        recorded = next((event for event in self._run.events(kind="learner") if event.get("step") == step), {})
         return [
             name for name in ("batch", "actor", "critic") if name in recorded and recorded[name] != learner.get(name)
         ]
 
     def _prompts(self, step: int) -> dict[int, tuple[int, ...]]:
-        found: dict[int, tuple[int, ...]] = {}
+        prompts: dict[int, tuple[int, ...]] = {}
         for frame in self._run.frames(kind="rollout", step=step):
             rows = zip(frame.arrays["sample"].tolist(), frame.arrays["prompt"].rows(), strict=True)
-            found |= {int(sample): tuple(ids) for sample, ids in rows}
-        return found
+            prompts |= {int(sample): tuple(ids) for sample, ids in rows}
+        return prompts
 
     def _followed(self, step: int) -> dict[int, tuple[int, ...]]:
         """Its guide's tokens, of a run that had one: those that it was trained on."""
         if not any(frame.fields.get("guided") for frame in self._run.frames(kind="rollout", step=step)):
             return {}
-        found: dict[int, tuple[int, ...]] = {}
+        trained_tokens: dict[int, tuple[int, ...]] = {}
         for frame in self._run.frames(kind="experience", step=step):
             rows = zip(frame.arrays["sample"].tolist(), frame.arrays["tokens"].rows(), strict=True)
-            found |= {int(sample): tuple(ids) for sample, ids in rows}
-        return found
+            trained_tokens |= {int(sample): tuple(ids) for sample, ids in rows}
+        return trained_tokens
 
     def _weights(self, version: int) -> dict[str, str]:
-        found: dict[str, str] = {}
+        digests: dict[str, str] = {}
         for event in self._run.events(kind="weights"):
             if event.get("source") == "learner" and event.get("version") == version:
-                found |= event["digests"]
-        return found
+                digests |= event["digests"]
+        return digests

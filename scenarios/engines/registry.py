@@ -32,7 +32,7 @@ class UnknownEngine(ParameterRefused):
 @functools.cache
 def _loaded() -> tuple[dict[str, EngineSpec], dict[str, Plugin], tuple[PluginError, ...]]:
     """Every engine by its name, ours first; the plug-ins that brought the others; and why some bring none."""
-    every = {name: importlib.import_module(f"scenarios.engines.{name}").SPEC for name in BUILT_IN}
+    specs_by_name = {name: importlib.import_module(f"scenarios.engines.{name}").SPEC for name in BUILT_IN}
     homes: dict[str, Plugin] = {}
 
     def take(plugin: Plugin, spec: Any) -> None:
@@ -40,16 +40,16 @@ def _loaded() -> tuple[dict[str, EngineSpec], dict[str, Plugin], tuple[PluginErr
             raise plugins.Unfit("it is no scenarios.engines.spec.EngineSpec")
         if spec.name != plugin.entry.name or not re.fullmatch(NAME, spec.name):
             raise plugins.Unfit(f"its engine is named {spec.name!r}: an entry point has its engine's name, without @")
-        if spec.name in every:
+        if spec.name in specs_by_name:
             raise plugins.taken(spec.name, homes.get(spec.name, f"the harness (scenarios.engines.{spec.name})"))
         guard = functools.partial(plugin.guard, allowed=MEANT)
-        every[spec.name] = replace(
+        specs_by_name[spec.name] = replace(
             spec, refusal=guard(spec.refusal), unlike=guard(spec.unlike), most_scored=guard(spec.most_scored)
         )
         homes[spec.name] = plugin
 
     refused = plugins.load(GROUP, take)
-    return every, homes, refused
+    return specs_by_name, homes, refused
 
 
 def specs() -> dict[str, EngineSpec]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scenarios.engines.coupling import Draw
 
 OUTSIDE = 1e-3  # nats; a token nearer to the boundary may have been let in by rounding
-OUTSIDE_HALF = 0.05  # in half precision: the cap on what it rounds by (harness.parity.facts.floor)
+OUTSIDE_HALF = 0.05  # in half precision: the cap on what it rounds by (subjects/precision/observed_floor.py)
 
 
 def barred(logits: Tensor, positions: Tensor, min_tokens: int, end_ids: tuple[int, ...]) -> Tensor:
@@ -47,21 +47,27 @@ def filtered(logits: Tensor, draw: Draw, slack: float = 0.0) -> Tensor:
 
 
 def _filtered(scores: Tensor, filters: CoupledSampling, *, joint: bool, slack: float) -> Tensor:
-    left = scores
+    filtered_scores = scores
     if _cuts_top_k(filters.top_k, scores):
         ranked = torch.topk(scores, filters.top_k, dim=-1).values
-        left = left.masked_fill(left < _least_of_top_k(ranked, filters.top_k, slack), float("-inf"))
+        filtered_scores = filtered_scores.masked_fill(
+            filtered_scores < _least_of_top_k(ranked, filters.top_k, slack), float("-inf")
+        )
     if filters.top_p < 1.0:
-        ordered, order = torch.sort(scores if joint else left, dim=-1, descending=True, stable=True)
-        first = (left > float("-inf")).sum(-1)
+        ordered, order = torch.sort(scores if joint else filtered_scores, dim=-1, descending=True, stable=True)
+        first = (filtered_scores > float("-inf")).sum(-1)
         tempered = Tempered(Ordered(ordered, order, torch.zeros_like(first)), 1.0)
         places = torch.arange(scores.shape[-1], device=scores.device)
         beyond = places >= tempered.nucleus(filters.top_p, first, joint=joint, slack=slack)[:, None]
-        left = left.masked_fill(torch.zeros_like(beyond).scatter(-1, order, beyond), float("-inf"))
+        filtered_scores = filtered_scores.masked_fill(
+            torch.zeros_like(beyond).scatter(-1, order, beyond), float("-inf")
+        )
     if filters.min_p > 0.0:
-        best = left.amax(-1, keepdim=True)
-        left = left.masked_fill(left < _least_of_min_p(best, filters.min_p, slack), float("-inf"))
-    return left
+        best = filtered_scores.amax(-1, keepdim=True)
+        filtered_scores = filtered_scores.masked_fill(
+            filtered_scores < _least_of_min_p(best, filters.min_p, slack), float("-inf")
+        )
+    return filtered_scores
 
 
 def _cuts_top_k(top_k: int, scores: Tensor) -> bool:
@@ -104,12 +110,12 @@ class Reading:
         """`below`: nats below the likeliest token, `mass`: their exponential, `kept`: what the filters leave (None:
         everything), [n, vocabulary] in any order. Of the chosen token, [n]: `own`: its entry in `below`; `place`: its
         rank, from 0; `ahead`: the mass of all that are likelier."""
-        left = mass if kept is None else torch.where(kept, mass, 0.0)
-        total, count = left.sum(-1), (left > 0).sum(-1)
-        q = left / total[:, None]
-        finite = below.masked_fill(left == 0, 0.0)
+        kept_mass = mass if kept is None else torch.where(kept, mass, 0.0)
+        total, count = kept_mass.sum(-1), (kept_mass > 0).sum(-1)
+        q = kept_mass / total[:, None]
+        finite = below.masked_fill(kept_mass == 0, 0.0)
         mean = (q * finite).sum(-1)
-        second = (left.topk(2, dim=-1).values[:, 1] / total).log()
+        second = (kept_mass.topk(2, dim=-1).values[:, 1] / total).log()
         return Reading(
             tempered=own - mass.sum(-1).log(),
             processed=torch.where(place < count, own - total.log(), float("-inf")),
@@ -131,22 +137,24 @@ def read(
     below = logits - logits.amax(-1, keepdim=True)
     if temperature != 1.0:
         below.div_(temperature)
-    own = _at(below, target)
-    outside, kept = _impossible(own), None
+    chosen = _at(below, target)
+    outside, kept = _impossible(chosen), None
     floors = []
     if _cuts_top_k(filters.top_k, below):
         floors.append(_least_of_top_k(torch.topk(below, filters.top_k, dim=-1).values, filters.top_k)[:, 0])
     if filters.min_p > 0.0:
-        floors.append(_least_of_min_p(torch.zeros_like(own), filters.min_p))
+        floors.append(_least_of_min_p(torch.zeros_like(chosen), filters.min_p))
     for floor in floors:
-        outside = torch.maximum(outside, _half(floor - own))
+        outside = torch.maximum(outside, _half(floor - chosen))
         above = below >= floor[:, None]
         kept = above if kept is None else kept & above
     ids = torch.arange(below.shape[-1], device=below.device)
-    ahead = (below > own[:, None]) | ((below == own[:, None]) & (ids < target[:, None]))  # as a stable sort has them
+    ahead = (below > chosen[:, None]) | (
+        (below == chosen[:, None]) & (ids < target[:, None])
+    )  # as a stable sort has them
     mass = below.exp()
     before = torch.where(ahead, mass, 0.0).sum(-1)
-    return Reading.of(below, mass, kept, own=own, place=ahead.sum(-1), ahead=before, outside=outside)
+    return Reading.of(below, mass, kept, own=chosen, place=ahead.sum(-1), ahead=before, outside=outside)
 
 
 @dataclass(frozen=True)
@@ -262,18 +270,18 @@ class Tempered:
 
     def _outside(self, filters: CoupledSampling, joint: bool) -> Tensor:
         """`Reading.outside`."""
-        own, place, first = self._own, self.ordered.place, self.ordered.first(filters.top_k)
-        outside = _impossible(own)
+        chosen, place, first = self._own, self.ordered.place, self.ordered.first(filters.top_k)
+        outside = _impossible(chosen)
         if _cuts_top_k(filters.top_k, self.scores):
-            outside = torch.maximum(outside, _half(_least_of_top_k(self.scores, filters.top_k)[:, 0] - own))
+            outside = torch.maximum(outside, _half(_least_of_top_k(self.scores, filters.top_k)[:, 0] - chosen))
         if filters.top_p < 1.0:
             inside = self.nucleus(filters.top_p, first, joint=joint)
             past = torch.minimum(self._before, self._mass_of(first)) / self._share(filters.top_p, first, joint)
-            over = torch.minimum(_at(self.scores, inside - 1) - own, past.clamp(min=1e-300).log())
+            over = torch.minimum(_at(self.scores, inside - 1) - chosen, past.clamp(min=1e-300).log())
             cut = (place >= inside) & (place < first)
             outside = torch.maximum(outside, torch.where(cut, _half(over), 0.0))
         if filters.min_p > 0.0:
-            outside = torch.maximum(outside, _half(_least_of_min_p(torch.zeros_like(own), filters.min_p) - own))
+            outside = torch.maximum(outside, _half(_least_of_min_p(torch.zeros_like(chosen), filters.min_p) - chosen))
         return outside
 
     def read(self, filters: CoupledSampling, *, joint: bool = False, slack: float = OUTSIDE) -> tuple[Tensor, Tensor]:
@@ -314,23 +322,23 @@ class Tempered:
 
 def widest(extents: list[dict[str, float]]) -> dict[str, float]:
     """The truncations that leave in what each of these (`Tempered.extent`) does."""
-    return {name: (min if name == "min_p" else max)(one[name] for one in extents) for name in extents[0]}
+    return {name: (min if name == "min_p" else max)(extent[name] for extent in extents) for name in extents[0]}
 
 
 def untruncated(scores: Tensor, target: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """`Tempered.read` where nothing is cut off, which needs no order."""
     scores = scores / temperature
-    own = _at(scores, target)
-    return own - scores.logsumexp(-1), own == float("-inf")
+    chosen_scores = _at(scores, target)
+    return chosen_scores - scores.logsumexp(-1), chosen_scores == float("-inf")
 
 
 def _at(columns: Tensor, place: Tensor) -> Tensor:
     return columns.gather(-1, place[:, None])[:, 0]
 
 
-def _impossible(own: Tensor) -> Tensor:
+def _impossible(chosen: Tensor) -> Tensor:
     """Tokens that no error lets in: infinitely far outside."""
-    return torch.where(own == float("-inf"), float("inf"), torch.zeros_like(own))
+    return torch.where(chosen == float("-inf"), float("inf"), torch.zeros_like(chosen))
 
 
 def _half(gap: Tensor) -> Tensor:

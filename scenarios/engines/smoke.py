@@ -89,19 +89,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m scenarios.engines.smoke", description=__doc__.splitlines()[0])
     parser.add_argument("engine")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
         os.dup2(2, 1)
         status = 0
         try:
-            result = smoke(asked.engine, asked.device)
+            result = smoke(options.engine, options.device)
         except Exception as error:  # an engine raises anything; the caller needs its text, in the form of a success
             result, status = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}, 1
         for pid in descendants(os.getpid()):  # an engine that failed half-way must not outlive its check
             if pid != os.getpid():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        answer.write("\n" + json.dumps({"smoke": asked.engine, **result}) + "\n")
+        answer.write("\n" + json.dumps({"smoke": options.engine, **result}) + "\n")
     return status
 
 

@@ -81,7 +81,7 @@ class EngineSpec:
     coupled_variables: Mapping[str, str] = field(default_factory=dict)
     accepts: str = ""
     maps: Callable[[dict[str, Any], int], dict[str, Any]] | None = None
-    machine: Callable[[dict[str, Any]], dict[str, Any]] = lambda asked: {}
+    machine: Callable[[dict[str, Any]], dict[str, Any]] = lambda requested: {}
     longer_context: str = ""
     engine_arguments: Mapping[str, Native] = field(default_factory=dict)
     sampling_arguments: Mapping[str, Native | None] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class EngineSpec:
     always: Values = field(default_factory=dict)
     without_argument: Mapping[str, str] = field(default_factory=dict)
     refusal: Callable[[Sampling, Mode, bool], str] = lambda sampling, mode, ours: ""
-    unlike: Callable[[Values], dict[str, str]] = lambda given: {}
+    unlike: Callable[[Values], dict[str, str]] = lambda values: {}
     most_scored: Callable[[Values], int] = fits_the_context
     learners_code: bool = False
     logprobs: Literal["raw", "tempered"] = "raw"

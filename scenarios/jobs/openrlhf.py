@@ -36,9 +36,13 @@ def placed(params: Any, *, sample: int = 0, offset: int = 0) -> Any:
     draw = (getattr(params, "extra_args", None) or {}).get(DRAW)
     if draw is None:
         return params
-    told = deepcopy(params)
-    told.extra_args[DRAW] = {**draw, "sample": draw["sample"] + sample, "offset": draw.get("offset", 0) + offset}
-    return told
+    placed_params = deepcopy(params)
+    placed_params.extra_args[DRAW] = {
+        **draw,
+        "sample": draw["sample"] + sample,
+        "offset": draw.get("offset", 0) + offset,
+    }
+    return placed_params
 
 
 class _Engine:
@@ -54,10 +58,10 @@ class _Engine:
     def generate_responses(self) -> _Engine:
         return self
 
-    def remote(self, *, sampling_params: Any, **rest: Any) -> Any:
-        told = drawn(self._seed, self._sent[0] << _GROUP, sampling_params, otherwise=PLAIN)
+    def remote(self, *, sampling_params: Any, **options: Any) -> Any:
+        coupled_params = drawn(self._seed, self._sent[0] << _GROUP, sampling_params, otherwise=PLAIN)
         self._sent[0] += 1
-        return self._handle.generate_responses.remote(sampling_params=told, **rest)
+        return self._handle.generate_responses.remote(sampling_params=coupled_params, **options)
 
 
 def _seeded(original: Any, seed: int) -> Any:
@@ -82,7 +86,7 @@ def _told(original: Any, seed: int) -> Any:
     def _dispatch_prompts_to_vllm(self: Any, *args: Any, **kwargs: Any) -> Any:
         sent = self.__dict__.setdefault("_rlhf_harness_sent", [0])
         handles = self.vllm_engines
-        self.vllm_engines = [_Engine(one, seed, sent) for one in handles]
+        self.vllm_engines = [_Engine(handle, seed, sent) for handle in handles]
         try:
             return original(self, *args, **kwargs)
         finally:
@@ -105,11 +109,11 @@ def _numbered(original: Any) -> Any:
 def _sorted(original: Any) -> Any:
     @functools.wraps(original)
     def _generate_vllm(self: Any, *args: Any, **kwargs: Any) -> Any:
-        experiences, *rest = original(self, *args, **kwargs)
+        experiences, *remaining = original(self, *args, **kwargs)
         numbers = {id(made): number for made, number in self.__dict__.pop("_rlhf_harness_made", [])}
-        if all(id(one) in numbers for one in experiences):
-            experiences = sorted(experiences, key=lambda one: numbers[id(one)])
-        return (experiences, *rest)
+        if all(id(experience) in numbers for experience in experiences):
+            experiences = sorted(experiences, key=lambda experience: numbers[id(experience)])
+        return (experiences, *remaining)
 
     return _generate_vllm
 
@@ -159,11 +163,11 @@ def _generated(original: Any) -> Any:
         turns = self.__dict__.setdefault("_rlhf_harness_turns", {})
         turn = turns.get(draw["sample"], 0)
         turns[draw["sample"]] = turn + 1
-        told = own.placed(sampling_params, offset=turn << own._TURN)
-        answer = await original(self, prompt_token_ids, told, *args, **kwargs)
+        placed_params = own.placed(sampling_params, offset=turn << own._TURN)
+        answer = await original(self, prompt_token_ids, placed_params, *args, **kwargs)
         if not turn:
-            seen = getattr(answer, "prompt_token_ids", None)
-            self.__dict__.setdefault("_rlhf_harness_prompts", {})[draw["sample"]] = seen
+            prompt_seen = getattr(answer, "prompt_token_ids", None)
+            self.__dict__.setdefault("_rlhf_harness_prompts", {})[draw["sample"]] = prompt_seen
         return answer
 
     return generate

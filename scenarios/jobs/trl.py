@@ -39,17 +39,19 @@ def _told(engine: Any, seed: int, first: int) -> Any:
     original, sent = engine.generate, [first]
 
     @functools.wraps(original)
-    def generate(prompts: Any, sampling_params: Any = None, **rest: Any) -> Any:
+    def generate(prompts: Any, sampling_params: Any = None, **options: Any) -> Any:
         several = isinstance(sampling_params, (list, tuple))
-        asked = list(sampling_params) if several else [sampling_params] * len(prompts)
-        if any(one.n != 1 for one in asked):
+        prompt_params = list(sampling_params) if several else [sampling_params] * len(prompts)
+        if any(params.n != 1 for params in prompt_params):
             raise ValueError("coupled sampling draws one sample for each prompt that the engine is given: n=1")
-        told = [drawn(seed, sent[0] + place, one, otherwise=PLAIN) for place, one in enumerate(asked)]
-        sent[0] += len(told)
-        every = all(DRAW in (one.extra_args or {}) for one in told)
-        setattr(engine, DRAWN, getattr(engine, DRAWN, True) and every)
-        answers = original(prompts, sampling_params=told, **rest)
-        setattr(engine, SEEN, [list(getattr(one, "prompt_token_ids", None) or ()) for one in answers])
+        coupled_params = [
+            drawn(seed, sent[0] + place, params, otherwise=PLAIN) for place, params in enumerate(prompt_params)
+        ]
+        sent[0] += len(coupled_params)
+        all_coupled = all(DRAW in (params.extra_args or {}) for params in coupled_params)
+        setattr(engine, DRAWN, getattr(engine, DRAWN, True) and all_coupled)
+        answers = original(prompts, sampling_params=coupled_params, **options)
+        setattr(engine, SEEN, [list(getattr(answer, "prompt_token_ids", None) or ()) for answer in answers])
         return answers
 
     return generate

@@ -28,21 +28,23 @@ BUFFER = "verl.trainer.ppo.v1.replay_buffer"
 _STEP, _ROW = 44, 12
 
 
-def drawn(seed: int, config: Any, asked: dict[str, Any], trajectory: dict[str, Any], session: int) -> dict[str, Any]:
+def drawn(
+    seed: int, config: Any, sampling_params: dict[str, Any], trajectory: dict[str, Any], session: int
+) -> dict[str, Any]:
     """The sampling parameters of one sample with its draw. Raises ValueError for what a coupled draw cannot do."""
-    if asked.get("repetition_penalty", 1.0) != 1.0:
+    if sampling_params.get("repetition_penalty", 1.0) != 1.0:
         raise ValueError("coupled sampling has no repetition penalty: set rollout.repetition_penalty=1.0")
-    if asked.get("temperature") == 0:  # greedy: nothing is drawn
-        return asked
+    if sampling_params.get("temperature") == 0:  # greedy: nothing is drawn
+        return sampling_params
     sample = (int(trajectory["step"]) << _STEP) + (int(trajectory["sample_index"]) << _ROW) + session
     draw = {
-        "seed": seed, "sample": sample, "temperature": asked.get("temperature", 1.0),
-        "top_k": asked.get("top_k", -1), "top_p": asked.get("top_p", 1.0),
+        "seed": seed, "sample": sample, "temperature": sampling_params.get("temperature", 1.0),
+        "top_k": sampling_params.get("top_k", -1), "top_p": sampling_params.get("top_p", 1.0),
     }  # fmt: skip
     # The processors leave one token, which the engine's own sampler then takes: it is given nothing to filter.
-    plain = {**asked, "temperature": 1.0, "top_k": -1, "top_p": 1.0}
+    plain = {**sampling_params, "temperature": 1.0, "top_k": -1, "top_p": 1.0}
     name = "custom_params" if config.actor_rollout_ref.rollout.name == "sglang" else "extra_args"
-    return {**plain, name: {**(asked.get(name) or {}), DRAW: draw}}
+    return {**plain, name: {**(sampling_params.get(name) or {}), DRAW: draw}}
 
 
 def _imported(module: ModuleType) -> None:
@@ -75,13 +77,13 @@ def _numbered(original: Any) -> Any:
 def _sorted(original: Any) -> Any:
     @functools.wraps(original)
     def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
-        batch, *rest = original(self, *args, **kwargs)
+        batch, *remaining = original(self, *args, **kwargs)
         places = self.__dict__.get("_rlhf_harness_places", {})
         parts = [key.rsplit("_", 2) for key in batch.keys]  # prompt, place in the group, part of the answer
-        if all(len(one) == 3 and one[0] in places for one in parts):
+        if all(len(key_fields) == 3 and key_fields[0] in places for key_fields in parts):
             numbers = [(places[uid], int(session), int(part)) for uid, session, part in parts]
             batch.reorder(sorted(range(len(numbers)), key=numbers.__getitem__))
-        return (batch, *rest)
+        return (batch, *remaining)
 
     return sample
 
@@ -108,8 +110,8 @@ def _told(original: Any) -> Any:
 def _processed(original: Any) -> Any:
     @functools.wraps(original)
     def normalize_batch_and_arguments(self: Any, *args: Any, **kwargs: Any) -> Any:
-        asked = self.sampling_params
-        if isinstance(asked, dict) and DRAW in (asked.get("custom_params") or {}):
+        sampling_params = self.sampling_params
+        if isinstance(sampling_params, dict) and DRAW in (sampling_params.get("custom_params") or {}):
             from scenarios.engines.sglang.coupled import Coupled
 
             self.custom_logit_processor = Coupled.to_str()

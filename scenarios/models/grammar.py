@@ -88,7 +88,7 @@ def score(text: str) -> float:
     return sum(signs) / len(signs) if signs else 0.0
 
 
-def place_of(asked: str) -> str | None:
+def place_of(question_text: str) -> str | None:
     """The place that a question names, so that an answer can stay on the subject."""
-    words = asked.replace(".", " ").split()
+    words = question_text.replace(".", " ").split()
     return next((place for place in PLACES if place in words), None)

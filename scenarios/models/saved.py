@@ -23,9 +23,9 @@ def tensors(model: PreTrainedModel) -> dict[str, Tensor]:
 
     Tensors that the model holds as they are saved are its own; the others are contiguous copies.
     """
-    seen: dict[int, str] = {}
+    first_names: dict[int, str] = {}
     state = model.state_dict()
-    named = {name: state[name] for name in state if seen.setdefault(state[name].data_ptr(), name) == name}
+    named = {name: state[name] for name in state if first_names.setdefault(state[name].data_ptr(), name) == name}
     converted: dict[str, Tensor] = revert_weight_conversion(model, named)
     return named if all(_same(tensor, named.get(name)) for name, tensor in converted.items()) else converted
 
@@ -35,23 +35,25 @@ def restore(model: PreTrainedModel, changed: Mapping[str, Tensor]) -> None:
 
     Raises KeyError with the first name that the checkpoint does not have.
     """
-    state, held = model.state_dict(), tensors(model)
+    state, saved_tensors = model.state_dict(), tensors(model)
     for name, tensor in changed.items():
-        if name not in held and name not in state:
+        if name not in saved_tensors and name not in state:
             raise KeyError(name)
-        if name in state and _same(state[name], held.get(name, state[name])):
+        if name in state and _same(state[name], saved_tensors.get(name, state[name])):
             state[name].copy_(tensor)
     converted = {
-        name: tensor for name, tensor in changed.items() if name in held and not _same(held[name], state.get(name))
+        name: tensor
+        for name, tensor in changed.items()
+        if name in saved_tensors and not _same(saved_tensors[name], state.get(name))
     }
     if converted:
-        whole = {**tensors(model), **converted}
-        fresh = type(model).from_pretrained(None, config=model.config, state_dict=whole, dtype=model.dtype)
+        full_state = {**tensors(model), **converted}
+        fresh = type(model).from_pretrained(None, config=model.config, state_dict=full_state, dtype=model.dtype)
         model.load_state_dict(fresh.state_dict())
 
 
-def _same(one: Tensor, other: Tensor | None) -> bool:
-    return other is not None and one.data_ptr() == other.data_ptr() and one.shape == other.shape
+def _same(first: Tensor, second: Tensor | None) -> bool:
+    return second is not None and first.data_ptr() == second.data_ptr() and first.shape == second.shape
 
 
 def widen(model: Any, dtype: torch.dtype) -> PreTrainedModel:

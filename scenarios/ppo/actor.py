@@ -104,8 +104,8 @@ class ActorRole(Role):
                 logits = response_logits(self.model, batch)
                 self._shapes("actor_forward", step, batch, logits=logits)
                 scored.logprob.extend(to_rows(batch.split(token_logprobs(logits, batch.target))))
-                for sample, own in zip(samples[part], batch.split(logits), strict=True):
-                    rows = self.margins(sample, own)
+                for sample, sample_logits in zip(samples[part], batch.split(logits), strict=True):
+                    rows = self.margins(sample, sample_logits)
                     scored.margin.append(rows.margin)
                     scored.runner_up.append(rows.runner_up)
                     if self.model.dtype != torch.float32:
@@ -141,15 +141,15 @@ class ActorRole(Role):
     @torch.no_grad()
     def score_native(self, samples: list[Sample], sampling: dict[str, Any]) -> NativeScored:
         """What the learner says of samples that a sampler drew by itself, asked for `sampling`."""
-        asked = Sampling(**sampling)
-        ends = self._ends(asked)
+        requested = Sampling(**sampling)
+        ends = self._ends(requested)
         scored = NativeScored([], [], [])
         for part in self._micro(samples):
             batch = self._batch(samples[part], self.model.dtype)
             logits = response_logits(self.model, batch)
             scored.logprob.extend(to_rows(batch.split(token_logprobs(logits, batch.target))))
-            own = zip(samples[part], batch.split(logits), strict=True)
-            scored.views.extend(native_scores.scores(*one, asked, ends) for one in own)
+            pairs = zip(samples[part], batch.split(logits), strict=True)
+            scored.views.extend(native_scores.scores(*pair, requested, ends) for pair in pairs)
         if self._half():
             scored.exact.extend(self._in_float32(samples, self.model))
         return scored
@@ -157,27 +157,27 @@ class ActorRole(Role):
     @torch.no_grad()
     def fit_native(self, samples: list[Sample], sampling: dict[str, Any]) -> list[dict[str, Any]]:
         """What the sampler did instead of `sampling`, as `native_fit.Fit`s, from as many samples as can be held."""
-        asked = Sampling(**sampling)
+        requested = Sampling(**sampling)
         room = max(native_fit.MOST, native_fit.FEWEST * self.model.config.vocab_size)
-        few = self._with_logits(samples, room)
+        pairs = self._with_logits(samples, room)
         slack = OUTSIDE if self.model.dtype == torch.float32 else OUTSIDE_HALF
-        found = native_fit.Fitter(few, self._ends(asked), slack).fits(asked)
-        if not found and len(few) < len(samples):
+        fits = native_fit.Fitter(pairs, self._ends(requested), slack).fits(requested)
+        if not fits and len(pairs) < len(samples):
             more = self._with_logits(samples, native_fit.MORE * room)
-            found = native_fit.Fitter(more, self._ends(asked), slack).fits(asked, filters=False)
-        return [dataclasses.asdict(fit) for fit in found]
+            fits = native_fit.Fitter(more, self._ends(requested), slack).fits(requested, filters=False)
+        return [dataclasses.asdict(fit) for fit in fits]
 
     def _with_logits(self, samples: list[Sample], room: int) -> list[tuple[Sample, Tensor]]:
         """The first samples, of `room` logits or a micro batch more, with them."""
-        held = list[tuple[Sample, Tensor]]()
+        pairs = list[tuple[Sample, Tensor]]()
         for part in self._micro(samples):
             batch = self._batch(samples[part], self.model.dtype)
             logits = response_logits(self.model, batch)
-            held += zip(samples[part], batch.split(logits), strict=True)
+            pairs += zip(samples[part], batch.split(logits), strict=True)
             room -= logits.numel()
             if room <= 0:
                 break
-        return held
+        return pairs
 
     def _ends(self, sampling: Sampling) -> tuple[int, ...]:
         eos = self.model.generation_config.eos_token_id

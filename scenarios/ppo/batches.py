@@ -112,7 +112,7 @@ def _packed(samples: Sequence[Sample], capacity: int) -> list[tuple[int, int]]:
     places: list[tuple[int, int]] = [(0, 0)] * len(samples)
     for index in sorted(range(len(samples)), key=lambda index: -len(samples[index])):
         size = len(samples[index])
-        row = next((row for row, taken in enumerate(used) if taken + size <= capacity), len(used))
+        row = next((row for row, filled in enumerate(used) if filled + size <= capacity), len(used))
         if row == len(used):
             used.append(0)
         places[index] = (row, used[row])
@@ -123,7 +123,7 @@ def _packed(samples: Sequence[Sample], capacity: int) -> list[tuple[int, int]]:
 def _block_diagonal(segment: Tensor, dtype: torch.dtype) -> Tensor:
     """Additive mask: a token sees earlier ones of its own sample; padding sees itself, as an empty row would be NaN."""
     length = segment.shape[1]
-    same = segment[:, :, None] == segment[:, None, :]
-    seen = same & torch.ones(length, length).tril().bool() & (segment >= 0)[:, :, None]
-    seen |= torch.eye(length).bool()
-    return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None]
+    same_sample = segment[:, :, None] == segment[:, None, :]
+    visible = same_sample & torch.ones(length, length).tril().bool() & (segment >= 0)[:, :, None]
+    visible |= torch.eye(length).bool()
+    return torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)[:, None]

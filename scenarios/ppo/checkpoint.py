@@ -107,17 +107,17 @@ def load(path: Path, scenario: dict[str, Any]) -> Checkpoint:
 
 def _changes(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     """Dotted keys whose values differ. How long a run is and how often it saves may change."""
-    found = []
+    changed_keys = []
     for key in old.keys() | new.keys():
         name = prefix + key
         if name in ("steps", "name", "guided", "native", "ppo.checkpoint_every"):
             continue
         before, after = old.get(key), new.get(key)
         if isinstance(before, dict) and isinstance(after, dict):
-            found += _changes(before, after, f"{name}.")
+            changed_keys += _changes(before, after, f"{name}.")
         elif before != after:
-            found.append(name)
-    return found
+            changed_keys.append(name)
+    return changed_keys
 
 
 def _hash(file: Path) -> str:

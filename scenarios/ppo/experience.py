@@ -42,11 +42,14 @@ class Experience:
 
     def arrays(self) -> dict[str, Flat | Ragged]:
         """The arrays of an `experience` frame."""
-        own = self.scored
+        scored = self.scored
         half = {
-            "edge": own.edge, "drawn_edge": own.drawn_edge, "exact_logprob": own.exact, "behind_logprob": own.behind,
-            "behind_exact_logprob": own.behind_exact,
-        }  # fmt: skip
+            "edge": scored.edge,
+            "drawn_edge": scored.drawn_edge,
+            "exact_logprob": scored.exact,
+            "behind_logprob": scored.behind,
+            "behind_exact_logprob": scored.behind_exact,
+        }
         return {
             **{name: Ragged.of(rows, "f4") for name, rows in half.items() if rows},
             "sample": Flat.of([sample.number for sample in self.samples], "i8"),
@@ -91,12 +94,22 @@ def make(
     whiten: Callable[[Rows], Rows] = advantages.whiten,
 ) -> Experience:
     """KL penalty (k1) at every token, reward at the last, GAE, and whitening by `whiten`."""
-    kl = [own - other for own, other in zip(scored.logprob, reference, strict=True)]
+    kl = [logprobs - reference_logprobs for logprobs, reference_logprobs in zip(scored.logprob, reference, strict=True)]
     per_token = advantages.token_rewards(kl, reward, ppo.kl_coef)
     advantage, returns = advantages.gae(per_token, value, gamma=ppo.gamma, lam=ppo.gae_lambda)
     if ppo.normalize_advantages:
         advantage = whiten(advantage)
-    return Experience(samples, finish, scored, reference, value, reward, kl, advantage, returns)
+    return Experience(
+        samples=samples,
+        finish=finish,
+        scored=scored,
+        reference=reference,
+        value=value,
+        reward=reward,
+        kl=kl,
+        advantage=advantage,
+        returns=returns,
+    )
 
 
 def metrics(experience: Experience) -> dict[str, float]:

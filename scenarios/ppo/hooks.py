@@ -52,8 +52,8 @@ class Hooks:
         """What each rank trains on of one mini-batch."""
         return self.split(items, ranks)
 
-    def count(self, tokens: int, own: int, ranks: int) -> int:
-        """What a rank that trains on `own` of a mini-batch's response tokens divides its loss by."""
+    def count(self, tokens: int, rank_tokens: int, ranks: int) -> int:
+        """What a rank that trains on `rank_tokens` of a mini-batch's response tokens divides its loss by."""
         return tokens
 
     def gathered(self, role: str, parts: list[Any]) -> list[Any]:
@@ -70,5 +70,5 @@ class Hooks:
 
     def split(self, items: Iterable[Any], ranks: int) -> list[list[Any]]:
         """Consecutive shares of as equal a size as can be; later ones may be empty."""
-        every = list(items)
-        return [every[start:end] for start, end in pairwise(self.bounds(len(every), ranks))]
+        all_items = list(items)
+        return [all_items[start:end] for start, end in pairwise(self.bounds(len(all_items), ranks))]

@@ -34,7 +34,7 @@ def in_parts(model: Any, parts: int) -> Any | None:
 
 def _row_parallel(layer: nn.Linear, parts: int, inputs: Tensor) -> Tensor:
     shards = zip(inputs.tensor_split(parts, -1), layer.weight.tensor_split(parts, 1), strict=True)
-    total = torch.stack([linear(one, weight) for one, weight in shards]).sum(0)
+    total = torch.stack([linear(input_part, weight) for input_part, weight in shards]).sum(0)
     return total if layer.bias is None else total + layer.bias
 
 

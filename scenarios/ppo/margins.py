@@ -20,7 +20,7 @@ from scenarios.ppo.batches import Sample
 from scenarios.settings import Scenario
 
 # Nats of logits by which the edge of a filter may lie elsewhere, beyond `EDGE`: the largest is twice what any token of
-# half precision may differ by (`harness.parity.facts.floor.EXTREME_HALF` times its cap).
+# half precision may differ by (`harness.parity.subjects.precision.observed_floor.EXTREME_HALF` times its cap).
 REACHES = (0.05, 0.1, 0.2, 0.4)
 CHUNK = 256  # positions at a time: float64 scores and noise over a vocabulary of 150,000 take 0.3 GiB each
 
@@ -76,10 +76,10 @@ class Margins:
                 scores = self._scores(logits[part], sample.number, positions)
                 target = torch.tensor(sample.response[part], device=logits.device)[:, None]
                 instead = self._instead(logits[part], sample.number, positions, target[:, 0])
-                own = scores.gather(-1, target)[:, 0]
-                other, which = scores.scatter(-1, target, float("-inf")).max(dim=-1)
-                margin[part] = (own - other).masked_fill(instead >= 0, float("inf")).cpu().numpy()
-                which = which.masked_fill(other == float("-inf"), -1)
+                chosen_scores = scores.gather(-1, target)[:, 0]
+                rival_scores, which = scores.scatter(-1, target, float("-inf")).max(dim=-1)
+                margin[part] = (chosen_scores - rival_scores).masked_fill(instead >= 0, float("inf")).cpu().numpy()
+                which = which.masked_fill(rival_scores == float("-inf"), -1)
                 runner_up[part] = torch.where(instead >= 0, instead, which).cpu().numpy()
                 edge[part] = self._edges(logits[part], sample.number, positions, target[:, 0], margin[part])
                 drawn_edge[part] = self._drawn(logits[part], sample, positions)
@@ -92,14 +92,16 @@ class Margins:
     ) -> NDArray[np.float32]:
         edge = np.where(margin >= 0.0, 0.0, np.nan).astype(np.float32)
         for reach in REACHES if self._edged() else ():
-            left = np.flatnonzero(np.isnan(edge))
-            if not len(left):
+            undecided = np.flatnonzero(np.isnan(edge))
+            if not len(undecided):
                 break
-            at, slack = torch.as_tensor(left, device=logits.device), reach / self._sampling.temperature
+            at, slack = torch.as_tensor(undecided, device=logits.device), reach / self._sampling.temperature
             # of what may be left in, and not below any token that surely is by more than rounding turns
-            own = self._scores(logits[at], sample, positions[at], slack=slack).gather(-1, drawn[at][:, None])[:, 0]
+            drawn_scores = self._scores(logits[at], sample, positions[at], slack=slack).gather(-1, drawn[at][:, None])[
+                :, 0
+            ]
             sure = self._scores(logits[at], sample, positions[at], slack=-slack).amax(dim=-1)
-            edge[left[(own + slack >= sure).cpu().numpy()]] = reach
+            edge[undecided[(drawn_scores + slack >= sure).cpu().numpy()]] = reach
         return edge
 
     def _drawn(self, logits: Tensor, sample: Sample, positions: Tensor) -> NDArray[np.float32]:
@@ -107,8 +109,8 @@ class Margins:
         edge = np.full(len(positions), np.nan, dtype=np.float32)
         start, stop = int(positions[0]), int(positions[-1]) + 1
         drawn = np.array(sample.drawn[start:stop], dtype=np.int64)
-        other = drawn != np.array(sample.response[start:stop], dtype=np.int64)[: len(drawn)]
-        at = np.flatnonzero(other & (drawn >= 0) & (drawn < logits.shape[-1]))
+        differs = drawn != np.array(sample.response[start:stop], dtype=np.int64)[: len(drawn)]
+        at = np.flatnonzero(differs & (drawn >= 0) & (drawn < logits.shape[-1]))
         if len(at) and self._edged():
             index = torch.as_tensor(at, device=logits.device)
             token = torch.as_tensor(drawn[at], device=logits.device)
@@ -127,8 +129,8 @@ class Margins:
             return torch.full_like(drawn, -1)
         slack = EDGE / self._sampling.temperature
         sure, possible = (self._scores(logits, sample, positions, slack=by).argmax(dim=-1) for by in (-slack, slack))
-        other = torch.where(drawn == sure, possible, sure)
-        return other.masked_fill((sure == possible) | ((drawn != sure) & (drawn != possible)), -1)
+        alternative = torch.where(drawn == sure, possible, sure)
+        return alternative.masked_fill((sure == possible) | ((drawn != sure) & (drawn != possible)), -1)
 
     def _scores(self, logits: Tensor, sample: int, positions: Tensor, slack: float = 0.0) -> Tensor:
         s = self._sampling

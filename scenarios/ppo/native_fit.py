@@ -85,40 +85,49 @@ class Fitter:
     rounding may let a token in.
     """
 
-    def __init__(self, held: list[tuple[Sample, Tensor]], ends: tuple[int, ...], slack: float = OUTSIDE) -> None:
+    def __init__(self, pairs: list[tuple[Sample, Tensor]], ends: tuple[int, ...], slack: float = OUTSIDE) -> None:
         self._slack = slack
-        self._drawn, self._ends = Drawn.of(held, penalty=True), ends
-        stopped = [len(sample.response) - 1 for sample, _ in held if sample.response and sample.response[-1] in ends]
+        self._drawn, self._ends = Drawn.of(pairs, penalty=True), ends
+        stopped = [len(sample.response) - 1 for sample, _ in pairs if sample.response and sample.response[-1] in ends]
         self._earliest_end = min(stopped, default=None)
         self._order: Order | None = None  # what `_ordered` was made with
         self._ordered: list[Ordered] = []
         self._at: list[Tempered] = []
 
     @torch.no_grad()
-    def fits(self, asked: Sampling, *, filters: bool = True) -> list[Fit]:
+    def fits(self, requested: Sampling, *, filters: bool = True) -> list[Fit]:
         """The changes in the order in which they were found; [] where none helps. `filters`: whether truncations are
         tried too, which take most of the time."""
-        now, found = Hypothesis(asked), list[Fit]()
+        now, fits = Hypothesis(requested), list[Fit]()
         total = self._total(now)
         for _ in range(ROUNDS):
-            if found and total.sound:
+            if fits and total.sound:
                 break
-            tried = [(*self._worth(one), one, changes) for changes, one in self._alternatives(now, filters)]
+            tried = [
+                (*self._worth(hypothesis), hypothesis, changes)
+                for changes, hypothesis in self._alternatives(now, filters)
+            ]
             # Fewer tokens outside come first, then likelihood: of two that forbid samples neither has one.
-            *_, changed, changes = min(tried, key=lambda one: (one[0], GAIN * len(one[3]) - one[1]))
+            *_, changed, changes = min(tried, key=lambda trial: (trial[0], GAIN * len(trial[3]) - trial[1]))
             after = self._total(changed)
             gain = after.likelihood - total.likelihood if math.isfinite(after.likelihood) else 0.0
             if gain < GAIN * len(changes) and after.outside >= total.outside:
                 break
-            found += [
+            fits += [
                 Fit(
-                    change, value, gain, total.off, after.off, total.outside, after.outside,
-                    _over(after.likelihood, [worth for _, worth, _, other in tried if change not in other]),
+                    change=change,
+                    value=value,
+                    gain=gain,
+                    before=total.off,
+                    after=after.off,
+                    outside_before=total.outside,
+                    outside_after=after.outside,
+                    over=_over(after.likelihood, [worth for _, worth, _, rival in tried if change not in rival]),
                 )
                 for change, value in changes.items()
-            ]  # fmt: skip
+            ]
             now, total = changed, after
-        return found
+        return fits
 
     def _parts(self) -> Iterator[Drawn]:
         step = max(1, ELEMENTS // self._drawn.logits.shape[-1])
@@ -131,18 +140,20 @@ class Fitter:
         return Reading(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
     def _total(self, hypothesis: Hypothesis) -> Total:
-        one = self._read(hypothesis)
-        out = one.outside > self._slack
-        likelihood = torch.where(one.processed > float("-inf"), one.processed, one.tempered)  # `Tempered.read`
-        mean, spread = mixture_moments(one, hypothesis.passed)
+        reading = self._read(hypothesis)
+        out = reading.outside > self._slack
+        likelihood = torch.where(
+            reading.processed > float("-inf"), reading.processed, reading.tempered
+        )  # `Tempered.read`
+        mean, spread = mixture_moments(reading, hypothesis.passed)
         surplus = -float((likelihood + mean)[~out].sum())
         variance = float(spread[~out].sum())
         outside = int(out.sum())
-        mixed = mixture_likelihood(one, hypothesis.passed).where(~out, likelihood)
-        whole = float("-inf") if outside else float(mixed.sum())
+        mixed = mixture_likelihood(reading, hypothesis.passed).where(~out, likelihood)
+        total_likelihood = float("-inf") if outside else float(mixed.sum())
         off = surplus / math.sqrt(variance) if variance > 0 else 0.0
-        even = hypothesis.passed > 0 or uniform(one.before, likelihood.exp())  # the mass is not: it has a place
-        return Total(whole, off, outside, not outside and abs(off) <= SUSPECT and even)
+        even = hypothesis.passed > 0 or uniform(reading.before, likelihood.exp())  # the mass is not: it has a place
+        return Total(total_likelihood, off, outside, not outside and abs(off) <= SUSPECT and even)
 
     def _alternatives(self, now: Hypothesis, filters: bool) -> list[tuple[dict[str, float], Hypothesis]]:
         """One parameter changed each, to its likeliest value, or read with the other meaning that engines give it; both
@@ -150,15 +161,15 @@ class Fitter:
         together.
         """
         s = now.sampling
-        found: list[tuple[dict[str, float], Hypothesis]] = []
+        alternatives: list[tuple[dict[str, float], Hypothesis]] = []
 
         def add(**changes: float) -> None:
-            found.append((changes, _with(now, **changes)))
+            alternatives.append((changes, _with(now, **changes)))
 
         if s.top_k > 0 and s.top_p < 1.0 and not now.joint:
-            found.append(({"joint": 1.0}, dataclasses.replace(now, joint=True)))
+            alternatives.append(({"joint": 1.0}, dataclasses.replace(now, joint=True)))
         if s.repetition_penalty != 1.0 and not now.blind:
-            found.append(({"blind": 1.0}, dataclasses.replace(now, blind=True)))
+            alternatives.append(({"blind": 1.0}, dataclasses.replace(now, blind=True)))
         if self._earliest_end is not None and self._earliest_end < s.min_tokens:
             add(min_tokens=self._earliest_end)
         within = FINE if filters else PAIRED
@@ -170,22 +181,22 @@ class Fitter:
         }
         for name, of in subtracted.items():
             best = peak(lambda factor, of=of: self._slope(of(factor)), math.exp(-2.0), math.exp(2.0), within)
-            found.append(({name: math.log(best)}, of(best)))
+            alternatives.append(({name: math.log(best)}, of(best)))
         if not now.passed:
-            one = self._read(now)
-            share = peak(lambda p: float(mixture_likelihood(one, p).clamp(min=-100.0).sum()), 1e-3, 0.5)
-            found.append(({"passed": share}, dataclasses.replace(now, passed=share)))
+            reading = self._read(now)
+            share = peak(lambda p: float(mixture_likelihood(reading, p).clamp(min=-100.0).sum()), 1e-3, 0.5)
+            alternatives.append(({"passed": share}, dataclasses.replace(now, passed=share)))
         low, high = 0.2 * s.temperature, 5.0 * s.temperature
         add(temperature=peak(lambda t: self._slope(_with(now, temperature=t)), low, high, within))
         if not filters:
-            return found
+            return alternatives
         extent = self._extent(now)
         for name, value in extent.items():
             add(**{name: value})
-        both = self._filters(now)
-        if both["top_k"] != extent["top_k"] or both["top_p"] != extent["top_p"]:
-            add(**both)
-        for names in (*((one.name,) for one in canonical.FILTERS), ("top_k", "top_p")):
+        filter_values = self._filters(now)
+        if filter_values["top_k"] != extent["top_k"] or filter_values["top_p"] != extent["top_p"]:
+            add(**filter_values)
+        for names in (*((parameter.name,) for parameter in canonical.FILTERS), ("top_k", "top_p")):
 
             def truncated(t: float, names: tuple[str, ...] = names) -> dict[str, float]:
                 tempered = _with(now, temperature=t)
@@ -194,33 +205,35 @@ class Fitter:
 
             best = peak(lambda t, of=truncated: self._slope(_with(now, **of(t))), low, high, PAIRED)
             add(**truncated(best))
-        return found
+        return alternatives
 
     def _slope(self, hypothesis: Hypothesis) -> float:
         """Log-likelihood with tokens outside of the support at a hundred nats each: a search needs a slope."""
-        return sum(float(torch.where(out, -100.0, one).sum()) for one, out in self._likelihoods(hypothesis))
+        return sum(float(torch.where(out, -100.0, logprobs).sum()) for logprobs, out in self._likelihoods(hypothesis))
 
     def _worth(self, hypothesis: Hypothesis) -> tuple[int, float]:
         """Tokens outside of the support, and the log-likelihood, -inf where there are any."""
         read = list(self._likelihoods(hypothesis))
         outside = sum(int(out.sum()) for _, out in read)
-        return outside, float("-inf") if outside else sum(float(one.sum()) for one, _ in read)
+        return outside, float("-inf") if outside else sum(float(logprobs.sum()) for logprobs, _ in read)
 
     def _likelihoods(self, hypothesis: Hypothesis) -> Iterator[tuple[Tensor, Tensor]]:
         """Of each part the tokens' log-probabilities, and which of them lie outside."""
         if hypothesis.passed:
-            one = self._read(hypothesis)
-            return iter([(mixture_likelihood(one, hypothesis.passed), one.outside > self._slack)])
+            reading = self._read(hypothesis)
+            return iter([(mixture_likelihood(reading, hypothesis.passed), reading.outside > self._slack)])
         s = hypothesis.sampling
         if not canonical.filters(s) and _order(hypothesis) != self._order:
             scores = ((punished(part, hypothesis, self._ends), part.target) for part in self._parts())
-            return (untruncated(*one, s.temperature) for one in scores)
+            return (untruncated(*pair, s.temperature) for pair in scores)
         return (part.read(s, joint=hypothesis.joint, slack=self._slack) for part in self._tempered(hypothesis))
 
     def _extent(self, now: Hypothesis) -> dict[str, float]:
         """Each truncation at its likeliest: just wide enough for every token that was drawn."""
         parts = [part.extent(now.sampling.top_k, joint=now.joint) for part in self._tempered(now)]
-        each = [one for one in parts if one is not None] or [{one.name: one.off for one in canonical.FILTERS}]
+        each = [extent for extent in parts if extent is not None] or [
+            {parameter.name: parameter.off for parameter in canonical.FILTERS}
+        ]
         return widest(each)
 
     def _filters(self, now: Hypothesis) -> dict[str, float]:
@@ -232,7 +245,7 @@ class Fitter:
         narrow, size = self._extent(now)["top_k"], self._drawn.logits.shape[-1]
         wider = sorted({min(size, round(narrow * factor)) for factor in WIDER})
         tried = [{"top_k": k, "top_p": self._extent(_with(now, top_k=k))["top_p"]} for k in wider]
-        return max(tried, key=lambda one: self._slope(_with(now, **one)))
+        return max(tried, key=lambda values: self._slope(_with(now, **values)))
 
     def _tempered(self, hypothesis: Hypothesis) -> list[Tempered]:
         """The last one is kept: a search asks for the extent and for the likelihood of one temperature."""
@@ -252,8 +265,8 @@ def _order(hypothesis: Hypothesis) -> Order:
     return s.repetition_penalty, hypothesis.presence, hypothesis.frequency, hypothesis.blind, s.min_tokens
 
 
-def _over(likelihood: float, others: list[float]) -> float:
-    return likelihood - max(others, default=-math.inf) if math.isfinite(likelihood) else 0.0
+def _over(likelihood: float, rivals: list[float]) -> float:
+    return likelihood - max(rivals, default=-math.inf) if math.isfinite(likelihood) else 0.0
 
 
 def _with(hypothesis: Hypothesis, **changes: float) -> Hypothesis:

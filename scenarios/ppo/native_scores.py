@@ -50,19 +50,19 @@ class Hypothesis:
     passed: float = 0.0
 
 
-def mixture_likelihood(one: Reading, passed: float) -> Tensor:
+def mixture_likelihood(reading: Reading, passed: float) -> Tensor:
     """Log-probability of each token where so large a share is the second best one, whatever it is."""
     if not passed:
-        return one.processed
-    return torch.log((1 - passed) * one.processed.exp() + passed * one.is_second)
+        return reading.processed
+    return torch.log((1 - passed) * reading.processed.exp() + passed * reading.is_second)
 
 
-def mixture_moments(one: Reading, passed: float) -> tuple[Tensor, Tensor]:
+def mixture_moments(reading: Reading, passed: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the surprisal of each position under the same."""
-    away = torch.where(one.second.isfinite(), -one.second, 0.0)
-    mean = (1 - passed) * one.entropy + passed * away
-    square = (1 - passed) * (one.varentropy + one.entropy**2) + passed * away**2
-    return mean, (square - mean**2).clamp(min=0.0) if passed else one.varentropy
+    away = torch.where(reading.second.isfinite(), -reading.second, 0.0)
+    mean = (1 - passed) * reading.entropy + passed * away
+    square = (1 - passed) * (reading.varentropy + reading.entropy**2) + passed * away**2
+    return mean, (square - mean**2).clamp(min=0.0) if passed else reading.varentropy
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,15 @@ class Drawn:
     occurred: Occurred | None = None
 
     @staticmethod
-    def of(held: list[tuple[Sample, Tensor]], *, penalty: bool) -> Drawn:
+    def of(pairs: list[tuple[Sample, Tensor]], *, penalty: bool) -> Drawn:
         """Samples with the logits of their responses, [response, vocabulary] each."""
-        device = held[0][1].device
-        logits = torch.cat([one for _, one in held])
-        target = torch.tensor([token for sample, _ in held for token in sample.response], device=device)
-        early = torch.cat([torch.arange(len(sample.response), device=device) for sample, _ in held])
+        device = pairs[0][1].device
+        logits = torch.cat([sample_logits for _, sample_logits in pairs])
+        target = torch.tensor([token for sample, _ in pairs for token in sample.response], device=device)
+        early = torch.cat([torch.arange(len(sample.response), device=device) for sample, _ in pairs])
         if not penalty:
             return Drawn(logits, target, early)
-        parts = [Occurred.of(sample.prompt, sample.response, *rows.shape) for sample, rows in held]
+        parts = [Occurred.of(sample.prompt, sample.response, *rows.shape) for sample, rows in pairs]
         return Drawn(logits, target, early, Occurred.joined(parts).to(device))
 
     def part(self, rows: slice) -> Drawn:
@@ -116,32 +116,41 @@ def read(drawn: Drawn, hypothesis: Hypothesis, ends: tuple[int, ...]) -> Reading
 
 
 @torch.no_grad()
-def scores(sample: Sample, logits: Tensor, asked: Sampling, ends: tuple[int, ...]) -> dict[str, Any]:
+def scores(sample: Sample, logits: Tensor, requested: Sampling, ends: tuple[int, ...]) -> dict[str, Any]:
     """The arrays of a `native_score` frame for one sample, float32, by name; {} for a greedy sampler."""
-    if asked.temperature == 0.0:
+    if requested.temperature == 0.0:
         return {}
-    plain, found = Hypothesis(asked), dict[str, list[Tensor]]()
-    drawn = Drawn.of([(sample, logits)], penalty=asked.repetition_penalty != 1.0)
+    plain, parts_by_name = Hypothesis(requested), dict[str, list[Tensor]]()
+    drawn = Drawn.of([(sample, logits)], penalty=requested.repetition_penalty != 1.0)
     strict = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(False)  # CUDA has no deterministic cumsum, which top-p needs
     try:
         for start in range(0, len(sample.response), CHUNK):
             part = drawn.part(slice(start, start + CHUNK))
-            if asked.top_k > 0 and asked.top_p < 1.0:  # sorted once for both meanings
-                tempered = Tempered(Ordered.of(punished(part, plain, ends), part.target), asked.temperature)
-                one, other = tempered.reading(asked), tempered.reading(asked, joint=True)
-                for name, value in zip(JOINT, (other.processed, other.outside), strict=True):
-                    found.setdefault(name, []).append(value)
+            if requested.top_k > 0 and requested.top_p < 1.0:  # sorted once for both meanings
+                tempered = Tempered(Ordered.of(punished(part, plain, ends), part.target), requested.temperature)
+                reading, joint_reading = tempered.reading(requested), tempered.reading(requested, joint=True)
+                for name, value in zip(JOINT, (joint_reading.processed, joint_reading.outside), strict=True):
+                    parts_by_name.setdefault(name, []).append(value)
             else:
-                one = read(part, plain, ends)
-            values = [one.tempered, one.processed, one.entropy, one.varentropy, one.before, one.outside]
+                reading = read(part, plain, ends)
+            values = [
+                reading.tempered,
+                reading.processed,
+                reading.entropy,
+                reading.varentropy,
+                reading.before,
+                reading.outside,
+            ]
             for name, value in zip(NAMES, values, strict=True):
-                found.setdefault(name, []).append(value)
-            if asked.repetition_penalty != 1.0:
-                found.setdefault(BLIND, []).append(read(part, dataclasses.replace(plain, blind=True), ends).tempered)
+                parts_by_name.setdefault(name, []).append(value)
+            if requested.repetition_penalty != 1.0:
+                parts_by_name.setdefault(BLIND, []).append(
+                    read(part, dataclasses.replace(plain, blind=True), ends).tempered
+                )
     finally:
         torch.use_deterministic_algorithms(strict)
-    return {name: torch.cat(parts).float().cpu().numpy() for name, parts in found.items()}
+    return {name: torch.cat(parts).float().cpu().numpy() for name, parts in parts_by_name.items()}
 
 
 SUSPECT = 2.5  # standard errors; a fit takes seconds, and one in forty sound stages is fitted for nothing
@@ -159,8 +168,10 @@ def suspect(rows: list[dict[str, NDArray[np.float32]]]) -> bool:
     return not uniform(flat["mass_before"], flat["processed_logprob"].exp())
 
 
-def uniform(before: Tensor, own: Tensor) -> bool:
+def uniform(before: Tensor, token_mass: Tensor) -> bool:
     """Is the mass before each token, with a random share of its own, as uniform as its mean and its largest say?"""
-    mass = before + torch.from_numpy(np.random.default_rng(0).random(len(own))).to(own.device) * own
-    off = abs(float((mass - 0.5).sum())) / math.sqrt(len(own) / 12)
-    return off <= SUSPECT and float(mass.max()) ** len(own) >= 1e-3
+    mass = (
+        before + torch.from_numpy(np.random.default_rng(0).random(len(token_mass))).to(token_mass.device) * token_mass
+    )
+    off = abs(float((mass - 0.5).sum())) / math.sqrt(len(token_mass) / 12)
+    return off <= SUSPECT and float(mass.max()) ** len(token_mass) >= 1e-3

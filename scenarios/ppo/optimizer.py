@@ -90,9 +90,9 @@ class Optimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
         self._adam.load_state_dict(state["adam"])
-        own = [m for p, m in zip(self._parameters, self._masters, strict=True) if m is not p]
+        masters = [m for p, m in zip(self._parameters, self._masters, strict=True) if m is not p]
         with torch.no_grad():
-            for master, saved in zip(own, state["masters"], strict=True):
+            for master, saved in zip(masters, state["masters"], strict=True):
                 master.copy_(saved)
 
 

@@ -115,7 +115,7 @@ class Role:
             return
         with self.recorder.own_time():
             answer = weights.digest(np.concatenate([np.zeros(0, np.float32), *rows]))
-        numbers = [one.number for one in samples]
+        numbers = [sample.number for sample in samples]
         self.recorder.event("share", step=step, phase=phase, samples=numbers, digest=answer)
 
     def _batch(self, samples: list[Sample], dtype: torch.dtype) -> Batch:

@@ -52,8 +52,8 @@ class RewardRole(Role):
 
     def load(self) -> None:
         self.model = models.load_reward(self.settings.reward, dtype=self.scenario.model.dtype, device=self.device)
-        own = models.load_tokenizer(self.settings.reward)
-        self._other = None if own.get_vocab() == self.tokenizer.get_vocab() else own
+        reward_tokenizer = models.load_tokenizer(self.settings.reward)
+        self._other = None if reward_tokenizer.get_vocab() == self.tokenizer.get_vocab() else reward_tokenizer
 
     @torch.no_grad()
     def rewards(self, step: int, samples: list[Sample]) -> NDArray[np.float32]:

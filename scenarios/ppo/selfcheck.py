@@ -56,7 +56,7 @@ def report(run: Any, *, floor: float = FLOOR, tolerance: float = TOLERANCE) -> l
     dtype = run.manifest.get("scenario", {}).get("model", {}).get("dtype")
     trains = bool(run.manifest.get("scenario", {}).get("train", bool(shifts)))
     # In half precision `weights-in-use` says by its own figures whether updates of this size would have shown.
-    shown = trains and dtype not in HALF
+    is_update_visible = trains and dtype not in HALF
     spread = statistics.pstdev(lengths) / statistics.fmean(lengths) if lengths else 0.0
     cached_at_all = not engines or bool(engines - bare)
     return [
@@ -66,7 +66,7 @@ def report(run: Any, *, floor: float = FLOOR, tolerance: float = TOLERANCE) -> l
         _above("tokens served from the prefix cache", float(cached), 0.0, "a stale cache", applies=cached_at_all),
         _at_least(
             "smallest log-probability move of an update", min(shifts, default=0.0), 100 * floor, "stale weights",
-            applies=shown,
+            applies=is_update_visible,
         ),
         _above(
             "smallest proof of weights that did not arrive", min(stale, default=0.0), tolerance,
@@ -76,8 +76,8 @@ def report(run: Any, *, floor: float = FLOOR, tolerance: float = TOLERANCE) -> l
 
 
 def _fraction(finish: Iterable[str], reason: str) -> float:
-    every = list(finish)
-    return every.count(reason) / len(every) if every else 0.0
+    reasons = list(finish)
+    return reasons.count(reason) / len(reasons) if reasons else 0.0
 
 
 def _at_least(name: str, value: float, least: float, hides: str, *, applies: bool = True) -> SelfCheck:

@@ -101,13 +101,13 @@ class Trainer:
 
     def resume(self, path: Path | str) -> None:
         """Continue from a checkpoint, before or after `start`. Raises CheckpointError, SyncFailed."""
-        found = checkpoint.load(Path(path), self._json)
+        saved = checkpoint.load(Path(path), self._json)
         loading = []
         for name in TRAINED:
-            arguments = (str(found.policy), found.state[name]) if name == "actor" else (found.state[name],)
+            arguments = (str(saved.policy), saved.state[name]) if name == "actor" else (saved.state[name],)
             loading += [actor.submit("load_learner", *arguments) for actor in self._roles[name]]
         gather(loading)
-        self.version, self._resumed = found.version, True
+        self.version, self._resumed = saved.version, True
         if self._recorder is not install.OFF:
             self._send(step=self.version - 1)
 
@@ -176,8 +176,8 @@ class Trainer:
                 metrics |= {"update_logprob_shift": synced.shift, "update_logprob_shift_max": synced.shift_max}
             if synced is not None:
                 metrics["proof_max_delta"] = synced.max_delta
-            every = self.scenario.ppo.checkpoint_every
-            if every and self.version % every == 0:
+            interval = self.scenario.ppo.checkpoint_every
+            if interval and self.version % interval == 0:
                 self.save(self._checkpoint_path())
         elif self._asleep:
             self._wake(index, tuple(Part))
@@ -207,7 +207,7 @@ class Trainer:
         if bad:
             raise EngineError(f"sample {bad[0][0]} of step {step} came back as {bad[0][1]!r}; it cannot be trained on")
         completions: list[Completion] = result.completions
-        drawn = {} if guide is None else {one.sample: tuple(one.output_ids) for one in completions}
+        drawn = {} if guide is None else {completion.sample: tuple(completion.output_ids) for completion in completions}
         samples = [
             Sample(r.sample, r.prompt_ids, tuple(ids), drawn.get(r.sample, ()))
             for r, (_, ids, _) in zip(requests, used, strict=True)
@@ -230,14 +230,14 @@ class Trainer:
         value = self._submit("critic", "values", step, samples)
         scores: list[Scored] = gather(self._submit("actor", "score", step, samples))
         scored = Scored(
-            self._hooks.logprobs([row for part in scores for row in part.logprob], step),
-            [row for part in scores for row in part.margin],
-            [row for part in scores for row in part.runner_up],
-            [row for part in scores for row in part.edge],
-            [row for part in scores for row in part.drawn_edge],
-            [row for part in scores for row in part.exact],
-            [row for part in scores for row in part.behind],
-            [row for part in scores for row in part.behind_exact],
+            logprob=self._hooks.logprobs([row for part in scores for row in part.logprob], step),
+            margin=[row for part in scores for row in part.margin],
+            runner_up=[row for part in scores for row in part.runner_up],
+            edge=[row for part in scores for row in part.edge],
+            drawn_edge=[row for part in scores for row in part.drawn_edge],
+            exact=[row for part in scores for row in part.exact],
+            behind=[row for part in scores for row in part.behind],
+            behind_exact=[row for part in scores for row in part.behind_exact],
         )
         # A rollout-only run may lack all roles but the actor.
         absent: Rows = [np.full(len(s.response), np.nan, np.float32) for s in samples]
@@ -275,16 +275,18 @@ class Trainer:
             futures[name] = [actor.submit("train", step, share) for actor, share in zip(actors, shares, strict=True)]
         trained: dict[str, list[Trained]] = {name: gather(waiting) for name, waiting in futures.items()}
         self.digests = {name: ranks[0].digest for name, ranks in trained.items()} | {"batch": made.digest()}
-        told = {name: ranks[0].grad_norms for name, ranks in trained.items()}
-        self._recorder.event("learner", step=step, **self.digests, norms=told)
-        seen = float(sum(lengths[mini].sum() for mini in plan))
+        grad_norms = {name: ranks[0].grad_norms for name, ranks in trained.items()}
+        self._recorder.event("learner", step=step, **self.digests, norms=grad_norms)
+        trained_tokens = float(sum(lengths[mini].sum() for mini in plan))
         sums: dict[str, float] = {}
         for ranks in trained.values():
             for rank in ranks:
                 for metric, total in rank.sums.items():
                     sums[metric] = sums.get(metric, 0.0) + total
-        norms = {"grad_norm": told["actor"], "critic_grad_norm": told["critic"]}
-        return {name: value / seen for name, value in sums.items()} | {n: float(np.mean(v)) for n, v in norms.items()}
+        norms = {"grad_norm": grad_norms["actor"], "critic_grad_norm": grad_norms["critic"]}
+        return {name: value / trained_tokens for name, value in sums.items()} | {
+            n: float(np.mean(v)) for n, v in norms.items()
+        }
 
     def floor(self, sequences: list[tuple[int, ...]], samples: list[int]) -> None:
         """Record what the learner's own rounding does to each log-probability of `sequences` (prompt and response), and

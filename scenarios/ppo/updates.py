@@ -35,7 +35,7 @@ class UpdateLog:
         if not self._weights:
             self._weights.append(self._total())
         self._own += _sums(gradients)
-        self._size += _sums([one.abs() for one in gradients])
+        self._size += _sums([gradient.abs() for gradient in gradients])
 
     def after(self, gradients: Sequence[Tensor]) -> None:
         """The same gradients, as this rank will apply them."""
@@ -54,8 +54,8 @@ class UpdateLog:
             "updates", step=step,
             fields={
                 "role": role, "parameters": self._names, "digest": digest,
-                "samples": [[one.number for one in share.samples] for share in shares],
-                "tokens": [sum(len(one.response) for one in share.samples) for share in shares],
+                "samples": [[sample.number for sample in share.samples] for share in shares],
+                "tokens": [sum(len(sample.response) for sample in share.samples) for share in shares],
                 "divisors": [share.count for share in shares],
             },
             arrays={name: Flat.of(values, "f8") for name, values in columns.items()},
@@ -67,5 +67,5 @@ class UpdateLog:
 
 
 def _sums(tensors: Sequence[Tensor]) -> list[float]:
-    found: list[float] = torch.stack([one.detach().sum(dtype=torch.float64) for one in tensors]).tolist()
-    return found
+    sums: list[float] = torch.stack([tensor.detach().sum(dtype=torch.float64) for tensor in tensors]).tolist()
+    return sums

@@ -84,8 +84,8 @@ class WeightLink:
         """
         if self._group is None:
             raise SyncFailed("the weight sync group is not connected")
-        whole: list[WeightMeta] = call(self._actor, "weight_meta")
-        sent = [meta for meta in whole if meta.name not in omit]
+        all_meta: list[WeightMeta] = call(self._actor, "weight_meta")
+        sent = [meta for meta in all_meta if meta.name not in omit]
         sending = self._actor.submit("send_weights", tuple(omit), change)
         receiving = self._session.submit("sync", self._group, sent, step=step, version=version)
         _, report = self._both("send", sending, receiving)
@@ -142,9 +142,9 @@ class WeightSync:
 
         Raises SyncFailed, after the other side was stopped.
         """
-        whole: list[WeightMeta] = call(self._actor, "weight_meta")
-        sent = [meta for meta in whole if meta.name not in omit]
-        digests = {meta.name: meta.digest for meta in whole}
+        all_meta: list[WeightMeta] = call(self._actor, "weight_meta")
+        sent = [meta for meta in all_meta if meta.name not in omit]
+        digests = {meta.name: meta.digest for meta in all_meta}
         recorder.weights(step=step, version=version, digests=digests, source="learner")
         started = time.perf_counter()
         try:
@@ -162,9 +162,9 @@ class WeightSync:
             "sync", step=step, version=version, ok=report.ok, message=report.message, seconds=seconds,
             engine_seconds=report.seconds, tensors=len(sent), bytes=sum(map(size, sent)),
             mismatched=[name for name, digest in report.received.items() if digests.get(name) != digest],
-            absent=[meta.name for meta in whole if meta.name in omit],
+            absent=[meta.name for meta in all_meta if meta.name in omit],
             unreported=[meta.name for meta in sent if meta.name not in report.received],
-            loaded=report.loaded, misloaded=[dataclasses.asdict(one) for one in report.misloaded],
+            loaded=report.loaded, misloaded=[dataclasses.asdict(tensor) for tensor in report.misloaded],
             proof_excess=synced.excess, proof_rounding=synced.rounding,
             proof_max_delta=synced.max_delta, proof_mean_delta=synced.mean_delta, proof_tokens=self.proof_tokens,
             **({"proof_stale": synced.stale} if synced.stale is not None else {}),
@@ -184,13 +184,13 @@ class WeightSync:
         futures = [
             self._actor.submit("teacher_forced", self._sequences),
             self._actor.submit("rounding", self._sequences),
-            *(one.submit("rescore", self._sequences, step=step) for one in engines),
+            *(member.submit("rescore", self._sequences, step=step) for member in engines),
         ]
         learner, rounding, *each = (
             np.array([x for row in rows for x in row], dtype=np.float64) for rows in gather(futures)
         )
         # Of several engines the one that is furthest from the learner: a proof holds when it holds of each.
-        deltas = [float(np.abs(one - learner).mean()) for one in each]
+        deltas = [float(np.abs(logprobs - learner).mean()) for logprobs in each]
         furthest = int(np.argmax(np.nan_to_num(deltas, nan=np.inf)))
         engine = each[furthest]
         delta = np.abs(engine - learner)
@@ -200,20 +200,24 @@ class WeightSync:
             behind = np.abs(engine - self._before[0])
         self._before = learner, each
         return Synced(
-            report, float(delta.max()), float(delta.mean()),
-            float((delta - ROUNDING_ALLOWANCE * rounding).max()), float(rounding.max()),
-            None if moved is None else float(moved.mean()), None if moved is None else float(moved.max()),
-            None if stale is None else float(stale.mean()),
-            None if behind is None else float(behind.mean()),
-            furthest if len(each) > 1 else None,
-        )  # fmt: skip
+            report=report,
+            max_delta=float(delta.max()),
+            mean_delta=float(delta.mean()),
+            excess=float((delta - ROUNDING_ALLOWANCE * rounding).max()),
+            rounding=float(rounding.max()),
+            shift=None if moved is None else float(moved.mean()),
+            shift_max=None if moved is None else float(moved.max()),
+            stale=None if stale is None else float(stale.mean()),
+            behind=None if behind is None else float(behind.mean()),
+            engine=furthest if len(each) > 1 else None,
+        )
 
 
 def proof_sequences(prompts: PromptSet, seed: int) -> list[tuple[int, ...]]:
     """The first prompts, each with a few ids that occur in prompts: natural for any model, the same in every run."""
     rng = random.Random(f"proof-{seed}")
-    known = sorted({token for ids in prompts.ids[:64] for token in ids})
-    return [ids + tuple(rng.choices(known, k=PROOF_RESPONSE)) for ids in prompts.ids[:PROOF_SEQUENCES]]
+    prompt_tokens = sorted({token for ids in prompts.ids[:64] for token in ids})
+    return [ids + tuple(rng.choices(prompt_tokens, k=PROOF_RESPONSE)) for ids in prompts.ids[:PROOF_SEQUENCES]]
 
 
 def size(meta: WeightMeta) -> int:

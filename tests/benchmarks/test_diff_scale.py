@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 JUDGE = """
 import json, sys, time
 import harness.parity.verdict as judge  # before the clock
-import harness.parity.facts.metrics as metrics
+import harness.parity.subjects.log_probabilities.observed_metrics as metrics
 import harness.recordings.scan as scan
 import harness.recordings.store as store
 # Not ru_maxrss, which starts at the memory of the process that started this one.

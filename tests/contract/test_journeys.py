@@ -78,10 +78,10 @@ def test_a_framework_is_a_folder_and_an_adapter() -> None:
 @pytest.mark.parametrize(
     ("what", "name", "home"),
     [
-        ("a check", "memory-growth", "harness/parity/checks/memory.py"),
+        ("a check", "memory-growth", "harness/parity/subjects/engines/checks_memory.py"),
         ("a check of the doctor", "worker-libraries", "harness/doctor/checks/cluster.py"),
         ("a renderer", '"openmetrics"', "reports/renderers/openmetrics.py"),
-        ("a cause", '"RETOKENIZATION"', "harness/parity/causes/retokenization.py"),
+        ("a cause", '"RETOKENIZATION"', "harness/parity/subjects/prompts/causes_retokenization.py"),
         ("a launcher", "kuberay", "harness/launchers/kuberay.py"),
     ],
 )

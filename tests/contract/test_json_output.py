@@ -179,6 +179,7 @@ def test_no_command_loads_the_schemas() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
+@pytest.mark.slow
 def test_a_history_as_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sqlalchemy", reason="the extra [nightly] is not installed")
     from nightly_support import keep, observation

@@ -1,16 +1,19 @@
 """Keep an input for the golden table, and give it a row.
 
     python -m tests.golden.freeze ROW "what it shows" --test tests/unit/parity/test_x.py::test_y[z]
-    python -m tests.golden.freeze ROW "what it shows" --folder DIR --command triage evidence
+    python -m tests.golden.freeze ROW "what it shows" --folder DIR --command "triage evidence" [--program .]
 
 With `--test` the recordings are those that the test has judged (`--call`: which time), with the judge's options. With
-`--folder` the folder is kept as it is, without checkpoints.
+`--folder` the folder is kept as it is, without checkpoints. Triage reads the text of the program that hangs:
+`--program CHECKOUT` keeps the files of that checkout that DIR/evidence names.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import re
+import shlex
 import shutil
 import sys
 import tarfile
@@ -21,10 +24,10 @@ from typing import Any
 from unittest import mock
 
 from tests.golden import table
-from tests.golden.judging import TESTS, judged
+from tests.golden.judging import PROGRAM, TESTS, judged
 
 INPUTS = Path(__file__).with_name("inputs")
-LEFT_OUT = ("checkpoints", "verdict.json", "suite.json", "suite.md")
+LEFT_OUT = ("checkpoints", "verdict.json", "suite.json", "suite.md", "events.parquet", "tokens.parquet")
 
 
 def pack(folder: Path, path: Path) -> None:
@@ -38,6 +41,21 @@ def pack(folder: Path, path: Path) -> None:
                 content = file.read_bytes()
                 member.size = len(content)
                 packed.addfile(member, io.BytesIO(content))
+
+
+def with_program(folder: Path, checkout: Path, into: Path) -> Path:
+    """The folder with evidence of a program of this checkout, and that program's text beside it under PROGRAM."""
+    shutil.copytree(folder, into)
+    named = re.compile(rb"%s/([\w/.-]+\.py)" % re.escape(str(checkout).encode()))
+    for file in into.glob("evidence/**/*.json"):
+        content = file.read_bytes()
+        for name in set(named.findall(content)):
+            source = checkout / name.decode()
+            if ".venv" not in source.parts and source.is_file():
+                (into / name.decode()).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, into / name.decode())
+        file.write_bytes(content.replace(str(checkout).encode(), PROGRAM))
+    return into
 
 
 class Harvest:
@@ -103,15 +121,17 @@ def main() -> int:
     parser.add_argument("--call", type=int, default=0)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--made-by", default="")
-    parser.add_argument("--command", nargs="+")
+    parser.add_argument("--command", type=shlex.split)
+    parser.add_argument("--program", type=Path)
     parser.add_argument("--known-wrong", default="")
-    parser.add_argument("--no-proofs", default="")
     options = parser.parse_args()
     path = INPUTS / f"{options.row}.tar.xz"
     with tempfile.TemporaryDirectory() as scratch:
         folder, command = options.folder, options.command
         if options.test:
             folder, command = harvested(options.test, options.call, Path(scratch))
+        if options.program:
+            folder = with_program(folder, options.program.resolve(), Path(scratch) / "evidence-and-program")
         pack(folder, path)
     written = {
         "shows": options.shows,
@@ -119,7 +139,6 @@ def main() -> int:
         "input": str(path.relative_to(TESTS)),
         "command": command,
         "known_wrong": options.known_wrong,
-        "no_proofs": options.no_proofs,
     }
     row = {name: value for name, value in written.items() if value}
     table.write(table.read() | {options.row: row | judged(row)})

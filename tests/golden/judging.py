@@ -16,6 +16,7 @@ from harness import cli
 from tests.golden.bench_answers import NAME as ANSWERS
 
 TESTS = Path(__file__).resolve().parents[1]
+PROGRAM = b"/PROGRAM"  # in place of the folder that the program of a hang lay in
 ATTRIBUTE = "attribute"  # in place of `diff`: with the interventions, which the answers of the bench decide
 
 
@@ -23,8 +24,9 @@ def judged(row: dict[str, Any]) -> dict[str, Any]:
     """What is said of the row today: the columns of the table that `python -m tests.golden.update` writes."""
     with _unpacked(TESTS / row["input"]) as folder, contextlib.chdir(folder):
         command, *words = row["command"]
-        verdict = _attributed(*words) if command == ATTRIBUTE else _by_command(row["command"])
-    return columns(verdict)
+        if command == ATTRIBUTE:
+            return _attributed(*words)
+        return columns(_by_command(row["command"]))
 
 
 @contextlib.contextmanager
@@ -34,35 +36,50 @@ def _unpacked(path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="golden-") as scratch, tarfile.open(path) as packed:
         packed.extractall(scratch, filter="data")
+        _lay_program_beside(Path(scratch))
         yield Path(scratch)
 
 
+def _lay_program_beside(folder: Path) -> None:
+    """Triage reads the program's text at the absolute paths of a stack: those of kept evidence begin with PROGRAM."""
+    for file in folder.glob("evidence/**/*.json"):
+        content = file.read_bytes()
+        if PROGRAM in content:
+            file.write_bytes(content.replace(PROGRAM, str(folder).encode()))
+
+
 def _by_command(words: list[str]) -> dict[str, Any]:
-    printed, told = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(told):
+    printed, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
         status = cli.main([*words, "--format", "json"])
     try:
         verdict: dict[str, Any] = json.loads(printed.getvalue())
     except ValueError as error:
-        raise AssertionError(f"harness {' '.join(words)} printed no verdict: {told.getvalue()[:300]}") from error
+        raise AssertionError(f"harness {' '.join(words)} printed no verdict: {errors.getvalue()[:300]}") from error
     assert verdict["exit_code"] == status
     return verdict
 
 
-def _attributed(baseline: str, candidate: str) -> dict[str, Any]:
-    from harness.parity.attribution import attribute
+def _attributed(baseline: str, candidate: str, native: str = "") -> dict[str, Any]:
+    """The columns of a comparison with interventions, and how many kept answers the judge did not ask for.
+
+    As `harness parity` does it: interventions look into what differs before the native stage, which has a part in the
+    verdict where the command ends in `--native`.
+    """
+    from harness.parity.attribution import merged, search
     from harness.parity.verdict import judged as compared
     from tests.golden.bench_answers import ReplayedBench
 
-    bench = ReplayedBench(Path(ANSWERS))
-    verdict = attribute(compared(Path(baseline), Path(candidate), native=False), bench)  # type: ignore[arg-type]
-    assert not bench.unused, f"{bench.unused} answers of the engines were not asked for"
-    return verdict.to_dict()
+    sides, bench = (Path(baseline), Path(candidate)), ReplayedBench(Path(ANSWERS))
+    before = compared(*sides, native=False)
+    attribution = search(before, bench)  # type: ignore[arg-type]
+    verdict = merged(compared(*sides) if native else before, attribution)
+    return columns(verdict.to_dict()) | ({"answers_not_asked_for": bench.unused} if bench.unused else {})
 
 
 def columns(verdict: dict[str, Any]) -> dict[str, Any]:
     """The columns of a verdict's JSON."""
-    found = {
+    row = {
         "verdict": verdict["verdict"],
         "exit_code": verdict["exit_code"],
         "reason": verdict["reason"],
@@ -72,10 +89,10 @@ def columns(verdict: dict[str, Any]) -> dict[str, Any]:
         "missing": verdict["missing"],
     }
     if verdict["parity"]:
-        found |= _of_parity(verdict["parity"])
+        row |= _of_parity(verdict["parity"])
     if verdict["triage"]:
-        found |= _of_triage(verdict["triage"])
-    return {name: value for name, value in found.items() if value not in ([], {}, "", None)}
+        row |= _of_triage(verdict["triage"])
+    return {name: value for name, value in row.items() if value not in ([], {}, "", None)}
 
 
 def _of_parity(parity: dict[str, Any]) -> dict[str, Any]:

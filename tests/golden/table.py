@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 PATH = Path(__file__).with_name("verdicts.json")
-WRITTEN = ("shows", "made_by", "input", "command", "known_wrong", "no_proofs")
+WRITTEN = ("shows", "made_by", "input", "command", "known_wrong")
 
 Row = dict[str, Any]
 Table = dict[str, Row]

@@ -24,6 +24,13 @@ def test_every_kept_input_has_a_row() -> None:
     assert kept <= {row["input"] for row in ROWS.values()}
 
 
+def test_every_family_of_causes_has_a_row() -> None:
+    from harness.parity.causes.registry import families
+
+    named = {cause["cause"].partition("(")[0] for row in ROWS.values() for cause in row.get("causes", ())}
+    assert named >= set(families())
+
+
 def test_every_kind_of_hang_has_a_row() -> None:
     from reports.model import HANGS
 

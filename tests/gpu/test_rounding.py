@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.parity.facts.floor import CAPS
-from harness.parity.facts.rounding import BULK
+from harness.parity.subjects.precision.observed_floor import CAPS
+from harness.parity.subjects.precision.observed_rounding import BULK
 from scenarios import models
 
 

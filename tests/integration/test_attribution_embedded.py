@@ -19,14 +19,14 @@ from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.put_back import engine_parameters
 from harness.parity.attribution.reference import _by_chance
 from harness.parity.causes.family import Seen
-from harness.parity.causes.order import other_sample_numbers
-from harness.parity.causes.parameters import parameters
-from harness.parity.causes.stale_cache import past_cache
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.floor import Tolerance
-from harness.parity.facts.sync_record import SyncRecord
 from harness.parity.interventions.situation import Named, Situation, Tried, improves, settled
 from harness.parity.interventions.trial import Trial
+from harness.parity.subjects.order.causes import other_sample_numbers
+from harness.parity.subjects.precision.observed_floor import Tolerance
+from harness.parity.subjects.prefix_cache.causes import past_cache
+from harness.parity.subjects.sampling.causes import parameters
+from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from harness.parity.verdict import Judged
 from reports.model import Cause, Proof, Verdict
 from scenarios import models

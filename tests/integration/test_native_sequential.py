@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from native_pairs import ended, tally
 
-from harness.parity.native.sequential import Plan
+from harness.parity.subjects.native_sampler.observed_looks import Plan
 
 
 def test_sound_pairs_end_decided_and_are_not_called_different() -> None:

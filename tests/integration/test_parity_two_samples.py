@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.parity.facts.native_result import EQUIVALENCE_ALPHA
-from harness.parity.native.two_samples import (
+from harness.parity.subjects.native_sampler.observed import EQUIVALENCE_ALPHA
+from harness.parity.subjects.native_sampler.observed_two_samples import (
     POWER,
     equivalence,
     holm,

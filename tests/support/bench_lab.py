@@ -6,9 +6,9 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
-from harness.parity.facts import floor
-from harness.parity.facts.sync_record import SyncRecord
 from harness.parity.interventions.situation import Situation
+from harness.parity.subjects.precision import observed_floor
+from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from scenarios.bench.bench import Bench
 from scenarios.bench.case import CaseSample, Tolerance
 from scenarios.bench.undo import Stand
@@ -73,7 +73,7 @@ class Lab:
             sides=[side],
             mode="coupled",
             side=lambda name: side,
-            tolerance=floor.Tolerance("float32", 1e-4, 1e-4, 1e-6, 1.0),
+            tolerance=observed_floor.Tolerance("float32", 1e-4, 1e-4, 1e-6, 1.0),
         )
         clock = iter(range(10**9))
         return Situation(

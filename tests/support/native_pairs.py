@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from harness.parity.facts.native_result import NativeResult, Statistic, Tests
-from harness.parity.native.distributions import compared, conclude, look
-from harness.parity.native.samples import Samples
-from harness.parity.native.sequential import Plan
+from harness.parity.subjects.native_sampler.observed import NativeResult, Statistic, Tests
+from harness.parity.subjects.native_sampler.observed_distributions import compared, conclude, look
+from harness.parity.subjects.native_sampler.observed_looks import Plan
+from harness.parity.subjects.native_sampler.observed_samples import Samples
 
 RECORDED = Path(__file__).parents[1] / "fixtures/native_samples.npz"
 GROUP = 4  # samples of a prompt side by side, as the built-in scenario draws them

@@ -346,13 +346,10 @@ def _unknown_options(text: str, where: str) -> list[str]:
     return [f"no command has the option {name}" for name in sorted(mentioned - options)]
 
 
-@functools.cache
 def _tree() -> Any:
-    import typer
+    from harness.cli import commands
 
-    from harness.cli import app
-
-    return typer.main.get_command(app)
+    return commands()
 
 
 def _filled(text: str) -> str:

@@ -142,6 +142,13 @@ def _planted() -> list[Planted]:
         "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEA{}AoIBAQC7\nVJTUt9Us8cKjMzEfYyjiWA4R==",
         "{}",
     )
+    plant("Artifactory", "AKC{}", "abcdefghij{}")
+    plant("Discord", "sent {}", "M{}abcdefghij.GaBcDe.abcdefghijklmnopqrstuvwxyz0")
+    plant("runner of GitLab", "GR1348941{}", "abcdefghij{}")
+    plant("Square", "sq0csp-{}", "abcdefghij{}")
+    plant("Telegram", "sent 123456789:{}", "abcdefghijklmnopqrstuvwxyzabcdefghi")
+    plant("Mailchimp", "sent {}", "0123456789abcdef0123456789abcde1-us14")
+    plant("Twilio", "sent {}", "SK0123456789abcdef0123456789abcde2")
     plant("Bearer in a sentence", "sent Bearer {} and was refused")
     plant("private key", "-----BEGIN RSA " + "PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----\nnext line")
     plant("private key cut short", "-----BEGIN OPENSSH " + "PRIVATE KEY-----\nb3BlbnNz{}")

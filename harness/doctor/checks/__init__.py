@@ -10,6 +10,11 @@ from harness.doctor.outcome import REGISTERED, Check, Comparison
 _MODULES = (system, storage, builds, network, recorder, software, graphics, processes, cluster)
 
 CHECKS: tuple[Check, ...] = tuple(
-    one for module in _MODULES for one in REGISTERED if isinstance(one, Check) and one.module == module.__name__
+    registered
+    for module in _MODULES
+    for registered in REGISTERED
+    if isinstance(registered, Check) and registered.module == module.__name__
 )
-COMPARISONS: tuple[Comparison, ...] = tuple(one for one in REGISTERED if isinstance(one, Comparison))
+COMPARISONS: tuple[Comparison, ...] = tuple(
+    registered for registered in REGISTERED if isinstance(registered, Comparison)
+)

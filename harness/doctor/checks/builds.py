@@ -13,7 +13,7 @@ SHOWN = 4  # of a list in one line
 
 
 @check("build-locks", "builds", host=True)
-def locks(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def locks(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Lists `lock` files of torch's extension builds (TORCH_EXTENSIONS_DIR) that no process has open. torch
     waits for such a file without a limit (torch/utils/file_baton.py). Error; warning where a holder may be
     hidden: a network file system, or processes that cannot be asked."""
@@ -23,22 +23,24 @@ def locks(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 def judge_locks(builds: Builds) -> Iterator[Outcome]:
     """An error if no process can hold the file open, a warning if one that was not seen may."""
-    left = [one for one in builds.locks if not one.holder]
-    held = [one for one in builds.locks if one.holder]
-    if not left:
-        yield Fine(f"{builds.folder}: {len(held)} builds go on" if held else f"{builds.folder}: no lock file")
+    abandoned_locks = [lock for lock in builds.locks if not lock.holder]
+    active_locks = [lock for lock in builds.locks if lock.holder]
+    if not abandoned_locks:
+        yield Fine(
+            f"{builds.folder}: {len(active_locks)} builds go on" if active_locks else f"{builds.folder}: no lock file"
+        )
         return
     unsure = ", which other machines may use too" if builds.remote else ""
     unsure += f"; {builds.unreadable} processes could not be asked what they have open" if builds.unreadable else ""
-    names = ", ".join(one.path for one in left[:SHOWN]) + (
-        f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+    names = ", ".join(lock.path for lock in abandoned_locks[:SHOWN]) + (
+        f" and {len(abandoned_locks) - SHOWN} more" if len(abandoned_locks) > SHOWN else ""
     )
-    oldest = max(one.age_s for one in left)
+    oldest = max(lock.age_s for lock in abandoned_locks)
     yield Problem(
         "warning" if unsure else "error",
         "a killed build of torch's extensions has left its lock file",
-        f"{names}, {'the oldest ' if len(left) > 1 else ''}{duration(oldest)} old{unsure}",
+        f"{names}, {'the oldest ' if len(abandoned_locks) > 1 else ''}{duration(oldest)} old{unsure}",
         "whoever loads that extension next (DeepSpeed's fused_adam, cpu_adam) waits for ever for the file to go away",
-        f"rm {' '.join(shlex.quote(one.path) for one in left)}"
+        f"rm {' '.join(shlex.quote(lock.path) for lock in abandoned_locks)}"
         + ("   # where no build runs: pgrep -a ninja" if unsure else ""),
     )

@@ -23,23 +23,24 @@ _SAME = re.compile(r"rlhf-harness|pandas|pyarrow")  # of no account to the worke
 
 
 @comparison("worker-libraries", "software")
-def libraries(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+def libraries(places: Sequence[Facts], request: Asked) -> Iterator[Placed]:
     """Compares LD_LIBRARY_PATH, LD_PRELOAD and PYTHONPATH of the shell and each worker. Warning when they
     differ, error when an import also fails in the worker."""
     shell, *workers = places
-    given = _variables(shell)
+    shell_variables = _variables(shell)
     for worker in workers:
         theirs, different = _variables(worker), []
         for name in _LINKING:
-            if given.get(name, "") != theirs.get(name, ""):
+            if shell_variables.get(name, "") != theirs.get(name, ""):
                 different.append(name)
         if not different:
             yield worker.where, Fine("LD_LIBRARY_PATH, LD_PRELOAD and PYTHONPATH as in this shell")
             continue
         broken = worker.imports is not None and any(not item.ok for item in worker.imports.tried)
-        wanted = {name: given[name] for name in different if name in given}
+        wanted = {name: shell_variables[name] for name in different if name in shell_variables}
         pair = "; ".join(
-            f"{name}: shell {given.get(name, 'not set')}, worker {theirs.get(name, 'not set')}" for name in different
+            f"{name}: shell {shell_variables.get(name, 'not set')}, worker {theirs.get(name, 'not set')}"
+            for name in different
         )
         fix = _runtime_env(wanted) if wanted else f"unset {' '.join(different)}   # where `ray start` is called"
         yield (
@@ -56,16 +57,16 @@ def libraries(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
 
 
 @comparison("worker-variables", "software")
-def variables(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+def variables(places: Sequence[Facts], request: Asked) -> Iterator[Placed]:
     """Compares NCCL, gloo, torch and engine variables of all workers and the shell. Error when nodes differ
     (info for names of interfaces and devices), warning when the workers do not have the shell's."""
     shell, *workers = places
-    given, unlike = _variables(shell), False
+    shell_variables, unlike = _variables(shell), False
     names = sorted({name for place in places for name in _variables(place) if _STEERING.fullmatch(name)})
     for name in names:
         values = {worker.where: _variables(worker).get(name) for worker in workers}
         distinct = set(values.values())
-        shown = ", ".join(f"{where} {_or_not(value)}" for where, value in list(values.items())[:4])
+        values_text = ", ".join(f"{where} {_or_not(value)}" for where, value in list(values.items())[:4])
         if len(distinct) > 1:
             unlike = True
             yield (
@@ -73,23 +74,23 @@ def variables(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
                 Problem(
                     "info" if _LOCAL.fullmatch(name) else "error",
                     f"{name} differs between nodes",
-                    shown,
+                    values_text,
                     "ranks of one group then speak over different transports, or time out at "
                     "different moments: the group fails to form, or hangs",
-                    f"{_runtime_env({name: given.get(name) or next(filter(None, distinct))})}",
+                    f"{_runtime_env({name: shell_variables.get(name) or next(filter(None, distinct))})}",
                 ),
             )
-        elif (theirs := next(iter(distinct))) != given.get(name):
+        elif (theirs := next(iter(distinct))) != shell_variables.get(name):
             unlike = True
             yield (
                 "workers",
                 Problem(
                     "warning",
                     f"{name} is another one in Ray's workers than in this shell",
-                    f"shell {_or_not(given.get(name))}, workers {_or_not(theirs)}",
+                    f"shell {_or_not(shell_variables.get(name))}, workers {_or_not(theirs)}",
                     "what you export here does not reach a cluster that is already running",
-                    _runtime_env({name: given[name]})
-                    if name in given
+                    _runtime_env({name: shell_variables[name]})
+                    if name in shell_variables
                     else f"unset {name}   # where `ray start` is called",
                 ),
             )
@@ -98,24 +99,24 @@ def variables(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
 
 
 @comparison("packages", "software")
-def packages(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+def packages(places: Sequence[Facts], request: Asked) -> Iterator[Placed]:
     """Compares Python and all packages of the shell and each worker, with --nodes each node. Error when Python's
     minor version, torch, NCCL, Ray, vLLM or SGLang differ; warning for any other package."""
     shell, *workers = places
     assert shell.software is not None
-    alike = True
+    is_equal = True
     engines = {name for spec in registry.specs().values() if not spec.embedded for name in spec.distributions}
     wire_formats = {"torch", "ray", "nvidia-nccl-cu12", "nvidia-nccl-cu13", *engines}
     for worker in workers:
         assert worker.software is not None
         ours, theirs = shell.software.packages, worker.software.packages
         if shell.software.python != worker.software.python:
-            alike = False
-            same = shell.software.python.rpartition(".")[0] == worker.software.python.rpartition(".")[0]
+            is_equal = False
+            is_same_minor = shell.software.python.rpartition(".")[0] == worker.software.python.rpartition(".")[0]
             yield (
                 worker.where,
                 Problem(
-                    "info" if same else "error",
+                    "info" if is_same_minor else "error",
                     "Python is another one there than in this shell",
                     f"shell {shell.software.python}, there {worker.software.python}",
                     "pickles between two minor versions may not load, and Ray lets no node of another version join",
@@ -128,7 +129,7 @@ def packages(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
             if ours.get(name) != theirs.get(name) and not _SAME.fullmatch(name)
         ]
         for name in different:
-            alike = False
+            is_equal = False
             wire = name in wire_formats
             yield (
                 worker.where,
@@ -143,7 +144,7 @@ def packages(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
                     else f"pip install {name}=={theirs[name]}   # here, or leave it",
                 ),
             )
-    if alike:
+    if is_equal:
         yield (
             "workers",
             Fine(f"Python {shell.software.python} and {len(shell.software.packages)} packages, equal everywhere"),
@@ -151,7 +152,7 @@ def packages(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
 
 
 @comparison("gpus-alike", "gpus")
-def gpus(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+def gpus(places: Sequence[Facts], request: Asked) -> Iterator[Placed]:
     """Compares names and drivers of the GPUs between nodes. Warning when they differ."""
     kinds = {
         worker.where: tuple(sorted({f"{gpu.name}, driver {gpu.driver}" for gpu in worker.gpus.found}))
@@ -174,7 +175,7 @@ def gpus(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
 
 
 @comparison("clocks")
-def clocks(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+def clocks(places: Sequence[Facts], request: Asked) -> Iterator[Placed]:
     """Measures each node's clock by a round trip. Warning when it is off by more than 1 s beyond half of the
     round trip. Our bound: two logs are then out of order."""
     for worker in places[1:]:
@@ -198,21 +199,21 @@ def clocks(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
 
 
 @comparison("nodes")
-def nodes(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+def nodes(places: Sequence[Facts], request: Asked) -> Iterator[Placed]:
     """Reads Ray's table of nodes. Warning when one is dead."""
-    if asked.dead:
+    if request.dead:
         yield (
             "the cluster",
             Problem(
                 "warning",
                 "nodes of the cluster are dead",
-                ", ".join(asked.dead),
+                ", ".join(request.dead),
                 "actors that were placed there are gone, and their peers wait",
                 "ray list nodes   # then start Ray there again, or restart the cluster",
             ),
         )
     else:
-        yield "the cluster", Fine(f"{asked.nodes} alive")
+        yield "the cluster", Fine(f"{request.nodes} alive")
 
 
 def _variables(place: Facts) -> dict[str, str]:

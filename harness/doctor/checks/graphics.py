@@ -16,7 +16,7 @@ _OLDEST_DRIVER = {"11": 450, "12": 525, "13": 580}  # for a CUDA major version (
 
 
 @check("gpu-driver", "gpus", "software", host=True)
-def driver(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def driver(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Asks nvidia-smi for the driver, and torch for its CUDA. Error when the driver does not answer, or is
     older than CUDA's major version needs: 450, 525, 580 for CUDA 11, 12, 13 (CUDA's release notes, Linux).
     Warning with a CPU build of torch."""
@@ -35,9 +35,9 @@ def driver(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield _fitting(facts.gpus, facts.software)
 
 
-def _fitting(found: Gpus, software: Software) -> Outcome:
+def _fitting(detected: Gpus, software: Software) -> Outcome:
     """Driver and torch together."""
-    gpus, cuda = found.found, software.torch_cuda
+    gpus, cuda = detected.found, software.torch_cuda
     versions = sorted({gpu.driver for gpu in gpus})
     needs = _OLDEST_DRIVER.get(cuda.partition(".")[0], 0)
     measured = f"driver {', '.join(versions)}, torch for CUDA {cuda or 'none'}"
@@ -61,7 +61,7 @@ def _fitting(found: Gpus, software: Software) -> Outcome:
 
 
 @check("gpu-kinds", "gpus", host=True)
-def kinds(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def kinds(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Compares names and memory of the node's GPUs. Warning when they differ, info with MIG: NCCL takes two
     instances of one GPU for the same GPU."""
     assert facts.gpus is not None
@@ -93,7 +93,7 @@ def kinds(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("gpu-memory", "gpus", host=True)
-def held(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def held(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads the memory in use on each GPU. Warning when a process holds some, or more than 2 GiB is in use by
     none that can be seen. Our bound."""
     assert facts.gpus is not None
@@ -105,12 +105,12 @@ def held(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     for gpu in facts.gpus.found:
         if gpu.holders:
             pids = " ".join(str(pid) for pid, _ in gpu.holders)
-            shown = "; ".join(f"pid {pid} {command or '(unseen)'}" for pid, command in gpu.holders[:4])
+            holders_text = "; ".join(f"pid {pid} {command or '(unseen)'}" for pid, command in gpu.holders[:4])
             outcomes.append(
                 Problem(
                     "warning",
                     f"processes hold memory of GPU {gpu.index}",
-                    f"{bytes_(gpu.used)} of {bytes_(gpu.total)}: {shown}",
+                    f"{bytes_(gpu.used)} of {bytes_(gpu.total)}: {holders_text}",
                     why,
                     f"ps -fp {pids.replace(' ', ',')}   # an earlier run's? kill {pids}",
                 )
@@ -129,7 +129,7 @@ def held(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("gpu-errors", "gpus", host=True)
-def errors(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def errors(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads the counters of uncorrectable ECC errors (nvidia-smi). Error when one is above zero."""
     assert facts.gpus is not None
     if facts.gpus.error or not facts.gpus.found:
@@ -149,15 +149,17 @@ def errors(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("visible-devices", "software", "gpus")
-def visible(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def visible(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads CUDA_VISIBLE_DEVICES and RAY_EXPERIMENTAL_NOSET_*. Error when it names a GPU that is not there:
     CUDA ignores that one and all behind it (CUDA C++ Programming Guide). Info when it leaves GPUs out, or when
     Ray does not choose the GPUs of its workers."""
     assert facts.software is not None and facts.gpus is not None
-    given, count = facts.software.variables, len(facts.gpus.found)
+    variables, count = facts.software.variables, len(facts.gpus.found)
     outcomes: list[Outcome] = []
     noset = [
-        name for name in given if name.startswith("RAY_EXPERIMENTAL_NOSET_") and given[name] not in ("", "0", "false")
+        name
+        for name in variables
+        if name.startswith("RAY_EXPERIMENTAL_NOSET_") and variables[name] not in ("", "0", "false")
     ]
     if noset:
         outcomes.append(
@@ -170,7 +172,7 @@ def visible(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                 f"unset {' '.join(noset)}   # unless the framework asks for it",
             )
         )
-    chosen = given.get("CUDA_VISIBLE_DEVICES")
+    chosen = variables.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None and facts.shell and count:
         devices = [item for item in chosen.split(",") if item.strip()]
         numbers = [int(item) for item in devices if item.strip().isdigit()]
@@ -198,32 +200,32 @@ def visible(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("amd-variables", "software", "gpus")
-def amd(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def amd(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Compares ROCR_, HIP_ and CUDA_VISIBLE_DEVICES. Error with ROCR alone, which Ray refuses
     (ray/_private/accelerators/amd_gpu.py), with a ROCR list beside HIP that does not begin at 0, since HIP
     counts within it, and when HIP and CUDA differ."""
     assert facts.software is not None and facts.gpus is not None
-    given = facts.software.variables
-    rocr, hip, cuda = (given.get(f"{name}_VISIBLE_DEVICES") for name in ("ROCR", "HIP", "CUDA"))
-    shown = ", ".join(
+    variables = facts.software.variables
+    rocr, hip, cuda = (variables.get(f"{name}_VISIBLE_DEVICES") for name in ("ROCR", "HIP", "CUDA"))
+    settings_text = ", ".join(
         f"{name}_VISIBLE_DEVICES={value}"
         for name, value in (("ROCR", rocr), ("HIP", hip), ("CUDA", cuda))
         if value is not None
     )
-    whole = rocr is not None and rocr.split(",") == [str(number) for number in range(len(rocr.split(",")))]
+    starts_at_zero = rocr is not None and rocr.split(",") == [str(number) for number in range(len(rocr.split(",")))]
     if rocr is not None and hip is None:
         yield Problem(
             "error",
             "ROCR_VISIBLE_DEVICES is set without HIP_VISIBLE_DEVICES",
-            shown,
+            settings_text,
             'Ray refuses to count GPUs with it: "Please use HIP_VISIBLE_DEVICES instead"',
             "export HIP_VISIBLE_DEVICES=$ROCR_VISIBLE_DEVICES; unset ROCR_VISIBLE_DEVICES",
         )
     elif rocr is not None:
         yield Problem(
-            "info" if whole else "error",
+            "info" if starts_at_zero else "error",
             "ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES are both set",
-            shown,
+            settings_text,
             "HIP counts within what ROCR leaves: a list that does not begin at 0 selects other GPUs, or none",
             "unset ROCR_VISIBLE_DEVICES",
         )
@@ -231,26 +233,26 @@ def amd(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Problem(
             "error",
             "HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES differ",
-            shown,
+            settings_text,
             "torch and Ray read different ones: ranks share a GPU while another idles",
             "unset CUDA_VISIBLE_DEVICES",
         )
     else:
-        yield Fine(shown if hip is not None else f"{facts.gpus.amd} AMD GPUs, none of the variables set")
+        yield Fine(settings_text if hip is not None else f"{facts.gpus.amd} AMD GPUs, none of the variables set")
 
 
 @check("allocator", "software")
-def allocator(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def allocator(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Looks for expandable_segments:True in the allocator's variables. Warning: vLLM refuses it with KV
     connectors (vllm/config/vllm.py), SGLang's mooncake too, and older vLLM's sleep mode asserts against it."""
     assert facts.software is not None
-    given = facts.software.variables
+    variables = facts.software.variables
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
-        if re.search(r"expandable_segments\s*:\s*true", given.get(name, ""), re.IGNORECASE):
+        if re.search(r"expandable_segments\s*:\s*true", variables.get(name, ""), re.IGNORECASE):
             yield Problem(
                 "warning",
                 "expandable segments are on for engines too",
-                f"{name}={given[name]}",
+                f"{name}={variables[name]}",
                 "sleep mode of older vLLM asserts against them, KV connectors refuse them; set them for the "
                 "trainer's actors only",
                 f"unset {name}",

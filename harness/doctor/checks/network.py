@@ -16,13 +16,13 @@ _RAY = re.compile(r"gcs_server|raylet|ray::|ray[/.](dashboard|util|_private)|/ra
 
 
 @check("hostname", "network", "software", host=True)
-def hostname(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def hostname(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Resolves the host's own name. Error when it does not resolve, or, with several nodes, only to loopback:
     gloo offers that address to the other ranks (gloo/transport/tcp/device.cc). Warning when the look-up takes
     more than 2 s."""
-    network, given = _both(facts)
-    chosen = given.get("GLOO_SOCKET_IFNAME")
-    shown = f"{network.hostname} is {', '.join(network.resolved) or 'not resolved'}"
+    network, variables = _both(facts)
+    chosen = variables.get("GLOO_SOCKET_IFNAME")
+    address_text = f"{network.hostname} is {', '.join(network.resolved) or 'not resolved'}"
     why = (
         "gloo, and the rendezvous of every CPU process group, offer that address to the other ranks: from another "
         "node nothing answers there and the group never forms"
@@ -41,17 +41,17 @@ def hostname(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         outside = [item.name for item in network.interfaces if item.up and not item.loopback and item.addresses]
         fix = f"export GLOO_SOCKET_IFNAME={outside[0] if outside else '<interface>'}   # or correct /etc/hosts"
         if chosen:
-            yield Fine(f"{shown}, but GLOO_SOCKET_IFNAME={chosen} decides")
+            yield Fine(f"{address_text}, but GLOO_SOCKET_IFNAME={chosen} decides")
         else:
             yield Problem(
-                "error" if _many_nodes(given, asked) else "info",
+                "error" if _many_nodes(variables, request) else "info",
                 "the host's own name is a loopback address",
-                shown,
-                why + ("" if _many_nodes(given, asked) else "; on a single node it does no harm"),
+                address_text,
+                why + ("" if _many_nodes(variables, request) else "; on a single node it does no harm"),
                 fix,
             )
     else:
-        yield Fine(shown)
+        yield Fine(address_text)
     if network.resolve_s > 2:
         yield Problem(
             "warning",
@@ -63,21 +63,23 @@ def hostname(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("interfaces", "network", "software")
-def interfaces(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def interfaces(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Compares NCCL_, GLOO_ and TP_SOCKET_IFNAME with the interfaces. Error when one names an interface that is
     absent, down, or loopback with several nodes. Warning when, with several nodes, NCCL could choose a virtual
     interface (NCCL's user guide, NCCL_SOCKET_IFNAME)."""
-    network, given = _both(facts)
-    there = {item.name: item for item in network.interfaces}
+    network, variables = _both(facts)
+    interfaces_by_name = {item.name: item for item in network.interfaces}
     outcomes: list[Outcome] = []
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
-        if name not in given:
+        if name not in variables:
             continue
-        matched = _matching(given[name], list(there), exact=not name.startswith("NCCL"))
-        missing = [item for item in given[name].split(",") if item] if not name.startswith("NCCL") else []
-        absent = [item for item in missing if item not in there]
-        measured = f"{name}={given[name]}; here are {', '.join(sorted(there)) or 'none'}"
-        up = [item for item in there if there[item].up and not there[item].loopback]
+        matched = _matching(variables[name], list(interfaces_by_name), exact=not name.startswith("NCCL"))
+        missing = [item for item in variables[name].split(",") if item] if not name.startswith("NCCL") else []
+        absent = [item for item in missing if item not in interfaces_by_name]
+        measured = f"{name}={variables[name]}; here are {', '.join(sorted(interfaces_by_name)) or 'none'}"
+        up = [
+            item for item in interfaces_by_name if interfaces_by_name[item].up and not interfaces_by_name[item].loopback
+        ]
         if not matched or absent:
             outcomes.append(
                 Problem(
@@ -88,7 +90,7 @@ def interfaces(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                     f"export {name}={up[0] if up else '<interface>'}",
                 )
             )
-        elif not any(there[item].up for item in matched):
+        elif not any(interfaces_by_name[item].up for item in matched):
             outcomes.append(
                 Problem(
                     "error",
@@ -98,7 +100,7 @@ def interfaces(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                     f"sudo ip link set {matched[0]} up",
                 )
             )
-        elif _many_nodes(given, asked) and all(there[item].loopback for item in matched):
+        elif _many_nodes(variables, request) and all(interfaces_by_name[item].loopback for item in matched):
             outcomes.append(
                 Problem(
                     "error",
@@ -110,7 +112,7 @@ def interfaces(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             )
     usable = [item.name for item in network.interfaces if item.up and not item.loopback and item.addresses]
     virtual = [name for name in usable if re.match(r"docker|virbr|cni|flannel|cali|veth|br-|tun|tailscale", name)]
-    if virtual and _many_nodes(given, asked) and "NCCL_SOCKET_IFNAME" not in given:
+    if virtual and _many_nodes(variables, request) and "NCCL_SOCKET_IFNAME" not in variables:
         real = [name for name in usable if name not in virtual]
         outcomes.append(
             Problem(
@@ -125,13 +127,13 @@ def interfaces(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("infiniband", "network", "software", host=True)
-def infiniband(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def infiniband(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Compares NCCL_IB_HCA with the RDMA devices. Error when it names none of them, warning when some are
     missing (NCCL's user guide, NCCL_IB_HCA)."""
-    network, given = _both(facts)
-    wanted = given.get("NCCL_IB_HCA", "")
+    network, variables = _both(facts)
+    wanted = variables.get("NCCL_IB_HCA", "")
     here = ", ".join(network.infiniband) or "none"
-    if not wanted or given.get("NCCL_IB_DISABLE", "0") == "1":
+    if not wanted or variables.get("NCCL_IB_DISABLE", "0") == "1":
         yield Fine(f"devices: {here}; NCCL_IB_HCA={wanted or 'not set'}")
     elif not _matching(wanted, list(network.infiniband)):
         yield Problem(
@@ -154,19 +156,19 @@ def infiniband(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("ports", "network", "software", host=True)
-def ports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def ports(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Looks for listeners on 6379, 8265, 10001 (`ray start`'s defaults) and MASTER_PORT. Error when MASTER_PORT
     or 6379 is taken, info when a Ray cluster holds it. Warning when another of Ray's is, or when MASTER_PORT is
     among the ports of Ray's workers, 10002 to 19999. Info when it is ephemeral (ip_local_port_range)."""
-    network, given = _both(facts)
+    network, variables = _both(facts)
     outcomes: list[Outcome] = []
     wanted = dict(_RAY_PORTS)
-    master = given.get("MASTER_PORT", "")
+    master = variables.get("MASTER_PORT", "")
     if master.isdigit():
         wanted[int(master)] = "MASTER_PORT"
     for listener in network.listening:
         name = wanted.pop(listener.port, None)
-        if not name or ((asked.joined or not facts.shell) and listener.port in _RAY_PORTS):
+        if not name or ((request.joined or not facts.shell) and listener.port in _RAY_PORTS):
             continue
         holder = (
             f"pid {listener.pid} ({listener.command})" if listener.pid else "a process of another user or container"
@@ -230,19 +232,19 @@ def ports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("ray-address", "network", "software")
-def ray_address(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def ray_address(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Connects to RAY_ADDRESS, or to the address that the last `ray start` left in ray_current_cluster. Error
     when nothing listens there: ray.init() tries it before it starts a cluster (ray/_private/services.py)."""
-    network, given = _both(facts)
+    network, variables = _both(facts)
     if network.ray_address_open is False:
         yield Problem(
             "error",
             "nothing listens at RAY_ADDRESS",
-            f"RAY_ADDRESS={given.get('RAY_ADDRESS', '')}",
+            f"RAY_ADDRESS={variables.get('RAY_ADDRESS', '')}",
             "every ray.init() of this shell tries it for minutes instead of starting a cluster",
             "unset RAY_ADDRESS",
         )
-    elif "RAY_ADDRESS" not in given and facts.shell and network.ray_remembered_open is False:
+    elif "RAY_ADDRESS" not in variables and facts.shell and network.ray_remembered_open is False:
         yield Problem(
             "error",
             "Ray remembers a cluster that is gone",
@@ -252,11 +254,13 @@ def ray_address(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             f"rm {network.ray_remembered_file}",
         )
     else:
-        yield Fine(f"RAY_ADDRESS={given['RAY_ADDRESS']}" if "RAY_ADDRESS" in given else "RAY_ADDRESS is not set")
+        yield Fine(
+            f"RAY_ADDRESS={variables['RAY_ADDRESS']}" if "RAY_ADDRESS" in variables else "RAY_ADDRESS is not set"
+        )
 
 
 @check("proxy", "software")
-def proxy(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def proxy(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads the names of proxy variables. Warning when one is set and no_proxy leaves out neither localhost nor
     127.0.0.1."""
     assert facts.software is not None
@@ -276,9 +280,9 @@ def proxy(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 def _matching(wanted: str, names: list[str], exact: bool = False) -> list[str]:
     """Names that NCCL's syntax means: prefixes, `=` exact ones, `^` all others; a port behind `:` is left out."""
     excluded, wanted = wanted.startswith("^"), wanted.removeprefix("^")
-    whole, wanted = exact or wanted.startswith("="), wanted.removeprefix("=")
+    is_exact, wanted = exact or wanted.startswith("="), wanted.removeprefix("=")
     parts = [part.partition(":")[0] for part in wanted.split(",") if part]
-    hit = [name for name in names if any(name == part if whole else name.startswith(part) for part in parts)]
+    hit = [name for name in names if any(name == part if is_exact else name.startswith(part) for part in parts)]
     return [name for name in names if name not in hit] if excluded else hit
 
 
@@ -287,9 +291,9 @@ def _absent(wanted: str, names: tuple[str, ...]) -> list[str]:
     return [part for part in parts if not any(name.startswith(part) for name in names)]
 
 
-def _many_nodes(given: dict[str, str], asked: Asked) -> bool:
-    slurm = given.get("SLURM_JOB_NUM_NODES") or given.get("SLURM_NNODES") or "1"
-    return asked.nodes > 1 or (slurm.isdigit() and int(slurm) > 1)
+def _many_nodes(variables: dict[str, str], request: Asked) -> bool:
+    slurm = variables.get("SLURM_JOB_NUM_NODES") or variables.get("SLURM_NNODES") or "1"
+    return request.nodes > 1 or (slurm.isdigit() and int(slurm) > 1)
 
 
 def _both(facts: Facts) -> tuple[Network, dict[str, str]]:

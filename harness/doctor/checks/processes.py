@@ -12,14 +12,14 @@ _AGENTS = ("ray::Dashboard", "ray::RuntimeEnv")  # beside each raylet, no worker
 
 
 @check("leftover-engines", "processes", host=True)
-def engines(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def engines(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Lists processes titled sglang:: or VLLM::. Error when their parent has ended, else info; also of those that have
     ended and whose parent has not collected them: signals do nothing to them."""
     assert facts.processes is not None
-    found = [item for item in facts.processes.found if item.kind == "engine"]
-    ended = [item for item in found if item.zombie]
-    orphans = [item for item in found if item.orphan and not item.zombie]
-    owned = [item for item in found if item not in (*orphans, *ended)]
+    engine_processes = [item for item in facts.processes.found if item.kind == "engine"]
+    ended = [item for item in engine_processes if item.zombie]
+    orphans = [item for item in engine_processes if item.orphan and not item.zombie]
+    owned = [item for item in engine_processes if item not in (*orphans, *ended)]
     outcomes: list[Outcome] = []
     if orphans:
         outcomes.append(
@@ -48,17 +48,17 @@ def engines(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("leftover-ray", "processes", host=True)
-def ray(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def ray(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Lists Ray's processes. Error for workers whose raylet has ended, a warning for its agents, which hold no GPU.
     Info for a cluster that runs here and was not asked for, and for processes that have ended and whose parent has not
     collected them."""
     assert facts.processes is not None
-    every = [item for item in facts.processes.found if item.kind == "ray"]
-    ended = [item for item in every if item.zombie]
-    found = [item for item in every if not item.zombie]
-    agents = [item for item in found if item.orphan and item.title.startswith(_AGENTS)]
-    orphans = [item for item in found if item.orphan and item.title.startswith("ray::") and item not in agents]
-    daemons = [item for item in found if not item.title.startswith("ray::")]
+    ray_processes = [item for item in facts.processes.found if item.kind == "ray"]
+    ended = [item for item in ray_processes if item.zombie]
+    running = [item for item in ray_processes if not item.zombie]
+    agents = [item for item in running if item.orphan and item.title.startswith(_AGENTS)]
+    orphans = [item for item in running if item.orphan and item.title.startswith("ray::") and item not in agents]
+    daemons = [item for item in running if not item.title.startswith("ray::")]
     outcomes: list[Outcome] = []
     if orphans:
         outcomes.append(
@@ -80,7 +80,7 @@ def ray(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                 f"kill {_pids(agents)}",
             )
         )
-    if daemons and facts.shell and not asked.joined:
+    if daemons and facts.shell and not request.joined:
         outcomes.append(
             Problem(
                 "info",
@@ -93,7 +93,9 @@ def ray(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         )
     if ended:
         outcomes.append(_uncollected("processes of Ray", ended))
-    yield from outcomes or [Fine(f"{len(found)} processes of the cluster itself" if found else "Ray is not running")]
+    yield from outcomes or [
+        Fine(f"{len(running)} processes of the cluster itself" if running else "Ray is not running")
+    ]
 
 
 def _uncollected(what: str, ended: list[Leftover]) -> Problem:
@@ -107,11 +109,11 @@ def _uncollected(what: str, ended: list[Leftover]) -> Problem:
 
 
 def _shown(items: list[Leftover]) -> str:
-    shown = "; ".join(
+    listing = "; ".join(
         f"pid {item.pid} {item.title[:60]}{' (zombie)' if item.zombie else ''}, {duration(item.age_s)} old"
         for item in items[:4]
     )
-    return f"{shown}; and {len(items) - 4} more" if len(items) > 4 else shown
+    return f"{listing}; and {len(items) - 4} more" if len(items) > 4 else listing
 
 
 def _pids(items: list[Leftover]) -> str:

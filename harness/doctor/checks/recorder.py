@@ -42,21 +42,21 @@ _SETTINGS = {  # variable -> (values that fail, severity, what, why)
 
 
 @check("nccl-settings", "software", "gpus")
-def nccl_settings(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def nccl_settings(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Looks for settings left over from debugging: error with TORCH_NCCL_ASYNC_ERROR_HANDLING=0, warning with
     NCCL_DEBUG=TRACE, P2P or shared memory off, CUDA_LAUNCH_BLOCKING or TORCH_DISTRIBUTED_DEBUG=DETAIL, info
     with RDMA off (NCCL's user guide; torch/distributed documentation)."""
-    given = _given(facts)
+    variables = _given(facts)
     outcomes: list[Outcome] = []
     for name, (values, severity, what, why) in _SETTINGS.items():
-        if given.get(name, "").upper() in values.split():
-            problem: Outcome = Problem(severity, f"{what} ({name})", f"{name}={given[name]}", why, f"unset {name}")  # type: ignore[arg-type]
+        if variables.get(name, "").upper() in values.split():
+            problem: Outcome = Problem(severity, f"{what} ({name})", f"{name}={variables[name]}", why, f"unset {name}")  # type: ignore[arg-type]
             outcomes.append(problem)
-    yield from outcomes or [Fine(_told(given, "NCCL_") or "no NCCL_* variable is set")]
+    yield from outcomes or [Fine(_told(variables, "NCCL_") or "no NCCL_* variable is set")]
 
 
 @check("nccl-cumem", "software", "gpus")
-def nccl_cumem(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def nccl_cumem(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads NCCL_CUMEM_ENABLE on a machine with GPUs. Warning when it is not set: SGLang writes 0 into its own
     processes (srt/entrypoints/engine.py), as vLLM 0.9 did, and the trainer of the same weight-sync group keeps
     NCCL's default (SkyRL#143)."""
@@ -78,14 +78,14 @@ def nccl_cumem(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("flight-recorder", "software")
-def flight_recorder(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def flight_recorder(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads the size of torch's flight recorder. Error when it is 0, no number, or not set with torch up to
     2.6, where it is off by default; warning below 200 entries, or when dumping at a timeout or monitoring is
     off (torch's FlightRecorder.hpp and ProcessGroupNCCL.cpp)."""
     assert facts.software is not None
-    given, torch = _given(facts), facts.software.packages.get("torch", "")
+    variables, torch = _given(facts), facts.software.packages.get("torch", "")
     outcomes: list[Outcome] = []
-    sizes = {name: given[name] for name in _SIZES if name in given}
+    sizes = {name: variables[name] for name in _SIZES if name in variables}
     version = tuple(int(part) for part in re.findall(r"\d+", torch)[:2])
     for name, size in sizes.items():
         if not re.fullmatch(r"\d+", size):
@@ -123,36 +123,36 @@ def flight_recorder(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     for name, why in (("TORCH_NCCL_DUMP_ON_TIMEOUT", "at a timeout no rank writes its record"),
                       ("TORCH_NCCL_ENABLE_MONITORING", "nobody ends a process whose NCCL watchdog is stuck, and nobody "
                                                        "dumps its record")):  # fmt: skip
-        if given.get(name, "").lower() in ("0", "false", "n", "no", "off", "f"):
-            outcomes.append(Problem("warning", f"{name} is off", f"{name}={given[name]}", why, f"unset {name}"))
-    shown = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "2000 entries by default"
-    yield from outcomes or [Fine(f"on: {shown}, torch {torch or 'unknown'}")]
+        if variables.get(name, "").lower() in ("0", "false", "n", "no", "off", "f"):
+            outcomes.append(Problem("warning", f"{name} is off", f"{name}={variables[name]}", why, f"unset {name}"))
+    sizes_text = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "2000 entries by default"
+    yield from outcomes or [Fine(f"on: {sizes_text}, torch {torch or 'unknown'}")]
 
 
 @check("dump-files", "software")
-def dump_files(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def dump_files(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Tries the directories of TORCH_FR_DUMP_TEMP_FILE and TORCH_NCCL_DEBUG_INFO_TEMP_FILE. Error when one
     cannot be written."""
     assert facts.software is not None
-    given, writable = _given(facts), facts.software.writable
+    variables, writable = _given(facts), facts.software.writable
     outcomes: list[Outcome] = [
-        Problem("error", f"{name} names a directory that cannot be written", f"{name}={given.get(name, '')}",
+        Problem("error", f"{name} names a directory that cannot be written", f"{name}={variables.get(name, '')}",
              "the record of a hang is lost at the moment that it is wanted",
              f"mkdir -p \"$(dirname \"${name}\")\"   # on every node")
         for name, good in writable.items() if not good
     ]  # fmt: skip
     yield from outcomes or [
-        Fine(", ".join(f"{name}={given.get(name, '')}" for name in writable) or "torch's own default")
+        Fine(", ".join(f"{name}={variables.get(name, '')}" for name in writable) or "torch's own default")
     ]
 
 
 @check("timeouts", "software")
-def timeouts(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def timeouts(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Compares the stall threshold of `harness watch` with torch's timeouts. Error at or above NCCL's
     heartbeat, 480 s by default; warning at or above 600 s, the default of collectives (torch's
     ProcessGroupNCCL.hpp): torch would end the process before it is looked at."""
     text = _given(facts).get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(_HEARTBEAT_S))
-    measured = f"stall threshold {asked.stall_s:g} s, NCCL heartbeat {text} s"
+    measured = f"stall threshold {request.stall_s:g} s, NCCL heartbeat {text} s"
     fix = f"harness watch --stall {min(60, int(text) // 2) if text.isdigit() else 60}s -- COMMAND"
     if not text.isdigit():
         yield Problem(
@@ -162,7 +162,7 @@ def timeouts(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "torch raises when the first process group is made",
             "unset TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
         )
-    elif asked.stall_s >= int(text):
+    elif request.stall_s >= int(text):
         yield Problem(
             "error",
             "the stall threshold is above NCCL's heartbeat timeout",
@@ -170,7 +170,7 @@ def timeouts(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "torch aborts the stuck process before anybody looks: stacks and records are gone",
             fix,
         )
-    elif asked.stall_s >= _NCCL_TIMEOUT_S:
+    elif request.stall_s >= _NCCL_TIMEOUT_S:
         yield Problem(
             "warning",
             "the stall threshold is above NCCL's default timeout of collectives",
@@ -183,17 +183,22 @@ def timeouts(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("debuggers", "software")
-def debuggers(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def debuggers(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads RAY_DEBUG and RAY_DEBUG_POST_MORTEM. Warning with either the legacy or the post-mortem debugger,
     error with both (Ray's debugging guide)."""
-    given = _given(facts)
-    legacy, after = given.get("RAY_DEBUG", "") == "legacy", given.get("RAY_DEBUG_POST_MORTEM", "") not in ("", "0")
-    shown = ", ".join(f"{name}={given[name]}" for name in ("RAY_DEBUG", "RAY_DEBUG_POST_MORTEM") if name in given)
+    variables = _given(facts)
+    legacy, after = (
+        variables.get("RAY_DEBUG", "") == "legacy",
+        variables.get("RAY_DEBUG_POST_MORTEM", "") not in ("", "0"),
+    )
+    settings_text = ", ".join(
+        f"{name}={variables[name]}" for name in ("RAY_DEBUG", "RAY_DEBUG_POST_MORTEM") if name in variables
+    )
     if legacy and after:
         yield Problem(
             "error",
             "Ray's legacy debugger and its successor are both on",
-            shown,
+            settings_text,
             "neither works beside the other, and a rank that stops in one waits for ever",
             "unset RAY_DEBUG",
         )
@@ -201,7 +206,7 @@ def debuggers(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Problem(
             "warning",
             "Ray's workers stop in a debugger when they fail",
-            shown,
+            settings_text,
             "a rank that raised waits for somebody to attach: to the others it is a hang",
             "unset RAY_DEBUG_POST_MORTEM",
         )
@@ -209,12 +214,12 @@ def debuggers(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Problem(
             "warning",
             "Ray's legacy debugger is on",
-            shown,
+            settings_text,
             "a forgotten breakpoint() stops a rank for good: to the others it is a hang",
             "unset RAY_DEBUG",
         )
     else:
-        yield Fine(shown or "none is on")
+        yield Fine(settings_text or "none is on")
 
 
 def _given(facts: Facts) -> dict[str, str]:
@@ -222,5 +227,5 @@ def _given(facts: Facts) -> dict[str, str]:
     return facts.software.variables
 
 
-def _told(given: dict[str, str], prefix: str) -> str:
-    return ", ".join(f"{name}={value}" for name, value in given.items() if name.startswith(prefix))
+def _told(variables: dict[str, str], prefix: str) -> str:
+    return ", ".join(f"{name}={value}" for name, value in variables.items() if name.startswith(prefix))

@@ -9,7 +9,7 @@ from harness.doctor.outcome import Asked, Fine, Outcome, Problem, check
 
 
 @check("libraries", "software")
-def libraries(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def libraries(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Compares the libraries that the imports loaded with this environment's own; where nothing was imported,
     the directories of LD_LIBRARY_PATH. Error when one came from elsewhere, or when the path hides torch's;
     warning when it hides another; info with LD_PRELOAD (ld.so(8): LD_LIBRARY_PATH goes before RUNPATH)."""
@@ -57,7 +57,7 @@ def libraries(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("imports", "imports")
-def imports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def imports(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Imports torch and the other compiled packages, each in a process of its own. Error when a symbol or
     shared object is missing, warning at any other failure."""
     assert facts.imports is not None
@@ -88,6 +88,6 @@ def imports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     yield from outcomes or [Fine(good or "no compiled package is installed")]
 
 
-def _paths(found: tuple[tuple[str, str], ...] | list[tuple[str, str]]) -> str:
-    shown = ", ".join(path for _, path in found[:3])
-    return f"{shown} and {len(found) - 3} more" if len(found) > 3 else shown
+def _paths(name_paths: tuple[tuple[str, str], ...] | list[tuple[str, str]]) -> str:
+    paths_text = ", ".join(path for _, path in name_paths[:3])
+    return f"{paths_text} and {len(name_paths) - 3} more" if len(name_paths) > 3 else paths_text

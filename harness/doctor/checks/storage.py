@@ -16,7 +16,7 @@ _SOCKET_MOST = 107  # bytes of a Unix socket's path on Linux
 
 
 @check("shared-memory", "shm", "memory", host=True)
-def shared_memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def shared_memory(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads the size of /dev/shm. Error below 1 GiB in all or free: NCCL takes tens of MB a pair of ranks,
     torch's loaders a batch a worker, and docker's default is 64 MiB. Warning when Ray's object store (30 % of
     memory) does not fit and less than 10 GB is free, where Ray refuses /dev/shm
@@ -58,7 +58,7 @@ def shared_memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("stale-segments", "shm", host=True)
-def stale_segments(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def stale_segments(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Lists files in /dev/shm that no visible process has mapped or open. Info when there are any, warning when
     they hold more than a tenth of it. Our bound."""
     shm = facts.shm
@@ -85,7 +85,7 @@ def stale_segments(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("disk-space", "storage", host=True)
-def space(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def space(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads the free space of the disks that Ray, checkpoints, logs and caches use. Error above 95 % in use,
     where Ray refuses to spill and to create objects (RAY_local_fs_capacity_threshold), or below 1 GiB free, and
     where Ray's directory cannot be written. Warning above 85 % with less than 50 GiB free."""
@@ -131,7 +131,7 @@ def space(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("inodes", "storage", host=True)
-def inodes(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def inodes(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads the free inodes of the same disks. Warning below 2 % or 10,000, error below 1,000. Our bounds: Ray
     writes a file a worker, and caches many."""
     assert facts.storage is not None
@@ -154,7 +154,7 @@ def inodes(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("ray-directory", "storage", host=True)
-def ray_directory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def ray_directory(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Measures the path of Ray's directory. Error when a socket's path below it exceeds 107 bytes, the limit of
     Linux (unix(7)); info when it lies on the root file system."""
     storage = facts.storage
@@ -169,7 +169,7 @@ def ray_directory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "Ray cannot name its sockets below it and does not start",
             "export RAY_TMPDIR=/data/tmp   # short",
         )
-    elif ray is not None and ray.device == storage.root_device and not asked.joined:
+    elif ray is not None and ray.device == storage.root_device and not request.joined:
         yield Problem(
             "info",
             "Ray writes its logs to the system's own disk",
@@ -182,7 +182,7 @@ def ray_directory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("old-sessions", "storage", host=True)
-def old_sessions(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def old_sessions(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Counts sessions of Ray without a process, and their size. Warning above 20 GiB or a tenth of the disk,
     info from 20 of them on. Our bounds: Ray never removes them."""
     storage = facts.storage

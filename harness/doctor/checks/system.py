@@ -13,7 +13,7 @@ _STACKS = "at a hang nobody could say which line each process stands in: triage 
 
 
 @check("ptrace", "tracing")
-def ptrace(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def ptrace(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Runs py-spy on a child process. Error when it may not read the stack, info when it may only without
     stopping the process. The measurement names the kernel's rules: CAP_SYS_PTRACE, Yama's ptrace_scope (kernel:
     admin-guide/LSM/Yama), seccomp."""
@@ -65,7 +65,7 @@ def _ptrace_fix(facts: Facts) -> str:
 
 
 @check("file-limit", "limits")
-def file_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def file_limit(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads RLIMIT_NOFILE. Error below a hard limit of 4,096, where Ray warns (ray/_private/worker.py); info
     below 65,535, to which vLLM and SGLang raise it (vllm/utils/system_utils.py); warning at a soft limit below
     4,096."""
@@ -103,7 +103,7 @@ def file_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("task-limit", "limits")
-def task_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def task_limit(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads `ulimit -u` and the container's pids.max. Warning when fewer than 4,096 processes and threads are
     left. Our bound: a Ray worker has about 50 threads before its work begins, a learner with torch about one a
     core more."""
@@ -112,12 +112,12 @@ def task_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     why = (
         "ranks, engines and their thread pools take thousands; at the limit fork fails with EAGAIN in a random process"
     )
-    found = [
+    task_limits = [
         (name, value)
         for name, value in (("ulimit -u", limits.processes), ("cgroup pids.max", limits.tasks_max))
         if value is not None
     ]
-    measured = ", ".join(f"{name} {value:,}" for name, value in found) or "unlimited"
+    measured = ", ".join(f"{name} {value:,}" for name, value in task_limits) or "unlimited"
     if limits.tasks_now is not None and limits.tasks_max is not None:
         measured += f", in use {limits.tasks_now:,}"
     if limits.processes is not None and limits.processes < 4096 and facts.tracing and facts.tracing.uid != 0:
@@ -135,7 +135,7 @@ def task_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("memlock", "limits", "network")
-def memlock(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def memlock(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads RLIMIT_MEMLOCK and the RDMA devices. Error below 1 GiB beside an RDMA device: ibv_reg_mr locks the
     buffers that NCCL registers (ibv_reg_mr(3)). The bound is ours."""
     assert facts.limits is not None and facts.network is not None
@@ -156,7 +156,7 @@ def memlock(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("map-count", "limits", host=True)
-def map_count(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def map_count(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads vm.max_map_count. Warning below 65,530, the kernel's default (kernel: admin-guide/sysctl/vm)."""
     assert facts.limits is not None
     count = facts.limits.map_count
@@ -175,7 +175,7 @@ def map_count(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("cores", "limits", host=True)
-def cores(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def cores(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads the CPU affinity and the container's CPU quota. Warning when the quota is below three quarters of
     the cores that are seen. Our bound: torch starts a thread for each core it sees, and the kernel then
     throttles them all."""
@@ -197,18 +197,18 @@ def cores(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("memory", "memory", host=True)
-def memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def memory(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads the memory of the machine and of the container. Error above 90 % in use, warning above 75 %: Ray's
     memory monitor kills workers at 95 % (RAY_memory_usage_threshold). Info when the container has less than
     half of the host's."""
-    found = facts.memory
-    assert found is not None
-    if found.limit is not None and found.used is not None:
-        used, of, name = found.used, found.limit, "the container's limit"
-        measured = f"{bytes_(used)} of {bytes_(of)} in the container, {bytes_(found.total)} in the host"
+    node_memory = facts.memory
+    assert node_memory is not None
+    if node_memory.limit is not None and node_memory.used is not None:
+        used, of, name = node_memory.used, node_memory.limit, "the container's limit"
+        measured = f"{bytes_(used)} of {bytes_(of)} in the container, {bytes_(node_memory.total)} in the host"
     else:
-        used, of, name = found.total - found.available, found.total, "the memory"
-        measured = f"{bytes_(found.available)} of {bytes_(found.total)} available"
+        used, of, name = node_memory.total - node_memory.available, node_memory.total, "the memory"
+        measured = f"{bytes_(node_memory.available)} of {bytes_(node_memory.total)} available"
     why = "Ray kills workers above 95 %, and the kernel's OOM killer leaves the peers waiting in a collective"
     if of and used > 0.9 * of:
         yield Problem(
@@ -222,7 +222,7 @@ def memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Problem(
             "warning", f"most of {name} is in use before the run begins", measured, why, "ps aux --sort=-rss | head"
         )
-    elif found.limit is not None and found.limit < 0.5 * found.total:
+    elif node_memory.limit is not None and node_memory.limit < 0.5 * node_memory.total:
         yield Problem(
             "info",
             "the container may use much less memory than the host has",
@@ -235,7 +235,7 @@ def memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("overcommit", "memory", host=True)
-def overcommit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def overcommit(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads vm.overcommit_memory. Warning at 2, where the kernel refuses what is only reserved (kernel:
     mm/overcommit-accounting)."""
     assert facts.memory is not None
@@ -253,24 +253,24 @@ def overcommit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 @check("slurm", "software", "limits")
-def slurm(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+def slurm(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Compares Slurm's variables with what is there. Error when fewer nodes joined Ray than were allocated;
     warning when the step has fewer cores than the task (srun has not passed on --cpus-per-task since Slurm
     22.05), or when the job ends within the hour."""
     assert facts.software is not None and facts.limits is not None
-    given = facts.software.variables
-    if "SLURM_JOB_ID" not in given:
+    variables = facts.software.variables
+    if "SLURM_JOB_ID" not in variables:
         yield Fine("not in a Slurm job")
         return
     problems: list[Outcome] = []
-    wanted = _number(given.get("SLURM_JOB_NUM_NODES") or given.get("SLURM_NNODES"))
-    cpus, ends = _number(given.get("SLURM_CPUS_PER_TASK")), _number(given.get("SLURM_JOB_END_TIME"))
-    if asked.joined and wanted and asked.nodes < wanted:
+    wanted = _number(variables.get("SLURM_JOB_NUM_NODES") or variables.get("SLURM_NNODES"))
+    cpus, ends = _number(variables.get("SLURM_CPUS_PER_TASK")), _number(variables.get("SLURM_JOB_END_TIME"))
+    if request.joined and wanted and request.nodes < wanted:
         problems.append(
             Problem(
                 "error",
                 "fewer nodes joined the Ray cluster than Slurm allocated",
-                f"{asked.nodes} of {wanted}",
+                f"{request.nodes} of {wanted}",
                 "the placement group waits for the missing ones for ever",
                 "srun --overlap -N1 -w <node> ray start --address <head>:6379 --block",
             )
@@ -285,18 +285,18 @@ def slurm(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                 "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK   # before srun",
             )
         )
-    left = ends - time.time() if ends else None
-    if left is not None and left < 3600:
+    remaining_s = ends - time.time() if ends else None
+    if remaining_s is not None and remaining_s < 3600:
         problems.append(
             Problem(
                 "warning",
                 "the Slurm job ends soon",
-                f"{duration(max(0.0, left))} left",
+                f"{duration(max(0.0, remaining_s))} left",
                 "Slurm ends the run in the middle of a step",
                 "scontrol update JobId=$SLURM_JOB_ID TimeLimit=…",
             )
         )
-    yield from problems or [Fine(f"job {given['SLURM_JOB_ID']}, {wanted or 1} nodes")]
+    yield from problems or [Fine(f"job {variables['SLURM_JOB_ID']}, {wanted or 1} nodes")]
 
 
 def _number(text: str | None) -> int:

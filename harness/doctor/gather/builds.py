@@ -61,19 +61,22 @@ def look(root: str) -> dict[str, Any]:
             continue
         key = (about.st_dev, about.st_ino)
         locks.append({"path": path, "age_s": max(0.0, now - about.st_mtime), "key": key, "owner": about.st_uid})
-    owners = {one["owner"] for one in locks}  # who made a file holds it
-    holders, unreadable = _holders({one["key"] for one in locks}, owners) if locks else ({}, 0)
-    found = [{"path": one["path"], "age_s": one["age_s"], "holder": holders.get(one["key"], 0)} for one in locks
-             if holders.get(one["key"]) or os.path.exists(one["path"])]  # fmt: skip
-    return {"folder": root, "locks": found, "unreadable": unreadable, "remote": _remote(root)}
+    owners = {lock["owner"] for lock in locks}  # who made a file holds it
+    holders, unreadable = _holders({lock["key"] for lock in locks}, owners) if locks else ({}, 0)
+    current = [
+        {"path": lock["path"], "age_s": lock["age_s"], "holder": holders.get(lock["key"], 0)}
+        for lock in locks
+        if holders.get(lock["key"]) or os.path.exists(lock["path"])
+    ]
+    return {"folder": root, "locks": current, "unreadable": unreadable, "remote": _remote(root)}
 
 
 def _locks(root: str) -> list[str]:
-    found, folders = [], [(root, 0)]
-    seen = 0
-    while folders and seen < _MOST:
+    lock_paths, folders = [], [(root, 0)]
+    visited = 0
+    while folders and visited < _MOST:
         place, depth = folders.pop()
-        seen += 1
+        visited += 1
         try:
             entries = list(os.scandir(place))
         except OSError:  # there is none, or it is not ours to read
@@ -81,15 +84,15 @@ def _locks(root: str) -> list[str]:
         built = any(_BUILT.fullmatch(entry.name) for entry in entries)
         for entry in entries:
             if entry.name == "lock" and built and depth and not entry.is_dir(follow_symlinks=False):
-                found.append(entry.path)
+                lock_paths.append(entry.path)
             elif depth < 2 and entry.is_dir():
                 folders.append((entry.path, depth + 1))
-    return sorted(found)
+    return sorted(lock_paths)
 
 
 def _holders(keys: set[tuple[int, int]], owners: set[int]) -> tuple[dict[tuple[int, int], int], int]:
     """(device, inode) -> a process that has it open; and how many processes of these users could not be asked."""
-    found: dict[tuple[int, int], int] = {}
+    holders: dict[tuple[int, int], int] = {}
     unreadable = 0
     for pid in pids():
         try:
@@ -107,8 +110,8 @@ def _holders(keys: set[tuple[int, int]], owners: set[int]) -> tuple[dict[tuple[i
             except OSError:  # closed while we looked
                 continue
             if (about.st_dev, about.st_ino) in keys:
-                found[about.st_dev, about.st_ino] = pid
-    return found, unreadable
+                holders[about.st_dev, about.st_ino] = pid
+    return holders, unreadable
 
 
 def _remote(root: str) -> bool:

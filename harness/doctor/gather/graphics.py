@@ -39,8 +39,8 @@ _FIELDS = (
 def gpus() -> dict[str, Any]:
     """The fields of `Gpus`; `found` is empty where there is none, or `error` says why nobody can tell."""
     try:
-        there = os.path.isdir("/proc/driver/nvidia/gpus") or _program()
-        return {"found": _nvidia() if there else [], "amd": _amd()}
+        has_nvidia = os.path.isdir("/proc/driver/nvidia/gpus") or _program()
+        return {"found": _nvidia() if has_nvidia else [], "amd": _amd()}
     except RuntimeError as error:
         return {"amd": _amd(), "error": str(error)}
 
@@ -79,8 +79,8 @@ def _ask(query: str) -> list[list[str]]:
             f"nvidia-smi did not answer within {_PATIENCE_S:.0f} s: the driver or a GPU is sick"
         ) from error
     if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines()
-        raise RuntimeError(f"nvidia-smi failed: {said[-1] if said else done.returncode}")
+        output_lines = (done.stdout + done.stderr).strip().splitlines()
+        raise RuntimeError(f"nvidia-smi failed: {output_lines[-1] if output_lines else done.returncode}")
     return [[word.strip() for word in line.split(",")] for line in done.stdout.splitlines()]
 
 

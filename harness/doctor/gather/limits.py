@@ -69,9 +69,9 @@ def _used() -> int | None:
     """Memory of the cgroup without inactive file pages, which the kernel drops before it kills anybody."""
     used = _own("memory", "memory.usage_in_bytes", "memory.current")
     for folder in _folders("memory"):
-        found = re.search(r"^(?:total_)?inactive_file (\d+)", read(f"{folder}/memory.stat"), re.MULTILINE)
-        if found and used is not None:
-            return max(0, used - int(found[1]))
+        match = re.search(r"^(?:total_)?inactive_file (\d+)", read(f"{folder}/memory.stat"), re.MULTILINE)
+        if match and used is not None:
+            return max(0, used - int(match[1]))
     return used
 
 
@@ -89,8 +89,8 @@ def _quota() -> float | None:
 
 def _smallest(controller: str, *names: str) -> int | None:
     """The tightest limit from this process's cgroup up to the root; None without one."""
-    found = [integer(f"{folder}/{name}") for folder in _folders(controller) for name in names]
-    return min((value for value in found if value is not None and 0 < value < _UNLIMITED), default=None)
+    upper_limits = [integer(f"{folder}/{name}") for folder in _folders(controller) for name in names]
+    return min((value for value in upper_limits if value is not None and 0 < value < _UNLIMITED), default=None)
 
 
 def _own(controller: str, *names: str) -> int | None:
@@ -103,18 +103,18 @@ def _own(controller: str, *names: str) -> int | None:
 
 def _folders(controller: str) -> list[str]:
     """This process's cgroup directories of a controller, own first, then its parents."""
-    found = []
+    folders = []
     for line in read("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
         roots = [f"/sys/fs/cgroup/{controller}"] if controllers else ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
         while True:
-            found += [folder for root in roots if os.path.isdir(folder := f"{root}{path.rstrip('/')}")]
+            folders += [folder for root in roots if os.path.isdir(folder := f"{root}{path.rstrip('/')}")]
             if path in ("/", ""):
                 break
             path = os.path.dirname(path)
-    return found
+    return folders
 
 
 def _bounded(value: int) -> int | None:

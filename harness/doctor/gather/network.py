@@ -59,15 +59,15 @@ def network() -> dict[str, Any]:
     remembered = os.path.join(
         os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster"
     )
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "hostname": name, "interfaces": _interfaces(), "resolved": resolved, "resolve_error": error,
         "resolve_s": seconds, "listening": _listening(), "infiniband": _names("/sys/class/infiniband"),
         "ray_address_open": _open(os.environ.get("RAY_ADDRESS", "")), "ray_remembered": read(remembered),
         "ray_remembered_file": remembered, "ray_remembered_open": _open(read(remembered)),
     }  # fmt: skip
     if low.isdigit() and high.strip().isdigit():
-        found["ephemeral"] = (int(low), int(high))
-    return found
+        fields["ephemeral"] = (int(low), int(high))
+    return fields
 
 
 def _resolve(name: str) -> tuple[list[str], str, float]:
@@ -90,11 +90,11 @@ def _resolve(name: str) -> tuple[list[str], str, float]:
 
 def _open(address: str) -> bool | None:
     """Whether something listens there; None where no host and port are named (`auto`, `local`, empty)."""
-    found = re.fullmatch(r"(?:ray://|https?://)?\[?([^/\[\]]+?)\]?:(\d+)/?", address)
-    if not found:
+    match = re.fullmatch(r"(?:ray://|https?://)?\[?([^/\[\]]+?)\]?:(\d+)/?", address)
+    if not match:
         return None
     try:
-        socket.create_connection((found[1], int(found[2])), timeout=3).close()
+        socket.create_connection((match[1], int(match[2])), timeout=3).close()
     except (OSError, OverflowError):  # refused, unreachable, or no port number at all
         return False
     return True
@@ -102,31 +102,31 @@ def _open(address: str) -> bool | None:
 
 def _interfaces() -> list[dict[str, Any]]:
     addresses = _addresses()
-    found = []
+    interfaces = []
     for name in _names("/sys/class/net"):
         flags = int(read(f"/sys/class/net/{name}/flags") or "0", 16)
-        found.append({"name": name, "up": bool(flags & 1), "loopback": bool(flags & 8),
-                      "addresses": addresses.get(name, [])})  # fmt: skip
-    return found
+        is_up, is_loopback = bool(flags & 1), bool(flags & 8)
+        interfaces.append({"name": name, "up": is_up, "loopback": is_loopback, "addresses": addresses.get(name, [])})
+    return interfaces
 
 
 def _addresses() -> dict[str, list[str]]:
     """Interface -> its addresses: IPv4 by ioctl, IPv6 from /proc; link-local ones left out."""
     import fcntl
 
-    found: dict[str, list[str]] = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    addresses: dict[str, list[str]] = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query_socket:
         for _, name in socket.if_nameindex():
             try:
-                packed = fcntl.ioctl(asked, 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
-                found.setdefault(name, []).append(socket.inet_ntoa(packed[20:24]))
+                packed = fcntl.ioctl(query_socket, 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
+                addresses.setdefault(name, []).append(socket.inet_ntoa(packed[20:24]))
             except OSError:  # the interface has no IPv4 address
                 continue
     for line in read("/proc/net/if_inet6").splitlines():
         words = line.split()
         if len(words) == 6 and words[3] != "20":
-            found.setdefault(words[5], []).append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0])))
-    return found
+            addresses.setdefault(words[5], []).append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0])))
+    return addresses
 
 
 def _listening() -> list[dict[str, Any]]:
@@ -148,16 +148,16 @@ def _listening() -> list[dict[str, Any]]:
 
 def _owners(inodes: set[str]) -> dict[str, int]:
     """Socket inode -> a process that has it, among those that we may look into."""
-    found: dict[str, int] = {}
+    owners: dict[str, int] = {}
     for pid in pids():
         try:
             for name in os.listdir(f"/proc/{pid}/fd"):
                 link = os.readlink(f"/proc/{pid}/fd/{name}")
                 if link.startswith("socket:[") and link[8:-1] in inodes:
-                    found.setdefault(link[8:-1], pid)
+                    owners.setdefault(link[8:-1], pid)
         except OSError:  # another user's process, or one that has ended
             continue
-    return found
+    return owners
 
 
 def _names(folder: str) -> list[str]:

@@ -42,7 +42,7 @@ def node(skip: tuple[str, ...] = (), patience_s: float = 75.0) -> dict[str, Any]
     for name in waiting:
         # daemons: one that hangs in a dead file system must not keep the process from ending
         threading.Thread(target=run, args=(name,), daemon=True).start()
-    found: dict[str, Any] = {"where": socket.gethostname()}
+    sections: dict[str, Any] = {"where": socket.gethostname()}
     until = time.monotonic() + patience_s
     while waiting:
         try:
@@ -54,5 +54,5 @@ def node(skip: tuple[str, ...] = (), patience_s: float = 75.0) -> dict[str, Any]
         if wrong:
             gaps[name] = wrong
         else:
-            found[name] = section
-    return {**found, "gaps": gaps}
+            sections[name] = section
+    return {**sections, "gaps": gaps}

@@ -42,11 +42,11 @@ def processes() -> dict[str, Any]:
     """The fields of `Processes`. The doctor and everything above it are left out. Orphans are looked at once more after
     a moment: a worker of Ray whose raylet has ended follows it by itself."""
     above = _ancestors(os.getpid())
-    found = _now(above)
-    if any(one["orphan"] and not one["zombie"] for one in found):
+    leftovers = _now(above)
+    if any(process["orphan"] and not process["zombie"] for process in leftovers):
         time.sleep(FOLLOW_S)
-        found = _now(above)
-    return {"found": found, "shell_age_s": age(os.getppid())}
+        leftovers = _now(above)
+    return {"found": leftovers, "shell_age_s": age(os.getppid())}
 
 
 @cache
@@ -58,7 +58,7 @@ def _engine() -> re.Pattern[str]:
 
 
 def _now(above: set[int]) -> list[dict[str, Any]]:
-    found = []
+    leftovers = []
     for pid in pids():
         if pid in above:
             continue
@@ -66,12 +66,12 @@ def _now(above: set[int]) -> list[dict[str, Any]]:
         kind = "engine" if _engine().search(name) else "ray" if _RAY.search(name) else ""
         if not kind or not about:
             continue
-        found.append({
+        leftovers.append({
             "pid": pid, "title": _short(name), "kind": kind, "age_s": age(pid), "orphan": _orphan(pid, name),
             "mine": about.get("Uid", "").split()[:2][-1:] == [str(os.geteuid())],
             "zombie": about.get("State", "").startswith("Z"),
         })  # fmt: skip
-    return found
+    return leftovers
 
 
 def _short(name: str) -> str:
@@ -94,8 +94,8 @@ def _reaper(pid: int) -> bool:
 
 
 def _ancestors(pid: int) -> set[int]:
-    found = set()
-    while pid > 0 and pid not in found:
-        found.add(pid)
+    ancestors = set()
+    while pid > 0 and pid not in ancestors:
+        ancestors.add(pid)
         pid = int(status(pid).get("PPid", "0") or 0)
-    return found
+    return ancestors

@@ -83,13 +83,13 @@ def software() -> dict[str, Any]:
     names = {name: value for name, value in os.environ.items() if _MORE.fullmatch(name)}
     kept = {**variables(), **{name: redaction.text(value) for name, value in names.items()}}
     outside = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    own = _own_libraries()
+    own_paths = _own_libraries()
     return {
         "python": platform.python_version(), "executable": sys.executable, "packages": packages(),
         "variables": {name: value for name, value in sorted(kept.items()) if not is_secret(name)},
         "proxies": [name for name in _PROXIES if os.environ.get(name) or os.environ.get(name.upper())],
         "no_proxy": [redaction.text(part.strip()) for part in outside.split(",") if part.strip()],
-        "in_front": _in_front(own), "own": own, "torch_cuda": _torch_cuda(), "writable": _prefixes(),
+        "in_front": _in_front(own_paths), "own": own_paths, "torch_cuda": _torch_cuda(), "writable": _prefixes(),
     }  # fmt: skip
 
 
@@ -113,25 +113,25 @@ def imports() -> dict[str, Any]:
         printed = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
         ended = f"not imported within {_PATIENCE_S:.0f} s"
     answers = [json.loads(line) for line in printed.splitlines() if line.startswith('{"imported"')]
-    said = {answer["imported"]: answer["said"].splitlines()[0][:300] if answer["said"] else "" for answer in answers}
+    errors = {answer["imported"]: answer["said"].splitlines()[0][:300] if answer["said"] else "" for answer in answers}
     tried = []
     for module in modules:
-        tried.append({"name": module, "ok": said.get(module) == "", "error": said.get(module, ended)})
-        if module not in said:
+        tried.append({"name": module, "ok": errors.get(module) == "", "error": errors.get(module, ended)})
+        if module not in errors:
             break  # those behind it were never reached
     return {"tried": tried, "foreign": _foreign(printed)}
 
 
 def _foreign(printed: str) -> list[tuple[str, str]]:
     """Libraries that those imports loaded from elsewhere although this interpreter has its own."""
-    own, found = _own_libraries(), []
+    own_paths, foreign = _own_libraries(), []
     for line in printed.splitlines():
         if line.startswith('{"mapped"'):
             for path in json.loads(line)["mapped"]:
                 name = os.path.basename(path)
-                if name in own and os.path.realpath(path) != os.path.realpath(own[name]):
-                    found.append((name, path))
-    return found
+                if name in own_paths and os.path.realpath(path) != os.path.realpath(own_paths[name]):
+                    foreign.append((name, path))
+    return foreign
 
 
 def _there(module: str) -> bool:
@@ -144,26 +144,26 @@ def _there(module: str) -> bool:
 
 def _own_libraries() -> dict[str, str]:
     """Library -> path below this interpreter's packages: torch/lib and nvidia/*/lib."""
-    found: dict[str, str] = {}
+    libraries: dict[str, str] = {}
     for root in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
         folders = [os.path.join(root, "torch", "lib")]
         nvidia = os.path.join(root, "nvidia")
         if os.path.isdir(nvidia):
             folders += [os.path.join(nvidia, name, "lib") for name in sorted(os.listdir(nvidia))]
         for folder in folders:
-            found.update({name: os.path.join(folder, name) for name in _shared(folder)})
-    return found
+            libraries.update({name: os.path.join(folder, name) for name in _shared(folder)})
+    return libraries
 
 
-def _in_front(own: dict[str, str]) -> list[tuple[str, str]]:
+def _in_front(own_paths: dict[str, str]) -> list[tuple[str, str]]:
     """Libraries of LD_LIBRARY_PATH that are not this interpreter's own: the linker takes them before a RUNPATH."""
-    found: dict[str, str] = {}
+    shadowing: dict[str, str] = {}
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         for name in _shared(folder):
             path = os.path.join(folder, name)
-            if name not in found and os.path.realpath(path) != os.path.realpath(own.get(name, "")):
-                found[name] = path
-    return sorted(found.items())
+            if name not in shadowing and os.path.realpath(path) != os.path.realpath(own_paths.get(name, "")):
+                shadowing[name] = path
+    return sorted(shadowing.items())
 
 
 def _shared(folder: str) -> list[str]:
@@ -180,16 +180,16 @@ def _torch_cuda() -> str:
         return ""
     try:
         with open(os.path.join(os.path.dirname(spec.origin), "version.py")) as file:
-            found = re.search(r"^cuda[^=\n]*= *['\"]([^'\"]+)", file.read(), re.MULTILINE)
+            match = re.search(r"^cuda[^=\n]*= *['\"]([^'\"]+)", file.read(), re.MULTILINE)
     except OSError:  # a torch that was built elsewhere, without it
         return ""
-    return found[1] if found else ""
+    return match[1] if match else ""
 
 
 def _prefixes() -> dict[str, bool]:
     """Of the variables that name a dump's file prefix: whether a file can be made there."""
-    found = {}
+    writable = {}
     for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
         if value := os.environ.get(name):
-            found[name] = os.access(os.path.dirname(os.path.abspath(value)), os.W_OK | os.X_OK)
-    return found
+            writable[name] = os.access(os.path.dirname(os.path.abspath(value)), os.W_OK | os.X_OK)
+    return writable

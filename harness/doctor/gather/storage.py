@@ -61,7 +61,7 @@ _MOST_FILES = 20_000  # of old sessions that are counted: about half a second
 
 def shm() -> dict[str, Any]:
     """The fields of `SharedMemory`. Only the doctor's own files can be stale: others' users cannot be seen."""
-    found = os.statvfs(_SHM)
+    vfs = os.statvfs(_SHM)
     mapped, unreadable = _in_use()
     stale, now = [], time.time()
     for entry in os.scandir(_SHM):
@@ -75,8 +75,8 @@ def shm() -> dict[str, Any]:
         if about.st_ino not in mapped:  # its blocks: a segment of gigabytes takes memory where it was written only
             stale.append({"name": entry.name, "size": about.st_blocks * 512, "age_s": age})
     return {
-        "total": found.f_blocks * found.f_frsize,
-        "free": found.f_bavail * found.f_frsize,
+        "total": vfs.f_blocks * vfs.f_frsize,
+        "free": vfs.f_bavail * vfs.f_frsize,
         "stale": stale,
         "unreadable": unreadable,
     }
@@ -127,8 +127,8 @@ def ray_directory() -> str:
     (ray/_common/utils.py)."""
     pid = os.getppid()
     while pid > 1:
-        if told := re.search(r"raylet .*--temp[-_]dir=(\S+)", title(pid)):
-            return told[1]
+        if match := re.search(r"raylet .*--temp[-_]dir=(\S+)", title(pid)):
+            return match[1]
         pid = int(status(pid).get("PPid", "0") or 0)
     return os.path.join(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray")
 
@@ -137,11 +137,11 @@ def _place(purpose: str, path: str) -> dict[str, Any]:
     existing = os.path.abspath(path)
     while not os.path.isdir(existing):
         existing = os.path.dirname(existing)
-    found = os.statvfs(existing)
+    vfs = os.statvfs(existing)
     return {
         "purpose": purpose, "path": path, "existing": existing, "device": os.stat(existing).st_dev,
-        "total": found.f_blocks * found.f_frsize, "free": found.f_bavail * found.f_frsize, "inodes": found.f_files,
-        "inodes_free": found.f_favail, "writable": os.access(existing, os.W_OK | os.X_OK),
+        "total": vfs.f_blocks * vfs.f_frsize, "free": vfs.f_bavail * vfs.f_frsize, "inodes": vfs.f_files,
+        "inodes_free": vfs.f_favail, "writable": os.access(existing, os.W_OK | os.X_OK),
     }  # fmt: skip
 
 
@@ -161,7 +161,7 @@ def _old_sessions(ray: str) -> tuple[int, int, bool]:
             for child in children:
                 files += 1
                 if files > _MOST_FILES:
-                    return len([other for other in names if other not in alive]), size, True
+                    return len([session for session in names if session not in alive]), size, True
                 try:
                     size += os.lstat(os.path.join(folder, child)).st_blocks * 512
                 except FileNotFoundError:  # removed while we looked
@@ -171,7 +171,7 @@ def _old_sessions(ray: str) -> tuple[int, int, bool]:
 
 def _named_by_processes(ray: str) -> set[str]:
     """Sessions that the command line of a living process names: a raylet's and its agents' do."""
-    found = set()
+    sessions = set()
     for pid in pids():
-        found.update(re.findall(re.escape(ray) + r"/(session_[^/\s\0]+)", read(f"/proc/{pid}/cmdline")))
-    return found
+        sessions.update(re.findall(re.escape(ray) + r"/(session_[^/\s\0]+)", read(f"/proc/{pid}/cmdline")))
+    return sessions

@@ -32,11 +32,11 @@ _PATIENCE_S = 15.0  # chosen: py-spy takes a second or two of an interpreter tha
 
 def tracing() -> dict[str, Any]:
     """The fields of `Tracing`. Starts a Python of our own for py-spy to look at and ends it: 0.1 to 1 s."""
-    own = status(os.getpid())
+    process_status = status(os.getpid())
     attempt, detail = _attempt()
     return {
-        "uid": os.geteuid(), "ptrace": bool(int(own.get("CapEff", "0"), 16) & _CAP_SYS_PTRACE),
-        "scope": integer("/proc/sys/kernel/yama/ptrace_scope"), "seccomp": int(own.get("Seccomp", "0")),
+        "uid": os.geteuid(), "ptrace": bool(int(process_status.get("CapEff", "0"), 16) & _CAP_SYS_PTRACE),
+        "scope": integer("/proc/sys/kernel/yama/ptrace_scope"), "seccomp": int(process_status.get("Seccomp", "0")),
         "attempt": attempt, "detail": detail,
     }  # fmt: skip
 
@@ -50,7 +50,7 @@ def _attempt() -> tuple[str, str]:
     try:
         if child.stdout:
             child.stdout.readline()  # from here on the interpreter has a stack to show
-        said = ""
+        message = ""
         for mode, flags in (("allowed", []), ("only nonblocking", ["--nonblocking"])):
             try:
                 done = subprocess.run(
@@ -62,13 +62,13 @@ def _attempt() -> tuple[str, str]:
                     timeout=_PATIENCE_S,
                 )
             except subprocess.TimeoutExpired:
-                said = f"silent for {_PATIENCE_S:.0f} s"
+                message = f"silent for {_PATIENCE_S:.0f} s"
                 continue
             if done.returncode == 0:
-                return mode, said
-            said = (done.stderr.strip().splitlines() or ["no message"])[-1][:200]
-        denied = any(word in said.lower() for word in ("permission", "not permitted", "eperm"))
-        return ("denied" if denied else "failed"), said
+                return mode, message
+            message = (done.stderr.strip().splitlines() or ["no message"])[-1][:200]
+        denied = any(word in message.lower() for word in ("permission", "not permitted", "eperm"))
+        return ("denied" if denied else "failed"), message
     finally:
         child.kill()
         child.wait()

@@ -31,7 +31,7 @@ answer(options=described(names["parser"]))
 def examine(start: Start, installed: Installation | None) -> Examined:
     """The settings of a command, with the defaults of the installed parser where it can be asked."""
     options = list(dashed(start.given))
-    known, unknown = values(options)
+    known_values, unknown = values(options)
     unread = from_shell(start.given)
     module = re.search(r"(?:^|[./])openrlhf[./]cli[./](\w+?)(?:\.py)?$", start.entry)
     parser = Parser()
@@ -39,11 +39,11 @@ def examine(start: Start, installed: Installation | None) -> Examined:
         unread = f"{start.entry} is no module of openrlhf.cli: what it takes and does is not known here"
         unknown[FOREIGN] = unread
     elif installed is not None and (file := installed.source(f"openrlhf.cli.{module[1]}")):
-        found = installed.query(_PARSER, str(file))
-        parser = Parser.of(f"openrlhf.cli.{module[1]}", found.get("options", {}))
+        answer = installed.query(_PARSER, str(file))
+        parser = Parser.of(f"openrlhf.cli.{module[1]}", answer.get("options", {}))
         unread = unread or ""
-        if "unknown" in found:
-            parser = Parser(parser.where, unknown=str(found["unknown"]))
+        if "unknown" in answer:
+            parser = Parser(parser.where, unknown=str(answer["unknown"]))
     judged: list[Outcome] = []
     if not parser.names:
         judged.append(Unseen(parser.unknown or "the command does not name a module of openrlhf.cli whose options could "
@@ -52,5 +52,5 @@ def examine(start: Start, installed: Installation | None) -> Examined:
         judged += against(options, parser, called("openrlhf", installed))
         judged = judged or [Fine(f"all {len(options)} options are among {parser.where}'s")]
     if not unread:
-        known = {**parser.defaults, **known}
-    return Examined(Settings(known, unknown, unread, start.variables), tuple(judged))
+        known_values = {**parser.defaults, **known_values}
+    return Examined(Settings(known_values, unknown, unread, start.variables), tuple(judged))

@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.frameworks.meanings import ENGINE, Meaning
 from harness.frameworks.settings import Settings
+from probes.adapters.openrlhf_driver import WITHOUT_EFFECT
 
 
 def _bf16(value: Any, settings: Settings) -> str:
@@ -82,9 +83,9 @@ _OLD: Mapping[str, Meaning] = {
     "zero_stage": Meaning("sharding"),
 }
 MEANINGS: Mapping[str, Meaning] = {**_NEW, **_OLD}
-# Options that bear on no number: where results go, how often they are said.
+# Options that bear on no number: where results go, how often they are said; the flat names of 0.5 to 0.9 as well.
 ASIDE = (
-    "logger.", "ckpt.path", "ckpt.output_dir", "ckpt.save", "ckpt.max_", "ckpt.disable_ds", "use_ms", "local_rank",
+    *WITHOUT_EFFECT,
     "save_path", "save_steps", "save_hf_ckpt", "ckpt_path", "max_ckpt_num", "max_ckpt_mem", "logging_steps",
     "use_wandb", "wandb_", "use_tensorboard", "eval_steps",
 )  # fmt: skip

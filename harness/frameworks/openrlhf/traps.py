@@ -79,7 +79,7 @@ def colocation(settings: Settings) -> Iterator[Outcome]:
     why = settings.why_unknown(
         *(f"{role}.{of}" for role in roles for of in ("num_nodes", "num_gpus_per_node")),
         "vllm.num_engines", "vllm.tensor_parallel_size", "vllm.enable_sleep", "algo.kl.init_coef",
-        *(f"train.{one}" for one in shared),
+        *(f"train.{switch}" for switch in shared),
         *["algo.advantage.estimator"] * settings.on("train.colocate_critic_reward"),
     )  # fmt: skip
     if why:
@@ -95,7 +95,7 @@ def colocation(settings: Settings) -> Iterator[Outcome]:
     except (TypeError, ValueError):
         engines = None
     nodes, each = size["actor"]
-    if any(one is None for pair in size.values() for one in pair) or engines is None or parallel is None:
+    if any(count is None for pair in size.values() for count in pair) or engines is None or parallel is None:
         yield Unseen("a size is not a number here")
         return
     assert nodes is not None and each is not None

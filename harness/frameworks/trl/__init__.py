@@ -9,8 +9,9 @@ from harness.frameworks.settings import Settings
 from harness.frameworks.spec import Framework, Trap
 from harness.frameworks.trl import traps
 from harness.frameworks.trl.command import examine
-from harness.frameworks.trl.meanings import MEANINGS, WITHOUT_EFFECT
+from harness.frameworks.trl.meanings import MEANINGS
 from harness.frameworks.trl.traps import LOADED
+from probes.adapters.trl import WITHOUT_EFFECT
 
 _COMMANDS = "distillation|dpo|env|grpo|kto|reward|rloo|sft|skills|vllm-serve"
 

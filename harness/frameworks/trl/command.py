@@ -53,18 +53,18 @@ def examine(start: Start, installed: Installation | None) -> Examined:
     script = start.entry.endswith(".py")
     source = _source(start.entry) if script else ""
     options = list(dashed(start.given, hyphens=True))
-    known, unknown = values(options)
+    option_values, unknown = values(options)
     read = settings(start.entry, source) if source else Script()
     reasons = [read.unread, from_shell(start.given)]
     if script and not source:
         reasons.append(f"settings come from {start.entry}, which is not read")
     keys, variables, more = _files(start, script, source, options, read)
     reasons += more
-    filed = {**read.keywords, **{key: value for held in keys.values() for key, value in held.items()}}
+    filed = {**read.keywords, **{key: value for file_settings in keys.values() for key, value in file_settings.items()}}
     computed = {name: f"{name} is {text}, which only the script knows" for name, text in read.computed.items()}
-    unknown |= {name: why for name, why in computed.items() if name not in known}
-    for name in [one for one in known if one.startswith("no_")]:  # a switch that is on by default
-        known[name.removeprefix("no_")] = False
+    unknown |= {name: why for name, why in computed.items() if name not in option_values}
+    for name in [switch for switch in option_values if switch.startswith("no_")]:  # a switch that is on by default
+        option_values[name.removeprefix("no_")] = False
     package = installed.source("trl") if installed else None
     launch, unsure = launched(start, not script, source, package, variables)
     if _UNSLOTH.search(source):
@@ -75,9 +75,9 @@ def examine(start: Start, installed: Installation | None) -> Examined:
     if _LOADS.search(source):
         unsure[LOADED] = f"{start.entry} may load the model itself, in a dtype that is not known here"
     judged = tuple(_judged(start, options, keys, read, installed, unsure.get(TRAINER, "")))
-    every = {**filed, **known, **launch}
+    all_values = {**filed, **option_values, **launch}
     unread = next(filter(None, reasons), "")
-    return Examined(Settings(every, {**unknown, **unsure}, unread, variables), judged)
+    return Examined(Settings(all_values, {**unknown, **unsure}, unread, variables), judged)
 
 
 def _source(entry: str) -> str:
@@ -96,18 +96,18 @@ def _files(
     """(file -> its settings, the environment with theirs, why settings are not read) of `--config FILE`."""
     keys: dict[str, dict[str, object]] = {}
     variables, reasons = dict(start.variables), []
-    for file in (one.value for one in options if one.name == "config"):
+    for file in (option.value for option in options if option.name == "config"):
         if SHELL.search(file) or (script and "parse_args_and_config" not in source):
             reasons.append(f"settings come from {file}, which is not read")
             continue
-        held, why = mapping(file)
+        file_settings, why = mapping(file)
         reasons.append(why)
-        more = held.pop("env", None)
+        more = file_settings.pop("env", None)
         variables |= {str(key): str(value) for key, value in more.items()} if isinstance(more, dict) else {}
-        for key, value in held.items():
+        for key, value in file_settings.items():
             if key in read.keywords and read.keywords[key] != value:
                 read.computed[key] = f"{read.keywords[key]!r} in the script and {value!r} in {file}"
-        keys |= {} if why else {file: held}
+        keys |= {} if why else {file: file_settings}
     return keys, variables, reasons
 
 
@@ -121,36 +121,36 @@ def _judged(
     if "unsloth" in replaced:
         yield Unseen(replaced)
         return
-    version, own = called("trl", installed), not start.entry.endswith(".py")
+    version, is_trl_command = called("trl", installed), not start.entry.endswith(".py")
     module = start.entry.startswith("trl.scripts.")
-    name = start.entry.rpartition(".")[2] if module else next(iter(start.given), "") if own else ""
-    if not own and not read.calls:
+    name = start.entry.rpartition(".")[2] if module else next(iter(start.given), "") if is_trl_command else ""
+    if not is_trl_command and not read.calls:
         yield Unseen(f"{start.entry} makes a parser of its own, which refuses what it does not know when it starts")
         return
-    through = own and not module
-    found = installed.query(_PARSERS, name.replace("-", "_"), "1" if through else "", *sorted(read.calls))
-    if "unknown" in found:
-        yield Unseen(str(found["unknown"]))
+    through = is_trl_command and not module
+    answer = installed.query(_PARSERS, name.replace("-", "_"), "1" if through else "", *sorted(read.calls))
+    if "unknown" in answer:
+        yield Unseen(str(answer["unknown"]))
         return
-    parser = Parser.of(f"trl {name}", found["options"], hyphens=True)
+    parser = Parser.of(f"trl {name}", answer["options"], hyphens=True)
     problems: list[Outcome] = []
-    if own:
-        problems += against([one for one in options if one.name != "config"], parser, version)
+    if is_trl_command:
+        problems += against([option for option in options if option.name != "config"], parser, version)
         for file, names in keys.items():
-            for key in (one for one in names if one not in parser.names):
+            for key in (file_key for file_key in names if file_key not in parser.names):
                 what = f"{parser.where} has no such option{nearest(key, parser.names)}"
                 if module:
                     problems.append(Unseen(f"{key} of {file} is no option of {parser.where}, which drops it"))
                 else:
                     problems.append(refused(version, f"{key}: of {file}", what, "it ends the job before it starts"))
     for call, arguments in read.calls.items():
-        taken = found["classes"].get(call)
-        for one in arguments if taken else ():
-            if one not in taken:
-                what = f"{call} has no such argument{nearest(one, taken)}"
+        accepted = answer["classes"].get(call)
+        for argument in arguments if accepted else ():
+            if argument not in accepted:
+                what = f"{call} has no such argument{nearest(argument, accepted)}"
                 why = "the script ends with a TypeError where it builds its configuration"
-                problems.append(refused(version, f"{one}=…", what, why))
+                problems.append(refused(version, f"{argument}=…", what, why))
     yield from problems
     if not problems:
-        counted = f"{len(options)} options" if own else f"{len(read.calls)} configurations"
+        counted = f"{len(options)} options" if is_trl_command else f"{len(read.calls)} configurations"
         yield Fine(f"{' and '.join([counted, *map(os.path.basename, keys)])} are as {version} takes them")

@@ -32,70 +32,75 @@ def mapping(path: str) -> tuple[dict[str, Any], str]:
             raise OSError(0, "it is not a file" if os.path.exists(path) else "there is no such file")
         if os.path.getsize(path) > _LARGEST:
             raise OSError(0, f"it is larger than {_LARGEST >> 20} MiB")
-        held = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         return {}, f"settings come from {path or 'a file without a name'}, which cannot be read: {error.strerror}"
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark else ""
         return {}, f"settings come from {path}, which is no YAML that can be read{where}"
-    if held is None:
+    if content is None:
         return {}, ""
-    if not isinstance(held, dict) or not all(isinstance(key, str) for key in held):
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         return {}, f"settings come from {path}, which holds no settings by name"
-    return held, ""
+    return content, ""
 
 
 def launched(
-    start: Start, own: bool, source: str, package: Path | None, environ: Mapping[str, str]
+    start: Start, is_trl_command: bool, source: str, package: Path | None, environ: Mapping[str, str]
 ) -> tuple[dict[str, object], dict[str, str]]:
-    """(what is known of the processes and their precision, what is not -> why). `own`: the `trl` command, which hands
-    what it does not know to accelerate; `source`: of the script; `package`: TRL's; `environ`: as the job has it."""
-    given = start.given if own else ()
+    """(what is known of the processes and their precision, what is not -> why). `is_trl_command`: the `trl` command,
+    which hands what it does not know to accelerate; `source`: of the script; `package`: TRL's; `environ`: as the job
+    has it."""
+    given_words = start.given if is_trl_command else ()
     programs = {os.path.basename(word) for word in start.before}
-    accelerated = own or "accelerate" in programs or any(one.startswith("accelerate.commands") for one in start.before)
-    held, why = _accelerate(start.before, given, environ, package) if accelerated else ({}, "")
-    held = {**_torchrun(start.before), **held}
+    accelerated = (
+        is_trl_command
+        or "accelerate" in programs
+        or any(word.startswith("accelerate.commands") for word in start.before)
+    )
+    launch_settings, why = _accelerate(start.before, given_words, environ, package) if accelerated else ({}, "")
+    launch_settings = {**_torchrun(start.before), **launch_settings}
     if unknown := next((word for word in start.before if SHELL.match(word)), ""):
         why = why or f"{start.entry} is started by {unknown}, which only the shell knows"
-    held.setdefault("mixed_precision", environ.get("ACCELERATE_MIXED_PRECISION", ""))
-    known: dict[str, object] = {}
+    launch_settings.setdefault("mixed_precision", environ.get("ACCELERATE_MIXED_PRECISION", ""))
+    known_values: dict[str, object] = {}
     unsure: dict[str, str] = {}
-    if why or SHELL.search(held["mixed_precision"]):
-        unsure[MIXED] = why or f"mixed_precision is {held['mixed_precision']}, which only the shell knows"
-    elif held["mixed_precision"]:
-        known[MIXED] = held["mixed_precision"]
-    count = held.get("num_processes", "")
+    if why or SHELL.search(launch_settings["mixed_precision"]):
+        unsure[MIXED] = why or f"mixed_precision is {launch_settings['mixed_precision']}, which only the shell knows"
+    elif launch_settings["mixed_precision"]:
+        known_values[MIXED] = launch_settings["mixed_precision"]
+    count = launch_settings.get("num_processes", "")
     several = {*programs, os.path.basename(start.entry)} & _SEVERAL or _SPAWNS.search(source)
     if count.isdigit():
-        known[PROCESSES] = int(count)
+        known_values[PROCESSES] = int(count)
     elif count or several or "WORLD_SIZE" in environ or why:
         unsure[PROCESSES] = _UNSAID
-    return known, unsure
+    return known_values, unsure
 
 
 def _accelerate(
-    words: Sequence[str], given: Sequence[str], environ: Mapping[str, str], package: Path | None
+    words: Sequence[str], given_words: Sequence[str], environ: Mapping[str, str], package: Path | None
 ) -> tuple[dict[str, str], str]:
     """(`num_processes` and `mixed_precision` as accelerate will have them, why they cannot be told). Without a file it
     takes the one that `accelerate config` wrote."""
-    file = option(words, "--config_file", "--config-file") or option(given, "--config_file", "--config-file")
-    named = option(given, "--accelerate_config")
+    file = option(words, "--config_file", "--config-file") or option(given_words, "--config_file", "--config-file")
+    named = option(given_words, "--accelerate_config")
     if named and not file:
         shipped = package.parent / "accelerate_configs" / f"{named}.yaml" if package else None
         file = str(shipped) if shipped and shipped.is_file() and not os.path.isfile(named) else named
     file = file or next(filter(os.path.isfile, _defaults(environ)), "")
-    held, why = mapping(file) if file and not SHELL.search(file) else ({}, "")
+    file_settings, why = mapping(file) if file and not SHELL.search(file) else ({}, "")
     if SHELL.search(file):
         why = f"settings come from {file}, which only the shell knows"
-    found = {}
+    launch_settings = {}
     for name in ("num_processes", "mixed_precision"):
-        text = option(words, f"--{name}", f"--{name.replace('_', '-')}") or option(given, f"--{name}")
-        if text or held.get(name) is not None:
-            value = held.get(name)
-            found[name] = text or (str(value).lower() if isinstance(value, bool) else str(value))
-            found[name] = "no" if found[name] == "false" else found[name]  # YAML's `no`
-    return found, why
+        text = option(words, f"--{name}", f"--{name.replace('_', '-')}") or option(given_words, f"--{name}")
+        if text or file_settings.get(name) is not None:
+            value = file_settings.get(name)
+            launch_settings[name] = text or (str(value).lower() if isinstance(value, bool) else str(value))
+            launch_settings[name] = "no" if launch_settings[name] == "false" else launch_settings[name]  # YAML's `no`
+    return launch_settings, why
 
 
 def _defaults(environ: Mapping[str, str]) -> Iterator[str]:
@@ -108,8 +113,10 @@ def _defaults(environ: Mapping[str, str]) -> Iterator[str]:
 
 def _torchrun(before: Sequence[str]) -> dict[str, str]:
     """The number of processes of torchrun, as far as it is a number."""
-    told = {one.name.replace("-", "_"): one.value.split(" ")[0] for one in dashed(before)}
-    each, nodes = told.get("nproc_per_node", ""), told.get("nnodes", "1")
+    launch_options = {
+        dashed_option.name.replace("-", "_"): dashed_option.value.split(" ")[0] for dashed_option in dashed(before)
+    }
+    each, nodes = launch_options.get("nproc_per_node", ""), launch_options.get("nnodes", "1")
     modules = ("torch.distributed.run", "torch.distributed.launch")
     started = any(os.path.basename(word) == "torchrun" or word in modules for word in before)
     return {"num_processes": str(int(each) * int(nodes))} if started and each.isdigit() and nodes.isdigit() else {}

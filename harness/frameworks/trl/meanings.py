@@ -50,8 +50,3 @@ MEANINGS: Mapping[str, Meaning] = {
     "vllm_tensor_parallel_size": Meaning("tensor parallelism of the engine", 1),
     "vllm_gpu_memory_utilization": Meaning("memory of the engine", 0.3),
 }  # fmt: skip
-WITHOUT_EFFECT = (
-    "output_dir", "run_name", "project", "trackio_", "hub_", "push_to_hub", "report_to", "logging_", "log_", "save_",
-    "eval_on_start", "disable_tqdm", "num_completions_to_print", "load_best_model_at_end", "skip_memory_metrics",
-    "include_", "local_rank", "ddp_timeout", "resume_from_checkpoint",
-)  # fmt: skip

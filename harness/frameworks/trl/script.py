@@ -25,7 +25,7 @@ class Script:
 
 def settings(path: str, text: str) -> Script:
     """The settings that a script writes down, and whether it takes others from where they cannot be seen."""
-    found = Script()
+    script = Script()
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):  # another Python's: the job will say so itself
@@ -38,38 +38,38 @@ def settings(path: str, text: str) -> Script:
     }  # fmt: skip
     for node in ast.walk(tree):
         for name in _set_elsewhere(node):
-            found.computed.setdefault(name, f"set again in {path}")
+            script.computed.setdefault(name, f"set again in {path}")
         if not isinstance(node, ast.Call):
             continue
         name = _name(node.func)
         if name.startswith("parse_") and name not in _FROM_WORDS:
-            found.unread = f"{path} takes its settings from {name}, which is not read"
+            script.unread = f"{path} takes its settings from {name}, which is not read"
         if name.endswith("Parser"):
             configured = True
         of_trl = imported.get(name) or (name if getattr(getattr(node.func, "value", None), "id", "") == "trl" else "")
         if of_trl.endswith(("Config", "Arguments")):
-            found.calls.setdefault(of_trl, []).extend(one.arg for one in node.keywords if one.arg)
+            script.calls.setdefault(of_trl, []).extend(argument.arg for argument in node.keywords if argument.arg)
         if not name.endswith("Config"):
             continue
         configured = configured or not name.startswith(_OTHERS)
         for keyword in node.keywords:
-            _keyword(found, keyword, f"{path} gives {name} settings that are not written in the call")
+            _keyword(script, keyword, f"{path} gives {name} settings that are not written in the call")
     if not configured and "args=" in text:
-        found.unread = found.unread or f"{path} takes its configuration from elsewhere, which is not read"
-    return found
+        script.unread = script.unread or f"{path} takes its configuration from elsewhere, which is not read"
+    return script
 
 
-def _keyword(found: Script, keyword: ast.keyword, opaque: str) -> None:
+def _keyword(script: Script, keyword: ast.keyword, opaque: str) -> None:
     if keyword.arg is None:  # **settings: a name that stands in the call cannot be among them
-        found.unread = found.unread or opaque
+        script.unread = script.unread or opaque
         return
     try:
         value = ast.literal_eval(keyword.value)
     except (ValueError, TypeError):
-        found.computed[keyword.arg] = ast.unparse(keyword.value)
+        script.computed[keyword.arg] = ast.unparse(keyword.value)
         return
-    if found.keywords.setdefault(keyword.arg, value) != value:
-        found.computed[keyword.arg] = f"{found.keywords[keyword.arg]!r} here and {value!r} there"
+    if script.keywords.setdefault(keyword.arg, value) != value:
+        script.computed[keyword.arg] = f"{script.keywords[keyword.arg]!r} here and {value!r} there"
 
 
 def _set_elsewhere(node: ast.AST) -> Iterator[str]:
@@ -77,14 +77,14 @@ def _set_elsewhere(node: ast.AST) -> Iterator[str]:
     `replace(args, bf16=…)`."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
-            whole = target.value if isinstance(target, ast.Subscript) else target
-            if isinstance(whole, ast.Attribute):
-                yield whole.attr
+            base_target = target.value if isinstance(target, ast.Subscript) else target
+            if isinstance(base_target, ast.Attribute):
+                yield base_target.attr
     elif isinstance(node, ast.ClassDef) and any(_name(base).endswith("Config") for base in node.bases):
         for line in node.body:
-            for one in [line.target] if isinstance(line, ast.AnnAssign) else getattr(line, "targets", ()):
-                if isinstance(one, ast.Name):
-                    yield one.id
+            for assigned in [line.target] if isinstance(line, ast.AnnAssign) else getattr(line, "targets", ()):
+                if isinstance(assigned, ast.Name):
+                    yield assigned.id
     elif isinstance(node, ast.Call) and _name(node.func) in ("replace", "set_defaults"):
         yield from (keyword.arg for keyword in node.keywords if keyword.arg)
 

@@ -35,8 +35,8 @@ def seed(settings: Settings) -> Iterator[Outcome]:
 
 def group(settings: Settings) -> Iterator[Outcome]:
     """A seed among the generation arguments is every request's."""
-    own, size = settings.get("generation_kwargs", {}), settings.get("num_generations", 8)
-    seeded = isinstance(own, dict) and "seed" in own
+    generation_kwargs, size = settings.get("generation_kwargs", {}), settings.get("num_generations", 8)
+    seeded = isinstance(generation_kwargs, dict) and "seed" in generation_kwargs
     # Any of the three settles it: no seed there, no vLLM, groups of one. Else all three have to be known.
     fine = {"generation_kwargs": not seeded, "num_generations": size == 1, "use_vllm": not settings.on("use_vllm")}
     why = {name: _unknown(settings, name) for name in fine}
@@ -46,7 +46,7 @@ def group(settings: Settings) -> Iterator[Outcome]:
     elif not any(fine.values()):
         yield Problem(
             "error", "a seed in generation_kwargs makes all samples of a group the same",
-            f"generation_kwargs has seed {own['seed']}, num_generations is {size}",
+            f"generation_kwargs has seed {generation_kwargs['seed']}, num_generations is {size}",
             "every request has one seed: a group has one answer, its advantages are zero, nothing learns",
             "take seed out of generation_kwargs",
         )  # fmt: skip
@@ -60,9 +60,9 @@ def dtype(settings: Settings) -> Iterator[Outcome]:
     used = settings.on("use_vllm")
     why = settings.why_unknown("use_vllm") or (settings.why_unknown("bf16", "fp16") if used else "")
     off = settings.get("bf16") is False and not settings.on("fp16")
-    own = settings.get("model_init_kwargs", {})
-    given = own if isinstance(own, dict) else {}
-    model = given.get("dtype") or given.get("torch_dtype") or settings.get("dtype", "float32")
+    init_kwargs = settings.get("model_init_kwargs", {})
+    model_kwargs = init_kwargs if isinstance(init_kwargs, dict) else {}
+    model = model_kwargs.get("dtype") or model_kwargs.get("torch_dtype") or settings.get("dtype", "float32")
     model = str(settings.get(LOADED, model)).removeprefix("torch.")
     if used and off and not why and LOADED not in settings.values:
         why = _unknown(settings, "model_init_kwargs", "dtype")
@@ -106,17 +106,17 @@ def sizes(settings: Settings) -> Iterator[Outcome]:
     unknown = settings.unknown.get(PROCESSES, "")
     processes = settings.number(PROCESSES, 1)
     if isinstance(batch, int):
-        total, shown = batch, f"generation_batch_size={batch}"
+        total, batch_text = batch, f"generation_batch_size={batch}"
     else:
         total = each * steps * (1 if unknown else processes or 1)
-        shown = f"{each} a process × {'some' if unknown else processes} processes × {steps} steps"
+        batch_text = f"{each} a process × {'some' if unknown else processes} processes × {steps} steps"
     if total % size == 0:
-        yield Fine(f"{shown} hold whole groups of {size}")
+        yield Fine(f"{batch_text} hold whole groups of {size}")
     elif unknown and not isinstance(batch, int):
-        yield Unseen(f"{shown} hold whole groups of {size} with some numbers of processes only, and {unknown}")
+        yield Unseen(f"{batch_text} hold whole groups of {size} with some numbers of processes only, and {unknown}")
     else:
         yield Problem(
-            "error", "the generation batch does not hold whole groups", f"{shown}, num_generations={size}",
+            "error", "the generation batch does not hold whole groups", f"{batch_text}, num_generations={size}",
             "GRPOConfig refuses it once every process has started", f"make {total} a multiple of {size}",
         )  # fmt: skip
 
@@ -126,7 +126,7 @@ def _unknown(settings: Settings, *names: str) -> str:
     if why := settings.why_unknown(*names):
         return why
     for name in names:
-        own = settings.get(name)
-        if name.endswith("_kwargs") and not isinstance(own, dict | None):
-            return f"{name} is {own}, which is not read"
+        value = settings.get(name)
+        if name.endswith("_kwargs") and not isinstance(value, dict | None):
+            return f"{name} is {value}, which is not read"
     return ""

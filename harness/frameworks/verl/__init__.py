@@ -11,6 +11,7 @@ from harness.frameworks.verl import traps
 from harness.frameworks.verl.command import examine
 from harness.frameworks.verl.meanings import MEANINGS
 from harness.frameworks.verl.traps import ROLLOUT, SGLANG_SEED
+from probes.adapters.verl_driver import WITHOUT_EFFECT
 from scenarios.engines.spec import FramePattern
 
 _KWARGS = f"{ROLLOUT}.engine_kwargs"
@@ -48,22 +49,7 @@ FRAMEWORK = Framework(
     entry_points={"verl.plugins": "scenarios.jobs.verl"},
     own_seeds="data.seed=N actor_rollout_ref.rollout.seed=N",
     meanings=MEANINGS,
-    aside=(
-        "trainer.logger",
-        "trainer.project_name",
-        "trainer.experiment_name",
-        "trainer.default_local_dir",
-        "trainer.rollout_data_dir",
-        "trainer.validation_data_dir",
-        "trainer.log_val_generations",
-        "trainer.save_freq",
-        "trainer.default_hdfs_dir",
-        "trainer.resume",
-        "trainer.max_",
-        "global_profiler",
-        "ray_kwargs",
-        "hydra",
-    ),
+    aside=(*WITHOUT_EFFECT, "hydra"),
     engine_kwargs=_KWARGS,
     examine=examine,
     configured=configured,

@@ -90,47 +90,49 @@ def examine(start: Start, installed: Installation | None) -> Examined:
     plain, unknown = _overrides(start.given)
     unread = next((f"{word} may hold settings, which only the shell knows" for word in start.given
                    if SHELL.search(word.partition("=")[0])), "")  # fmt: skip
-    own = next((word for word in start.given if word.partition("=")[0] in _CONFIG), "")
+    config_word = next((word for word in start.given if word.partition("=")[0] in _CONFIG), "")
     group = next((word for word in start.given if "@" in word.partition("=")[0] or "/" in word.partition("=")[0]), "")
-    if own or group:
-        unread = unread or f"settings come from {own or group}, which only Hydra reads"
+    if config_word or group:
+        unread = unread or f"settings come from {config_word or group}, which only Hydra reads"
     values: Mapping[str, Any] = plain
     main = installed.source("verl.trainer.main_ppo") if installed else None
     options: list[Outcome] = []
     if installed is None or main is None:
         options.append(Unseen("verl's configuration is not found beside the command: its options cannot be looked up"))
     else:
-        taken = [word for word in start.given if not SHELL.search(word)]
-        found = installed.query(_COMPOSE, str(main), str(_MOST_REFUSED), *taken)
-        composed = found.get("values") or {}
-        known = {name: value for name, value in leaves(composed) if value != "???"}
-        options += _judged(found, start.given, known, called("verl", installed))
-        if known:
-            values, unread = known, unread if "only the shell" in unread else ""
-            unknown = {name: why for name, why in unknown.items() if "taken out" not in why or name not in known}
-            unknown |= {name: f"{name} is {value}, which only Hydra knows" for name, value in known.items()
+        plain_words = [word for word in start.given if not SHELL.search(word)]
+        answer = installed.query(_COMPOSE, str(main), str(_MOST_REFUSED), *plain_words)
+        composed = answer.get("values") or {}
+        composed_values = {name: value for name, value in leaves(composed) if value != "???"}
+        options += _judged(answer, start.given, composed_values, called("verl", installed))
+        if composed_values:
+            values, unread = composed_values, unread if "only the shell" in unread else ""
+            unknown = {
+                name: why for name, why in unknown.items() if "taken out" not in why or name not in composed_values
+            }
+            unknown |= {name: f"{name} is {value}, which only Hydra knows" for name, value in composed_values.items()
                         if isinstance(value, str) and "${" in value}  # fmt: skip
     return Examined(Settings(values, unknown, unread, start.variables), tuple(options))
 
 
 def _judged(
-    found: Mapping[str, Any], given: Sequence[str], known: Mapping[str, Any], version: str
+    answer: Mapping[str, Any], given_words: Sequence[str], composed_values: Mapping[str, Any], version: str
 ) -> Iterator[Outcome]:
     """What Hydra says of the overrides."""
-    if why := found.get("unknown"):
+    if why := answer.get("unknown"):
         yield Unseen(f"verl's options cannot be looked up: {' '.join(str(why).split())[:300]}")
         return
-    for word, why in found.get("refused", ()):
+    for word, why in answer.get("refused", ()):
         override = _OVERRIDE.fullmatch(word)
         name = f"{override[1]}{override[2]}=…" if override else word
-        near = nearest(override[2], known) if override and override[2] not in known else ""
+        near = nearest(override[2], composed_values) if override and override[2] not in composed_values else ""
         first = " ".join(str(why).split())[:300]
         yield Problem(
             "error", f"{version} does not take {name or 'a word of the command'}", f"{first}{near}",
             "Hydra refuses it and the job ends before its first step", "take it out, or write it as this version does",
         )  # fmt: skip
-    if not found.get("refused"):
-        yield Fine(f"Hydra composes {version}'s configuration with the {len(given)} words of the command")
+    if not answer.get("refused"):
+        yield Fine(f"Hydra composes {version}'s configuration with the {len(given_words)} words of the command")
 
 
 def _overrides(words: Sequence[str]) -> tuple[dict[str, object], dict[str, str]]:
@@ -141,7 +143,9 @@ def _overrides(words: Sequence[str]) -> tuple[dict[str, object], dict[str, str]]
         deleted = re.fullmatch(rf"~({_NAME})(=.*)?", word)
         override = _OVERRIDE.fullmatch(word)
         if deleted:
-            for name in [one for one in values if one == deleted[1] or one.startswith(f"{deleted[1]}.")]:
+            for name in [
+                setting for setting in values if setting == deleted[1] or setting.startswith(f"{deleted[1]}.")
+            ]:
                 del values[name]
             short = deleted[1].removeprefix("actor_rollout_ref.")
             unknown[deleted[1]] = f"{short} is taken out (~{short}), and what the job does without it is not known here"
@@ -154,5 +158,5 @@ def _overrides(words: Sequence[str]) -> tuple[dict[str, object], dict[str, str]]
                 unknown[name] = f"{short} is {text}, which only the shell knows"
                 continue
             value = parsed(text)
-            values |= {key: one for key, one in leaves({name: value}) if one != {}}
+            values |= {key: leaf for key, leaf in leaves({name: value}) if leaf != {}}
     return values, unknown

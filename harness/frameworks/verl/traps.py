@@ -129,11 +129,11 @@ def sizes(settings: Settings) -> Iterator[Outcome]:
 
 def amd(settings: Settings) -> Iterator[Outcome]:
     """verl's workers raise when ROCR_VISIBLE_DEVICES stands beside HIP's or CUDA's, or when those two differ."""
-    rocr, hip, cuda = given = [
+    rocr, hip, cuda = device_lists = [
         settings.variables.get(f"{name}_VISIBLE_DEVICES", "") for name in ("ROCR", "HIP", "CUDA")
     ]
-    shell = next((one for one in given if SHELL.search(one)), "")
-    if shell and sum(map(bool, given)) > 1:
+    shell = next((devices for devices in device_lists if SHELL.search(devices)), "")
+    if shell and sum(map(bool, device_lists)) > 1:
         yield Unseen(f"the visible devices are {shell}, which only the shell knows")
     elif rocr and (hip or cuda):
         yield Problem(

@@ -6,9 +6,9 @@ import numpy as np
 
 from harness.parity.explain import remaining
 from harness.parity.facts.divergence import DivergenceKey
-from harness.parity.facts.engines import drawn_by_suspect
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained
+from harness.parity.subjects.engines.observed import drawn_by_suspect
 from scenarios.bench.case import CaseSample
 
 OFFENDING = 24  # chosen: every intervention draws all of them again
@@ -25,42 +25,44 @@ def choose(so_far: Explained, kinds: list[DivergenceKey]) -> list[CaseSample]:
     A difference without samples of its own (a sync, a floor) is looked for in the last step.
     """
     e = so_far.evidence
-    found: dict[tuple[int, int], frozenset[DivergenceKey]] = {}
+    kinds_by_sample: dict[tuple[int, int], frozenset[DivergenceKey]] = {}
     for kind in kinds:
         for step, sample in e.found(kind).tolist():
             if sample >= 0 and step >= 0:
-                found[step, sample] = found.get((step, sample), frozenset()) | {kind}
+                kinds_by_sample[step, sample] = kinds_by_sample.get((step, sample), frozenset()) | {kind}
     of_engine = drawn_by_suspect(e)
     if of_engine is not None:  # others would draw the samples of one that is at fault as they should be
-        found = {item: kinds for item, kinds in found.items() if item in of_engine}
-    if not found and e.steps:
+        kinds_by_sample = {item: kinds for item, kinds in kinds_by_sample.items() if item in of_engine}
+    if not kinds_by_sample and e.steps:
         last = e.steps[-1]
-        found = {(last, sample): frozenset() for sample in sorted(_prompts(e, last))[:OFFENDING]}
-    earliest = sorted(found)[:EARLIEST]
+        kinds_by_sample = {(last, sample): frozenset() for sample in sorted(_prompts(e, last))[:OFFENDING]}
+    earliest = sorted(kinds_by_sample)[:EARLIEST]
     # Of equals the latest, for what began late hides behind what was there from the first step on; and the longest,
     # which show most and are the ones that a limit cuts. And some of each combination of kinds, the rare ones first:
     # what only few show, as those that a limit cuts and nothing else moved, hides behind a fault of all.
-    long = {step: _lengths(e, step) for step in {step for step, _ in found}}
-    latest = sorted(found, key=lambda item: (-len(found[item]), -item[0], item[1]))[:LATEST]
-    longest = sorted(found, key=lambda item: (-len(found[item]), -long[item[0]].get(item[1], 0), item))
-    alike: dict[frozenset[DivergenceKey], list[tuple[int, int]]] = {}
+    long = {step: _lengths(e, step) for step in {step for step, _ in kinds_by_sample}}
+    latest = sorted(kinds_by_sample, key=lambda item: (-len(kinds_by_sample[item]), -item[0], item[1]))[:LATEST]
+    longest = sorted(
+        kinds_by_sample, key=lambda item: (-len(kinds_by_sample[item]), -long[item[0]].get(item[1], 0), item)
+    )
+    samples_by_kinds: dict[frozenset[DivergenceKey], list[tuple[int, int]]] = {}
     for item in longest:
-        alike.setdefault(found[item], []).append(item)
-    rare = [item for items in sorted(alike.values(), key=len) for item in items[:EACH]]
+        samples_by_kinds.setdefault(kinds_by_sample[item], []).append(item)
+    rare = [item for items in sorted(samples_by_kinds.values(), key=len) for item in items[:EACH]]
     offending = list(dict.fromkeys([*unexplained(so_far, kinds), *earliest, *latest, *rare, *longest]))[:OFFENDING]
     prompts = {step: _prompts(e, step) for step in sorted({step for step, _ in offending})}
     healthy = [
         (step, sample)
-        for step, known in prompts.items()
-        for sample in sorted(known)
-        if (step, sample) not in found and (of_engine is None or (step, sample) in of_engine)
+        for step, step_prompts in prompts.items()
+        for sample in sorted(step_prompts)
+        if (step, sample) not in kinds_by_sample and (of_engine is None or (step, sample) in of_engine)
     ][:HEALTHY]
     return [
         CaseSample(
             sample,
             prompts[step][sample],
-            offends=(step, sample) in found,
-            leader=min(other for other, ids in prompts[step].items() if ids == prompts[step][sample]),
+            offends=(step, sample) in kinds_by_sample,
+            leader=min(sibling for sibling, ids in prompts[step].items() if ids == prompts[step][sample]),
         )
         for step, sample in sorted([*offending, *healthy])
         if sample in prompts[step]
@@ -74,8 +76,10 @@ def unexplained(so_far: Explained, kinds: list[DivergenceKey]) -> list[tuple[int
     open_ = [items[items[:, 0] == e.steps[-1]] for items in remaining(so_far, kinds).values()] if e.steps else []
     if not open_ or not all(len(items) for items in open_):
         return []
-    found = {(int(step), int(sample)) for items in open_ for step, sample in items[:OPEN].tolist() if sample >= 0}
-    return sorted(found)[:OPEN]
+    open_samples = {
+        (int(step), int(sample)) for items in open_ for step, sample in items[:OPEN].tolist() if sample >= 0
+    }
+    return sorted(open_samples)[:OPEN]
 
 
 def _lengths(e: Evidence, step: int) -> dict[int, int]:

@@ -13,7 +13,7 @@ import numpy as np
 from harness.parity.gather import gather
 from harness.recordings.library import Library
 from harness.recordings.store import Recording
-from probes.format import mapping, number
+from probes.format import mapping, names, number, whole
 
 
 def clean(run: Path, *, cap: float | None = None, library: Library | None = None) -> bool:
@@ -29,11 +29,11 @@ def clean(run: Path, *, cap: float | None = None, library: Library | None = None
 
 
 def _as_asked(recording: Recording) -> bool:
-    asked = mapping(recording.scenario.get("sampling"))
+    sampling = mapping(recording.scenario.get("sampling"))
     events = recording.all("sampling")
-    given = [mapping(event.get("given")) for event in events]
-    return bool(asked) and bool(given) and all(
-        one and all(_listed(one.get(name)) == _listed(value) for name, value in asked.items()) for one in given
+    given_rows = [mapping(event.get("given")) for event in events]
+    return bool(sampling) and bool(given_rows) and all(
+        row and all(_listed(row.get(name)) == _listed(value) for name, value in sampling.items()) for row in given_rows
     )  # fmt: skip
 
 
@@ -48,11 +48,13 @@ def _ended(recording: Recording, step: int) -> bool:
     if table is None or output is None or table.finish is None:
         return False
     ends = {
-        int(one) for event in recording.all("engine_info") for one in mapping(event.get("resolved")).get("end_ids", [])
+        whole(end, -1)
+        for event in recording.all("engine_info")
+        for end in names(mapping(event.get("resolved")).get("end_ids"))
     }
     limit = number(mapping(recording.scenario.get("sampling")).get("max_tokens"), -1.0)
     least = number(mapping(recording.scenario.get("sampling")).get("min_tokens"), 0.0)
-    cut = np.array([str(one) == "length" for one in table.finish])
+    cut = np.array([str(reason) == "length" for reason in table.finish])
     if not ends or (output.lengths[cut] != limit).any() or set(map(str, table.finish)) - {"length", "stop"}:
         return False
     stopped = np.flatnonzero(~cut)

@@ -10,8 +10,17 @@ import functools
 from collections.abc import Callable
 
 from harness.parity.attribution.put_back import engine_parameters
-from harness.parity.attribution.read_back import equal_weights, in_words, past, read_back
-from harness.parity.attribution.tensors import (
+from harness.parity.causes import registry
+from harness.parity.causes.family import Seen
+from harness.parity.causes.turns import Intervention
+from harness.parity.interventions.bench import Bench
+from harness.parity.interventions.situation import LEAST, Situation, Tried, improves
+from harness.parity.interventions.steps import add_cause, tell, undo
+from harness.parity.subjects.engines.causes_self_disagreement import itself
+from harness.parity.subjects.weights.causes import WEIGHTS
+from harness.parity.subjects.weights.causes_derived import STALE_DERIVED
+from harness.parity.subjects.weights.live_read_back import equal_weights, in_words, past, read_back
+from harness.parity.subjects.weights.live_tensors import (
     LISTED,
     other,
     recorded,
@@ -20,15 +29,6 @@ from harness.parity.attribution.tensors import (
     tensors,
     weights_key,
 )
-from harness.parity.causes import registry
-from harness.parity.causes.derived import STALE_DERIVED
-from harness.parity.causes.family import Seen
-from harness.parity.causes.itself import itself
-from harness.parity.causes.turns import Intervention
-from harness.parity.causes.weights import WEIGHTS
-from harness.parity.interventions.bench import Bench
-from harness.parity.interventions.situation import LEAST, Situation, Tried, improves
-from harness.parity.interventions.steps import add_cause, tell, undo
 from reports.model import CauseKey
 from reports.text import counted
 from scenarios.bench.case import Symptoms
@@ -68,38 +68,54 @@ def restart(s: Situation) -> None:
         synced = undo(s, lambda: s.bench.sync(s.side))
         spoilt = synced.after.total > max(LEAST, 2 * done.after.total)
         tell(s, "the same weights sent to the fresh engine", WEIGHTS.key(), synced, spoilt)
-        known = [] if sent_again(s) else recorded(s)
-        if known and not spoilt:  # the recordings say what it held; a fresh engine confirms that, and nothing else
-            for name in known[:LISTED]:
-                seen = sent_or_not(s, [name])
-                add_cause(s, weights_key(s, [name]), what, done, other(s, name), {"tensor": name}, seen)
+        names = [] if sent_again(s) else recorded(s)
+        if names and not spoilt:  # the recordings say what it held; a fresh engine confirms that, and nothing else
+            for name in names[:LISTED]:
+                exclusions = sent_or_not(s, [name])
+                add_cause(
+                    s=s,
+                    cause=weights_key(s, [name]),
+                    intervention=what,
+                    done=done,
+                    summary=other(s, name),
+                    details={"tensor": name},
+                    exclusions=exclusions,
+                )
             s.symptoms = done.after
             return
         details = {"after a sync of the same weights": synced.after.total}
         if spoilt:
-            cause, summary, seen = _spoilt_by_a_sync(s)
+            cause, summary, exclusions = _spoilt_by_a_sync(s)
         else:
-            cause, seen = STALE_DERIVED.key(), equal_weights(s)
+            cause, exclusions = STALE_DERIVED.key(), equal_weights(s)
             summary = f"the {s.side}'s engine keeps something made of earlier weights: sending them again does not "
             summary += "help, a fresh engine agrees"
-        add_cause(s, cause, what, done, summary, details, (Seen.FRESH_AGREES, *seen, *past(s)))
+        add_cause(
+            s=s,
+            cause=cause,
+            intervention=what,
+            done=done,
+            summary=summary,
+            details=details,
+            exclusions=(Seen.FRESH_AGREES, *exclusions, *past(s)),
+        )
     s.symptoms = done.after
 
 
 def _spoilt_by_a_sync(s: Situation) -> tuple[CauseKey, str, tuple[Seen, ...]]:
     """(cause, summary, what was seen) where an engine agrees from disk and no longer after a sync."""
-    held = s.bench.held(s.side)
-    s.notes.append(f"read back from the {s.side}'s engine after that sync: {in_words(held)}")
-    if held.all_equal:
-        buffers = ", ".join(held.of_buffers("differs")[:3])
+    held_report = s.bench.held(s.side)
+    s.notes.append(f"read back from the {s.side}'s engine after that sync: {in_words(held_report)}")
+    if held_report.all_equal:
+        buffers = ", ".join(held_report.of_buffers("differs")[:3])
         return (
-            STALE_DERIVED.key(*held.of_buffers("differs")[:3]),
+            STALE_DERIVED.key(*held_report.of_buffers("differs")[:3]),
             f"a sync spoils {buffers or 'what'} the {s.side}'s engine makes of its weights, which are the learner's",
             (Seen.HELD_EQUAL,),
         )
-    names = held.names if 0 < len(held.names) <= LISTED else ["loading"]
+    names = held_report.names if 0 < len(held_report.names) <= LISTED else ["loading"]
     summary = f"the {s.side}'s engine holds something else than a sync sends: from disk it agrees, synced it does not"
-    return WEIGHTS.key(*names), summary, (Seen.HELD_OTHERWISE, Seen.CHANGED) if held.names else ()
+    return WEIGHTS.key(*names), summary, (Seen.HELD_OTHERWISE, Seen.CHANGED) if held_report.names else ()
 
 
 def regroup(s: Situation) -> None:
@@ -108,7 +124,17 @@ def regroup(s: Situation) -> None:
     started = s.clock()
     apart = s.bench.regrouped(s.side)
     seconds = s.clock() - started
-    s.tried.append(Tried(REGROUP, itself(s.side), s.side, s.symptoms.compared.get("tokens", 0), apart, seconds, False))
+    s.tried.append(
+        Tried(
+            intervention=REGROUP,
+            cause=itself(s.side),
+            side=s.side,
+            before=s.symptoms.compared.get("tokens", 0),
+            after=apart,
+            seconds=seconds,
+            removed=False,
+        )
+    )
 
 
 _INTERVENTIONS = (
@@ -143,33 +169,33 @@ def search(s: Situation, *, restarts: bool = True, then: Callable[[Situation], N
         if s.over and intervention.run is not restart:
             s.notes.append(f"not tried for lack of time: {intervention.title} ({s.side})")
             continue
-        known = len(s.named)
+        named_before = len(s.named)
         intervention.run(s)
-        if len(s.named) > known and s.rest.total:
+        if len(s.named) > named_before and s.rest.total:
             then(s)
 
 
 def attention_lengths(s: Situation) -> str:
     """In words, where the engine's attention reads another number of keys and values than its token and those before
     it; "" where it does not, on the sample that differs most, or that cannot be seen."""
-    number = max(s.rest.by_sample, key=lambda one: s.rest.by_sample[one])
+    number = max(s.rest.by_sample, key=lambda sample: s.rest.by_sample[sample])
     read = s.bench.keys_read(s.side, number)
     if read is None:
         s.notes.append(
             f"keys and values that the {s.side}'s attention reads: not tested, its engine does not show them"
         )
         return ""
-    other = [(position, keys) for position, keys in read if keys != position + 1]
-    if not other:
+    unequal_reads = [(position, keys) for position, keys in read if keys != position + 1]
+    if not unequal_reads:
         s.notes.append(
             f"the {s.side}'s attention reads the keys and values of each token and of all before it, at all "
             f"{counted(len(read), 'token')} of sample {number} that were looked at"
         )
         return ""
-    position, keys = other[0]
+    position, keys = unequal_reads[0]
     return (
         f"drawing sample {number}, attention reads {counted(keys, 'key')} at position {position}, where there are "
-        f"{position + 1}, and so at {len(other)} of {counted(len(read), 'token')}"
+        f"{position + 1}, and so at {len(unequal_reads)} of {counted(len(read), 'token')}"
     )
 
 
@@ -177,21 +203,25 @@ def narrowest(s: Situation) -> tuple[str, str]:
     """In words, the first layer at which the engine leaves the reference, on the sample that differs most; and that
     place alone where the engine was seen to hold all that the reference holds. In half precision it is not told: hidden
     states leave each other by rounding there."""
-    number = max(s.rest.by_sample, key=lambda one: s.rest.by_sample[one])
-    found = s.bench.first_layer(s.side, number)
-    if found is None:
+    number = max(s.rest.by_sample, key=lambda sample: s.rest.by_sample[sample])
+    first_layer = s.bench.first_layer(s.side, number)
+    if first_layer is None:
         return f"the first divergent layer of the {s.side}: not tested, its engine does not show hidden states", ""
-    layer, apart = found
+    layer, apart = first_layer
     if not apart:
         place = "head"
-        said = f"hidden states of sample {number} agree in all {layer} layers: the difference comes after them"
+        description = f"hidden states of sample {number} agree in all {layer} layers: the difference comes after them"
     else:
         place = "embeddings" if layer < 0 else f"layer {layer}"
         first = "in the embeddings" if layer < 0 else f"in layer {layer}"
-        said = f"hidden states of sample {number} differ first {first}, by {apart:.2g} of their size"
+        description = f"hidden states of sample {number} differ first {first}, by {apart:.2g} of their size"
     untested = 1
     if s.held is not None and s.held.all_equal and not s.held.of_buffers("differs"):
         untested = len(s.held.of_buffers("not tested"))
-        said += "; every tensor that the engine holds is the learner's, and so is every buffer that the configuration "
-        said += f"computes{f' ({untested} more not tested)' if untested else ''}: it computes otherwise with them"
-    return said, "" if untested or s.evidence.tolerance.half else place
+        description += (
+            "; every tensor that the engine holds is the learner's, and so is every buffer that the configuration "
+        )
+        description += (
+            f"computes{f' ({untested} more not tested)' if untested else ''}: it computes otherwise with them"
+        )
+    return description, "" if untested or s.evidence.tolerance.half else place

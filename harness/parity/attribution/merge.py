@@ -12,13 +12,13 @@ from harness.parity.attribution.outcome import Attribution
 from harness.parity.causes.family import OnBench, best, differences
 from harness.parity.causes.registry import family
 from harness.parity.causes.unexplained import COMPUTATION, UNEXPLAINED
-from harness.parity.checks.parameter_maps import measured
 from harness.parity.explain import find
 from harness.parity.facts.evidence import Learned
-from harness.parity.facts.lifted_result import STAGE as LIFTED
 from harness.parity.interventions.situation import LEAST, Named
 from harness.parity.rivals import noted, told_apart
-from harness.parity.rules.suspected import confirm_suspicions, in_words
+from harness.parity.subjects.precision.observed_lifted import STAGE as LIFTED
+from harness.parity.subjects.sampling.checks import measured
+from harness.parity.suspected import confirm_suspicions, in_words
 from harness.parity.verdict import Judged
 from probes.format import SIDES
 from probes.plugins import PluginError
@@ -44,38 +44,43 @@ class _Families:
             return otherwise
 
 
-def merged(judged: Judged, found: Attribution) -> Verdict:
+def merged(judged: Judged, attribution: Attribution) -> Verdict:
     """The verdict with live proofs added to its causes, new causes named, and causes withdrawn that live interventions
     contradict."""
     verdict, e = judged.verdict, judged.evidence
     if verdict.verdict != "DIVERGENT" or e is None:
         return verdict
     recorded, families = verdict.causes, _Families()
-    if found.learned != Learned():
-        e = dataclasses.replace(e, learned=found.learned)
+    if attribution.learned != Learned():
+        e = dataclasses.replace(e, learned=attribution.learned)
         recorded = find(e, judged.kinds)
-    lifted = [one for one in recorded if one.details.get("stage") == LIFTED]  # of other engines: not found's to judge
-    causes, fresh = _proven([one for one in recorded if one not in lifted], found)
-    causes = [_confirmed(one, found, families) for one in causes]
-    contradicted = [_contradicted(one, found, families) for one in causes]
-    withdrawn = [(cause, said) for cause, said in zip(causes, contradicted, strict=True) if said]
-    kept = [_noted(cause, found, families) for cause, said in zip(causes, contradicted, strict=True) if not said]
-    explained = bool(fresh or (found.named and found.reproduced)) and _explained(found)
-    unexplained = [one for one in kept if UNEXPLAINED.has(one.key)]
-    kept = [one for one in kept if not UNEXPLAINED.has(one.key)]
+    # Of other engines: attribution did not judge them.
+    lifted = [cause for cause in recorded if cause.details.get("stage") == LIFTED]
+    causes, fresh = _proven([cause for cause in recorded if cause not in lifted], attribution)
+    causes = [_confirmed(cause, attribution, families) for cause in causes]
+    contradicted = [_contradicted(cause, attribution, families) for cause in causes]
+    withdrawn = [(cause, reason) for cause, reason in zip(causes, contradicted, strict=True) if reason]
+    kept = [
+        _noted(cause, attribution, families) for cause, reason in zip(causes, contradicted, strict=True) if not reason
+    ]
+    explained = bool(fresh or (attribution.named and attribution.reproduced)) and _explained(attribution)
+    unexplained = [cause for cause in kept if UNEXPLAINED.has(cause.key)]
+    kept = [cause for cause in kept if not UNEXPLAINED.has(cause.key)]
     if not explained:
-        kept += [_narrowed(one, found) for one in unexplained]
+        kept += [_narrowed(cause, attribution) for cause in unexplained]
     if withdrawn and not kept:
-        kept = [_nothing_left(found)]
-    if not any(UNEXPLAINED.has(one.key) for one in kept):
-        kept += [_narrowed(_remainder(side, kept, found), found) for side in _remaining(kept, found)]
-    own = [one for one in kept if not UNEXPLAINED.has(one.key)]
-    judged_causes = [told_apart(one) for one in kept]
-    judged_causes += [one for one in lifted if not any(_meant_by(one, other) for other in own)]
+        kept = [_nothing_left(attribution)]
+    if not any(UNEXPLAINED.has(cause.key) for cause in kept):
+        kept += [_narrowed(_remainder(side, kept, attribution), attribution) for side in _remaining(kept, attribution)]
+    named_causes = [cause for cause in kept if not UNEXPLAINED.has(cause.key)]
+    judged_causes = [told_apart(cause) for cause in kept]
+    judged_causes += [
+        cause for cause in lifted if not any(_meant_by(cause, named_cause) for named_cause in named_causes)
+    ]
     findings = [
         *verdict.findings,
-        *(_withdrawn(cause, said) for cause, said in withdrawn),
-        *_told(found, families.failed),
+        *(_withdrawn(cause, reason) for cause, reason in withdrawn),
+        *_told(attribution, families.failed),
     ]
     answer = divergent(e, judged.kinds, judged_causes) if judged_causes else Answer(verdict.reason, verdict.evidence)
     changed = dataclasses.replace(
@@ -84,9 +89,9 @@ def merged(judged: Judged, found: Attribution) -> Verdict:
         reason=answer.reason,
         evidence=answer.evidence,
         findings=measured(findings, judged_causes),
-        figures=verdict.figures | {"attribution": _figures(found)},
+        figures=verdict.figures | {"attribution": _figures(attribution)},
     )
-    return confirm_suspicions(changed, removed_by=_removed_by(kept) if _explained(found) else [])
+    return confirm_suspicions(changed, removed_by=_removed_by(kept) if _explained(attribution) else [])
 
 
 def _removed_by(causes: list[Cause]) -> list[str]:
@@ -105,54 +110,66 @@ def same_cause(live: CauseKey, recorded: CauseKey) -> bool:
     except PluginError:  # then they are the same by the rules for every family
         pass
     cure = family(live).cured_by
-    alike = live.family == recorded.family or (bool(cure) and cure == family(recorded).cured_by)
+    is_same_family = live.family == recorded.family or (bool(cure) and cure == family(recorded).cured_by)
     what, which = {*live.parts}, {*recorded.parts}
-    return alike and (not what or not which or which <= what or (live.many and recorded.many))
+    return is_same_family and (not what or not which or which <= what or (live.many and recorded.many))
 
 
-def _meant_by(one: Cause, other: Cause) -> bool:
+def _meant_by(first: Cause, second: Cause) -> bool:
     """Do two causes of one party mean the same, whichever of them names more of it?"""
-    alike = same_cause(one.key, other.key) or same_cause(other.key, one.key)
-    return one.party == other.party and alike
+    means_the_same = same_cause(first.key, second.key) or same_cause(second.key, first.key)
+    return first.party == second.party and means_the_same
 
 
-def _settled(found: Attribution, side: str) -> bool:
+def _settled(attribution: Attribution, side: str) -> bool:
     """Does nothing of the side differ on the bench, or nothing any more?"""
-    first = found.first.get(side)
-    return first is not None and (not first.total or _gone(found, side))
+    first = attribution.first.get(side)
+    return first is not None and (not first.total or _gone(attribution, side))
 
 
-def _confirmed(cause: Cause, found: Attribution, families: _Families) -> Cause:
+def _confirmed(cause: Cause, attribution: Attribution, families: _Families) -> Cause:
     """The cause with the proof that the bench makes without an intervention."""
-    shown = None if _live(cause) else families.ask(family(cause.key).confirmed, _on_bench(cause, found), None)
-    if shown is None:
+    confirmation = (
+        None if _live(cause) else families.ask(family(cause.key).confirmed, _on_bench(cause, attribution), None)
+    )
+    if confirmation is None:
         return cause
-    proof, seen = shown
-    return noted(dataclasses.replace(cause, proofs=[*cause.proofs, proof]), [seen])
+    proof, exclusion = confirmation
+    return noted(dataclasses.replace(cause, proofs=[*cause.proofs, proof]), [exclusion])
 
 
-def _proven(recorded: list[Cause], found: Attribution) -> tuple[list[Cause], list[Named]]:
+def _proven(recorded: list[Cause], attribution: Attribution) -> tuple[list[Cause], list[Named]]:
     """The recorded causes with the live proofs of the same cause; and the live causes that no recording named."""
     causes, fresh = list(recorded), []
-    for named in found.named:
-        known = [i for i, one in enumerate(causes) if same_cause(named.cause, one.key) and _party(one, named)]
-        for i in known:
+    for named in attribution.named:
+        matches = [i for i, cause in enumerate(causes) if same_cause(named.cause, cause.key) and _party(cause, named)]
+        for i in matches:
             causes[i] = noted(dataclasses.replace(causes[i], proofs=[*causes[i].proofs, named.proof]), named.seen)
-        key = _unnamed(named.cause, [causes[i].key for i in known])
+        key = _unnamed(named.cause, [causes[i].key for i in matches])
         if key:
             fresh.append(named)
             evidence = f"live: {in_words(named.proof)}"
             details, proofs = dict(named.details), [named.proof]
-            causes.append(Cause.of(key, named.party, named.summary, evidence, details, proofs, named.seen))
+            causes.append(
+                Cause.of(
+                    key=key,
+                    party=named.party,
+                    summary=named.summary,
+                    evidence=evidence,
+                    details=details,
+                    proofs=proofs,
+                    observed=named.seen,
+                )
+            )
     return causes, fresh
 
 
-def _unnamed(live: CauseKey, known: list[CauseKey]) -> CauseKey | None:
+def _unnamed(live: CauseKey, recorded_keys: list[CauseKey]) -> CauseKey | None:
     """What of a live cause no recorded one names: all of it, some of several parameters, or nothing."""
-    if not known:
+    if not recorded_keys:
         return live
-    missing = {*live.parts}.difference(*(key.parts for key in known))
-    if len(live.parts) < 2 or not missing or not all(key.parts for key in known):
+    missing = {*live.parts}.difference(*(key.parts for key in recorded_keys))
+    if len(live.parts) < 2 or not missing or not all(key.parts for key in recorded_keys):
         return None
     return dataclasses.replace(live, parts=tuple(sorted(missing)))
 
@@ -169,153 +186,166 @@ def _live(cause: Cause) -> bool:
     return any(proof.on == "live engines" for proof in cause.proofs)
 
 
-def _contradicted(cause: Cause, found: Attribution, families: _Families) -> str:
+def _contradicted(cause: Cause, attribution: Attribution, families: _Families) -> str:
     """Why a recorded cause does not stand: its own intervention removed nothing, and others removed everything; or it
     was read off by way of what a live intervention shows not to be so."""
     side = _side(cause)
-    if cause.details.get("stage") == "native" and family(cause.key).drawn and not _live(cause) and _gone(found, side):
-        used = [str(one.cause) for one in found.named if one.side == side and family(one.cause).premise]
+    if (
+        cause.details.get("stage") == "native"
+        and family(cause.key).drawn
+        and not _live(cause)
+        and _gone(attribution, side)
+    ):
+        used = [str(named.cause) for named in attribution.named if named.side == side and family(named.cause).premise]
         if used:
             return f"its samples were held against a prompt or weights that the engine did not use: {', '.join(used)}"
     if UNEXPLAINED.has(cause.key):
         return ""
-    return families.ask(family(cause.key).contradicted, _on_bench(cause, found), "")
+    return families.ask(family(cause.key).contradicted, _on_bench(cause, attribution), "")
 
 
-def _on_bench(cause: Cause, found: Attribution) -> OnBench:
+def _on_bench(cause: Cause, attribution: Attribution) -> OnBench:
     side = _side(cause)
-    first, left = found.first.get(side), found.left.get(side)
+    first, remaining = attribution.first.get(side), attribution.left.get(side)
     return OnBench(
-        tuple(one for one in found.tried if one.side == side and same_cause(one.cause, cause.key)),
-        tuple(one.cause for one in found.named if one.side == side),
-        _live(cause),
-        _gone(found, side),
-        _settled(found, side),
-        None if left is None else left.total,
-        first is not None and bool(first.noise),
-        found.drawn,
+        own=tuple(
+            attempt for attempt in attribution.tried if attempt.side == side and same_cause(attempt.cause, cause.key)
+        ),
+        named=tuple(named.cause for named in attribution.named if named.side == side),
+        proven=_live(cause),
+        gone=_gone(attribution, side),
+        settled=_settled(attribution, side),
+        left=None if remaining is None else remaining.total,
+        noise=first is not None and bool(first.noise),
+        drawn=attribution.drawn,
     )
 
 
-def _noted(cause: Cause, found: Attribution, families: _Families) -> Cause:
+def _noted(cause: Cause, attribution: Attribution, families: _Families) -> Cause:
     """The cause with what the bench has to say of it where it could not prove it; without any proof, why none was
     made."""
     side = _side(cause)
     if _live(cause) or UNEXPLAINED.has(cause.key):
         return cause
-    own = [one for one in found.tried if one.side == side and same_cause(one.cause, cause.key)]
-    if side in found.first and not found.first[side].total:
-        said = "the engine agrees with the reference at the last weights, so that only the recordings speak for it"
-    elif own:
-        tried = best(own)
-        said = families.ask(family(tried.cause).in_words, tried, differences(tried))
+    attempts = [
+        attempt for attempt in attribution.tried if attempt.side == side and same_cause(attempt.cause, cause.key)
+    ]
+    if side in attribution.first and not attribution.first[side].total:
+        note = "the engine agrees with the reference at the last weights, so that only the recordings speak for it"
+    elif attempts:
+        tried = best(attempts)
+        note = families.ask(family(tried.cause).in_words, tried, differences(tried))
     elif cause.proofs:
         return cause  # what recordings prove needs no excuse
     else:
-        said = f"no intervention was tried: {_why_not(cause, side, found)}"
+        note = f"no intervention was tried: {_why_not(cause, side, attribution)}"
     if cause.party == "trainer" and not cause.proofs:
-        said = "no intervention was tried: the bench does not make the trainer's own numbers again"
-    return dataclasses.replace(cause, evidence="; ".join(filter(None, (cause.evidence, f"live: {said}"))))
+        note = "no intervention was tried: the bench does not make the trainer's own numbers again"
+    return dataclasses.replace(cause, evidence="; ".join(filter(None, (cause.evidence, f"live: {note}"))))
 
 
-def _why_not(cause: Cause, side: str, found: Attribution) -> str:
-    first, left = found.first.get(side), found.left.get(side)
-    if first is None or left is None:
+def _why_not(cause: Cause, side: str, attribution: Attribution) -> str:
+    first, remaining = attribution.first.get(side), attribution.left.get(side)
+    if first is None or remaining is None:
         ended = "attribution ended before its turn"
-        return ended if found.broken else f"the engine of the {side or 'side at fault'} was not on the bench"
+        return ended if attribution.broken else f"the engine of the {side or 'side at fault'} was not on the bench"
     if first.noise:
         return f"the {side}'s engine does not repeat itself, and nothing can be undone on it"
-    if not left.total:
+    if not remaining.total:
         return "nothing of the difference was left when its turn came"
-    return "attribution ended before its turn" if found.broken else "the bench has none for it"
+    return "attribution ended before its turn" if attribution.broken else "the bench has none for it"
 
 
-def _gone(found: Attribution, side: str) -> bool:
+def _gone(attribution: Attribution, side: str) -> bool:
     """Did the side differ, and does it no longer?"""
-    first, left = found.first.get(side), found.left.get(side)
-    return first is not None and left is not None and first.total > 0 and left.total <= RESIDUE * first.total
+    first, remaining = attribution.first.get(side), attribution.left.get(side)
+    return first is not None and remaining is not None and first.total > 0 and remaining.total <= RESIDUE * first.total
 
 
-def _explained(found: Attribution) -> bool:
-    differing = [side for side, first in found.first.items() if first.total]
-    return bool(differing) and all(_gone(found, side) for side in differing)
+def _explained(attribution: Attribution) -> bool:
+    differing = [side for side, first in attribution.first.items() if first.total]
+    return bool(differing) and all(_gone(attribution, side) for side in differing)
 
 
-def _narrowed(cause: Cause, found: Attribution) -> Cause:
+def _narrowed(cause: Cause, attribution: Attribution) -> Cause:
     """UNEXPLAINED with what the bench adds: which side moved, whether it still does, what is left of it."""
-    if not found.first:
+    if not attribution.first:
         return cause
-    differing = [side for side, first in found.first.items() if first.total]
+    differing = [side for side, first in attribution.first.items() if first.total]
     if not differing:
-        said = "live: at the last weights every engine on the bench agrees with the reference; the fault has passed"
-        return dataclasses.replace(cause, evidence=f"{cause.evidence}; {said}")
+        note = "live: at the last weights every engine on the bench agrees with the reference; the fault has passed"
+        return dataclasses.replace(cause, evidence=f"{cause.evidence}; {note}")
     parts = []
     for side in differing:
-        left = found.left.get(side, found.first[side])
-        kinds = ", ".join(f"{count} {kind}" for kind, count in left.counts.items()) or "nothing"
-        place = next((f"; first sample {p[0][0]}, position {p[0][1]}" for p in left.places.values() if p), "")
-        parts.append(f"the {side} differs from the reference, {len(found.tried)} interventions leave {kinds}{place}")
+        remaining = attribution.left.get(side, attribution.first[side])
+        kinds = ", ".join(f"{count} {kind}" for kind, count in remaining.counts.items()) or "nothing"
+        place = next((f"; first sample {p[0][0]}, position {p[0][1]}" for p in remaining.places.values() if p), "")
+        parts.append(
+            f"the {side} differs from the reference, {len(attribution.tried)} interventions leave {kinds}{place}"
+        )
     party = differing[0] if len(differing) == 1 and cause.party == "unknown" else cause.party
-    said = "; ".join([*parts, *found.layers.values()])
-    evidence = "; ".join(filter(None, (cause.evidence, f"live: {said}")))
-    layer = found.computes.get(party)
+    note = "; ".join([*parts, *attribution.layers.values()])
+    evidence = "; ".join(filter(None, (cause.evidence, f"live: {note}")))
+    layer = attribution.computes.get(party)
     if layer and differing == [party]:
         summary = f"the {party}'s engine computes otherwise with the learner's own weights; what differs first: {layer}"
         return Cause.of(COMPUTATION.key(layer), party, summary, evidence, cause.details, cause.proofs)
     return dataclasses.replace(cause, party=party, evidence=evidence)
 
 
-def _remaining(causes: list[Cause], found: Attribution) -> list[str]:
+def _remaining(causes: list[Cause], attribution: Attribution) -> list[str]:
     """Sides of which every cause was proven live and a part of the difference is left all the same."""
     return [
         side
-        for side, left in found.left.items()
-        if not (found.broken or found.first[side].noise or _gone(found, side))
-        and LEAST <= left.total < found.first[side].total
-        and (own := [one for one in causes if _side(one) == side])
-        and all(_live(one) for one in own)
+        for side, remaining in attribution.left.items()
+        if not (attribution.broken or attribution.first[side].noise or _gone(attribution, side))
+        and LEAST <= remaining.total < attribution.first[side].total
+        and (side_causes := [cause for cause in causes if _side(cause) == side])
+        and all(_live(cause) for cause in side_causes)
     ]
 
 
-def _remainder(side: str, causes: list[Cause], found: Attribution) -> Cause:
-    first, left = found.first[side].total, found.left[side].total
-    names = " and ".join(one.name for one in causes if _side(one) == side)
-    return Cause.of(UNEXPLAINED.key(), side, f"{left} of {first} differences are left without {names}", "")
+def _remainder(side: str, causes: list[Cause], attribution: Attribution) -> Cause:
+    first, remaining = attribution.first[side].total, attribution.left[side].total
+    names = " and ".join(cause.name for cause in causes if _side(cause) == side)
+    return Cause.of(UNEXPLAINED.key(), side, f"{remaining} of {first} differences are left without {names}", "")
 
 
-def _nothing_left(found: Attribution) -> Cause:
+def _nothing_left(attribution: Attribution) -> Cause:
     return Cause.of(
         UNEXPLAINED.key(), "unknown", "the cause that the recordings named does not stand on the live engines"
     )
 
 
-def _withdrawn(cause: Cause, said: str) -> Finding:
+def _withdrawn(cause: Cause, reason: str) -> Finding:
     return Finding(
         f"withdrawn: {cause.name}",
-        f"the recordings named it ({cause.summary}); live, {said}",
+        f"the recordings named it ({cause.summary}); live, {reason}",
         severity="info",
         where=_side(cause),
     )
 
 
-def _told(found: Attribution, failed: list[PluginError]) -> list[Finding]:
+def _told(attribution: Attribution, failed: list[PluginError]) -> list[Finding]:
     """One finding that lists every intervention and what could not be tested."""
-    notes = list(dict.fromkeys([*found.notes, *map(str, failed)]))
-    if not (found.tried or notes):
+    notes = list(dict.fromkeys([*attribution.notes, *map(str, failed)]))
+    if not (attribution.tried or notes):
         return []
-    removed = [one for one in found.tried if one.removed]
-    summary = f"{len(found.tried)} in {figure(found.seconds)} s, {len(removed)} of them removed a difference"
+    removed = [attempt for attempt in attribution.tried if attempt.removed]
+    summary = (
+        f"{len(attribution.tried)} in {figure(attribution.seconds)} s, {len(removed)} of them removed a difference"
+    )
     if notes:
         summary += f"; {'; '.join(notes[:3])}"
     details: dict[str, Any] = {
-        "tried": [{**dataclasses.asdict(one), "cause": str(one.cause)} for one in found.tried],
+        "tried": [{**dataclasses.asdict(attempt), "cause": str(attempt.cause)} for attempt in attribution.tried],
         "notes": notes,
     }
     return [Finding("live interventions", summary, details=details)]
 
 
-def _figures(found: Attribution) -> dict[str, Any]:
-    figures: dict[str, Any] = {"seconds": round(found.seconds, 2), "interventions": len(found.tried)}
-    if found.named_after is not None:
-        figures["seconds_to_cause"] = round(found.named_after, 2)
+def _figures(attribution: Attribution) -> dict[str, Any]:
+    figures: dict[str, Any] = {"seconds": round(attribution.seconds, 2), "interventions": len(attribution.tried)}
+    if attribution.named_after is not None:
+        figures["seconds_to_cause"] = round(attribution.named_after, 2)
     return figures

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.parity.causes.derived import STALE_DERIVED
-from harness.parity.causes.ends import CAPACITY, LENGTH
-from harness.parity.causes.parameters import CONFIG
 from harness.parity.interventions.situation import ROOMY, Named, Situation, Tried, gone, improves
+from harness.parity.subjects.sampling.causes import CONFIG
+from harness.parity.subjects.stop_conditions.causes import CAPACITY, LENGTH
+from harness.parity.subjects.weights.causes_derived import STALE_DERIVED
 from reports.model import CauseKey, Proof
 from scenarios.bench.case import Symptoms
 
@@ -32,7 +32,15 @@ class _Search:
         after = _read(self.s, names)
         good = after.total <= self.floor.total or gone(self.before, after)
         self.s.tried.append(
-            Tried(_said(self.s, names), _cause(names), self.s.side, self.before.total, after.total, self.seconds, good)
+            Tried(
+                intervention=_said(self.s, names),
+                cause=_cause(names),
+                side=self.s.side,
+                before=self.before.total,
+                after=after.total,
+                seconds=self.seconds,
+                removed=good,
+            )
         )
         self.spoilt |= not good
         return good
@@ -45,12 +53,12 @@ class _Search:
         if self.s.clock() + self.seconds > self.until:
             self.s.notes.append(f"no time to tell {', '.join(names)} apart: each needs a start of the engine")
             return [names]
-        half, rest = names[: len(names) // 2], names[len(names) // 2 :]
+        half, other_half = names[: len(names) // 2], names[len(names) // 2 :]
         if self.clean([*half, *fixed]):
             return self.guilty(half, fixed)
-        if self.clean([*rest, *fixed]):
-            return self.guilty(rest, fixed)
-        return self.guilty(half, [*fixed, *rest]) + self.guilty(rest, [*fixed, *half])
+        if self.clean([*other_half, *fixed]):
+            return self.guilty(other_half, fixed)
+        return self.guilty(half, [*fixed, *other_half]) + self.guilty(other_half, [*fixed, *half])
 
 
 def engine_parameters(s: Situation) -> None:
@@ -65,7 +73,17 @@ def engine_parameters(s: Situation) -> None:
     after = _read(s, names)
     seconds = s.clock() - started
     good = improves(before, after, recorded=_cause(names) in s.recorded)
-    s.tried.append(Tried(_said(s, names), _cause(names), s.side, before.total, after.total, seconds, good))
+    s.tried.append(
+        Tried(
+            intervention=_said(s, names),
+            cause=_cause(names),
+            side=s.side,
+            before=before.total,
+            after=after.total,
+            seconds=seconds,
+            removed=good,
+        )
+    )
     s.symptoms = after
     if not good:
         return
@@ -74,22 +92,33 @@ def engine_parameters(s: Situation) -> None:
     if not (search.spoilt or s.from_start or limited):
         again = _read(s, [])
         alone = not gone(before, again) and again.total > after.total
-        s.tried.append(Tried(START, STALE_DERIVED.key(), s.side, before.total, again.total, seconds, not alone))
+        s.tried.append(
+            Tried(
+                intervention=START,
+                cause=STALE_DERIVED.key(),
+                side=s.side,
+                before=before.total,
+                after=again.total,
+                seconds=seconds,
+                removed=not alone,
+            )
+        )
         if not alone:  # left to the intervention that starts the engine anew
             s.symptoms = before
             return
     if s.last_put_back != names:
         s.symptoms = _read(s, names)
-    for group in (part for one in groups for part in _narrowed(s, one)):
-        told = {name: s.changed[name] for name in group}
+    for group in (part for guilty_group in groups for part in _narrowed(s, guilty_group)):
+        changed = {name: s.changed[name] for name in group}
         summary = f"the {s.side}'s engine was started with " + ", ".join(
-            f"{name} {given!r} where {asked!r} was asked" for name, (asked, given) in told.items()
+            f"{name} {given_value!r} where {asked_value!r} was asked"
+            for name, (asked_value, given_value) in changed.items()
         )
         proof = Proof(_said(s, group), before.total, after.total, "differences", "live engines", round(seconds, 3))
         details = {
             "side": s.side,
-            "asked": {n: a for n, (a, _) in told.items()},
-            "given": {n: g for n, (_, g) in told.items()},
+            "asked": {n: a for n, (a, _) in changed.items()},
+            "given": {n: g for n, (_, g) in changed.items()},
         }
         s.named.append(Named(_cause(group), "mapping", s.side, summary, proof, details))
 
@@ -102,7 +131,17 @@ def _only_a_limit(s: Situation, names: list[str]) -> bool:
         good = gone(s.symptoms, after)
         what = f"the reference ends at {total} tokens, prompt included"
         seconds = s.clock() - started
-        s.tried.append(Tried(what, _cause(names), s.side, s.symptoms.total, after.total, seconds, good))
+        s.tried.append(
+            Tried(
+                intervention=what,
+                cause=_cause(names),
+                side=s.side,
+                before=s.symptoms.total,
+                after=after.total,
+                seconds=seconds,
+                removed=good,
+            )
+        )
         if good:
             return True
     return False
@@ -110,8 +149,8 @@ def _only_a_limit(s: Situation, names: list[str]) -> bool:
 
 def _narrowed(s: Situation, group: list[str]) -> list[list[str]]:
     """What recordings name of a group that could not be told apart; else the group."""
-    known = [[name] for name in group if _cause([name]) in s.recorded]
-    return known or [group]
+    recorded_groups = [[name] for name in group if _cause([name]) in s.recorded]
+    return recorded_groups or [group]
 
 
 def _read(s: Situation, names: list[str]) -> Symptoms:

@@ -36,16 +36,16 @@ def search(s: Situation) -> None:
 
 def _removed(s: Situation, turns: list[Turn]) -> bool:
     """Whether their trials removed something; what they removed is named, and stays in the reference."""
-    known = len(s.named)
+    named_before = len(s.named)
     while s.rest.total and not s.over:
-        named = {one.cause for one in s.named if one.side == s.side}
-        best = _best(s, (one for turn in turns for one in turn.run(s) if one.cause not in named))
+        named = {proven.cause for proven in s.named if proven.side == s.side}
+        best = _best(s, (turn_trial for turn in turns for turn_trial in turn.run(s) if turn_trial.cause not in named))
         if best is None:
             break
         trial, after, seconds = best
         s.named += _named(s, trial, after, seconds)
         s.alteration, s.symptoms = s.alteration.with_(**trial.change), after
-    return len(s.named) > known
+    return len(s.named) > named_before
 
 
 def _best(s: Situation, trials: Iterable[Trial]) -> tuple[Trial, Symptoms, float] | None:
@@ -61,7 +61,17 @@ def _best(s: Situation, trials: Iterable[Trial]) -> tuple[Trial, Symptoms, float
         seconds = s.clock() - started
         good = improves(s.rest, s.settled(after, alteration), recorded=trial.recorded)
         good = good and not _blind(trial, s.symptoms, after) and not _by_chance(trial, s.symptoms, after)
-        s.tried.append(Tried(trial.intervention, trial.cause, s.side, s.symptoms.total, after.total, seconds, good))
+        s.tried.append(
+            Tried(
+                intervention=trial.intervention,
+                cause=trial.cause,
+                side=s.side,
+                before=s.symptoms.total,
+                after=after.total,
+                seconds=seconds,
+                removed=good,
+            )
+        )
         if good and (best is None or after.total < best[1].total):
             best = trial, after, seconds
             if gone(s.symptoms, after):
@@ -82,9 +92,9 @@ def _by_chance(trial: Trial, before: Symptoms, after: Symptoms) -> bool:
     another sample) most choices."""
     if "seed" in trial.change or "streams" in trial.change:
         return 2 * after.of("tokens", "lengths") > before.of("tokens", "lengths")
-    given = {number for number, _ in trial.change.get("prompts", ())} & set(before.by_sample)
-    nearer = sum(after.by_sample.get(number, 0) < before.by_sample[number] for number in given)
-    return bool(given) and not trial.recorded and 2 * nearer <= len(given)
+    prompted_samples = {number for number, _ in trial.change.get("prompts", ())} & set(before.by_sample)
+    nearer = sum(after.by_sample.get(number, 0) < before.by_sample[number] for number in prompted_samples)
+    return bool(prompted_samples) and not trial.recorded and 2 * nearer <= len(prompted_samples)
 
 
 def _named(s: Situation, trial: Trial, after: Symptoms, seconds: float) -> list[Named]:
@@ -93,16 +103,36 @@ def _named(s: Situation, trial: Trial, after: Symptoms, seconds: float) -> list[
         proof = Proof(
             trial.intervention, s.symptoms.total, after.total, "differences", "live engines", round(seconds, 3)
         )
-        return [Named(trial.cause, trial.party or s.side, s.side, trial.summary, proof, trial.details, trial.seen)]
-    found = []
+        return [
+            Named(
+                cause=trial.cause,
+                party=trial.party or s.side,
+                side=s.side,
+                summary=trial.summary,
+                proof=proof,
+                details=trial.details,
+                seen=trial.seen,
+            )
+        ]
+    named = []
     for part in trial.parts:
         started = s.clock()
-        others = [one for one in trial.parts if one is not part]
-        without = s.bench.compare(s.side, s.alteration.with_(**joined(others)))
-        beside = " and ".join(one.intervention for one in others)
+        other_parts = [other_part for other_part in trial.parts if other_part is not part]
+        without = s.bench.compare(s.side, s.alteration.with_(**joined(other_parts)))
+        beside = " and ".join(other_part.intervention for other_part in other_parts)
         proof = Proof(
             f"{part.intervention}, beside {beside}", without.total, after.total, "differences", "live engines",
             round(s.clock() - started, 3),
         )  # fmt: skip
-        found.append(Named(part.cause, part.party or s.side, s.side, part.summary, proof, part.details, part.seen))
-    return found
+        named.append(
+            Named(
+                cause=part.cause,
+                party=part.party or s.side,
+                side=s.side,
+                summary=part.summary,
+                proof=proof,
+                details=part.details,
+                seen=part.seen,
+            )
+        )
+    return named

@@ -85,7 +85,7 @@ class OnBench:
     @property
     def removed(self) -> bool:
         """Did an intervention of its own remove anything?"""
-        return any(one.removed for one in self.own)
+        return any(attempt.removed for attempt in self.own)
 
     @property
     def others(self) -> str:
@@ -104,9 +104,9 @@ def contradicted(bench: OnBench) -> str:
     return f"{differences(best(bench.own))}; {bench.others} explains them all"
 
 
-def best(own: Iterable[Tried]) -> Tried:
+def best(attempts: Iterable[Tried]) -> Tried:
     """Of a cause's own interventions, the one that leaves the least."""
-    return min(own, key=lambda one: one.after)
+    return min(attempts, key=lambda attempt: attempt.after)
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,18 @@
-"""Every family of causes: those of this folder, and another package's by its entry point.
+"""Every family of causes: those of the subjects, and another package's by its entry point.
 
-Each module of this folder that has `FAMILIES` is read, and each entry point of the group `rlhf_harness.causes`: a
-`CauseFamily` of another package. What one of those raises explains nothing, and is told.
+`FAMILIES` of each module of causes is read (`harness.parity.subjects`), and each entry point of the group
+`rlhf_harness.causes`: a `CauseFamily` of another package. What one of those raises explains nothing, and is told.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
+from harness.parity import subjects
+from harness.parity.causes import unexplained
 from harness.parity.causes.family import CauseFamily
 from harness.parity.causes.turns import Intervention, Turn, in_order
 from harness.parity.facts.evidence import Evidence
@@ -32,17 +31,17 @@ GROUP = "rlhf_harness.causes"
 @functools.cache
 def _loaded() -> tuple[dict[str, CauseFamily], dict[str, Plugin], tuple[PluginError, ...]]:
     """Every family by its name; the plug-ins that brought some; and why others bring none."""
-    every = {one.name: one for one in _ours()}
+    families_by_name = {cause_family.name: cause_family for cause_family in _ours()}
     homes: dict[str, Plugin] = {}
 
     def take(plugin: Plugin, family: Any) -> None:
         if not isinstance(family, CauseFamily):
             raise plugins.Unfit("it is no harness.parity.causes.family.CauseFamily")
-        if family.name in every:
+        if family.name in families_by_name:
             raise plugins.taken(family.name, homes.get(family.name, "the harness (harness.parity.causes)"))
-        every[family.name], homes[family.name] = _guarded(family, plugin), plugin
+        families_by_name[family.name], homes[family.name] = _guarded(family, plugin), plugin
 
-    return every, homes, plugins.load(GROUP, take)
+    return families_by_name, homes, plugins.load(GROUP, take)
 
 
 def families() -> dict[str, CauseFamily]:
@@ -76,15 +75,18 @@ def interventions(ours: Iterable[Intervention]) -> tuple[Intervention, ...]:
 
 
 def _listed(ours: Iterable[T], of: Callable[[CauseFamily], tuple[T, ...]]) -> tuple[T, ...]:
-    every, homes, _ = _loaded()
-    listed = [*ours, *(turn for name, one in every.items() if name not in homes for turn in of(one))]
+    families_by_name, homes, _ = _loaded()
+    listed = [
+        *ours,
+        *(turn for name, cause_family in families_by_name.items() if name not in homes for turn in of(cause_family)),
+    ]
     for name, plugin in homes.items():
-        with_theirs = [*listed, *of(every[name])]
+        with_theirs = [*listed, *of(families_by_name[name])]
         try:
             in_order(with_theirs)
         except ValueError as error:
             lost = plugin.error(f"has no place among the others: {error}")
-            listed.append(replace(of(every[name])[0], run=_lost(lost), after=in_order(listed)[-1].name))
+            listed.append(replace(of(families_by_name[name])[0], run=_lost(lost), after=in_order(listed)[-1].name))
         else:
             listed = with_theirs
     return in_order(listed)
@@ -104,25 +106,25 @@ def _lost(error: PluginError) -> Callable[..., list[Any]]:
 def _guarded(family: CauseFamily, plugin: Plugin) -> CauseFamily:
     """A family of another package. What its functions raise is told, and explains nothing."""
 
-    def explanations(found: Iterable[Any] | None, e: Evidence, so_far: Explained) -> list[Any]:
-        listed = list(found or ())
-        for one in listed:
-            if not isinstance(one, Explanation):
-                raise TypeError(f"it yields {type(one).__name__}, which is no Explanation")
-            codec.convert(codec.builtins(one.cause), Cause)
+    def explanations(yielded: Iterable[Any] | None, e: Evidence, so_far: Explained) -> list[Any]:
+        listed = list(yielded or ())
+        for explanation in listed:
+            if not isinstance(explanation, Explanation):
+                raise TypeError(f"it yields {type(explanation).__name__}, which is no Explanation")
+            codec.convert(codec.builtins(explanation.cause), Cause)
             for kind in e.first:
-                one.covers(kind, e.found(kind))
+                explanation.covers(kind, e.found(kind))
         return listed
 
-    def trials(found: Iterable[Any] | None, s: Situation) -> list[Any]:
-        listed = list(found or ())
-        for one in listed:
-            if not isinstance(one, Trial):
-                raise TypeError(f"it yields {type(one).__name__}, which is no Trial")
-            s.alteration.with_(**one.change)
+    def trials(yielded: Iterable[Any] | None, s: Situation) -> list[Any]:
+        listed = list(yielded or ())
+        for trial in listed:
+            if not isinstance(trial, Trial):
+                raise TypeError(f"it yields {type(trial).__name__}, which is no Trial")
+            s.alteration.with_(**trial.change)
         return listed
 
-    def nothing(found: Any, s: Situation) -> list[Any]:
+    def nothing(yielded: Any, s: Situation) -> list[Any]:
         return []
 
     def guarded(turn: T, valid: Callable[..., list[Any]]) -> T:
@@ -154,12 +156,12 @@ def _guarded(family: CauseFamily, plugin: Plugin) -> CauseFamily:
 
 def _tell(error: PluginError, *arguments: Any) -> None:
     """To whom the turn was given: (evidence, what is explained so far), or a situation on a bench."""
-    asked = arguments[-1]
-    told: list[Any] = asked.failed if isinstance(asked, Explained) else asked.notes
-    if str(error) not in map(str, told):
-        told.append(error if isinstance(asked, Explained) else str(error))
+    recipient = arguments[-1]
+    messages: list[Any] = recipient.failed if isinstance(recipient, Explained) else recipient.notes
+    if str(error) not in map(str, messages):
+        messages.append(error if isinstance(recipient, Explained) else str(error))
 
 
 def _ours() -> Iterator[CauseFamily]:
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        yield from getattr(importlib.import_module(f"{__package__}.{module.name}"), "FAMILIES", ())
+    for module in [*subjects.modules("causes"), *subjects.modules("explain"), unexplained]:
+        yield from getattr(module, "FAMILIES", ())

@@ -51,21 +51,23 @@ def in_order(turns: Iterable[T]) -> tuple[T, ...]:
 
     def listed(after: str) -> list[T]:
         branches = [[turn, *listed(turn.name)] for turn in behind.pop(after, ())]
-        return [turn for branch in sorted(branches, key=lambda one: (len(one), one[0].name)) for turn in branch]
+        return [
+            turn for branch in sorted(branches, key=lambda branch: (len(branch), branch[0].name)) for turn in branch
+        ]
 
-    found = tuple(listed(""))
+    ordered = tuple(listed(""))
     for after, lost in behind.items():
         raise ValueError(f"{lost[0].name!r} follows {after!r}, which is not listed, or follows it in turn")
-    return found
+    return ordered
 
 
 def contests(turns: Iterable[T]) -> list[list[T]]:
     """Turns in their order, each that competes together with the one that it follows."""
-    found: list[list[T]] = []
+    groups: list[list[T]] = []
     for turn in turns:
-        rivals = [one for one in found if turn.competes and turn.after in {other.name for other in one}]
+        rivals = [group for group in groups if turn.competes and turn.after in {member.name for member in group}]
         if rivals:
             rivals[0].append(turn)
         else:
-            found.append([turn])
-    return found
+            groups.append([turn])
+    return groups

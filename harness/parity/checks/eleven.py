@@ -9,8 +9,8 @@ import numpy as np
 from harness.parity.checks.registry import Outcome, check, coupled, outcome, trains, unless_native
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.systematic import FALSE_ALARM
-from harness.parity.facts.tails import Tail, outliers
+from harness.parity.subjects.log_probabilities.observed_outliers import Tail, outliers
+from harness.parity.subjects.log_probabilities.observed_systematic import FALSE_ALARM
 from reports.model import Finding
 from reports.text import counted, figure, show
 
@@ -104,12 +104,12 @@ def ends(e: Evidence) -> Outcome:
     name, side = "ends", e.baseline
     if not side.reasons_held:
         return outcome(name, "not tested", "no engine told which tokens end a sample, and why each ended")
-    held, key = counted(side.reasons_held, "sample"), Kind.REASON.of(side.name)
+    count, key = counted(side.reasons_held, "sample"), Kind.REASON.of(side.name)
     if key in e.first:
         place = e.first[key].place
-        text = f"{len(e.found(key))} of {held} ended otherwise than the engine says: the first says {place.baseline}, "
+        text = f"{len(e.found(key))} of {count} ended otherwise than the engine says: the first says {place.baseline}, "
         return outcome(name, "confirmed", text + place.context, kinds=(key,))
-    return outcome(name, "ruled out", f"the last token agrees with the reason in {held}")
+    return outcome(name, "ruled out", f"the last token agrees with the reason in {count}")
 
 
 @check("logprobs", required=unless_native)
@@ -166,8 +166,8 @@ def trained_tokens(e: Evidence) -> Outcome:
             kinds=kinds,
         )
     for side in e.sides:
-        if told := side.uncompared:
-            text = f"the {side.name}'s samples of step {told[0]} were not compared with what was trained on: {told[1]}"
+        if gap := side.uncompared:
+            text = f"the {side.name}'s samples of step {gap[0]} were not compared with what was trained on: {gap[1]}"
             return outcome("trained-tokens", "not tested", text)
     if e.alone and e.guided:
         return outcome("trained-tokens", "not tested", "a guided run trains on the tokens of its guide, another run")
@@ -224,9 +224,9 @@ def experience(e: Evidence) -> Outcome:
 def rewards(e: Evidence) -> Outcome:
     """The rewards of the same tokens."""
     if Kind.REWARD.of() in e.first:
-        place, found = e.first[Kind.REWARD.of()].place, e.found(Kind.REWARD.of())
-        text = f"{np.count_nonzero(found[:, 1] >= 0)} samples of the same tokens have another reward"
-        text = place.context if place.sample < 0 or not (found[:, 1] >= 0).any() else text
+        place, differing_samples = e.first[Kind.REWARD.of()].place, e.found(Kind.REWARD.of())
+        text = f"{np.count_nonzero(differing_samples[:, 1] >= 0)} samples of the same tokens have another reward"
+        text = place.context if place.sample < 0 or not (differing_samples[:, 1] >= 0).any() else text
         return outcome("rewards", "confirmed", text, kinds=(Kind.REWARD.of(),))
     if not e.counts.rewards:
         return outcome("rewards", "not tested", "no rewards of the same tokens in both runs")
@@ -241,9 +241,9 @@ def rewards(e: Evidence) -> Outcome:
 
 def _apart(e: Evidence, *names: str) -> str:
     """The largest differences that are within what rounding explains."""
-    known = e.experience.apart
-    told = ((name, *known[name]) for name in names if name in known)
-    return "; ".join(f"{name} within {figure(allowed)}, largest |Δ| {figure(most)}" for name, most, allowed in told)
+    within_rounding = e.experience.apart
+    rows = ((name, *within_rounding[name]) for name in names if name in within_rounding)
+    return "; ".join(f"{name} within {figure(allowed)}, largest |Δ| {figure(most)}" for name, most, allowed in rows)
 
 
 @check("learner", required=trains)

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from harness.parity.checks.registry import Outcome, always, check, coupled, outcome, trains, unless_native
-from harness.parity.facts import second_run
-from harness.parity.facts.copied import alike, own_kernels
 from harness.parity.facts.divergence import Kind, Stage
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.modes import REPLAY
-from harness.parity.facts.repeated import SecondRun
-from harness.parity.facts.sync_record import SyncRecord
+from harness.parity.subjects.engines import observed_second_run
+from harness.parity.subjects.engines.observed_repetition import SecondRun
+from harness.parity.subjects.recording.observed_copies import alike, own_kernels
+from harness.parity.subjects.sampling.observed_modes import REPLAY
+from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from probes.format import mapping, number
 from reports.limits import limit_of
 from reports.model import SUSPICIONS, CheckState, Finding
@@ -36,7 +36,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
         }
         for side in e.sides
     }
-    shown = "; ".join(
+    distances_text = "; ".join(
         f"{side.name} max |Δ| {figure(side.to_learner.largest[0])} over {counted(side.to_learner.tokens, 'token')}, "
         f"{e.beyond(Kind.ENGINE.of(side.name))} beyond the tolerance"
         for side in e.sides
@@ -44,7 +44,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
     if kinds:
         wrong = sorted({str(key.side) for key in kinds})
         choices = sum(side.choices_against_learner for side in e.sides)
-        text = f"the {' and the '.join(wrong)} moved away from its learner: {shown}, "
+        text = f"the {' and the '.join(wrong)} moved away from its learner: {distances_text}, "
         text += f"tolerance {figure(e.tolerance.value)}"
         if choices:
             text += f"; {counted(choices, 'token')} that the learner would not have drawn"
@@ -70,18 +70,18 @@ def engine_against_learner(e: Evidence) -> Outcome:
     missing = [
         f"engine-against-learner: no margins of the {name}: are its tokens the learner's choice?" for name in blind
     ]
-    text = f"{shown}, tolerance {figure(e.tolerance.value)}"
+    text = f"{distances_text}, tolerance {figure(e.tolerance.value)}"
     return outcome("engine-against-learner", "ruled out", text, missing=missing, **details)
 
 
 def published(side: Side) -> dict[str, dict[str, Any]]:
     """The field's metrics of engine against learner, with the limits that others publish."""
-    found = {}
+    metrics = {}
     for name, value in side.to_learner.result().items():
         limit = limit_of(name)
         if limit is not None:
-            found[name] = {"value": value, "limit": limit.text, "outside": limit.outside(value)}
-    return found
+            metrics[name] = {"value": value, "limit": limit.text, "outside": limit.outside(value)}
+    return metrics
 
 
 @check("weight-sync", required=always, alone=True)
@@ -129,8 +129,8 @@ def weight_sync(e: Evidence) -> Outcome:
         if record.unchanged:  # an engine that kept its first weights would look the same
             text = f"{name}: no tensor changed from one weight version to another, so no sync could fail visibly"
             return outcome("weight-sync", "not tested", text, findings=findings, **details)
-        for version, some in record.partly.items():
-            text = f"{name}: nothing says that {some} of weight version {version} arrived"
+        for version, unconfirmed in record.partly.items():
+            text = f"{name}: nothing says that {unconfirmed} of weight version {version} arrived"
             return outcome("weight-sync", "not tested", text, findings=findings, **details)
         if lacking := _of_the_manifest(e, name, record):
             return outcome("weight-sync", "not tested", f"{name}: {lacking}", findings=findings, **details)
@@ -139,7 +139,7 @@ def weight_sync(e: Evidence) -> Outcome:
     proof = max(record.largest_proof for record in records.values())
     text = f"{syncs} syncs, {arrived} arrived each time, largest |Δ| of a proof {figure(proof)} nats"
     read = [record.loaded for record in records.values()]
-    if all(isinstance(one, int) for one in read):
+    if all(isinstance(count, int) for count in read):
         text += f", {min(filter(None, read), default=0)} read back after each load"
     if not all(record.manifest for record in records.values()):
         text += "; the recording names no manifest, so that others were sent is not known"
@@ -181,20 +181,20 @@ def _not_covered(side: Side, again: SecondRun | None) -> list[str]:
             *([f"the weights of the steps {', '.join(map(str, later[:5]))}"] if later else []),
         ]
     steps = side.recording.steps("floor")
-    taken = ", ".join(map(str, steps[:5])) or "none"
+    steps_text = ", ".join(map(str, steps[:5])) or "none"
     later = [step for step in side.recording.steps("rollout") if step not in steps]
     return [
         "another start of the engine, with which its own sampler may draw otherwise",
         "another machine, device or environment",
-        *([f"the weights of other steps than {taken}"] if later else []),
+        *([f"the weights of other steps than {steps_text}"] if later else []),
         "batches larger than the sample that was drawn again",
     ]
 
 
 def _shards(side: Side) -> int:
     """How many tensor-parallel ranks its engine was asked for; 0 where it is one, or not recorded."""
-    asked = number(mapping(side.recording.scenario.get("engine")).get("tensor_parallel"), 1)
-    return int(asked) if asked > 1 else 0
+    asked_ranks = number(mapping(side.recording.scenario.get("engine")).get("tensor_parallel"), 1)
+    return int(asked_ranks) if asked_ranks > 1 else 0
 
 
 def itself(e: Evidence, side: Side, number: int) -> Outcome:
@@ -210,25 +210,25 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         "not covered": _not_covered(side, again),
     }
     if floor.largest == 0:
-        shown = "not the slightest difference"
+        noise = "not the slightest difference"
     elif floor.level == floor.largest:
-        shown = f"largest |Δ| {figure(floor.largest)} nats"
+        noise = f"largest |Δ| {figure(floor.largest)} nats"
     else:
-        shown = f"|Δ| at most {figure(floor.level)} nats, on a few tokens up to {figure(floor.largest)},"
-    shown += f" over {counted(floor.tokens, 'token')}, {counted(floor.flips, 'flip')}; cap {figure(cap)}"
+        noise = f"|Δ| at most {figure(floor.level)} nats, on a few tokens up to {figure(floor.largest)},"
+    noise += f" over {counted(floor.tokens, 'token')}, {counted(floor.flips, 'flip')}; cap {figure(cap)}"
     if Kind.FLOOR.of(side.name) in e.first:
         text = e.first[Kind.FLOOR.of(side.name)].place.context
         return outcome(
-            name, "confirmed", f"{text}: {shown}", number=number, kinds=(Kind.FLOOR.of(side.name),), **details
+            name, "confirmed", f"{text}: {noise}", number=number, kinds=(Kind.FLOOR.of(side.name),), **details
         )
     if again is not None and again.parts is not None:
         details |= {"kinds": {key.label: step for key, step in again.kinds.items()}, "parts at step": again.parts}
         text = f"run again, the job is another run from step {again.parts} on: {again.why}"
-        text += f"; what its engine drew before that: {shown}" if floor.tokens else ""
+        text += f"; what its engine drew before that: {noise}" if floor.tokens else ""
         return outcome(name, "confirmed", text, number=number, decides=False, **details)
     if not floor.measured:
-        few = f"only {counted(floor.tokens, 'token')}" if floor.tokens else "nothing"
-        text = f"the floor was not measured ({few} of the engine against itself); "
+        amount = f"only {counted(floor.tokens, 'token')}" if floor.tokens else "nothing"
+        text = f"the floor was not measured ({amount} of the engine against itself); "
         if again is not None and again.useless:
             text = f"the floor was not measured: {again.useless}; "
         elif (
@@ -238,37 +238,41 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         ):
             text = "the floor was not measured: no engine gave log-probabilities with which the job could be compared "
             text += "with its second run, which is equal in every other respect; "
-        others = not second_run.required(e, side.name) and not np.isnan(e.tolerance.floor)
-        text += "the tolerance is of the other side's floor" if others else f"the tolerance is the cap, {figure(cap)}"
+        uses_other_floor = not observed_second_run.required(e, side.name) and not np.isnan(e.tolerance.floor)
+        text += (
+            "the tolerance is of the other side's floor"
+            if uses_other_floor
+            else f"the tolerance is the cap, {figure(cap)}"
+        )
         return outcome(name, "not tested", text, number=number, **details)
-    taken = {variant for one in e.sides for variant in one.floor.variants if variant not in one.floor.absent}
+    taken_variants = {variant for run in e.sides for variant in run.floor.variants if variant not in run.floor.absent}
     if e.mode == REPLAY:
-        taken.discard("prefill")  # an engine that only scores has no decode to be held against it
-    lacking = [variant for variant in floor.absent if variant != "prefill" or variant in taken]
+        taken_variants.discard("prefill")  # an engine that only scores has no decode to be held against it
+    lacking = [variant for variant in floor.absent if variant != "prefill" or variant in taken_variants]
     if lacking and not side.recording.manifest.get("framework") and again is None:
-        under = " and ".join(one if one == "prefill" else f"another {one}" for one in lacking)
-        text = f"the floor was not taken under {under}, in which engines differ from themselves; of the others: {shown}"
+        under = " and ".join(variant if variant == "prefill" else f"another {variant}" for variant in lacking)
+        text = f"the floor was not taken under {under}, in which engines differ from themselves; of the others: {noise}"
         return outcome(name, "not tested", text, number=number, **details)
     missing = [f"{name}: the floor was not taken under: {', '.join(floor.absent)}"] if floor.absent else []
-    own = ", ".join(variant for variant in floor.variants if variant != second_run.VARIANT)
-    if own:
-        shown += f"; the engine against itself at equal seeds under another {own}, in one start"
+    variants_text = ", ".join(variant for variant in floor.variants if variant != observed_second_run.VARIANT)
+    if variants_text:
+        noise += f"; the engine against itself at equal seeds under another {variants_text}, in one start"
     if floor.sharded is not None:
-        shown += f"; its learner with the layers cut as the engine's are: {figure(floor.sharded.level)} nats"
+        noise += f"; its learner with the layers cut as the engine's are: {figure(floor.sharded.level)} nats"
     elif ranks := _shards(side):
         why = "its learner has no plan to cut its layers, is too large to copy, or moved by more than rounding can"
         missing.append(f"{name}: what {ranks} tensor-parallel ranks change was not measured: {why}")
     if again is not None and again.useless:
         missing.append(f"{name}: no second run: {again.useless}")
     elif again is not None:
-        shown += f"; the whole job against its own second run, equal in all of {len(again.pairs)} steps"
-    return outcome(name, "ruled out", shown, number=number, missing=missing, **details)
+        noise += f"; the whole job against its own second run, equal in all of {len(again.pairs)} steps"
+    return outcome(name, "ruled out", noise, number=number, missing=missing, **details)
 
 
 @check(
     SUSPICIONS[4],
     4,
-    required=lambda e: not e.alone and unless_native(e) and second_run.required(e, "baseline"),
+    required=lambda e: not e.alone and unless_native(e) and observed_second_run.required(e, "baseline"),
     alone=True,
 )
 def baseline_itself(e: Evidence) -> Outcome:
@@ -276,7 +280,7 @@ def baseline_itself(e: Evidence) -> Outcome:
     return itself(e, e.baseline, 4)
 
 
-@check("candidate-itself", required=lambda e: unless_native(e) and second_run.required(e, "candidate"))
+@check("candidate-itself", required=lambda e: unless_native(e) and observed_second_run.required(e, "candidate"))
 def candidate_itself(e: Evidence) -> Outcome:
     """The candidate against itself: at equal seeds in other batches and orders."""
     return itself(e, e.candidate, 0)
@@ -306,6 +310,6 @@ def native(e: Evidence) -> Outcome:
         state = "not tested" if result.absent else "undecided"
         missing = [f"native: {result.summary()}{result.remedy()}", *missing]
     elif result.unread:
-        missing = [*(f"native: {one}" for one in result.unread), *missing]
+        missing = [*(f"native: {reason}" for reason in result.unread), *missing]
         state, text = "not tested", f"{result.unread[0]}; {text}"
     return outcome("native", state, text, kinds=kinds, findings=result.findings, missing=missing, **details)

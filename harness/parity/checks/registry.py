@@ -1,9 +1,9 @@
 """What a check is: a name, a function of the evidence, and for which runs EQUIVALENT needs it.
 
 A check rules a difference out, confirms it, or says that it was not tested; one that finds no evidence is *not tested*,
-never a pass. Every module of this folder is read, and so is each entry point of the group `rlhf_harness.checks`: a
-module of another package that registers its checks in the same way. Whatever is wrong with one of those is a check
-that was not tested, and disturbs no other.
+never a pass. Every module of this folder is read, every module of checks in `harness.parity.subjects`, and each entry
+point of the group `rlhf_harness.checks`: a module of another package that registers its checks in the same way.
+Whatever is wrong with one of those is a check that was not tested, and disturbs no other.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+from harness.parity import subjects
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from probes import plugins
@@ -75,7 +76,11 @@ def check(
     home = str(sys._getframe(1).f_globals.get("__name__"))  # a function may be wrapped, and say that it is another's
 
     def register(function: Callable[[Evidence], Outcome]) -> Callable[[Evidence], Outcome]:
-        _REGISTERED.append(Registered(name, number, function, required, applies, home, alone))
+        _REGISTERED.append(
+            Registered(
+                name=name, number=number, run=function, required=required, applies=applies, home=home, alone=alone
+            )
+        )
         return function
 
     return register
@@ -85,22 +90,25 @@ def check(
 def _loaded() -> tuple[tuple[Registered, ...], tuple[PluginError, ...]]:
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         importlib.import_module(f"{__package__}.{module.name}")
+    tuple(subjects.modules("checks"))
     silent: list[Plugin] = []
     wrong = [*plugins.load(GROUP, lambda plugin, module: silent.append(plugin))]
-    known = {one.name: one for one in _REGISTERED if _is_ours(one)}
-    last = max(one.number for one in known.values()) + 1
-    for one in _REGISTERED:
-        if _is_ours(one):
+    checks_by_name = {registered.name: registered for registered in _REGISTERED if _is_ours(registered)}
+    last = max(registered.number for registered in checks_by_name.values()) + 1
+    for registered in _REGISTERED:
+        if _is_ours(registered):
             continue
-        plugin = _bringing(one.home)
-        silent = [other for other in silent if other != plugin]
-        if one.name in known:
-            what = plugins.taken(one.name, known[one.name].home)
-            wrong.append(plugin.error(f"registers a check in {one.home} that cannot be used: {what}", one.name))
+        plugin = _bringing(registered.home)
+        silent = [silent_plugin for silent_plugin in silent if silent_plugin != plugin]
+        if registered.name in checks_by_name:
+            what = plugins.taken(registered.name, checks_by_name[registered.name].home)
+            wrong.append(
+                plugin.error(f"registers a check in {registered.home} that cannot be used: {what}", registered.name)
+            )
         else:
-            known[one.name] = _guarded(one, plugin)
+            checks_by_name[registered.name] = _guarded(registered, plugin)
     wrong += [plugin.error("registers no check") for plugin in silent]
-    return tuple(sorted(known.values(), key=lambda one: one.number or last)), tuple(wrong)
+    return tuple(sorted(checks_by_name.values(), key=lambda registered: registered.number or last)), tuple(wrong)
 
 
 def checks() -> tuple[Registered, ...]:
@@ -120,8 +128,8 @@ def not_brought(error: PluginError) -> Registered:
     )
 
 
-def _is_ours(one: Registered) -> bool:
-    return one.home.startswith(f"{__package__}.")
+def _is_ours(registered: Registered) -> bool:
+    return registered.home.startswith("harness.parity.")
 
 
 def _bringing(module: str) -> Plugin:
@@ -130,24 +138,24 @@ def _bringing(module: str) -> Plugin:
 
     def common(plugin: Plugin) -> int:
         pairs = zip(path, plugin.entry.module.split("."), strict=False)
-        return next((at for at, (one, other) in enumerate(pairs) if one != other), len(path))
+        return next((at for at, (part, plugin_part) in enumerate(pairs) if part != plugin_part), len(path))
 
     unknown = Plugin(EntryPoint(module, module, GROUP))  # registered by hand
-    return max((one for one in plugins.installed(GROUP) if common(one)), key=common, default=unknown)
+    return max((plugin for plugin in plugins.installed(GROUP) if common(plugin)), key=common, default=unknown)
 
 
-def _guarded(one: Registered, plugin: Plugin) -> Registered:
+def _guarded(registered: Registered, plugin: Plugin) -> Registered:
     """A check of another package. Whatever is wrong with it, it is *not tested*, and disturbs no other check."""
 
-    @functools.wraps(one.run)
+    @functools.wraps(registered.run)
     def run(e: Evidence) -> Outcome:
         try:
             with plugin.guarded():
-                for question in (one.applies, one.required):
+                for question in (registered.applies, registered.required):
                     bool(question(e))
-                return _valid(e, one.run(e), one.name)
+                return _valid(e, registered.run(e), registered.name)
         except PluginError as error:
-            return outcome(one.name, "not tested", str(error))
+            return outcome(registered.name, "not tested", str(error))
 
     def asked(question: Callable[[Evidence], bool], otherwise: bool) -> Callable[[Evidence], bool]:
         def ask(e: Evidence) -> bool:
@@ -158,19 +166,30 @@ def _guarded(one: Registered, plugin: Plugin) -> Registered:
 
         return ask
 
-    return Registered(one.name, 0, run, asked(one.required, False), asked(one.applies, True), one.home, one.alone)
+    return Registered(
+        name=registered.name,
+        number=0,
+        run=run,
+        required=asked(registered.required, False),
+        applies=asked(registered.applies, True),
+        home=registered.home,
+        alone=registered.alone,
+    )
 
 
-def _valid(e: Evidence, found: Any, name: str) -> Outcome:
+def _valid(e: Evidence, returned: Any, name: str) -> Outcome:
     """What a check of another package returned, under its own name. Raises TypeError and ValueError."""
-    if not isinstance(found, Outcome):
-        raise TypeError(f"it returned {type(found).__name__}, which is no Outcome")
-    if unknown := [kind for kind in found.kinds if kind not in e.first]:
+    if not isinstance(returned, Outcome):
+        raise TypeError(f"it returned {type(returned).__name__}, which is no Outcome")
+    if unknown := [kind for kind in returned.kinds if kind not in e.first]:
         raise ValueError(f"these runs do not diverge in {unknown[0]}")
-    made = codec.convert(codec.builtins(found.check), Check)
-    findings = [codec.convert(codec.builtins(one), Finding) for one in found.findings]
+    made = codec.convert(codec.builtins(returned.check), Check)
+    findings = [codec.convert(codec.builtins(finding), Finding) for finding in returned.findings]
     return replace(
-        found, check=replace(made, name=name, number=0), findings=findings, missing=[str(one) for one in found.missing]
+        returned,
+        check=replace(made, name=name, number=0),
+        findings=findings,
+        missing=[str(gap) for gap in returned.missing],
     )
 
 

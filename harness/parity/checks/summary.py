@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from harness.parity.checks.surroundings import hit_rate
-from harness.parity.facts import memory
-from harness.parity.facts.confounders import differences, flatten
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.parameters import engine_infos
+from harness.parity.subjects.engines import observed_memory
+from harness.parity.subjects.recording.checks import hit_rate
+from harness.parity.subjects.recording.observed_confounders import differences, flatten
+from harness.parity.subjects.sampling.observed import engine_infos
 from harness.recordings.store import Recording
 from probes.format import mapping, number
 from reports.model import RunSummary
@@ -44,31 +44,33 @@ def summary(e: Evidence, side: Side) -> RunSummary:
     )
     series = _series(side, steps)
     return RunSummary(
-        side.name,
-        str(run.manifest.get("backend") or ""),
-        str(run.path),
-        _rows(e, side, series),
-        series,
-        _measured(e, side, series),
-        memory.by_phase(run),
+        side=side.name,
+        backend=str(run.manifest.get("backend") or ""),
+        path=str(run.path),
+        rows=_rows(e, side, series),
+        series=series,
+        measured=_measured(e, side, series),
+        memory=observed_memory.by_phase(run),
     )
 
 
 def step_seconds(side: Side) -> dict[int, float]:
     """Seconds of each step: its `step` span, else what the trainer said, else the sum of its phases."""
     spans = spans_by_step(side.recording)
-    found = {step: seconds for (name, step), seconds in spans.items() if name == "step" and step >= 0}
-    if not found:
+    seconds_by_step = {step: seconds for (name, step), seconds in spans.items() if name == "step" and step >= 0}
+    if not seconds_by_step:
         metrics = {
             event.get("step"): number(mapping(event.get("metrics")).get("seconds"))
             for event in side.recording.all("step")
         }
-        found = {step: value for step, value in metrics.items() if isinstance(step, int) and np.isfinite(value)}
-    if not found:
+        seconds_by_step = {
+            step: value for step, value in metrics.items() if isinstance(step, int) and np.isfinite(value)
+        }
+    if not seconds_by_step:
         for (name, step), seconds in spans.items():
             if name in _SPANS.values() and step >= 0:
-                found[step] = found.get(step, 0.0) + seconds
-    return dict(sorted(found.items()))
+                seconds_by_step[step] = seconds_by_step.get(step, 0.0) + seconds
+    return dict(sorted(seconds_by_step.items()))
 
 
 _KNOWN: WeakKeyDictionary[Recording, dict[tuple[str, int], float]] = WeakKeyDictionary()  # several checks ask for it
@@ -92,10 +94,10 @@ def _spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
     covered: dict[tuple[str, int, str], float] = {}  # until when
     lasted: dict[tuple[str, int, str], float] = {}
     for name, step, process, start, seconds in rows:  # max(known, NaN) is what is known
-        one = name, step, process
-        before = covered.get(one, -np.inf)
-        covered[one] = max(before, start + seconds)
-        lasted[one] = lasted.get(one, 0.0) + max(0.0, seconds - max(0.0, before - start))
+        key = name, step, process
+        before = covered.get(key, -np.inf)
+        covered[key] = max(before, start + seconds)
+        lasted[key] = lasted.get(key, 0.0) + max(0.0, seconds - max(0.0, before - start))
     longest: dict[tuple[str, int], float] = {}
     for (name, step, _), seconds in sorted(lasted.items()):
         longest[name, step] = max(longest.get((name, step), 0.0), seconds)
@@ -124,9 +126,9 @@ def _series(side: Side, steps: list[int]) -> dict[str, list[float]]:
     series["real_tokens"] = [sizes.get(step, [NAN, NAN])[1] for step in steps]
     if all(np.isnan(series["length_mean"])):  # rollouts without training have no `step` metrics
         lengths = [_lengths(run, step) for step in steps]
-        series["length_mean"] = [float(one.mean()) if len(one) else NAN for one in lengths]
-        series["length_max"] = [float(one.max()) if len(one) else NAN for one in lengths]
-    series |= {f"memory of {role}, MiB": values for role, values in memory.largest(side.memory, steps).items()}
+        series["length_mean"] = [float(step_lengths.mean()) if len(step_lengths) else NAN for step_lengths in lengths]
+        series["length_max"] = [float(step_lengths.max()) if len(step_lengths) else NAN for step_lengths in lengths]
+    series |= {f"memory of {role}, MiB": values for role, values in observed_memory.largest(side.memory, steps).items()}
     return {name: values for name, values in series.items() if name == "step" or not all(np.isnan(values))}
 
 
@@ -181,12 +183,17 @@ def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, 
         "learner after the last update": str(learners[-1].get("actor"))[:12] if learners else None,
     }
     rows = {title: value for title, value in rows.items() if value is not None}
-    one, other = flatten(e.baseline.recording.scenario), flatten(e.candidate.recording.scenario)
+    baseline_settings, candidate_settings = (
+        flatten(e.baseline.recording.scenario),
+        flatten(e.candidate.recording.scenario),
+    )
     # Settings that differ and have no row of their own, such as engine.tensor_parallel.
-    others = [
-        key for key in differences(one, other) if key.rpartition(".")[2].replace("_", " ") not in {*rows, *_SHOWN}
+    differing_keys = [
+        key
+        for key in differences(baseline_settings, candidate_settings)
+        if key.rpartition(".")[2].replace("_", " ") not in {*rows, *_SHOWN}
     ]
-    return rows | {key: flatten(scenario).get(key) for key in others}
+    return rows | {key: flatten(scenario).get(key) for key in differing_keys}
 
 
 def _measured(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, Any]:
@@ -244,5 +251,5 @@ def _mean(series: dict[str, list[float]], name: str) -> float | None:
 
 
 def _mean_of(steps: list[dict[str, Any]], key: str) -> float | None:
-    values = [v for v in (number(one.get(key)) for one in steps) if v == v]
+    values = [v for v in (number(metrics.get(key)) for metrics in steps) if v == v]
     return float(np.mean(values)) if values else None

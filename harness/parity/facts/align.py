@@ -86,8 +86,8 @@ class Grid:
             return rows.values
         place = np.repeat(rows.offsets[:-1][index] - self.start[:-1], self.length)
         place += np.arange(self.size)
-        taken: np.ndarray = rows.values[place]
-        return taken
+        values: np.ndarray = rows.values[place]
+        return values
 
     def any(self, flags: np.ndarray) -> np.ndarray:
         """Per row: is any of its positions flagged?"""
@@ -97,32 +97,32 @@ class Grid:
 
     def first(self, flags: np.ndarray) -> np.ndarray:
         """Per row: the first flagged position, or the row's length where there is none."""
-        found = self.length.astype(np.int64).copy()
+        first_flagged = self.length.astype(np.int64).copy()
         where = np.flatnonzero(flags)
         rows, index = np.unique(self.row_of(where), return_index=True)
-        found[rows] = where[index] - self.start[rows]
-        return found
+        first_flagged[rows] = where[index] - self.start[rows]
+        return first_flagged
 
 
 def shared(rows: list[tuple[Rows, np.ndarray]]) -> Grid:
     """The grid of what several ragged columns, each with the rows to take, have in common."""
-    return Grid(np.minimum.reduce([one.lengths[index] for one, index in rows]))
+    return Grid(np.minimum.reduce([column.lengths[index] for column, index in rows]))
 
 
 def equal_rows(a: Rows, ia: np.ndarray, b: Rows, ib: np.ndarray) -> np.ndarray:
     """Per pair of rows: are they the same, length and every value?"""
-    same: np.ndarray = a.lengths[ia] == b.lengths[ib]
+    is_equal: np.ndarray = a.lengths[ia] == b.lengths[ib]
     grid = shared([(a, ia), (b, ib)])
-    same[grid.any(grid.take(a, ia) != grid.take(b, ib))] = False
-    return same
+    is_equal[grid.any(grid.take(a, ia) != grid.take(b, ib))] = False
+    return is_equal
 
 
-def first_difference(one: np.ndarray, two: np.ndarray) -> int:
+def first_difference(first_row: np.ndarray, second_row: np.ndarray) -> int:
     """The first position at which two rows differ; the length of the shorter one when it is the beginning of the
     other.
     """
-    n = min(len(one), len(two))
-    differs = np.flatnonzero(one[:n] != two[:n])
+    n = min(len(first_row), len(second_row))
+    differs = np.flatnonzero(first_row[:n] != second_row[:n])
     return int(differs[0]) if len(differs) else n
 
 

@@ -4,14 +4,15 @@ against learner. Of one recording alone: its engine against its learner.
 
 from __future__ import annotations
 
-from harness.parity.facts import ends, order
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.experience import experiences
-from harness.parity.facts.gaps import TOKENS, note_experience
-from harness.parity.facts.one_engine import one_engine
-from harness.parity.facts.patience import Told, nobody
-from harness.parity.facts.rollouts import SERIES, rollouts
-from harness.parity.facts.step_witnesses import StepTables
+from harness.parity.facts.progress_messages import Told, nobody
+from harness.parity.subjects.engines.observed_alone import one_engine
+from harness.parity.subjects.learner.observed_experience import experiences
+from harness.parity.subjects.order import observed as order_observed
+from harness.parity.subjects.recording.observed_missing_steps import TOKENS, note_experience
+from harness.parity.subjects.recording.observed_step_consistency import StepTables
+from harness.parity.subjects.sampling.observed_rollouts import SERIES, rollouts
+from harness.parity.subjects.stop_conditions import observed as stop_conditions_observed
 from harness.recordings.work import WORK
 
 
@@ -22,18 +23,18 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
     e.series = {name: [] for name in SERIES}
     recorded = [set(side.recording.steps("rollout")) for side in e.sides]
     e.steps = sorted(set.intersection(*recorded))
-    every = sorted(set.union(*recorded))
-    _trained_only(e, set(every))
-    for number, step in enumerate(every, 1):
-        tell(f"comparing step {number} of {len(every)}")
+    all_steps = sorted(set.union(*recorded))
+    _trained_only(e, set(all_steps))
+    for number, step in enumerate(all_steps, 1):
+        tell(f"comparing step {number} of {len(all_steps)}")
         tables = [
             StepTables(step, side.recording.table("rollout", step), side.recording.table("experience", step))
             for side in e.sides
         ]
-        for side, own in zip(e.sides, tables, strict=True):
-            side.witnesses.add(own)
-            if own.rollout is not None:
-                one_engine(e, side, own.rollout, own.experience)
+        for side, of_side in zip(e.sides, tables, strict=True):
+            side.witnesses.add(of_side)
+            if of_side.rollout is not None:
+                one_engine(e, side, of_side.rollout, of_side.experience)
         if e.alone:
             _alone(e, tables[0])
         else:
@@ -43,7 +44,7 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
 def _alone(e: Evidence, tables: StepTables) -> None:
     if tables.rollout is not None:
         e.guided = e.guided or bool(tables.rollout.fields.get("guided"))
-        ends.note_alone(e, e.baseline, tables.rollout)
+        stop_conditions_observed.note_alone(e, e.baseline, tables.rollout)
     if tables.experience is not None:
         note_experience(e, tables.experience)
     elif e.train:
@@ -62,7 +63,7 @@ def _pair(e: Evidence, baseline: StepTables, candidate: StepTables) -> None:
         (e.candidate, candidate.rollout, candidate.experience),
     ):
         if experience is not None:
-            order.exchanged(side, baseline.rollout if e.guided else rollout, rollout, experience)
+            order_observed.exchanged(side, baseline.rollout if e.guided else rollout, rollout, experience)
     if baseline.experience is not None and candidate.experience is not None:
         experiences(e, baseline.experience, candidate.experience)
     elif e.train:

@@ -16,33 +16,33 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from harness.parity.facts.align import Grid, Match
-from harness.parity.facts.behind import InUse, Updates
-from harness.parity.facts.clusters import Clusters
-from harness.parity.facts.confounders import Confounder, Weights
 from harness.parity.facts.divergence import Divergence, DivergenceKey, Kind, Stage
-from harness.parity.facts.floor import EngineFloor, Tolerance
-from harness.parity.facts.lifecycle import Lifecycle, lifecycle
-from harness.parity.facts.lifted_result import LiftedResult
-from harness.parity.facts.margin_counts import Margins
-from harness.parity.facts.memory import Held, recorded
-from harness.parity.facts.metrics import Mismatch
-from harness.parity.facts.native_result import NativeResult
-from harness.parity.facts.order import Exchange
-from harness.parity.facts.rank_faults import RankFault, What, rank_faults
-from harness.parity.facts.ranks import Ranks
-from harness.parity.facts.repeated import SecondRun
-from harness.parity.facts.reread import Readings
-from harness.parity.facts.sync_record import SyncRecord
-from harness.parity.facts.systematic import Drift, Means, Tested
-from harness.parity.facts.tails import Tail, Weighed
-from harness.parity.facts.token_boundaries import TokenBoundaries
+from harness.parity.subjects.engines.observed_lifecycle import Lifecycle, lifecycle
+from harness.parity.subjects.engines.observed_memory import Held, recorded
+from harness.parity.subjects.engines.observed_repetition import SecondRun
+from harness.parity.subjects.log_probabilities.observed_clusters import Clusters
+from harness.parity.subjects.log_probabilities.observed_metrics import Mismatch
+from harness.parity.subjects.log_probabilities.observed_outliers import Tail, Weighed
+from harness.parity.subjects.log_probabilities.observed_rereading import Readings
+from harness.parity.subjects.log_probabilities.observed_systematic import Drift, Means, Tested
+from harness.parity.subjects.native_sampler.observed import NativeResult
+from harness.parity.subjects.order.observed import Exchange
+from harness.parity.subjects.precision.observed_floor import EngineFloor, Tolerance
+from harness.parity.subjects.precision.observed_lifted import LiftedResult
+from harness.parity.subjects.prompts.observed_boundaries import TokenBoundaries
+from harness.parity.subjects.ranks.observed import Ranks
+from harness.parity.subjects.ranks.observed_faults import RankFault, What, rank_faults
+from harness.parity.subjects.recording.observed_confounders import Confounder, Weights
+from harness.parity.subjects.sampling.observed_margin_counts import Margins
+from harness.parity.subjects.weights.observed_lag import InUse, Updates
+from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from harness.recordings.store import Recording
 from harness.recordings.tables import Table
 from reports.model import Finding, Place
 from reports.text import counted
 
 if TYPE_CHECKING:
-    from harness.parity.facts.step_witnesses import StepWitnesses
+    from harness.parity.subjects.recording.observed_step_consistency import StepWitnesses
 
 # Of a differing sample: step, sample, response tokens compared, whether its log-probabilities told, and the samples of
 # the baseline whose response the candidate gave it.
@@ -89,7 +89,7 @@ class Side:
     @cached_property
     def witnesses(self) -> StepWitnesses:
         """What it says twice of each step; `compare` adds the steps."""
-        from harness.parity.facts.step_witnesses import StepWitnesses
+        from harness.parity.subjects.recording.observed_step_consistency import StepWitnesses
 
         return StepWitnesses(self.recording, self.boundaries)
 
@@ -113,9 +113,10 @@ class Side:
         """What is wrong with them by that."""
         return rank_faults(self.ranks)
 
-    def paired(self, own: Any, reference: Any) -> tuple[Any, Any]:
-        """(baseline's value, candidate's value) of a place where this side's own stands against a reference."""
-        return (reference, own) if self.name == "candidate" else (own, reference)
+    def paired(self, value: Any, reference: Any) -> dict[str, Any]:
+        """Fields of a `Place` where this side's own value stands against a reference."""
+        baseline, candidate = (reference, value) if self.name == "candidate" else (value, reference)
+        return {"baseline": baseline, "candidate": candidate}
 
 
 @dataclass
@@ -340,12 +341,12 @@ class Evidence:
 
         What a stage put into a record of its own (`Side`, `Rollouts`, `Learners`, ...) is left as it is.
         """
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for attribute in fields(self):
+            value = getattr(self, attribute.name)
             if isinstance(value, dict):
-                setattr(self, one.name, MappingProxyType(value))
+                setattr(self, attribute.name, MappingProxyType(value))
             elif isinstance(value, list):
-                setattr(self, one.name, tuple(value))
+                setattr(self, attribute.name, tuple(value))
         self.sealed = True
         return self
 
@@ -378,7 +379,7 @@ class Evidence:
         that was repeated."""
         floors = [side.floor for side in self.sides if not self.second_runs or side.name in self.second_runs
                   or side.floor.measured]  # fmt: skip
-        return max(one.changed_mean for one in floors) if all(one.measured for one in floors) else float("nan")
+        return max(floor.changed_mean for floor in floors) if all(floor.measured for floor in floors) else float("nan")
 
     def tolerated(self, kind: Kind) -> Tolerance:
         """What counts as equal in this kind of comparison."""
@@ -397,40 +398,48 @@ class Evidence:
         """Note divergences of one kind in one step; `place` is the earliest of them. `samples` may be empty: not per
         sample.
         """
-        found = Divergence(*key, place, phase or place.phase)
-        if key not in self.first or found.order < self.first[key].order:
-            self.first[key] = found
-        known = self.places.setdefault(key, {})
-        if place.step not in known or found.order < known[place.step].order:
-            known[place.step] = found
+        divergence = Divergence(*key, place, phase or place.phase)
+        if key not in self.first or divergence.order < self.first[key].order:
+            self.first[key] = divergence
+        earliest_by_step = self.places.setdefault(key, {})
+        if place.step not in earliest_by_step or divergence.order < earliest_by_step[place.step].order:
+            earliest_by_step[place.step] = divergence
         samples = np.asarray(samples, np.int64).reshape(-1)
         samples = samples if len(samples) else np.array([-1])
         self.items.setdefault(key, []).append(np.stack([np.full(len(samples), place.step), samples], axis=1))
 
     def differs(
-        self, key: DivergenceKey, found: Weighed, samples: Any, place: Place, *, phase: str | None = None
+        self, key: DivergenceKey, weighed: Weighed, samples: Any, place: Place, *, phase: str | None = None
     ) -> bool:
         """Note one step's differences beyond the tolerance; returns whether they are more than outliers.
 
         A few outliers a step are kept back: `settle` counts them over the whole run.
         """
-        if found.diverges:
+        if weighed.diverges:
             self.diverges(key, samples, place, phase=phase)
         else:
             self.tail(key).kept.append((samples, place))
-        return found.diverges
+        return weighed.diverges
 
     def tail(self, key: DivergenceKey) -> Tail:
         return self.tails.setdefault(key, Tail())
 
-    def weigh(self, key: DivergenceKey, grid: Grid, same: np.ndarray, size: np.ndarray) -> Weighed:
+    def weigh(self, key: DivergenceKey, grid: Grid, compared: np.ndarray, size: np.ndarray) -> Weighed:
         """One step's |differences| of log-probabilities against the tolerance, added to the run's tail."""
         tolerance = self.tolerated(key.kind)
-        spared = tolerance.spared(int(np.count_nonzero(same)))
+        spared = tolerance.spared(int(np.count_nonzero(compared)))
         extreme = tolerance.extreme if key.kind.stage is Stage.NATIVE else tolerance.extreme_drawn
-        found = Weighed.of(grid, same, size, tolerance.value, extreme, tolerance.share, spared)
-        self.tail(key).add(found)
-        return found
+        weighed = Weighed.of(
+            grid=grid,
+            compared=compared,
+            size=size,
+            tolerance=tolerance.value,
+            extreme=extreme,
+            share=tolerance.share,
+            spared=spared,
+        )
+        self.tail(key).add(weighed)
+        return weighed
 
     def settle(self) -> None:
         """Outliers of steps that do not diverge by themselves, too many together, are divergences after all."""
@@ -447,13 +456,17 @@ class Evidence:
 
     def earliest(self, *keys: DivergenceKey) -> Place | None:
         """Where the first divergence among these kinds begins."""
-        found = [self.first[key] for key in keys if key in self.first]
-        return min(found, key=lambda one: one.order).place if found else None
+        divergences = [self.first[key] for key in keys if key in self.first]
+        return min(divergences, key=lambda divergence: divergence.order).place if divergences else None
 
     def confounded(self, *scopes: str, step: int | None = None) -> Confounder | None:
         """The first confounder of one of these scopes that acts in `step` or before."""
-        found = [one for one in self.confounders if one.scope in scopes and (step is None or one.step <= step)]
-        return min(found, key=lambda one: one.step) if found else None
+        acting = [
+            confounder
+            for confounder in self.confounders
+            if confounder.scope in scopes and (step is None or confounder.step <= step)
+        ]
+        return min(acting, key=lambda confounder: confounder.step) if acting else None
 
     def unpaired(self, match: Match, where: str, only_a: str, only_b: str) -> None:
         """Note samples without a partner: missing evidence, never skipped in silence."""

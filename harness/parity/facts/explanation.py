@@ -29,8 +29,12 @@ class Explanation:
     also: tuple[Explanation, ...] = ()  # the same cause, as another stage shows it
 
     def covers(self, key: DivergenceKey, items: np.ndarray) -> np.ndarray:
-        own = self._covers(key, items)
-        return np.logical_or.reduce([own, *(one.covers(key, items) for one in self.also)]) if self.also else own
+        covered = self._covers(key, items)
+        return (
+            np.logical_or.reduce([covered, *(explanation.covers(key, items) for explanation in self.also)])
+            if self.also
+            else covered
+        )
 
     def _covers(self, key: DivergenceKey, items: np.ndarray) -> np.ndarray:
         covered = key in self.kinds and not self.partial
@@ -47,7 +51,7 @@ def scored_otherwise(e: Evidence, side: str) -> tuple[DivergenceKey, ...]:
     A fault of what it is sent for a draw, or of what it reports of one, shows there and in no other variant.
     """
     floor = e.side(side).floor
-    beyond = {name for name, one in floor.variants.items() if one["max"] > e.of_engines.cap}
+    beyond = {name for name, figures in floor.variants.items() if figures["max"] > e.of_engines.cap}
     drawn = not floor.implausible_flips(e.of_engines.cap, e.tolerance.temperature)
     return (Kind.FLOOR.of(side),) if beyond <= {"prefill"} and drawn and not floor.not_finite else ()
 
@@ -90,17 +94,17 @@ def from_step(step: int) -> Callable[[np.ndarray], np.ndarray]:
 
 def when(e: Evidence, steps: Iterable[int]) -> str:
     """In words, in which of the compared steps: "in every step", "from step 3 on", "in step 2", "in 3 of 8 steps"."""
-    found = sorted({int(step) for step in steps})
+    affected_steps = sorted({int(step) for step in steps})
     compared = [step for step in e.steps if step not in e.unjudged_steps]
-    if set(found) - set(compared):  # an engine and its own learner are compared in every step
-        compared = sorted({*e.steps, *found})
-    if not found or found == compared:
+    if set(affected_steps) - set(compared):  # an engine and its own learner are compared in every step
+        compared = sorted({*e.steps, *affected_steps})
+    if not affected_steps or affected_steps == compared:
         return "in every step"
-    if len(found) > 1 and found == [step for step in compared if step >= found[0]]:
-        return f"from step {found[0]} on"
-    if len(found) == 1:
-        return f"in step {found[0]}"
-    return f"in {len(found)} of {len(compared):,} steps, the first is {found[0]}"
+    if len(affected_steps) > 1 and affected_steps == [step for step in compared if step >= affected_steps[0]]:
+        return f"from step {affected_steps[0]} on"
+    if len(affected_steps) == 1:
+        return f"in step {affected_steps[0]}"
+    return f"in {len(affected_steps)} of {len(compared):,} steps, the first is {affected_steps[0]}"
 
 
 @dataclass
@@ -115,8 +119,8 @@ class Explained:
     def left(self, key: DivergenceKey) -> np.ndarray:
         """(step, sample) of the divergences of a kind that no cause named so far explains."""
         items = self.evidence.found(key)
-        for one in self.explanations:
-            items = items[~one.covers(key, items)]
+        for explanation in self.explanations:
+            items = items[~explanation.covers(key, items)]
         return items
 
 
@@ -125,12 +129,12 @@ def restricted(e: Evidence, kinds: tuple[DivergenceKey, ...], affected: np.ndarr
 
     None where leaving them out removes nothing.
     """
-    found = [items for kind in kinds if len(items := e.found(kind))]
-    if not found or not len(affected):
+    items_by_kind = [items for kind in kinds if len(items := e.found(kind))]
+    if not items_by_kind or not len(affected):
         return []
-    differing = np.unique(np.concatenate([keys_of(items[items[:, 1] >= 0]) for items in found]))
-    rest = np.setdiff1d(differing, keys_of(affected))
-    return [Proof(what, len(differing), len(rest), "samples")] if len(rest) < len(differing) else []
+    differing = np.unique(np.concatenate([keys_of(items[items[:, 1] >= 0]) for items in items_by_kind]))
+    remaining = np.setdiff1d(differing, keys_of(affected))
+    return [Proof(what, len(differing), len(remaining), "samples")] if len(remaining) < len(differing) else []
 
 
 def without_steps(e: Evidence, side: str, steps: set[int], what: str) -> list[Proof]:

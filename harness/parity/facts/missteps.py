@@ -12,11 +12,27 @@ def missteps(e: Evidence) -> None:
     for side in e.sides:
         for fault in side.rank_faults:
             rank, values = next(iter(fault.ranks), 0), side.paired(str(fault.what), None)
-            place = Place(fault.steps[0], "train", rank, -1, -1, "ranks", *values, context=fault.text)
-            e.diverges(Kind.RANKS.of(side.name), [], place)
-        for one in side.lifecycle.missteps if side.lifecycle is not None else ():
-            text = f"engine {one.engine} of the {side.name} {one.what.words}"
             place = Place(
-                one.step, "sync", one.engine, -1, -1, "sleep and wake", *side.paired(str(one.what), None), context=text
+                step=fault.steps[0],
+                phase="train",
+                rank=rank,
+                sample=-1,
+                position=-1,
+                field="ranks",
+                **values,
+                context=fault.text,
+            )
+            e.diverges(Kind.RANKS.of(side.name), [], place)
+        for misstep in side.lifecycle.missteps if side.lifecycle is not None else ():
+            text = f"engine {misstep.engine} of the {side.name} {misstep.what.words}"
+            place = Place(
+                step=misstep.step,
+                phase="sync",
+                rank=misstep.engine,
+                sample=-1,
+                position=-1,
+                field="sleep and wake",
+                **side.paired(str(misstep.what), None),
+                context=text,
             )
             e.diverges(Kind.LIFECYCLE.of(side.name), [], place)

@@ -11,11 +11,11 @@ import numpy as np
 from harness.parity.causes.family import Seen
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.floor import Tolerance
-from harness.parity.facts.parameters import engine_given, engine_infos
-from harness.parity.facts.rounding import largest_of, share_of
-from harness.parity.facts.tails import Share
 from harness.parity.interventions.bench import Bench
+from harness.parity.subjects.log_probabilities.observed_outliers import Share
+from harness.parity.subjects.precision.observed_floor import Tolerance
+from harness.parity.subjects.precision.observed_rounding import largest_of, share_of
+from harness.parity.subjects.sampling.observed import engine_given, engine_infos
 from probes.format import mapping
 from reports.model import RESIDUE, CauseKey, Proof
 from scenarios.bench.case import NUMBERS, Alteration, CaseSample, HeldReport, Symptoms
@@ -78,13 +78,15 @@ class Situation:
         """Parameters that this side's engine was started with otherwise than asked: name -> (asked, given)."""
         infos = engine_infos(self.evidence.side(self.side), self.evidence.mode)
         info = infos[0] if infos else {}
-        asked, given = mapping(info.get("canonical")), engine_given(info)
+        asked_parameters, given_parameters = mapping(info.get("canonical")), engine_given(info)
         if info.get("mapping", "ours") == "ours":
             return {}
         return {
-            name: (asked[name], value)
-            for name, value in given.items()
-            if name in asked and value != asked[name] and not (name in ROOMY and _more(value, asked[name]))
+            name: (asked_parameters[name], value)
+            for name, value in given_parameters.items()
+            if name in asked_parameters
+            and value != asked_parameters[name]
+            and not (name in ROOMY and _more(value, asked_parameters[name]))
         }
 
     @property
@@ -98,16 +100,27 @@ class Situation:
     @property
     def ended_at(self) -> list[int]:
         """Tokens, prompt included, of samples that the engine ended before the reference did, as many as are told."""
-        prompts = {**{one.number: one.prompt for one in self.samples}, **dict(self.alteration.prompts)}
+        prompts = {**{sample.number: sample.prompt for sample in self.samples}, **dict(self.alteration.prompts)}
         places = self.symptoms.places.get("lengths", [])
         return sorted(
-            {len(prompts[number]) + theirs for number, _, own, theirs in places if theirs < own}, reverse=True
+            {
+                len(prompts[number]) + engine_length
+                for number, _, reference_length, engine_length in places
+                if engine_length < reference_length
+            },
+            reverse=True,
         )
 
     @property
     def ended_after(self) -> list[int]:
         """Tokens of the same responses, the longest first."""
-        return sorted({theirs for _, _, own, theirs in self.symptoms.places.get("lengths", []) if theirs < own})[::-1]
+        return sorted(
+            {
+                engine_length
+                for _, _, reference_length, engine_length in self.symptoms.places.get("lengths", [])
+                if engine_length < reference_length
+            }
+        )[::-1]
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -140,30 +153,30 @@ class Situation:
         """Is what comes back not what was drawn? Then choices or lengths differ, and no score."""
         return not self.rest.of("scores") and self.rest.of("tokens", "lengths") > 0
 
-    def settled(self, found: Symptoms, alteration: Alteration) -> Symptoms:
+    def settled(self, symptoms: Symptoms, alteration: Alteration) -> Symptoms:
         """What was found under an alteration, without what rounding accounts for. The reference's own rounding at the
         tokens of the case counts where it is larger than the run's: unlikely tokens and prompts round by more, and the
         case has the samples in which most did.
         """
         tolerance = self.evidence.tolerance
-        left = settled(found, tolerance)
-        if not (tolerance.half and left.of(*NUMBERS)):
-            return left
+        remaining = settled(symptoms, tolerance)
+        if not (tolerance.half and remaining.of(*NUMBERS)):
+            return remaining
         if alteration not in self.rounding:
             size = np.array(self.bench.rounding(self.side, alteration))
             share = share_of(size, tolerance.value) if len(size) else tolerance.share
             self.rounding[alteration] = share, tolerance.farthest(largest_of(size, tolerance.cap))
         share, farthest = self.rounding[alteration]
-        share = max(share, tolerance.share, key=lambda one: one.most)
-        return settled(found, replace(tolerance, share=share), max(farthest, tolerance.extreme))
+        share = max(share, tolerance.share, key=lambda tail_share: tail_share.most)
+        return settled(symptoms, replace(tolerance, share=share), max(farthest, tolerance.extreme))
 
     @property
     def over(self) -> bool:
         return self.clock() > self.deadline
 
 
-def _more(given: Any, asked: Any) -> bool:
-    return isinstance(given, int | float) and isinstance(asked, int | float) and given > asked
+def _more(given_value: Any, asked_value: Any) -> bool:
+    return isinstance(given_value, int | float) and isinstance(asked_value, int | float) and given_value > asked_value
 
 
 def improves(before: Symptoms, after: Symptoms, *, recorded: bool = False) -> bool:
@@ -196,32 +209,32 @@ def _hidden(before: Symptoms, after: Symptoms) -> int:
     )
 
 
-def settled(found: Symptoms, tolerance: Tolerance, farthest: float | None = None) -> Symptoms:
+def settled(symptoms: Symptoms, tolerance: Tolerance, farthest: float | None = None) -> Symptoms:
     """Without what two engines of equal weights may show: a few log-probabilities beyond the tolerance, none of them
     beyond `farthest` nats; default: the tolerance's `extreme`. Recordings are allowed as many."""
     limit = tolerance.extreme if farthest is None else farthest
-    rounded = [kind for kind in NUMBERS if _rounded(found, kind, tolerance, limit)]
-    by_sample = dict(found.by_sample)
+    rounded = [kind for kind in NUMBERS if _rounded(symptoms, kind, tolerance, limit)]
+    by_sample = dict(symptoms.by_sample)
     for kind in rounded:
-        for sample, _ in found.sizes[kind]:
+        for sample, _ in symptoms.sizes[kind]:
             by_sample[sample] -= 1
     return replace(
-        found,
-        counts=_without(found.counts, rounded),
-        healthy=_without(found.healthy, rounded),
-        places=_without(found.places, rounded),
+        symptoms,
+        counts=_without(symptoms.counts, rounded),
+        healthy=_without(symptoms.healthy, rounded),
+        places=_without(symptoms.places, rounded),
         by_sample={sample: count for sample, count in by_sample.items() if count},
     )
 
 
-def _rounded(found: Symptoms, kind: str, tolerance: Tolerance, farthest: float) -> bool:
+def _rounded(symptoms: Symptoms, kind: str, tolerance: Tolerance, farthest: float) -> bool:
     """Whether rounding accounts for every difference of the kind."""
-    near = sum(size <= farthest for _, size in found.sizes.get(kind, ()))
-    return 0 < found.of(kind) == near <= tolerance.share.allowed(found.compared.get(kind, 0))
+    near = sum(size <= farthest for _, size in symptoms.sizes.get(kind, ()))
+    return 0 < symptoms.of(kind) == near <= tolerance.share.allowed(symptoms.compared.get(kind, 0))
 
 
-def _without(kinds: dict[str, T], some: list[str]) -> dict[str, T]:
-    return {kind: value for kind, value in kinds.items() if kind not in some}
+def _without(kinds: dict[str, T], dropped_kinds: list[str]) -> dict[str, T]:
+    return {kind: value for kind, value in kinds.items() if kind not in dropped_kinds}
 
 
 def gone(before: Symptoms, after: Symptoms) -> bool:

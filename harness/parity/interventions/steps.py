@@ -30,7 +30,17 @@ def undo(s: Situation, what: Callable[[], Any]) -> Undone:
 
 
 def tell(s: Situation, intervention: str, cause: CauseKey, done: Undone, good: bool) -> None:
-    s.tried.append(Tried(intervention, cause, s.side, done.before.total, done.after.total, done.seconds, good))
+    s.tried.append(
+        Tried(
+            intervention=intervention,
+            cause=cause,
+            side=s.side,
+            before=done.before.total,
+            after=done.after.total,
+            seconds=done.seconds,
+            removed=good,
+        )
+    )
 
 
 def add_cause(
@@ -40,9 +50,11 @@ def add_cause(
     done: Undone,
     summary: str,
     details: dict[str, Any],
-    seen: tuple[Seen, ...] = (),
+    exclusions: tuple[Seen, ...] = (),
 ) -> None:
     proof = Proof(
         intervention, done.before.total, done.after.total, "differences", "live engines", round(done.seconds, 3)
     )
-    s.named.append(Named(cause, s.side, s.side, summary, proof, details, seen))
+    s.named.append(
+        Named(cause=cause, party=s.side, side=s.side, summary=summary, proof=proof, details=details, seen=exclusions)
+    )

@@ -24,9 +24,9 @@ class Trial:
     seen: tuple[Seen, ...] = ()  # what excludes the rivals of the cause
 
 
-def same(one: Any, two: Any) -> bool:
-    return (list(one) if isinstance(one, (list, tuple)) else one) == (
-        list(two) if isinstance(two, (list, tuple)) else two
+def same(first: Any, second: Any) -> bool:
+    return (list(first) if isinstance(first, (list, tuple)) else first) == (
+        list(second) if isinstance(second, (list, tuple)) else second
     )
 
 

@@ -30,10 +30,10 @@ def no_run(path: Path, command: str, named: str | os.PathLike[str] = "") -> BadI
     if not sides:
         return BadInput(f"{name} {_fault(path)}", fix=f"harness {_TAKES[command]}   # {_RUN}")
     runs = shlex.join(str(Path(name) / side) for side in (sides if command == "diff" else sides[:1]))
-    other = " CANDIDATE" if command == "diff" and len(sides) == 1 else ""
+    placeholder = " CANDIDATE" if command == "diff" and len(sides) == 1 else ""
     return BadInput(
         f"{name} is not a run directory: it has no run.json; it holds the runs {' and '.join(sides)}",
-        fix=f"harness {command} {runs}{other}",
+        fix=f"harness {command} {runs}{placeholder}",
     )
 
 

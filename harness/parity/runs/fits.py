@@ -81,29 +81,29 @@ def check_fit(
     shape = Shape.read(scenario.model.path)
     longest = shape.context or scenario.engine.max_model_len
     if mapping or (registry.home(spec.name) is not None and not spec.embedded):
-        given = _ask(environment, spec, scenario, mapping, longest)
-        if not given.brought:
-            raise _not_brought(environment, given.refused)
-        if given.refused:
-            raise BadInput(given.refused, fix=f"change {mapping.get('file', 'the mapping')}")
+        ahead = _ask(environment, spec, scenario, mapping, longest)
+        if not ahead.brought:
+            raise _not_brought(environment, ahead.refused)
+        if ahead.refused:
+            raise BadInput(ahead.refused, fix=f"change {mapping.get('file', 'the mapping')}")
     else:
-        given = Ahead(tuple(_ours(spec, environment, scenario, longest)))
+        ahead = Ahead(tuple(_ours(spec, environment, scenario, longest)))
     if spec.embedded:  # no list of it is kept: it is the harness's own
         return
     unusual = bool(mapping) or environment.version != _pinned(environment)
     takes = accepted(environment, ask=unusual, say=say)
     _check_model(spec, environment, scenario, shape, takes)
     where = f"the mapping {mapping['file']}" if mapping.get("file") else "the harness's own mapping"
-    _check_names(environment, "argument", given.engine, takes.engine, where)
-    _check_names(environment, "sampling parameter", given.sampling, takes.sampling, where)
+    _check_names(environment, "argument", ahead.engine, takes.engine, where)
+    _check_names(environment, "sampling parameter", ahead.sampling, takes.sampling, where)
 
 
 def _check_model(spec: EngineSpec, environment: Environment, scenario: Scenario, shape: Shape, takes: Accepted) -> None:
-    asked, ranks = scenario.engine.max_model_len, scenario.engine.tensor_parallel
+    max_length, ranks = scenario.engine.max_model_len, scenario.engine.tensor_parallel
     longer = os.environ.get(spec.longer_context, "") in ("1", "true", "True") if spec.longer_context else False
-    if 0 < shape.context < asked and not longer:
+    if 0 < shape.context < max_length and not longer:
         raise BadInput(
-            f"engine.max_model_len = {asked}: the model {scenario.model.path} was made for {shape.context} tokens",
+            f"engine.max_model_len = {max_length}: the model {scenario.model.path} was made for {shape.context} tokens",
             fix=f"--set engine.max_model_len={shape.context}",
         )
     if shape.heads and shape.heads % ranks:
@@ -148,8 +148,8 @@ def _not_brought(environment: Environment, why: str) -> BadInput:
 
 
 def _ours(spec: EngineSpec, environment: Environment, scenario: Scenario, longest: int) -> dict[str, Any]:
-    asked = engine_asked(scenario.model.path, scenario.model.dtype, scenario.engine, device=environment.device)
-    return {} if spec.maps is None else {**spec.machine(asked), **spec.maps(asked, longest)}
+    requested = engine_asked(scenario.model.path, scenario.model.dtype, scenario.engine, device=environment.device)
+    return {} if spec.maps is None else {**spec.machine(requested), **spec.maps(requested, longest)}
 
 
 def _ask(

@@ -12,17 +12,18 @@ from reports.model import Verdict
 from scenarios.lifted import lifts
 
 
-def wanted(left: Side, right: Side, asked: bool | None) -> bool:
-    """Whether these sides have a lifted stage. `asked`: by the user, None for what memory allows. Raises BadInput."""
-    both = left.scenario, right.scenario
-    possible = all(map(lifts, both)) and both[0].model.dtype == both[1].model.dtype
-    if asked and not possible:
+def wanted(baseline_side: Side, candidate_side: Side, requested: bool | None) -> bool:
+    """Whether these sides have a lifted stage. `requested`: by the user, None for what memory allows. Raises
+    BadInput."""
+    scenarios = baseline_side.scenario, candidate_side.scenario
+    possible = all(map(lifts, scenarios)) and scenarios[0].model.dtype == scenarios[1].model.dtype
+    if requested and not possible:
         raise BadInput(
             "--lifted computes in float32 with the weights of a run in half precision: it needs model.dtype bfloat16 "
             "or float16 on both sides, rollout.mode coupled or greedy, and lifted.samples above 0",
             fix="harness parity A B --set model.dtype=bfloat16 --lifted",
         )
-    return possible and asked is not False
+    return possible and requested is not False
 
 
 @dataclass
@@ -67,16 +68,18 @@ class Lifting:
             self.experiment.skip_lifted(side, why)
 
 
-def attributed(experiment: Experiment, left: Side, right: Side) -> tuple[Verdict | None, str]:
+def attributed(experiment: Experiment, baseline_side: Side, candidate_side: Side) -> tuple[Verdict | None, str]:
     """(the verdict on both lifted stages with what interventions on their engines prove, None where nothing differs;
     why an intervention ended early)."""
     from harness.parity.attribution import merged, search
-    from harness.parity.facts.engines import suspect
+    from harness.parity.subjects.engines.observed import suspect
     from harness.parity.verdict import judged
 
-    found = judged(left.lift().run_dir, right.lift().run_dir, native=False)
-    if found.verdict.verdict != "DIVERGENT":
+    judgement = judged(baseline_side.lift().run_dir, candidate_side.lift().run_dir, native=False)
+    if judgement.verdict.verdict != "DIVERGENT":
         return None, ""
-    experiment.tell(right, "looking for the cause in float32")
-    shown = search(found, experiment.bench(left.name, right.name, engine=suspect(found.evidence)))
-    return merged(found, shown), shown.broken
+    experiment.tell(candidate_side, "looking for the cause in float32")
+    attribution = search(
+        judgement, experiment.bench(baseline_side.name, candidate_side.name, engine=suspect(judgement.evidence))
+    )
+    return merged(judgement, attribution), attribution.broken

@@ -117,7 +117,7 @@ class ParityOptions(JudgeOptions, RunOptions):
 
 def command_options(options: LaunchOptions | JudgeOptions) -> dict[str, Any]:
     """The options of the command line that differ from their defaults, as `command_line` takes them."""
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for item in dataclasses.fields(options):
         value = getattr(options, item.name)
         name = item.metadata.get("option", item.name)
@@ -125,7 +125,7 @@ def command_options(options: LaunchOptions | JudgeOptions) -> dict[str, Any]:
             continue
         written = item.metadata.get("written")
         if value is False:
-            given[f"no_{name}"] = True
+            arguments[f"no_{name}"] = True
         else:
-            given[name] = written(value) if written else value
-    return given
+            arguments[name] = written(value) if written else value
+    return arguments

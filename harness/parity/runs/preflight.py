@@ -109,8 +109,8 @@ def check_machine(scenarios: Iterable[Scenario], address: str | None, say: Calla
         if scenario.train and learner > cores:
             turns[f"the {learner} ranks of the learner (ppo.world_size) take turns at {counted(cores, 'core')}"] = None
         if workers > cores >= engine.tensor_parallel:  # an engine of more ranks than cores is refused
-            asked = "engine.engines x engine.tensor_parallel"
-            turns[f"the {workers} ranks of the engines ({asked}) take turns at {counted(cores, 'core')}"] = None
+            setting_names = "engine.engines x engine.tensor_parallel"
+            turns[f"the {workers} ranks of the engines ({setting_names}) take turns at {counted(cores, 'core')}"] = None
     if turns:
         say(f"{'; '.join(turns)}: steps take longer")
 
@@ -128,15 +128,18 @@ def _check_memory(scenario: Scenario) -> None:
     )
 
 
-def check_pair(base: Scenario, other: Scenario) -> None:
+def check_pair(baseline_scenario: Scenario, candidate_scenario: Scenario) -> None:
     """Refuse two scenarios that cannot be compared, whatever the engines do. Raises BadInput."""
-    if base.rollout.mode == "native":
+    if baseline_scenario.rollout.mode == "native":
         raise BadInput(
             "whole runs in native mode part after one update and cannot be compared: the engines' own samplers are "
             "compared in the native stage, which follows every coupled or greedy run",
             fix="harness parity A B   # or harness run SCENARIO --mode native, for one run",
         )
-    if base.steps != other.steps or base.rollout.mode != other.rollout.mode:
+    if (
+        baseline_scenario.steps != candidate_scenario.steps
+        or baseline_scenario.rollout.mode != candidate_scenario.rollout.mode
+    ):
         raise BadInput(
             "steps and rollout.mode belong to both sides: set them for the run, not for the candidate",
             fix="--steps 8   # or --mode coupled: neither for --candidate-set",

@@ -74,8 +74,8 @@ def compacted(*runs: Path, library: Library | None = None) -> None:
 
 def check_ranks(run: Path) -> None:
     """Raises HarnessError where the ranks of a run's learner did not do together what one process would."""
-    from harness.parity.facts.rank_faults import rank_faults
-    from harness.parity.facts.ranks import Ranks
+    from harness.parity.subjects.ranks.observed import Ranks
+    from harness.parity.subjects.ranks.observed_faults import rank_faults
     from harness.recordings.store import Recording
 
     for fault in rank_faults(Ranks(Recording(run))):

@@ -57,15 +57,17 @@ def run_replay(
     if prompt_key(run):
         raise BadInput(f"the prompts of {run} were hashed: no engine can score them", fix="harness bundle RUN")
     envs.parse(backend)
-    from harness.parity.facts.replayed import answer, halves
     from harness.parity.runs.source import source
+    from harness.parity.subjects.recording.observed_replay import answer, halves
 
-    known, name = source(path), places.shown(str(path))
-    window = known.window(from_step, steps)
-    checkpoint = known.checkpoint(from_step)
+    recorded_run, name = source(path), places.shown(str(path))
+    window = recorded_run.window(from_step, steps)
+    checkpoint = recorded_run.checkpoint(from_step)
     first = int(checkpoint.name.removeprefix("step-")) if checkpoint is not None else 0
-    engine = dataclasses.replace(known.scenario.engine, router="")  # which decides who draws, and nothing is drawn
-    scenario = dataclasses.replace(known.scenario, steps=window.stop, guided=False, engine=engine)
+    engine = dataclasses.replace(
+        recorded_run.scenario.engine, router=""
+    )  # which decides who draws, and nothing is drawn
+    scenario = dataclasses.replace(recorded_run.scenario, steps=window.stop, guided=False, engine=engine)
     preflight(scenario, backend)
     check_machine((scenario,), options.address, options.say)
     environment = environment_for(backend, scenario, options.address, say=options.say)
@@ -89,19 +91,21 @@ def run_replay(
                     warm=warm,
                 )  # fmt: skip
                 experiment.begin()
-                experiment.record(side, replay=known.path, resume=None if checkpoint is None else str(checkpoint))
+                experiment.record(
+                    side, replay=recorded_run.path, resume=None if checkpoint is None else str(checkpoint)
+                )
         except RunCut as error:
             cut = error
-        verdict = judged(known.path, folder, cut, native=False, cap=cap)
+        verdict = judged(recorded_run.path, folder, cut, native=False, cap=cap)
         compacted(folder)
-    both = halves(verdict, range(first, window.stop))
-    told = answer(verdict, both) if cut is None else ""
-    found = [*both, *([start] if start is not None else [])]
+    half_findings = halves(verdict, range(first, window.stop))
+    conclusion = answer(verdict, half_findings) if cut is None else ""
+    findings = [*half_findings, *([start] if start is not None else [])]
     verdict = dataclasses.replace(
         verdict,
-        reason=told or verdict.reason,
-        evidence=[verdict.reason, *verdict.evidence] if told else verdict.evidence,
-        findings=[*found, *verdict.findings],
+        reason=conclusion or verdict.reason,
+        evidence=[verdict.reason, *verdict.evidence] if conclusion else verdict.evidence,
+        findings=[*findings, *verdict.findings],
         coverage=verdict.coverage | {"replayed": {"first_step": first, "stop": window.stop}},
         figures=verdict.figures | {"warm": warm is not None, "total_s": round(time.monotonic() - started, 1)},
         reproduce=reproduce,
@@ -109,10 +113,10 @@ def run_replay(
     return written(places.shown(verdict.strict if strict else verdict), folder)
 
 
-def _start(first: int, asked: int) -> Finding | None:
+def _start(first: int, from_step: int) -> Finding | None:
     """Where the replay began, when that is not where it was asked to."""
-    if first == asked:
+    if first == from_step:
         return None
     where = f"from the checkpoint after {counted(first, 'step')}" if first else "from step 0"
-    text = f"step {asked} was asked for; the run saved no later checkpoint before it, so the replay begins {where}"
+    text = f"step {from_step} was asked for; the run saved no later checkpoint before it, so the replay begins {where}"
     return Finding("replay: start", text, "none", where="learner")

@@ -54,9 +54,9 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
     options = dataclasses.replace(options or ParityOptions(), **changes)
     named = {"scenario": options.scenario} | command_options(options)
     reproduce = command_line("parity", str(baseline), str(candidate), **named)
-    maps, base, other, plants = _planned(baseline, candidate, options)
+    maps, baseline_scenario, candidate_scenario, plants = _planned(baseline, candidate, options)
     with _option_of(options.candidate_overrides), recording_in(options.out, f"parity-{baseline}-{candidate}") as folder:
-        left, right = (
+        baseline_side, candidate_side = (
             Side(
                 name,
                 str(envs.parse(backend)),
@@ -66,18 +66,28 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
                 plants=plants.get(name, NOTHING),
                 mapping=maps[name],
             )
-            for name, backend, settings in (("baseline", baseline, base), ("candidate", candidate, other))
+            for name, backend, settings in (
+                ("baseline", baseline, baseline_scenario),
+                ("candidate", candidate, candidate_scenario),
+            )
         )
-        lift, library = wanted(left, right, options.lifted), Library()
+        lift, library = wanted(baseline_side, candidate_side, options.lifted), Library()
         figures: dict[str, Any] = {"environments_ready_s": round(time.monotonic() - started, 1)}
         guard = guarded(folder, options)
         outcome = _record_pair(
-            left, right, options, guard, lift=lift, figures=figures, command=reproduce, library=library
+            baseline_side,
+            candidate_side,
+            options,
+            guard,
+            lift=lift,
+            figures=figures,
+            command=reproduce,
+            library=library,
         )
-        verdict = _concluded(left, right, outcome, options, library=library)
+        verdict = _concluded(baseline_side, candidate_side, outcome, options, library=library)
         if outcome.cut is None:
-            verdict = with_scenario(verdict, library.open(left.run_dir))
-        compacted(left.run_dir, right.run_dir, library=library)
+            verdict = with_scenario(verdict, library.open(baseline_side.run_dir))
+        compacted(baseline_side.run_dir, candidate_side.run_dir, library=library)
     figures["total_s"] = round(time.monotonic() - started, 1)
     verdict = dataclasses.replace(verdict, figures=verdict.figures | figures, reproduce=reproduce)
     return written(verdict.strict if options.strict else verdict, folder)
@@ -85,10 +95,10 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
 
 def check_parity(baseline: str, candidate: str, options: ParityOptions) -> None:
     """Refuse what `run_parity` would refuse before it starts anything, and make nothing. Raises BadInput."""
-    maps, base, other, _ = _planned(baseline, candidate, options)
+    maps, baseline_scenario, candidate_scenario, _ = _planned(baseline, candidate, options)
     with _option_of(options.candidate_overrides):
-        check_environment(baseline, base, mapping=maps["baseline"], say=options.say)
-        check_environment(candidate, other, mapping=maps["candidate"], say=options.say)
+        check_environment(baseline, baseline_scenario, mapping=maps["baseline"], say=options.say)
+        check_environment(candidate, candidate_scenario, mapping=maps["candidate"], say=options.say)
 
 
 def _planned(
@@ -103,14 +113,16 @@ def _planned(
         )
     }
     shared = options.shared()
-    base, other, plants = _planted(shared, options.fault) if options.fault else (shared, shared, {})
+    baseline_scenario, candidate_scenario, plants = (
+        _planted(shared, options.fault) if options.fault else (shared, shared, {})
+    )
     with _option_of(options.candidate_overrides):
-        other = config.changed(other, options.candidate_overrides)
-        check_pair(base, other)
-        preflight(base, baseline, maps["baseline"])
-        preflight(other, candidate, maps["candidate"])
-        check_machine((base, other), options.address, options.say)
-    return maps, base, other, plants
+        candidate_scenario = config.changed(candidate_scenario, options.candidate_overrides)
+        check_pair(baseline_scenario, candidate_scenario)
+        preflight(baseline_scenario, baseline, maps["baseline"])
+        preflight(candidate_scenario, candidate, maps["candidate"])
+        check_machine((baseline_scenario, candidate_scenario), options.address, options.say)
+    return maps, baseline_scenario, candidate_scenario, plants
 
 
 @contextlib.contextmanager
@@ -178,18 +190,18 @@ def diff(
     from harness.bundle.opening import resolve_runs
     from harness.parity.runs.directory import is_run, no_pair, no_run
 
-    words = [Path(one) for one in (baseline, candidate) if one is not None]
+    words = [Path(run) for run in (baseline, candidate) if run is not None]
     if candidate is None:
         [alone] = resolve_runs(baseline)
         if not all(is_run(alone / side) for side in SIDES):
             raise no_pair(alone, baseline)
         baseline, candidate = (Path(baseline) / side for side in SIDES)
-    given = [baseline, candidate, *([again] if again is not None else [])]
-    runs = resolve_runs(*given)
-    for path, named in zip(runs, given, strict=True):
+    run_paths = [baseline, candidate, *([again] if again is not None else [])]
+    runs = resolve_runs(*run_paths)
+    for path, named in zip(runs, run_paths, strict=True):
         if not is_run(path):
             raise no_run(path, "diff", named)
-    from harness.parity.facts.patience import Patience
+    from harness.parity.facts.progress_messages import Patience
     from harness.parity.verdict import judged as judgement
 
     library = Library()
@@ -198,10 +210,10 @@ def diff(
     verdict = judgement(runs[0], runs[1], cap=cap, again=second, library=library, tell=tell).verdict
     if verdict.verdict == "EQUIVALENT":
         verdict = with_scenario(verdict, library.open(Path(runs[0])))
-    own = None if again is None else Path(again)
+    again_path = None if again is None else Path(again)
     return dataclasses.replace(
         verdict.strict if strict else verdict,
-        reproduce=command_line("diff", *words, again=own, cap=cap, strict=strict),
+        reproduce=command_line("diff", *words, again=again_path, cap=cap, strict=strict),
         paths={"baseline": str(baseline), "candidate": str(candidate)},
     )
 
@@ -222,7 +234,7 @@ def audit(
     if not is_run(path):
         raise no_run(path, "audit", run)
     from harness.parity.audit import audit as judge
-    from harness.parity.facts.patience import Patience
+    from harness.parity.facts.progress_messages import Patience
 
     verdict = judge(path, cap=cap, tell=Patience(lambda doing: progress(ProgressEvent("", "", message=doing))))
     reproduce = command_line("audit", Path(run), cap=cap, strict=strict)
@@ -230,8 +242,8 @@ def audit(
 
 
 def _record_pair(
-    left: Side,
-    right: Side,
+    baseline_side: Side,
+    candidate_side: Side,
     options: ParityOptions,
     guarded: contextlib.AbstractContextManager[Guard | None],
     *,
@@ -246,49 +258,59 @@ def _record_pair(
     lifting: Lifting | None = None
     clock = _Clock(figures)
     try:
-        native = options.native and left.scenario.native.samples > 0
+        native = options.native and baseline_side.scenario.native.samples > 0
         refused = "the lifted stage starts engines in float32 (--no-lifted runs without)" if lift else ""
         refused = "a fault is planted in an engine of its own" if options.fault else refused
-        with guarded as guard, cluster_for([left, right], options, native=native, refused=refused) as (cluster, warm):
+        with (
+            guarded as guard,
+            cluster_for([baseline_side, candidate_side], options, native=native, refused=refused) as (cluster, warm),
+        ):
             experiment = Experiment(
-                cluster, [left, right], progress=options.progress, device=options.device, guard=guard, command=command,
+                cluster,
+                [baseline_side, candidate_side],
+                progress=options.progress,
+                device=options.device,
+                guard=guard,
+                command=command,
                 warm=warm,
-            )  # fmt: skip
+            )
             threading.Thread(target=_load_judge, name="load-judge", daemon=True).start()
             experiment.begin()
             clock.lap("start_s")
             figures["warm"] = warm is not None
-            policy = experiment.record(left)
+            policy = experiment.record(baseline_side)
             clock.lap("baseline_s")
-            lifting = Lifting(experiment, left, right, options.lifted is True) if lift else None
+            lifting = Lifting(experiment, baseline_side, candidate_side, options.lifted is True) if lift else None
             # The start of an engine takes most of the stages: the baseline's goes on beside the candidate's run, unless
             # it may be at fault itself and is wanted on the bench as it is.
             early = (native or lift) and (
-                not options.attribution or _clean(left.run_dir, cap=options.cap, library=library)
+                not options.attribution or _clean(baseline_side.run_dir, cap=options.cap, library=library)
             )
             if early and lifting is not None:
-                lifting.begin(left)
+                lifting.begin(baseline_side)
             elif early:
-                experiment.begin_native(left, policy)
-            experiment.record(right, guide=left.run_dir if right.scenario.guided else None)
+                experiment.begin_native(baseline_side, policy)
+            experiment.record(candidate_side, guide=baseline_side.run_dir if candidate_side.scenario.guided else None)
             clock.lap("candidate_s")
             if options.attribution:
-                attribution = _attributed(experiment, left, right, early=early, cap=options.cap, library=library)
+                attribution = _attributed(
+                    experiment, baseline_side, candidate_side, early=early, cap=options.cap, library=library
+                )
                 clock.lap("attribution_s")
             broken = attribution.broken if attribution is not None else ""
             if lifting is not None and broken:
                 lifting.skip(broken)
             elif lifting is not None:
-                lifting.begin(*([right] if early else [left, right]))
+                lifting.begin(*([candidate_side] if early else [baseline_side, candidate_side]))
                 lifting.run(policy, attribution=options.attribution)
                 clock.lap("lifted_s")
             if native and not broken and not (lifting and lifting.broken):
                 if lifting is not None or not early:
-                    experiment.begin_native(left, policy)
-                experiment.begin_native(right, policy)
-                experiment.native(left, right, policy=policy)
+                    experiment.begin_native(baseline_side, policy)
+                experiment.begin_native(candidate_side, policy)
+                experiment.native(baseline_side, candidate_side, policy=policy)
                 clock.lap("native_s")
-                draw_on(experiment, left, right, policy, cap=options.cap, library=library)
+                draw_on(experiment, baseline_side, candidate_side, policy, cap=options.cap, library=library)
                 clock.lap("native_looks_s")
         clock.lap("teardown_s")
     except RunCut as cut:
@@ -312,18 +334,24 @@ def _clean(run: Path, *, cap: float | None, library: Library) -> bool:
 
 
 def _attributed(
-    experiment: Experiment, left: Side, right: Side, *, early: bool, cap: float | None, library: Library
+    experiment: Experiment,
+    baseline_side: Side,
+    candidate_side: Side,
+    *,
+    early: bool,
+    cap: float | None,
+    library: Library,
 ) -> Attribution | None:
     """What interventions on the live engines show of a divergence; None without one."""
     from harness.parity.attribution import search
-    from harness.parity.facts.engines import suspect
+    from harness.parity.subjects.engines.observed import suspect
     from harness.parity.verdict import judged as judgement
 
-    before = judgement(left.run_dir, right.run_dir, native=False, cap=cap, library=library)
+    before = judgement(baseline_side.run_dir, candidate_side.run_dir, native=False, cap=cap, library=library)
     if before.verdict.verdict != "DIVERGENT":
         return None
-    experiment.tell(right, "looking for the cause")
-    sides = (side.name for side in (left, right) if not (early and side is left))
+    experiment.tell(candidate_side, "looking for the cause")
+    sides = (side.name for side in (baseline_side, candidate_side) if not (early and side is baseline_side))
     bench = experiment.bench(*sides, engine=suspect(before.evidence))
     attribution = search(before, bench)
     if early:
@@ -333,8 +361,8 @@ def _attributed(
 
 
 def _concluded(
-    left: Side,
-    right: Side,
+    baseline_side: Side,
+    candidate_side: Side,
     outcome: _Outcome,
     options: JudgeOptions,
     *,
@@ -346,12 +374,19 @@ def _concluded(
 
     cut, attribution, lifting = outcome
     if cut is not None:
-        return judged(left.run_dir, right.run_dir, cut, native=options.native, cap=options.cap, library=library)
+        return judged(
+            baseline_side.run_dir, candidate_side.run_dir, cut, native=options.native, cap=options.cap, library=library
+        )
     broken = (attribution and attribution.broken) or (lifting and lifting.broken) or ""
     native = options.native and not broken
     lifted = lifting.verdict if lifting is not None else None
     judged_pair = judgement(
-        left.run_dir, right.run_dir, native=native, cap=options.cap, lifted_verdict=lifted, library=library
+        baseline_side.run_dir,
+        candidate_side.run_dir,
+        native=native,
+        cap=options.cap,
+        lifted_verdict=lifted,
+        library=library,
     )
     verdict = judged_pair.verdict if attribution is None else merged(judged_pair, attribution)
     if not (options.native and broken):

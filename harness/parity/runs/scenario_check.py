@@ -17,8 +17,8 @@ def with_scenario(verdict: Verdict, run: Run) -> Verdict:
         return verdict
     figures = verdict.parity.floor if verdict.parity else {}
     floor, tolerance = figures.get("combined"), figures.get("tolerance", selfcheck.TOLERANCE)
-    known = floor if isinstance(floor, float) and floor > 0 else selfcheck.FLOOR
-    checks = [check for check in selfcheck.report(run, floor=known, tolerance=tolerance) if check.applies]
+    believed_floor = floor if isinstance(floor, float) and floor > 0 else selfcheck.FLOOR
+    checks = [check for check in selfcheck.report(run, floor=believed_floor, tolerance=tolerance) if check.applies]
     weak = [
         Finding(
             check.hides,

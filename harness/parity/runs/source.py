@@ -46,13 +46,13 @@ class Source:
         Its files are verified by the learner. Raises BadInput where it is not a checkpoint.
         """
         folder = self.path / "checkpoints"
-        known = {_version(path): path for path in folder.glob("step-*")} if folder.is_dir() else {}
-        before = [version for version in known if 0 < version <= step]
+        path_of_version = {_version(path): path for path in folder.glob("step-*")} if folder.is_dir() else {}
+        before = [version for version in path_of_version if 0 < version <= step]
         if not before or not self.scenario.train:
             return None
-        found = known[max(before)]
-        check_resume(str(found), self.scenario)
-        return found
+        newest = path_of_version[max(before)]
+        check_resume(str(newest), self.scenario)
+        return newest
 
 
 def source(path: Path) -> Source:
@@ -75,8 +75,8 @@ def source(path: Path) -> Source:
         )
     kinds = ("rollout", "experience") if scenario.train else ("rollout",)
     recorded = [set(recording.steps(kind)) for kind in kinds]
-    whole = _from_zero(set.intersection(*recorded))
-    if not whole:
+    whole_steps = _from_zero(set.intersection(*recorded))
+    if not whole_steps:
         what = "no rollouts" if not recorded[0] else "no step whole from step 0 on"
         raise BadInput(f"{path} holds {what}: there is nothing to replay", fix=A_RUN)
     for kind in kinds:
@@ -85,13 +85,13 @@ def source(path: Path) -> Source:
         if absent:
             what = f"the {kind} of step 0 has no {absent[0]!r}"
             raise BadInput(f"{path}: {what}: there is nothing to replay", fix=A_RUN)
-    return Source(path, scenario, whole, str(recording.manifest.get("backend") or ""))
+    return Source(path, scenario, whole_steps, str(recording.manifest.get("backend") or ""))
 
 
 def _from_zero(steps: Iterable[int]) -> int:
     """How many of 0, 1, 2, ... are there without a gap."""
-    known, count = set(steps), 0
-    while count in known:
+    step_set, count = set(steps), 0
+    while count in step_set:
         count += 1
     return count
 

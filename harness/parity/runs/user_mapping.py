@@ -27,23 +27,23 @@ def load(path: str, engine: str) -> dict[str, Any]:
     except (SyntaxError, ValueError) as error:
         where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise BadInput(f"the mapping {path} is not Python{where}: {error.args[0]}", fix=fix) from error
-    found = _functions(tree)
-    mine = sorted({f"{engine}_engine", f"{engine}_sampling"} & set(found))
+    functions = _functions(tree)
+    mine = sorted({f"{engine}_engine", f"{engine}_sampling"} & set(functions))
     if not mine:
-        other = sorted(set(found) & set(NAMES))
-        has = f"only {', '.join(other)}" if other else "no function of a mapping"
+        other_names = sorted(set(functions) & set(NAMES))
+        has = f"only {', '.join(other_names)}" if other_names else "no function of a mapping"
         raise BadInput(
             f"the mapping {path} defines {has}; for {engine} it must define {engine}_engine or {engine}_sampling, each "
             "(asked, ours) -> a dict of native arguments",
             fix=fix,
         )
     for name in mine:
-        arguments = found[name].args
-        taken = len(arguments.posonlyargs) + len(arguments.args)
-        needed = taken - len(arguments.defaults)
-        if arguments.vararg is None and not needed <= 2 <= taken:
+        arguments = functions[name].args
+        most = len(arguments.posonlyargs) + len(arguments.args)
+        needed = most - len(arguments.defaults)
+        if arguments.vararg is None and not needed <= 2 <= most:
             raise BadInput(
-                f"the mapping {path}, line {found[name].lineno}: {name} takes {taken} arguments; it is called with "
+                f"the mapping {path}, line {functions[name].lineno}: {name} takes {most} arguments; it is called with "
                 "two, what was asked and what the harness would give",
                 fix=fix,
             )

@@ -33,137 +33,154 @@ def faults(source: str = "") -> tuple[Fault, ...]:
     if not source:
         return FAULTS
     path = Path(source)
-    found = listed(path, "FAULTS", example=EXAMPLE)
-    for number, one in enumerate(found):
-        wrong = problem(one, path)
+    entries = listed(path, "FAULTS", example=EXAMPLE)
+    for number, entry in enumerate(entries):
+        wrong = problem(entry, path)
         if wrong:
             raise BadInput(f"{path}: FAULTS[{number}] {wrong}", fix=EXAMPLE)
-    names = [one.name for one in found]
+    names = [fault.name for fault in entries]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise BadInput(f"{path}: several faults are called {', '.join(twice)}", fix=EXAMPLE)
-    return tuple(_placed(one, path.resolve()) for one in found)
+    return tuple(_placed(fault, path.resolve()) for fault in entries)
 
 
 def chosen(faults: Iterable[Fault], names: Iterable[str]) -> list[Fault]:
     """Those named, or beginning with a name; without names all. BadInput for an unknown name."""
-    every, wanted = list(faults), list(names)
-    found = [] if wanted else every
+    all_faults, wanted = list(faults), list(names)
+    chosen_faults = [] if wanted else all_faults
     for name in wanted:
-        hits = [one for one in every if one.name == name] or [one for one in every if one.name.startswith(name)]
+        hits = [fault for fault in all_faults if fault.name == name] or [
+            fault for fault in all_faults if fault.name.startswith(name)
+        ]
         if not hits:
             raise BadInput(
-                f"there is no planted fault {name!r}{closest(name, (one.name for one in every))}",
+                f"there is no planted fault {name!r}{closest(name, (fault.name for fault in all_faults))}",
                 fix="harness faults list --suite parity",
             )
-        found += [one for one in hits if one not in found]
-    return found
+        chosen_faults += [fault for fault in hits if fault not in chosen_faults]
+    return chosen_faults
 
 
 def reproduced_by(fault: Fault, pair: tuple[str, str], dtype: str) -> str:
     """The command that plants the fault again between these engines; "" for one of a user's file."""
-    if fault not in [one.at(dtype) for one in FAULTS]:
+    if fault not in [listed_fault.at(dtype) for listed_fault in FAULTS]:
         return ""
-    said = ["--dtype", dtype] if dtype != "float32" else []
-    return shlex.join(["harness", "faults", "run", "--suite", "parity", fault.name, "--backends", *pair, *said])
+    dtype_options = ["--dtype", dtype] if dtype != "float32" else []
+    return shlex.join(
+        ["harness", "faults", "run", "--suite", "parity", fault.name, "--backends", *pair, *dtype_options]
+    )
 
 
-def problem(one: object, path: Path) -> str:
+def problem(entry: object, path: Path) -> str:
     """What is wrong with one entry of FAULTS, empty when nothing is."""
-    if not isinstance(one, Fault):
-        return f"is of the type {type(one).__name__}, not a scenarios.planted.differences.catalog.Fault"
-    if not isinstance(one.name, str) or not one.name or set(one.name) & set("/\\ \t\n\0") or set(one.name) == {"."}:
-        return f"has the name {one.name!r}, which cannot name a folder"
-    said = f"({one.name})"
-    if one.side not in SIDES:
-        return f"{said} has the side {one.side!r}; it is baseline or candidate"
-    if one.stage not in ("coupled", "native", "greedy", "lifted"):
-        return f"{said} has the stage {one.stage!r}; it is coupled, native, greedy or lifted"
-    if one.stage == "lifted" and one.side != "candidate":
-        return f"{said} has the stage 'lifted' and the side {one.side!r}; there it is planted in the candidate"
-    if one.expected not in EXIT_CODES or one.expected == "ERROR":
-        return f"{said} expects {one.expected!r}; a verdict is {', '.join(v for v in EXIT_CODES if v != 'ERROR')}"
+    if not isinstance(entry, Fault):
+        return f"is of the type {type(entry).__name__}, not a scenarios.planted.differences.catalog.Fault"
+    if (
+        not isinstance(entry.name, str)
+        or not entry.name
+        or set(entry.name) & set("/\\ \t\n\0")
+        or set(entry.name) == {"."}
+    ):
+        return f"has the name {entry.name!r}, which cannot name a folder"
+    label = f"({entry.name})"
+    if entry.side not in SIDES:
+        return f"{label} has the side {entry.side!r}; it is baseline or candidate"
+    if entry.stage not in ("coupled", "native", "greedy", "lifted"):
+        return f"{label} has the stage {entry.stage!r}; it is coupled, native, greedy or lifted"
+    if entry.stage == "lifted" and entry.side != "candidate":
+        return f"{label} has the stage 'lifted' and the side {entry.side!r}; there it is planted in the candidate"
+    if entry.expected not in EXIT_CODES or entry.expected == "ERROR":
+        return f"{label} expects {entry.expected!r}; a verdict is {', '.join(v for v in EXIT_CODES if v != 'ERROR')}"
     for name in ("scenario", "settings", "native", "causes", "findings", "absent", "confounders"):
-        value = getattr(one, name)
+        value = getattr(entry, name)
         if not isinstance(value, (tuple, list)) or not all(isinstance(item, str) for item in value):
-            return f"{said} has {name} {value!r}; they are a tuple of strings"
-    strange = [cause for cause in one.causes if cause.partition("(")[0] not in families()]
+            return f"{label} has {name} {value!r}; they are a tuple of strings"
+    strange = [cause for cause in entry.causes if cause.partition("(")[0] not in families()]
     if strange:
         near = difflib.get_close_matches(strange[0].partition("(")[0], families(), 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        return f"{said} has the cause {strange[0]!r}, which the judge never names{hint}"
-    if not isinstance(one.told, Mapping) or not set(one.told) <= {*one.causes, *one.findings}:
-        return f"{said} has told {one.told!r}; it is a dict whose keys are causes or findings of this fault"
-    if not isinstance(one.party, (str, tuple, list)) or not all(isinstance(who, str) for who in one.party):
-        return f"{said} has the party {one.party!r}; it is a string, or a tuple with one for each cause"
-    if one.cap is not None and (isinstance(one.cap, bool) or not isinstance(one.cap, (int, float)) or not one.cap > 0):
-        return f"{said} has the cap {one.cap!r}; it is a positive number of nats, or None"
-    if one.pair is not None and not (isinstance(one.pair, (tuple, list)) and len(one.pair) == 2):
-        return f"{said} has the pair {one.pair!r}; it is the engine of the baseline and that of the candidate, or None"
-    if not set(one.parties) <= set(PARTIES) or len(one.parties) != len(one.causes):
-        return f"{said} has the party {one.party!r}; each cause has one of {', '.join(PARTIES)}"
+        return f"{label} has the cause {strange[0]!r}, which the judge never names{hint}"
+    if not isinstance(entry.told, Mapping) or not set(entry.told) <= {*entry.causes, *entry.findings}:
+        return f"{label} has told {entry.told!r}; it is a dict whose keys are causes or findings of this fault"
+    if not isinstance(entry.party, (str, tuple, list)) or not all(isinstance(who, str) for who in entry.party):
+        return f"{label} has the party {entry.party!r}; it is a string, or a tuple with one for each cause"
+    if entry.cap is not None and (
+        isinstance(entry.cap, bool) or not isinstance(entry.cap, (int, float)) or not entry.cap > 0
+    ):
+        return f"{label} has the cap {entry.cap!r}; it is a positive number of nats, or None"
+    if entry.pair is not None and not (isinstance(entry.pair, (tuple, list)) and len(entry.pair) == 2):
+        return (
+            f"{label} has the pair {entry.pair!r}; it is the engine of the baseline and that of the candidate, or None"
+        )
+    if not set(entry.parties) <= set(PARTIES) or len(entry.parties) != len(entry.causes):
+        return f"{label} has the party {entry.party!r}; each cause has one of {', '.join(PARTIES)}"
     for name in ("engine", "trainer", "mapping", "recording"):
-        if not isinstance(getattr(one, name), Mapping):
-            return f"{said} has {name} {getattr(one, name)!r}; it is a dict"
-    if one.native and one.stage != "native":
-        return f"{said} has native settings and the stage {one.stage!r}; they are for the native stage alone"
-    return _settings(one, said) or _plants(one, said, path)
+        if not isinstance(getattr(entry, name), Mapping):
+            return f"{label} has {name} {getattr(entry, name)!r}; it is a dict"
+    if entry.native and entry.stage != "native":
+        return f"{label} has native settings and the stage {entry.stage!r}; they are for the native stage alone"
+    return _settings(entry, label) or _plants(entry, label, path)
 
 
-def _settings(one: Fault, said: str) -> str:
+def _settings(fault: Fault, label: str) -> str:
     try:
-        config.changed(Scenario(), [*one.scenario, *one.native, *one.settings])
+        config.changed(Scenario(), [*fault.scenario, *fault.native, *fault.settings])
     except BadInput as error:
-        return f"{said}: {error.message}"
+        return f"{label}: {error.message}"
     return ""
 
 
-def _plants(one: Fault, said: str, path: Path) -> str:
+def _plants(fault: Fault, label: str, path: Path) -> str:
     """Names that are no plant, and wrappers that the file does not define."""
-    if "wrapper" in one.engine:
-        wrapper = getattr(executed(path), str(one.engine["wrapper"]), None)
+    if "wrapper" in fault.engine:
+        wrapper = getattr(executed(path), str(fault.engine["wrapper"]), None)
         if not inspect.isclass(wrapper):
-            return f"{said} has the wrapper {one.engine['wrapper']!r}, which is no class of this file"
-        unknown = set(one.engine) - {"wrapper", "settings", "only"}
+            return f"{label} has the wrapper {fault.engine['wrapper']!r}, which is no class of this file"
+        unknown = set(fault.engine) - {"wrapper", "settings", "only"}
     else:
-        if not isinstance(one.engine.get("native", {}), Mapping):
-            return f"{said} plants native {one.engine['native']!r}; its setting is a dict of plants"
-        unknown = {*one.engine, *one.engine.get("native", {})} - {*PLANTS, "first_sample", "native", "only"}
-    known = {field.name for field in dataclasses.fields(TrainerPlants)}
-    unknown |= set(one.trainer) - known | set(one.mapping) - {"edits", "file"} | set(one.recording) - set(DAMAGES)
+        if not isinstance(fault.engine.get("native", {}), Mapping):
+            return f"{label} plants native {fault.engine['native']!r}; its setting is a dict of plants"
+        unknown = {*fault.engine, *fault.engine.get("native", {})} - {*PLANTS, "first_sample", "native", "only"}
+    trainer_plants = {field.name for field in dataclasses.fields(TrainerPlants)}
+    unknown |= (
+        set(fault.trainer) - trainer_plants
+        | set(fault.mapping) - {"edits", "file"}
+        | set(fault.recording) - set(DAMAGES)
+    )
     if unknown:
-        return f"{said} plants {', '.join(sorted(map(repr, unknown)))}, which there is not"
-    return _misfit(one, said)
+        return f"{label} plants {', '.join(sorted(map(repr, unknown)))}, which there is not"
+    return _misfit(fault, label)
 
 
-def _misfit(one: Fault, said: str) -> str:
+def _misfit(fault: Fault, label: str) -> str:
     """A plant whose setting is of another kind."""
-    engine = {} if "wrapper" in one.engine else one.engine
+    engine = {} if "wrapper" in fault.engine else fault.engine
     native = engine.get("native", {})
-    edits = one.mapping.get("edits", {})
+    edits = fault.mapping.get("edits", {})
     if not isinstance(edits, Mapping) or not set(edits) <= {"engine", "sampling"} or not all(
         isinstance(values, Mapping) for values in edits.values()
     ):  # fmt: skip
-        return f"{said} edits the mapping by {edits!r}; that is {{'engine' or 'sampling': {{native name: value}}}}"
-    file = one.mapping.get("file")
+        return f"{label} edits the mapping by {edits!r}; that is {{'engine' or 'sampling': {{native name: value}}}}"
+    file = fault.mapping.get("file")
     if file is not None and not (isinstance(file, (str, Path)) and Path(file).is_file()):
-        return f"{said} takes the mapping of {str(file)!r}, which is not a file"
+        return f"{label} takes the mapping of {str(file)!r}, which is not a file"
     for values, shapes in (
-        (engine, shapes_of.PLANTS), (native, shapes_of.PLANTS), (one.trainer, shapes_of.TRAINER),
-        (one.recording, shapes_of.RECORDING),
+        (engine, shapes_of.PLANTS), (native, shapes_of.PLANTS), (fault.trainer, shapes_of.TRAINER),
+        (fault.recording, shapes_of.RECORDING),
     ):  # fmt: skip
         for name, value in values.items():
             wanted = shapes_of.misfit(value, shapes[name]) if name != "native" else ""
             if wanted:
-                return f"{said} plants {name} {value!r}; its setting is {wanted}"
+                return f"{label} plants {name} {value!r}; its setting is {wanted}"
     return ""
 
 
-def _placed(one: Fault, path: Path) -> Fault:
+def _placed(fault: Fault, path: Path) -> Fault:
     """Its wrapper by the file's absolute path; tuples where a list was given."""
-    engine: dict[str, Any] = dict(one.engine)
+    engine: dict[str, Any] = dict(fault.engine)
     if "wrapper" in engine:
         engine["wrapper"] = f"{path}:{engine['wrapper']}"
     fields = ("scenario", "settings", "native", "causes", "findings", "absent", "confounders")
-    lists = {name: tuple(getattr(one, name)) for name in fields}
-    return dataclasses.replace(one, engine=engine, **lists)  # type: ignore[arg-type]
+    lists = {name: tuple(getattr(fault, name)) for name in fields}
+    return dataclasses.replace(fault, engine=engine, **lists)  # type: ignore[arg-type]

@@ -21,8 +21,8 @@ from scenarios.settings import Scenario
 
 def lifting(
     experiment: Experiment,
-    left: Side,
-    right: Side,
+    baseline_side: Side,
+    candidate_side: Side,
     pair: tuple[str, str],
     scenario: Scenario,
     faults: list[Fault],
@@ -35,12 +35,12 @@ def lifting(
     A fault is planted in the run and in the stage; one that the run shows by itself belongs to another stage. The
     baseline is sound: a fault's side is the candidate.
     """
-    one = dataclasses.replace(left, scenario=scenario, run_dir=shared / "baseline", plants=READY)
+    baseline = dataclasses.replace(baseline_side, scenario=scenario, run_dir=shared / "baseline", plants=READY)
     try:
-        experiment.vary(one)
-        policy = experiment.record(one)
-        experiment.begin_lifted(one)
-        guide = experiment.lift(one, policy)
+        experiment.vary(baseline)
+        policy = experiment.record(baseline)
+        experiment.begin_lifted(baseline)
+        guide = experiment.lift(baseline, policy)
     except HarnessError as error:
         for fault in faults:
             yield Outcome(fault, None, pair=pair, error=error.message)
@@ -49,26 +49,26 @@ def lifting(
     for fault in faults:
         started, before = time.monotonic(), experiment.engine_starts()
         settings = config.changed(scenario, fault.settings)
-        two = dataclasses.replace(
-            right, scenario=settings, run_dir=out / fault.name / "candidate", plants=fault.plants()
+        candidate = dataclasses.replace(
+            candidate_side, scenario=settings, run_dir=out / fault.name / "candidate", plants=fault.plants()
         )
         try:
-            experiment.vary(two)
-            experiment.record(two, guide=one.run_dir)
-            experiment.begin_lifted(two)
-            experiment.lift(two, policy, guide=guide)
+            experiment.vary(candidate)
+            experiment.record(candidate, guide=baseline.run_dir)
+            experiment.begin_lifted(candidate)
+            experiment.lift(candidate, policy, guide=guide)
         except HarnessError as error:
             yield Outcome(fault, None, round(time.monotonic() - started, 1), pair=pair, error=error.message)
             experiment.revive()
             return
         ran = time.monotonic()
-        found = attributed(experiment, one, two)[0] if live else None
-        shown = time.monotonic()
+        lifted_verdict = attributed(experiment, baseline, candidate)[0] if live else None
+        attributed_at = time.monotonic()
         verdict = judged(
-            one.run_dir, two.run_dir, native=False, cap=fault.cap, lifted_verdict=found,
+            baseline.run_dir, candidate.run_dir, native=False, cap=fault.cap, lifted_verdict=lifted_verdict,
             reproduce=reproduced_by(fault, pair, scenario.model.dtype),
         ).verdict  # fmt: skip
-        seconds = round(time.monotonic() - shown, 2), round(shown - ran, 2)
-        (two.run_dir.parent / verdict_file.NAME).write_text(verdict.to_json(), encoding="utf-8")
+        seconds = round(time.monotonic() - attributed_at, 2), round(attributed_at - ran, 2)
+        (candidate.run_dir.parent / verdict_file.NAME).write_text(verdict.to_json(), encoding="utf-8")
         starts = started_since(before, experiment.engine_starts())
         yield Outcome(fault, verdict, round(ran - started, 1), *seconds, starts, pair=pair)

@@ -23,8 +23,8 @@ from scenarios.settings import Scenario
 
 def natively(
     experiment: Experiment,
-    left: Side,
-    right: Side,
+    baseline_side: Side,
+    candidate_side: Side,
     pair: tuple[str, str],
     scenario: Scenario,
     faults: list[Fault],
@@ -36,17 +36,17 @@ def natively(
     A fault is planted in the native stage only: what it would do to the coupled one has faults of its own. One with
     settings of that stage has a native stage of the baseline of its own as well.
     """
-    one = dataclasses.replace(left, scenario=scenario, run_dir=shared / "baseline", plants=READY)
-    two = dataclasses.replace(right, scenario=scenario, run_dir=shared / "candidate", plants=READY)
+    baseline = dataclasses.replace(baseline_side, scenario=scenario, run_dir=shared / "baseline", plants=READY)
+    candidate = dataclasses.replace(candidate_side, scenario=scenario, run_dir=shared / "candidate", plants=READY)
     try:
-        experiment.vary(one)
-        policy = experiment.record(one)
-        experiment.vary(two)
-        experiment.record(two, guide=one.run_dir if scenario.guided else None)
+        experiment.vary(baseline)
+        policy = experiment.record(baseline)
+        experiment.vary(candidate)
+        experiment.record(candidate, guide=baseline.run_dir if scenario.guided else None)
         if any(fault.native for fault in faults):
-            shutil.copytree(one.run_dir, _coupled(shared))
-        experiment.begin_native(one, policy)
-        experiment.native(one, policy=policy)
+            shutil.copytree(baseline.run_dir, _coupled(shared))
+        experiment.begin_native(baseline, policy)
+        experiment.native(baseline, policy=policy)
     except HarnessError as error:
         for fault in faults:
             yield Outcome(fault, None, pair=pair, error=error.message)
@@ -57,26 +57,26 @@ def natively(
         started, before = time.monotonic(), experiment.engine_starts()
         settings = _natural(scenario, (*fault.native, *fault.settings))
         side = dataclasses.replace(
-            two, scenario=settings, run_dir=out / fault.name / "candidate", plants=fault.plants()
+            candidate, scenario=settings, run_dir=out / fault.name / "candidate", plants=fault.plants()
         )
         try:
-            shutil.copytree(two.run_dir, side.run_dir)
+            shutil.copytree(candidate.run_dir, side.run_dir)
             if not pure:  # with the fault's mapping: ours may refuse what the fault passes on
                 coupled = dataclasses.replace(side, scenario=config.changed(scenario, fault.settings))
                 experiment.vary(coupled, manifest=False)
                 experiment.begin_native(coupled, policy)
-            held = one
+            fault_baseline = baseline
             if fault.native:
-                held = dataclasses.replace(
-                    one, scenario=_natural(scenario, fault.native), run_dir=_baseline(out, fault)
+                fault_baseline = dataclasses.replace(
+                    baseline, scenario=_natural(scenario, fault.native), run_dir=_baseline(out, fault)
                 )
-                shutil.copytree(_coupled(shared), held.run_dir)
-                experiment.vary(held, manifest=False)
-                experiment.native(held, policy=policy)
+                shutil.copytree(_coupled(shared), fault_baseline.run_dir)
+                experiment.vary(fault_baseline, manifest=False)
+                experiment.native(fault_baseline, policy=policy)
             experiment.vary(side, manifest=False)
             experiment.native(side, policy=policy)
             pure = True
-            draw_on(experiment, held, side, policy, cap=fault.cap, library=Library())
+            draw_on(experiment, fault_baseline, side, policy, cap=fault.cap, library=Library())
         except HarnessError as error:
             yield Outcome(fault, None, round(time.monotonic() - started, 1), pair=pair, error=error.message)
             experiment.revive()
@@ -84,7 +84,7 @@ def natively(
             continue
         ran = time.monotonic()
         verdict = judged(
-            held.run_dir, side.run_dir, native=True, cap=fault.cap,
+            fault_baseline.run_dir, side.run_dir, native=True, cap=fault.cap,
             reproduce=reproduced_by(fault, pair, scenario.model.dtype),
         ).verdict  # fmt: skip
         judged_s = round(time.monotonic() - ran, 2)

@@ -50,19 +50,24 @@ class Outcome:
             return True
         if self.error or self.verdict is None or self.said != self.fault.expected:
             return False
-        names, confounders = ({one.name for one in told} for told in (self.verdict.findings, self.verdict.confounders))
-        there = set(self.fault.findings) <= names and set(self.fault.confounders) <= confounders
-        return there and not names & set(self.fault.absent) and not self.untold
+        names, confounders = (
+            {entry.name for entry in entries} for entries in (self.verdict.findings, self.verdict.confounders)
+        )
+        has_all = set(self.fault.findings) <= names and set(self.fault.confounders) <= confounders
+        return has_all and not names & set(self.fault.absent) and not self.untold
 
     @property
     def untold(self) -> list[str]:
         """Words that must stand in the evidence of a cause, or in a finding, and do not."""
-        said = [(one.name, one.evidence) for one in self.causes]
-        said += [(one.name, f"{one.summary}; {one.effect}") for one in (self.verdict.findings if self.verdict else ())]
+        texts = [(cause.name, cause.evidence) for cause in self.causes]
+        texts += [
+            (finding.name, f"{finding.summary}; {finding.effect}")
+            for finding in (self.verdict.findings if self.verdict else ())
+        ]
         return [
             f"{name}: {words}"
             for name, words in self.fault.told.items()
-            if not any(matches(name, one) and words in text for one, text in said)
+            if not any(matches(name, judged_name) and words in text for judged_name, text in texts)
         ]
 
     @property
@@ -195,18 +200,26 @@ class Score:
 
 def score(outcomes: Sequence[Outcome]) -> Score:
     """The score of a whole suite."""
-    faults = [one for one in outcomes if not one.fault.control]
-    causes = [one for one in faults if one.fault.causes and not one.untested]
-    controls = [one for one in outcomes if one.fault.control]
-    ran = [one for one in outcomes if not one.error]
-    seconds = [one.seconds for one in ran]
-    to_cause = [one.to_cause_s for one in causes if one.to_cause_s is not None]
+    faults = [row for row in outcomes if not row.fault.control]
+    causes = [row for row in faults if row.fault.causes and not row.untested]
+    controls = [row for row in outcomes if row.fault.control]
+    ran = [row for row in outcomes if not row.error]
+    seconds = [row.seconds for row in ran]
+    to_cause = [row.to_cause_s for row in causes if row.to_cause_s is not None]
     return Score(
-        len(faults), sum(one.found for one in faults), len(causes), sum(one.named for one in causes),
-        sum(one.party_right for one in causes), len(controls), sum(one.right for one in controls),
-        [one.fault.name for one in controls if one.alarm], [one.fault.name for one in faults if not one.found],
-        [one.fault.name for one in causes if not one.named],
-        statistics.median(seconds) if seconds else None, max(seconds, default=None),
-        sum(one.starts[0] > 0 for one in ran), max((one.warm_s for one in ran), default=None),
-        statistics.median(to_cause) if to_cause else None,
-    )  # fmt: skip
+        faults=len(faults),
+        found=sum(row.found for row in faults),
+        causes=len(causes),
+        named=sum(row.named for row in causes),
+        parties=sum(row.party_right for row in causes),
+        controls=len(controls),
+        quiet=sum(row.right for row in controls),
+        alarms=[row.fault.name for row in controls if row.alarm],
+        misses=[row.fault.name for row in faults if not row.found],
+        unnamed=[row.fault.name for row in causes if not row.named],
+        median_s=statistics.median(seconds) if seconds else None,
+        slowest_s=max(seconds, default=None),
+        started=sum(row.starts[0] > 0 for row in ran),
+        slowest_warm_s=max((row.warm_s for row in ran), default=None),
+        median_to_cause_s=statistics.median(to_cause) if to_cause else None,
+    )

@@ -14,11 +14,11 @@ from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
 from harness.errors import HarnessError
 from harness.parity.attribution import attribute
-from harness.parity.facts.engines import suspect
 from harness.parity.runs import recording
 from harness.parity.runs.engines import cluster_for
 from harness.parity.runs.options import LaunchOptions, silent
 from harness.parity.runs.preflight import environment_for, preflight
+from harness.parity.subjects.engines.observed import suspect
 from harness.parity.verdict import judged
 from harness.planted.differences.damage import damage
 from harness.planted.differences.files import reproduced_by
@@ -45,16 +45,16 @@ def planned(faults: Sequence[Fault], pair: Pair) -> list[tuple[Pair, list[tuple[
         wanted = fault.pair or pair
         if sorted(wanted) == sorted(pair):
             plans.setdefault(wanted, {}).setdefault(fault.scenario, []).append(fault)
-    order = sorted(plans, key=lambda one: one != pair)
+    order = sorted(plans, key=lambda engine_pair: engine_pair != pair)
     return [
         (
-            one,
+            engine_pair,
             [
                 (shared, sorted(group, key=lambda fault: (fault.side == "baseline", restarts(fault))))
-                for shared, group in sorted(plans[one].items())
+                for shared, group in sorted(plans[engine_pair].items())
             ],
         )
-        for one in order
+        for engine_pair in order
     ]
 
 
@@ -99,33 +99,62 @@ def outcomes(
     options = LaunchOptions(device=device, cold=cold, progress=progress)
     for backend in pair:
         preflight(scenario, backend)
-    left, right = (
+    baseline_side, candidate_side = (
         Side(name, backend, environment_for(backend, scenario, say=options.say), scenario, out / name, READY)
         for name, backend in (("baseline", baseline), ("candidate", candidate))
     )
     chosen = [fault for _, groups in plans for _, group in groups for fault in group]
-    with cluster_for([left, right], options, refused=inside_engines(chosen)) as (cluster, warm):
-        experiment = Experiment(cluster, [left, right], progress=progress, device=device, warm=warm)
+    with cluster_for([baseline_side, candidate_side], options, refused=inside_engines(chosen)) as (cluster, warm):
+        experiment = Experiment(cluster, [baseline_side, candidate_side], progress=progress, device=device, warm=warm)
         experiment.begin(spare=_spare(faults, scenario))
         for number, (engines, groups) in enumerate(plans):
             if number:
                 experiment.exchange()
-                left, right = (
-                    dataclasses.replace(side, backend=other.backend, environment=other.environment)
-                    for side, other in ((left, right), (right, left))
+                baseline_side, candidate_side = (
+                    dataclasses.replace(side, backend=other_side.backend, environment=other_side.environment)
+                    for side, other_side in ((baseline_side, candidate_side), (candidate_side, baseline_side))
                 )
             for shared, group in groups:
                 base = config.changed(scenario, shared)
                 coupled = [fault for fault in group if fault.stage in ("coupled", "greedy")]
-                yield from _group(experiment, left, right, engines, base, shared, coupled, out, live)
+                yield from _group(
+                    experiment=experiment,
+                    baseline_side=baseline_side,
+                    candidate_side=candidate_side,
+                    pair=engines,
+                    scenario=base,
+                    shared=shared,
+                    faults=coupled,
+                    out=out,
+                    live=live,
+                )
                 half = [fault for fault in group if fault.stage == "lifted"]
                 if half:
                     folder = out / sound_name("lifted", engines, shared)
-                    yield from lifting(experiment, left, right, engines, base, half, out, folder, live)
+                    yield from lifting(
+                        experiment=experiment,
+                        baseline_side=baseline_side,
+                        candidate_side=candidate_side,
+                        pair=engines,
+                        scenario=base,
+                        faults=half,
+                        out=out,
+                        shared=folder,
+                        live=live,
+                    )
                 native = [fault for fault in group if fault.stage == "native"]
                 if native:
                     folder = out / sound_name("native", engines, shared)
-                    yield from natively(experiment, left, right, engines, base, native, out, folder)
+                    yield from natively(
+                        experiment=experiment,
+                        baseline_side=baseline_side,
+                        candidate_side=candidate_side,
+                        pair=engines,
+                        scenario=base,
+                        faults=native,
+                        out=out,
+                        shared=folder,
+                    )
 
 
 def sound_name(what: str, pair: Pair, shared: tuple[str, ...]) -> str:
@@ -137,17 +166,17 @@ def _spare(faults: Sequence[Fault], scenario: Scenario) -> int:
     """Actors beyond those of a sound pair: one set of roles for each other number of ranks, and the engines of both
     sides for each scenario with another number of them, and after it."""
     engines = {fault.scenario: config.changed(scenario, fault.scenario).engine.engines for fault in faults}
-    others = [number for number in engines.values() if number != scenario.engine.engines]
+    other_counts = [number for number in engines.values() if number != scenario.engine.engines]
     sizes = {config.changed(scenario, [*fault.scenario, *fault.settings]).ppo.world_size for fault in faults} - {
         scenario.ppo.world_size
     }
-    return 4 * sum(sizes) + 2 * sum(number + scenario.engine.engines for number in others) + REVIVALS
+    return 4 * sum(sizes) + 2 * sum(number + scenario.engine.engines for number in other_counts) + REVIVALS
 
 
 def _group(
     experiment: Experiment,
-    left: Side,
-    right: Side,
+    baseline_side: Side,
+    candidate_side: Side,
     pair: Pair,
     scenario: Scenario,
     shared: tuple[str, ...],
@@ -162,33 +191,37 @@ def _group(
         started, before = time.monotonic(), experiment.engine_starts()
         folder = out / fault.name
         try:
-            one = _side(left, fault, scenario, sound if fault.side == "candidate" else folder / "baseline")
-            two = _side(right, fault, scenario, folder / "candidate")
+            baseline = _side(
+                baseline_side, fault, scenario, sound if fault.side == "candidate" else folder / "baseline"
+            )
+            candidate = _side(candidate_side, fault, scenario, folder / "candidate")
             if fault.side == "baseline" or not recorded:
-                experiment.vary(one)
-                experiment.record(one)
+                experiment.vary(baseline)
+                experiment.record(baseline)
                 recorded = fault.side == "candidate"
             if fault.side == "candidate":  # what faults share is no time of this one
                 started, before = time.monotonic(), experiment.engine_starts()
-            experiment.vary(two)
-            experiment.record(two, guide=one.run_dir if two.scenario.guided else None)
+            experiment.vary(candidate)
+            experiment.record(candidate, guide=baseline.run_dir if candidate.scenario.guided else None)
         except HarnessError as error:
             cut = error if isinstance(error, RunCut) and fault.expected == "INCONCLUSIVE" else None
-            verdict = recording.judged(one.run_dir, two.run_dir, cut, native=False, cap=fault.cap) if cut else None
+            verdict = (
+                recording.judged(baseline.run_dir, candidate.run_dir, cut, native=False, cap=fault.cap) if cut else None
+            )
             ran = round(time.monotonic() - started, 1)
             yield Outcome(fault, verdict, ran, pair=pair, error="" if cut else error.message)
             experiment.revive()
             sound, recorded = sound.with_name(sound.name + "-again"), False
             continue
-        damage(two.run_dir if fault.side == "candidate" else one.run_dir, fault.recording)
+        damage(candidate.run_dir if fault.side == "candidate" else baseline.run_dir, fault.recording)
         ran = time.monotonic()
         command = reproduced_by(fault, pair, scenario.model.dtype)
-        found = judged(one.run_dir, two.run_dir, native=False, cap=fault.cap, reproduce=command)
+        judgement = judged(baseline.run_dir, candidate.run_dir, native=False, cap=fault.cap, reproduce=command)
         judged_at = time.monotonic()
-        verdict = found.verdict
+        verdict = judgement.verdict
         if live and verdict.verdict == "DIVERGENT":
-            engine = suspect(found.evidence)
-            verdict = attribute(found, experiment.bench(one.name, two.name, engine=engine))
+            engine = suspect(judgement.evidence)
+            verdict = attribute(judgement, experiment.bench(baseline.name, candidate.name, engine=engine))
         seconds = round(judged_at - ran, 2), round(time.monotonic() - judged_at, 2)
         (folder / verdict_file.NAME).write_text(verdict.to_json(), encoding="utf-8")
         starts = started_since(before, experiment.engine_starts())

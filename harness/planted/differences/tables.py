@@ -23,47 +23,47 @@ FAMILY = (
 )  # fmt: skip
 
 
-def print_outcome(one: Outcome, *, aside: bool = False) -> None:
+def print_outcome(outcome: Outcome, *, aside: bool = False) -> None:
     """One line as soon as it is known, and what was wrong below it; `aside`: on the standard error."""
     console = Console(stderr=aside)
-    colour = "green" if one.right else "bold red"
-    causes = ", ".join(f"{c.name} ({c.party})" for c in one.causes) or "-"
+    colour = "green" if outcome.right else "bold red"
+    causes = ", ".join(f"{c.name} ({c.party})" for c in outcome.causes) or "-"
     with outlive_reader(console):
         console.print(
-            f"[{colour}]{'ok' if one.right else 'WRONG':6}[/]{escape(one.fault.name):30} {one.said:13} "
-            f"{one.seconds:5.1f} s  {escape(causes)}{_starts(one)}",
+            f"[{colour}]{'ok' if outcome.right else 'WRONG':6}[/]{escape(outcome.fault.name):30} {outcome.said:13} "
+            f"{outcome.seconds:5.1f} s  {escape(causes)}{_starts(outcome)}",
             soft_wrap=True,
             highlight=False,
         )
-        for line in _wrong(one) if not one.right else ():
+        for line in _wrong(outcome) if not outcome.right else ():
             console.print(f"      [dim]{escape(line)}[/]", soft_wrap=True, highlight=False)
 
 
-def _starts(one: Outcome) -> str:
-    return f"  (of it {one.starts[1]:.1f} s to start engines)" if one.starts[0] else ""
+def _starts(outcome: Outcome) -> str:
+    return f"  (of it {outcome.starts[1]:.1f} s to start engines)" if outcome.starts[0] else ""
 
 
-def _wrong(one: Outcome) -> list[str]:
-    if one.error:
-        return [one.error]
+def _wrong(outcome: Outcome) -> list[str]:
+    if outcome.error:
+        return [outcome.error]
     lines = []
-    if not one.found:
-        also = f" with {', '.join(one.fault.findings)}" if one.fault.findings else ""
-        lines.append(f"expected {one.fault.expected}{also}, said {one.said}")
-    if one.untold:
-        lines.append(f"not told of {'; '.join(one.untold)}")
-    if one.missing:
-        lines.append(f"not named: {', '.join(one.missing)}")
-    if one.wrong:
-        lines.append(f"named and wrong: {', '.join(one.wrong)}")
-    if one.verdict:
-        lines.append(f"its reason: {one.verdict.reason}")
+    if not outcome.found:
+        also = f" with {', '.join(outcome.fault.findings)}" if outcome.fault.findings else ""
+        lines.append(f"expected {outcome.fault.expected}{also}, said {outcome.said}")
+    if outcome.untold:
+        lines.append(f"not told of {'; '.join(outcome.untold)}")
+    if outcome.missing:
+        lines.append(f"not named: {', '.join(outcome.missing)}")
+    if outcome.wrong:
+        lines.append(f"named and wrong: {', '.join(outcome.wrong)}")
+    if outcome.verdict:
+        lines.append(f"its reason: {outcome.verdict.reason}")
     return lines
 
 
-def summary(rows: Sequence[Outcome], score: Score, asked: Sequence[Fault], hidden: Sequence[str] = ()) -> str:
+def summary(rows: Sequence[Outcome], score: Score, asked_faults: Sequence[Fault], hidden: Sequence[str] = ()) -> str:
     """The last lines: the score, and what was left out because it needs other engines, or a dtype that rounds less."""
-    left_out = len(asked) - len(rows)
+    left_out = len(asked_faults) - len(rows)
     note = f"not run, for other engines: {counted(left_out, 'fault')}\n" if left_out else ""
     note += f"not run, no fault that can be told from rounding in this dtype: {', '.join(hidden)}\n" if hidden else ""
     return note + score.line
@@ -72,7 +72,7 @@ def summary(rows: Sequence[Outcome], score: Score, asked: Sequence[Fault], hidde
 def as_json(rows: Sequence[Outcome], score: Score) -> dict[str, Any]:
     """The whole run of the suite as one object."""
     return {
-        "suite": "parity", "outcomes": [one.to_dict() for one in rows],
+        "suite": "parity", "outcomes": [row.to_dict() for row in rows],
         "score": vars(score) | {"passed": score.passed, "line": score.line},
     }  # fmt: skip
 
@@ -81,12 +81,12 @@ def as_markdown(rows: Sequence[Outcome], score: Score) -> str:
     """Two tables for a report, by family and by fault, and the score."""
     cells = [
         [
-            one.fault.name, " ".join(one.pair), one.fault.expected, one.said,
-            ", ".join(f"{c.name} ({c.party})" for c in one.causes) or "-", yes(one.right), f"{one.seconds:.1f}",
-            f"{one.starts[1]:.1f}" if one.starts[0] else "-",
-            f"{one.to_cause_s:.1f}" if one.to_cause_s is not None else "-",
+            row.fault.name, " ".join(row.pair), row.fault.expected, row.said,
+            ", ".join(f"{c.name} ({c.party})" for c in row.causes) or "-", yes(row.right), f"{row.seconds:.1f}",
+            f"{row.starts[1]:.1f}" if row.starts[0] else "-",
+            f"{row.to_cause_s:.1f}" if row.to_cause_s is not None else "-",
         ]
-        for one in rows
+        for row in rows
     ]  # fmt: skip
     return f"{families(rows)}\n{markdown(HEAD, cells)}\n{score.line}\n"
 
@@ -101,9 +101,9 @@ def keep(rows: Sequence[Outcome], folder: Path) -> None:
 def families(rows: Sequence[Outcome]) -> str:
     """A Markdown table of the score of each family, and of all."""
     by: dict[str, list[Outcome]] = {}
-    for one in rows:
-        by.setdefault(family(one.fault), []).append(one)
-    lines = [_family(name, score(some)) for name, some in by.items()]
+    for row in rows:
+        by.setdefault(family(row.fault), []).append(row)
+    lines = [_family(name, score(family_outcomes)) for name, family_outcomes in by.items()]
     return markdown(FAMILY, [*lines, _family("all", score(rows))])
 
 
@@ -111,8 +111,8 @@ def _family(name: str, s: Score) -> list[str]:
     def seconds(value: float | None) -> str:
         return "-" if value is None else f"{value:.1f}"
 
-    def of(part: int, whole: int) -> str:
-        return f"{part} of {whole}" if whole else "-"
+    def of(part: int, total: int) -> str:
+        return f"{part} of {total}" if total else "-"
 
     return [
         name, of(s.found, s.faults), of(s.named, s.causes), of(s.quiet, s.controls), str(len(s.alarms)),

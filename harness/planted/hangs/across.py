@@ -80,14 +80,14 @@ def judge_hosts(hang: Hang, folder: Path, stall_s: float, limit_s: float, enviro
             hosts.cut(network.host)  # before a power cut as well: it sends no last packet
             if network.event == "dies":
                 hosts.kill(network.host)
-        over = _until(lambda: all(job.looked_at(one) or job.ended(one) for one in range(network.hosts)), limit_s)
+        over = _until(lambda: all(job.looked_at(host) or job.ended(host) for host in range(network.hosts)), limit_s)
         codes = [process.poll() for process in job.processes]
     wall_s = time.monotonic() - began
     if network.event == "slow" and not packets["lost"]:
         return judged(hang, None, wall_s=wall_s, error="the slow link lost no packet")
     if not over:
         return judged(hang, None, wall_s=wall_s, error=f"no verdict and no end within {limit_s:.0f} s")
-    if any(job.looked_at(one) for one in range(network.hosts)):
+    if any(job.looked_at(host) for host in range(network.hosts)):
         return judged(hang, run.triage(list(map(str, job.folders))), wall_s=wall_s)
     error = "" if set(codes) == {0} else f"ended with {shlex.join(map(str, codes))}: {job.log()[-200:]}"
     return judged(hang, None, wall_s=wall_s, error=error)

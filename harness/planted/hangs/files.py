@@ -26,74 +26,74 @@ def chosen(
     """Those named, or beginning with a name; without names all but those of real engines. `conditions`: each under
     every condition as well; without it such a variant is had by its full name, or by "+" and a condition. BadInput for
     an unknown name."""
-    every, wanted = list(hangs), list(names)
-    kept = [hang for hang in every if conditions or "+" not in hang.name]
+    all_hangs, wanted = list(hangs), list(names)
+    kept = [hang for hang in all_hangs if conditions or "+" not in hang.name]
     if not wanted:
         return [hang for hang in kept if engines or not hang.engine]
-    found: list[Hang] = []
+    chosen_hangs: list[Hang] = []
     for name in wanted:
-        exact = [hang for hang in every if hang.name == name]
+        exact = [hang for hang in all_hangs if hang.name == name]
         hits = exact or [hang for hang in kept if hang.name.startswith(name)]
-        hits = hits or [hang for hang in every if name.startswith("+") and hang.name.endswith(name)]
+        hits = hits or [hang for hang in all_hangs if name.startswith("+") and hang.name.endswith(name)]
         if not hits:
             raise BadInput(
-                f"there is no planted hang {name!r}{closest(name, (one.name for one in every))}",
+                f"there is no planted hang {name!r}{closest(name, (hang.name for hang in all_hangs))}",
                 fix="harness faults list",
             )
-        found += [hang for hang in hits if hang not in found]
-    return found
+        chosen_hangs += [hang for hang in hits if hang not in chosen_hangs]
+    return chosen_hangs
 
 
 def load(path: Path) -> tuple[Hang, ...]:
     """The `HANGS` of a Python file. Raises BadInput for one that cannot be run, or whose hangs are none."""
-    found = listed(path, "HANGS", example=EXAMPLE)
-    for number, one in enumerate(found):
-        wrong = problem(one, path.resolve().parent)
+    entries = listed(path, "HANGS", example=EXAMPLE)
+    for number, entry in enumerate(entries):
+        wrong = problem(entry, path.resolve().parent)
         if wrong:
             raise BadInput(f"{path}: HANGS[{number}] {wrong}", fix=EXAMPLE)
-    names = [one.name for one in found]
+    names = [hang.name for hang in entries]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise BadInput(f"{path}: several hangs are called {', '.join(twice)}", fix=EXAMPLE)
-    return tuple(_placed(one, path.resolve().parent) for one in found)
+    return tuple(_placed(hang, path.resolve().parent) for hang in entries)
 
 
-def problem(one: object, folder: Path) -> str:
+def problem(entry: object, folder: Path) -> str:
     """What is wrong with one entry of HANGS, empty when nothing is."""
-    if not isinstance(one, Hang):
-        return f"is a {type(one).__name__}, not a scenarios.planted.hangs.catalog.Hang"
-    if not isinstance(one.name, str) or not one.name or set(one.name) & set("/\\ \t\n\0"):
-        return f"has the name {one.name!r}, which cannot name a folder"
-    if one.kind and one.kind not in KINDS:
-        return f"({one.name}) has the kind {one.kind!r}; there are {', '.join(KINDS)}, or an empty one"
-    if one.verdict not in VERDICTS:
-        return f"({one.name}) expects the verdict {one.verdict!r}; there are {', '.join(VERDICTS)}"
-    if not isinstance(one.world, int) or one.world < 0:
-        return f"({one.name}) has the world {one.world!r}; it is a number of ranks, or 0"
-    for field, value in (("culprits", one.culprits), ("cycle", one.cycle)):
+    if not isinstance(entry, Hang):
+        return f"is a {type(entry).__name__}, not a scenarios.planted.hangs.catalog.Hang"
+    if not isinstance(entry.name, str) or not entry.name or set(entry.name) & set("/\\ \t\n\0"):
+        return f"has the name {entry.name!r}, which cannot name a folder"
+    if entry.kind and entry.kind not in KINDS:
+        return f"({entry.name}) has the kind {entry.kind!r}; there are {', '.join(KINDS)}, or an empty one"
+    if entry.verdict not in VERDICTS:
+        return f"({entry.name}) expects the verdict {entry.verdict!r}; there are {', '.join(VERDICTS)}"
+    if not isinstance(entry.world, int) or entry.world < 0:
+        return f"({entry.name}) has the world {entry.world!r}; it is a number of ranks, or 0"
+    for field, value in (("culprits", entry.culprits), ("cycle", entry.cycle)):
         if isinstance(value, (str, bytes)) or not all(isinstance(party, (int, str)) for party in value):
-            return f"({one.name}) has {field} {value!r}; they are a set of ranks and names"
-    if isinstance(one.arguments, str) or not all(isinstance(word, str) for word in one.arguments):
-        return f"({one.name}) has arguments {one.arguments!r}; they are a tuple of strings"
-    if one.condition and one.condition not in CONDITIONS:
-        return f"({one.name}) has the condition {one.condition!r}; there are {', '.join(CONDITIONS)}"
-    if one.dumps is not None:
+            return f"({entry.name}) has {field} {value!r}; they are a set of ranks and names"
+    if isinstance(entry.arguments, str) or not all(isinstance(word, str) for word in entry.arguments):
+        return f"({entry.name}) has arguments {entry.arguments!r}; they are a tuple of strings"
+    if entry.condition and entry.condition not in CONDITIONS:
+        return f"({entry.name}) has the condition {entry.condition!r}; there are {', '.join(CONDITIONS)}"
+    if entry.dumps is not None:
         return ""
-    if not one.program:
-        return f"({one.name}) has no program"
-    if one.world and not one.program.endswith(".py"):
-        return f"({one.name}) runs as ranks, so its program is the path of a script, not {one.program!r}"
-    if one.program.endswith(".py") and not (folder / one.program).is_file():
-        return f"({one.name}) has the program {one.program!r}, which is not a file"
+    if not entry.program:
+        return f"({entry.name}) has no program"
+    if entry.world and not entry.program.endswith(".py"):
+        return f"({entry.name}) runs as ranks, so its program is the path of a script, not {entry.program!r}"
+    if entry.program.endswith(".py") and not (folder / entry.program).is_file():
+        return f"({entry.name}) has the program {entry.program!r}, which is not a file"
     return ""
 
 
-def _placed(one: Hang, folder: Path) -> Hang:
+def _placed(hang: Hang, folder: Path) -> Hang:
     """Its program by an absolute path; sets where a list was given."""
     import dataclasses
 
-    program = str(folder / one.program) if one.program.endswith(".py") else one.program
+    program = str(folder / hang.program) if hang.program.endswith(".py") else hang.program
     return dataclasses.replace(
-        one, program=program, arguments=tuple(one.arguments), culprits=frozenset(one.culprits),
-        cycle=frozenset(one.cycle),
+        hang, program=program, arguments=tuple(hang.arguments), culprits=frozenset(hang.culprits),
+        cycle=frozenset(hang.cycle),
     )  # fmt: skip

@@ -14,6 +14,7 @@ import itertools
 import os
 import random
 import select
+import shlex
 import shutil
 import signal
 import struct
@@ -106,9 +107,9 @@ class Hosts:
         [first] = Path(f"/proc/{init.pid}/task/{init.pid}/children").read_text().split()
         return int(first)
 
-    def inside(self, host: int, *words: str) -> None:
-        """A command in a host's network."""
-        subprocess.run(["ip", "netns", "exec", self.namespaces[host], *words], check=True, capture_output=True)
+    def inside(self, host: int, command: str) -> None:
+        """Run an `ip` command in a host's network."""
+        _ip(f"netns exec {self.namespaces[host]} ip {command}")
 
     def hide(self, host: int, folder: Path) -> None:
         """Give a host an empty folder of its own in the place of one that both have."""
@@ -116,24 +117,24 @@ class Hosts:
 
     def cut(self, host: int) -> None:
         """Pull the cable: packets are lost, and no connection is closed."""
-        self.inside(host, "ip", "link", "set", INTERFACE, "down")
+        self.inside(host, f"link set {INTERFACE} down")
 
     def cut_all(self) -> None:
         """Switch the switch off."""
         subprocess.run(["ip", "-n", self.switch, "link", "set", "switch", "down"], check=True)
 
-    def astray(self, host: int, other: int) -> None:
+    def astray(self, host: int, target_host: int) -> None:
         """Route what a host sends to another one through a gateway that forwards nothing: an asymmetric route."""
-        self.inside(host, "ip", "route", "add", f"{ADDRESSES[other]}/32", "via", GATEWAY, "dev", INTERFACE)
+        self.inside(host, f"route add {ADDRESSES[target_host]}/32 via {GATEWAY} dev {INTERFACE}")
 
-    def firewall(self, host: int, other: int, port: int) -> None:
+    def firewall(self, host: int, source_host: int, port: int) -> None:
         """Drop what comes from another host, but to one port and from it. By IPsec's policies, which iproute2 alone can
         set, where nft and iptables are not installed; they drop as silently."""
-        source, target = (f"{ADDRESSES[one]}/32" for one in (other, host))
-        between = ["ip", "xfrm", "policy", "add", "src", source, "dst", target]
-        self.inside(host, *between, "dir", "in", "action", "block", "priority", "9")
+        source, target = (f"{ADDRESSES[endpoint]}/32" for endpoint in (source_host, host))
+        between = f"xfrm policy add src {source} dst {target}"
+        self.inside(host, f"{between} dir in action block priority 9")
         for end in ("sport", "dport"):
-            self.inside(host, *between, "proto", "tcp", end, str(port), "dir", "in", "action", "allow", "priority", "1")
+            self.inside(host, f"{between} proto tcp {end} {port} dir in action allow priority 1")
 
     def bridge(self, host: int) -> None:
         """Give a host a bridge for containers, as k3s does, which no other host reaches.
@@ -141,14 +142,14 @@ class Hosts:
         The others have a route to it through the gateway, so that a packet is lost, and not refused. Its address is
         below theirs: of two ranks, gloo lets the one with the lower address listen.
         """
-        for one in set(range(len(self.names))) - {host}:
-            self.inside(one, "ip", "route", "add", "10.42.0.0/24", "via", GATEWAY)
-        self.inside(host, "ip", "link", "add", BRIDGE, "type", "bridge")
-        self.inside(host, "ip", "addr", "add", "10.42.0.1/24", "dev", BRIDGE)
-        self.inside(host, "ip", "link", "set", BRIDGE, "up")
+        for other_host in set(range(len(self.names))) - {host}:
+            self.inside(other_host, f"route add 10.42.0.0/24 via {GATEWAY}")
+        self.inside(host, f"link add {BRIDGE} type bridge")
+        self.inside(host, f"addr add 10.42.0.1/24 dev {BRIDGE}")
+        self.inside(host, f"link set {BRIDGE} up")
 
     def mend(self, host: int) -> None:
-        self.inside(host, "ip", "link", "set", INTERFACE, "up")
+        self.inside(host, f"link set {INTERFACE} up")
 
     def kill(self, host: int) -> None:
         """End every process on a host at once, as a power cut does."""
@@ -171,29 +172,30 @@ class Hosts:
 _NUMBERS = itertools.count()
 
 
+def _ip(command: str) -> None:
+    subprocess.run(["ip", *shlex.split(command)], check=True, capture_output=True)
+
+
 @contextlib.contextmanager
 def laboratory(count: int = 2) -> Iterator[Hosts]:
     number = next(_NUMBERS)
     switch, *names = (f"rh{os.getpid()}{letter}{number}" for letter in "sabcd"[: count + 1])
     hosts = Hosts(tuple(names), switch)
 
-    def ip(*words: str) -> None:
-        subprocess.run(["ip", *words], check=True, capture_output=True)
-
     try:
         for name in (switch, *names):
-            ip("netns", "add", name)
-        ip("-n", switch, "link", "add", "switch", "type", "bridge")
-        ip("-n", switch, "addr", "add", f"{GATEWAY}/24", "dev", "switch")
-        ip("-n", switch, "link", "set", "switch", "up")
-        ip("netns", "exec", switch, "sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_forward")
+            _ip(f"netns add {name}")
+        _ip(f"-n {switch} link add switch type bridge")
+        _ip(f"-n {switch} addr add {GATEWAY}/24 dev switch")
+        _ip(f"-n {switch} link set switch up")
+        _ip(f"netns exec {switch} sh -c 'echo 0 > /proc/sys/net/ipv4/ip_forward'")
         for host, (name, address) in enumerate(zip(names, ADDRESSES, strict=False)):
             port = f"port{host}"
-            ip("-n", name, "link", "add", INTERFACE, "type", "veth", "peer", "name", port, "netns", switch)
-            ip("-n", switch, "link", "set", port, "master", "switch", "up")
-            hosts.inside(host, "ip", "addr", "add", f"{address}/24", "dev", INTERFACE)
+            _ip(f"-n {name} link add {INTERFACE} type veth peer name {port} netns {switch}")
+            _ip(f"-n {switch} link set {port} master switch up")
+            hosts.inside(host, f"addr add {address}/24 dev {INTERFACE}")
             for device in ("lo", INTERFACE):
-                hosts.inside(host, "ip", "link", "set", device, "up")
+                hosts.inside(host, f"link set {device} up")
         yield hosts
     finally:
         hosts.end()
@@ -215,8 +217,8 @@ def slow_link(hosts: Hosts, *, delay_s: float, loss: float) -> Iterator[Counter[
             made = f"{hosts.namespaces[host]}t"[-15:]
             fcntl.ioctl(ends[-1], TUNSETIFF, struct.pack("16sH", made.encode(), IFF_TUN_NO_PI))
             subprocess.run(["ip", "link", "set", made, "netns", hosts.namespaces[host], "name", SLOW], check=True)
-            hosts.inside(host, "ip", "addr", "add", f"{address}/24", "dev", SLOW)
-            hosts.inside(host, "ip", "link", "set", SLOW, "up")
+            hosts.inside(host, f"addr add {address}/24 dev {SLOW}")
+            hosts.inside(host, f"link set {SLOW} up")
         relay.start()
         yield packets
     finally:
@@ -233,11 +235,11 @@ def _relay(ends: Sequence[int], delay_s: float, loss: float, over: threading.Eve
     while not over.is_set():
         wait_s = max(0.0, min(flying[0][0] - time.monotonic(), 0.2)) if flying else 0.2
         for end in select.select(ends, [], [], wait_s)[0]:
-            packet, other = os.read(end, 1 << 16), ends[1 - ends.index(end)]
+            packet, opposite_end = os.read(end, 1 << 16), ends[1 - ends.index(end)]
             carried = chance.random() >= loss
             packets["carried" if carried else "lost"] += 1
             if carried:
-                heapq.heappush(flying, (time.monotonic() + delay_s, next(order), other, packet))
+                heapq.heappush(flying, (time.monotonic() + delay_s, next(order), opposite_end, packet))
         while flying and flying[0][0] <= time.monotonic():
             os.write(flying[0][2], flying[0][3])
             heapq.heappop(flying)

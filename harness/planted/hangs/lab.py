@@ -67,8 +67,8 @@ def outcomes(
         trial = _Trial(folder, stall_s, pythons, progress, device)
         running = [pool.submit(trial, hang) for hang in hangs]
         try:
-            for one in as_completed(running):
-                yield one.result()
+            for future in as_completed(running):
+                yield future.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             trial.end()
@@ -127,8 +127,8 @@ class _Trial:
     def _run(self, hang: Hang, folder: Path, mark: str) -> Outcome:
         spec, result = folder / "spec.json", folder / "result.json"
         words = command(hang, self.stall_s, self.pythons.get(hang.engine, ""))
-        asked = {"command": words, "stall_s": self.stall_s, "out": str(folder / "watch"), "result": str(result)}
-        spec.write_text(json.dumps(asked), encoding="utf-8")
+        request = {"command": words, "stall_s": self.stall_s, "out": str(folder / "watch"), "result": str(result)}
+        spec.write_text(json.dumps(request), encoding="utf-8")
         began = time.monotonic()
         if self._ended:
             return judged(hang, None, error="the lab was left before this began")
@@ -150,18 +150,18 @@ class _Trial:
         if not ended:
             return judged(hang, None, wall_s=wall_s, error=f"no verdict and no end within {limit_s:.0f} s")
         try:
-            found = json.loads(result.read_text(encoding="utf-8"))
+            answer = json.loads(result.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return judged(hang, None, wall_s=wall_s, error=f"the watch failed: {_tail(folder / 'program.log')}")
-        verdict = Verdict.from_dict(found["verdict"]) if found["verdict"] else None
-        seconds = None if found["seconds"] is None else found["seconds"] - self.stall_s
+        verdict = Verdict.from_dict(answer["verdict"]) if answer["verdict"] else None
+        seconds = None if answer["seconds"] is None else answer["seconds"] - self.stall_s
         stalled = verdict is not None and verdict.verdict == "HUNG"
         error = (
             ""
-            if stalled or found["exit_code"] == 0
-            else f"ended with {found['exit_code']}: " + _tail(folder / "program.log")
+            if stalled or answer["exit_code"] == 0
+            else f"ended with {answer['exit_code']}: " + _tail(folder / "program.log")
         )
-        return judged(hang, verdict, seconds=seconds, wall_s=wall_s, evidence=found["evidence"], error=error)
+        return judged(hang, verdict, seconds=seconds, wall_s=wall_s, evidence=answer["evidence"], error=error)
 
 
 def command(hang: Hang, stall_s: float, python: str = "") -> list[str]:
@@ -176,7 +176,7 @@ def command(hang: Hang, stall_s: float, python: str = "") -> list[str]:
 
 def marked(mark: str, proc: Path = Path("/proc")) -> list[int]:
     """Every process but this one that was started with that mark in its environment."""
-    wanted, found = f"{MARK}={mark}".encode(), []
+    wanted, pids = f"{MARK}={mark}".encode(), []
     for entry in proc.iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
@@ -184,8 +184,8 @@ def marked(mark: str, proc: Path = Path("/proc")) -> list[int]:
             except OSError:  # it has ended, or belongs to somebody else
                 continue
             if wanted in environ.split(b"\0"):
-                found.append(int(entry.name))
-    return sorted(found)
+                pids.append(int(entry.name))
+    return sorted(pids)
 
 
 def end_marked(mark: str) -> None:
@@ -214,8 +214,8 @@ def build(folder: Path) -> Path:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        why = f"the lab's stand-in for a device cannot be compiled: {said[0]}"
+        error_lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        why = f"the lab's stand-in for a device cannot be compiled: {error_lines[0]}"
         raise HarnessError(why, fix="install gcc") from error
     return library
 
@@ -223,10 +223,10 @@ def build(folder: Path) -> Path:
 def _environment(hang: Hang, mark: str, device: Path | None = None) -> dict[str, str]:
     first = [str(HERE)] if hang.condition else []
     path = os.pathsep.join(filter(None, [*first, str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    found = {**os.environ, **hang.env, "PYTHONPATH": path, MARK: mark}
+    variables = {**os.environ, **hang.env, "PYTHONPATH": path, MARK: mark}
     if hang.condition:
-        found |= {"RLHF_HARNESS_LAB_CONDITION": hang.condition, "RLHF_HARNESS_LAB_DEVICE": str(device)}
-    return found
+        variables |= {"RLHF_HARNESS_LAB_CONDITION": hang.condition, "RLHF_HARNESS_LAB_DEVICE": str(device)}
+    return variables
 
 
 def _fresh(folder: Path, name: str) -> Path:

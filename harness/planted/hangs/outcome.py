@@ -118,22 +118,22 @@ class Score:
 
 def score(outcomes: Iterable[Outcome]) -> Score:
     """The score of a suite; what was not run is in no count but its own."""
-    every = list(outcomes)
-    rows = [row for row in every if not row.unrun]
+    all_rows = list(outcomes)
+    rows = [row for row in all_rows if not row.unrun]
     hangs, controls = [row for row in rows if not row.hang.control], [row for row in rows if row.hang.control]
     times = sorted(row.seconds for row in hangs if row.seconds is not None and row.detected and not row.hang.dumps)
     return Score(
-        len(hangs),
-        len(controls),
-        sum(row.detected for row in hangs),
-        sum(row.kind_right for row in hangs),
-        sum(row.culprits_right for row in hangs),
-        sum(row.right for row in controls),
-        sum(bool(row.blamed) for row in rows),
-        times[-1] if times else None,
-        times[len(times) // 2] if times else None,
-        tuple(row.hang.name for row in rows if not row.right),
-        len(every) - len(rows),
+        hangs=len(hangs),
+        controls=len(controls),
+        detected=sum(row.detected for row in hangs),
+        kinds=sum(row.kind_right for row in hangs),
+        culprits=sum(row.culprits_right for row in hangs),
+        controls_right=sum(row.right for row in controls),
+        blamed=sum(bool(row.blamed) for row in rows),
+        slowest_s=times[-1] if times else None,
+        median_s=times[len(times) // 2] if times else None,
+        wrong=tuple(row.hang.name for row in rows if not row.right),
+        unrun=len(all_rows) - len(rows),
     )
 
 
@@ -150,20 +150,30 @@ def judged(
     triage = verdict.triage if verdict else None
     if triage is None or verdict is None:
         return Outcome(hang, verdict, seconds, wall_s, error=error)
-    seen = _evidence(evidence)
+    processes = _evidence(evidence)
     named: set[Party] = set()
     blamed = []
     for party in triage.culprits if verdict.verdict == "HUNG" else []:
-        words = called(party.key, seen) | {party.role.lower(), party.engine.lower()}
+        words = called(party.key, processes) | {party.role.lower(), party.engine.lower()}
         words |= {party.rank} if party.rank is not None else set()
-        hit = {one for one in hang.culprits if _same(one, words)}
+        hit = {culprit for culprit in hang.culprits if _same(culprit, words)}
         named |= hit
         if not hit:
             blamed.append(f"{party.key} ({_short(party.rank, party.role)})")
-    round_ = [called(key, seen) for key in triage.cycle]
-    circled = frozenset(one for one in hang.cycle if any(_same(one, words) for words in round_))
+    round_ = [called(key, processes) for key in triage.cycle]
+    circled = frozenset(member for member in hang.cycle if any(_same(member, words) for words in round_))
     frames = tuple(party.frame for party in triage.culprits)
-    return Outcome(hang, verdict, seconds, wall_s, frozenset(named), tuple(blamed), circled, frames, error)
+    return Outcome(
+        hang=hang,
+        verdict=verdict,
+        seconds=seconds,
+        wall_s=wall_s,
+        named=frozenset(named),
+        blamed=tuple(blamed),
+        circled=circled,
+        frames=frames,
+        error=error,
+    )
 
 
 def called(key: str, processes: dict[str, Process]) -> set[Party]:
@@ -174,8 +184,8 @@ def called(key: str, processes: dict[str, Process]) -> set[Party]:
     if process is None:
         return set()
     words = {process.role, process.engine, *process.command.split(), *process.title.replace("::", " ").split()}
-    found: set[Party] = {word.lower() for word in words if word}
-    return found | ({process.rank} if process.rank is not None else set())
+    names: set[Party] = {word.lower() for word in words if word}
+    return names | ({process.rank} if process.rank is not None else set())
 
 
 def _same(expected: Party, words: set[Party]) -> bool:

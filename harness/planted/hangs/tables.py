@@ -47,10 +47,10 @@ def _wrong(outcome: Outcome) -> list[str]:
         lines.append(
             f"expected {hang.verdict} {hang.kind}".strip() + because + f", said {outcome.said} {kind}".rstrip()
         )
-    missed = [party(one) for one in sorted(hang.culprits - outcome.named, key=str)]
+    missed = [party(culprit) for culprit in sorted(hang.culprits - outcome.named, key=str)]
     if missed:
         lines.append(f"not named: {', '.join(missed)}")
-    uncircled = [party(one) for one in sorted(hang.cycle - outcome.circled, key=str)]
+    uncircled = [party(member) for member in sorted(hang.cycle - outcome.circled, key=str)]
     if uncircled:
         lines.append(f"not in the cycle: {', '.join(uncircled)}")
     if verdict:
@@ -61,7 +61,7 @@ def _wrong(outcome: Outcome) -> list[str]:
 def as_json(outcomes: list[Outcome], score: Score, stall_s: float) -> dict[str, Any]:
     """The whole run of a suite as one object."""
     return {
-        "suite": "hang", "stall_s": stall_s, "outcomes": [one.to_dict() for one in outcomes],
+        "suite": "hang", "stall_s": stall_s, "outcomes": [row.to_dict() for row in outcomes],
         "score": {
             "hangs": score.hangs, "detected": score.detected, "kind_right": score.kinds,
             "culprits_right": score.culprits, "controls": score.controls, "controls_right": score.controls_right,
@@ -77,10 +77,10 @@ def as_markdown(outcomes: list[Outcome], score: Score) -> str:
     head = ("fault", "kind", "verdict", "detected", "seconds to verdict", "kind right", "culprit right", "false blame")
     rows = [
         [
-            one.hang.name, one.hang.kind or "-", f"not run: {one.unrun}" if one.unrun else one.said, yes(one.detected),
-            f"{one.seconds:.1f}" if one.seconds is not None else "-", yes(one.kind_right),
-            yes(one.culprits_right), ", ".join(one.blamed) or "none",
+            row.hang.name, row.hang.kind or "-", f"not run: {row.unrun}" if row.unrun else row.said, yes(row.detected),
+            f"{row.seconds:.1f}" if row.seconds is not None else "-", yes(row.kind_right),
+            yes(row.culprits_right), ", ".join(row.blamed) or "none",
         ]
-        for one in outcomes
+        for row in outcomes
     ]  # fmt: skip
     return f"{markdown(head, rows)}\n{score.line}\n"

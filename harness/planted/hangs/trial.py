@@ -27,22 +27,22 @@ class LookedAt(Watchdog):
 
 def main(spec: Path) -> int:
     """Run what `spec` asks for; the command is ended at its first stall."""
-    asked: dict[str, Any] = json.loads(spec.read_text(encoding="utf-8"))
+    request: dict[str, Any] = json.loads(spec.read_text(encoding="utf-8"))
     stalls: list[Stall] = []
     result = watch(
-        asked["command"], stall_s=asked["stall_s"], out=Path(asked["out"]), on_stall="end", show=stalls.append,
+        request["command"], stall_s=request["stall_s"], out=Path(request["out"]), on_stall="end", show=stalls.append,
         watchdog=LookedAt,
         say=lambda line: print(f"watch: {line}", file=sys.stderr, flush=True),
     )  # fmt: skip
-    found = {
+    answer = {
         "exit_code": result.exit_code,
         "seconds": stalls[0].seconds if stalls else None,
         "verdict": result.verdict.to_dict() if result.verdict else None,
         "evidence": str(stalls[0].evidence) if stalls else "",
     }
-    part = Path(asked["result"] + ".part")
-    part.write_text(json.dumps(found), encoding="utf-8")
-    os.replace(part, asked["result"])
+    part = Path(request["result"] + ".part")
+    part.write_text(json.dumps(answer), encoding="utf-8")
+    os.replace(part, request["result"])
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from probes.limits import RANKS, bounded, check_whole
 
 FOLDER = "beats"
 MAX_BYTES = 1 << 16  # chosen: a beat has a few KiB, its stack included
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)  # what `parse` raises
 
 
 @dataclass(frozen=True)
@@ -42,21 +44,21 @@ def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tu
     `now_ns`: CLOCK_MONOTONIC of this host. Another host's is another clock: the ages in its beats are as of the beat. A
     beat caught in the middle of being rewritten is read once more.
     """
-    found, notes, here = {}, [], socket.gethostname()
+    pulses, notes, here = {}, [], socket.gethostname()
     for file in sorted((directory / FOLDER).glob("[0-9]*.json")):  # the watchdog's own beat lies there too
         for last in (False, True):
             try:
                 pulse = parse(_block(file), now_ns, here)
             except OSError as error:
                 notes.append(f"{FOLDER}/{file.name} cannot be read: {error.strerror}")
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except _DAMAGED:
                 if not last:
                     continue
                 notes.append(f"{FOLDER}/{file.name} is no heartbeat: it is damaged or was never written whole")
             else:
-                found[pulse.host, pulse.pid] = dataclasses.replace(pulse, file=str(file), read_ns=now_ns)
+                pulses[pulse.host, pulse.pid] = dataclasses.replace(pulse, file=str(file), read_ns=now_ns)
             break
-    return found, tuple(notes)
+    return pulses, tuple(notes)
 
 
 def again(pulse: Pulse, now_ns: int) -> Pulse:
@@ -69,10 +71,10 @@ def again(pulse: Pulse, now_ns: int) -> Pulse:
     here = socket.gethostname()
     try:
         later = parse(_block(Path(pulse.file)), now_ns, here)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, *_DAMAGED):
         later = pulse
-    same = (later.host, later.pid, later.start_ticks) == (pulse.host, pulse.pid, pulse.start_ticks)
-    if same and later.beat.count > pulse.beat.count:
+    is_same_process = (later.host, later.pid, later.start_ticks) == (pulse.host, pulse.pid, pulse.start_ticks)
+    if is_same_process and later.beat.count > pulse.beat.count:
         return dataclasses.replace(later, file=pulse.file, read_ns=now_ns)
     if pulse.host == here:
         return pulse
@@ -84,20 +86,21 @@ def again(pulse: Pulse, now_ns: int) -> Pulse:
 
 
 def _block(file: Path) -> bytes:
+    if not os.path.isfile(file):  # a pipe never ends
+        raise ValueError(f"{file} is not a regular file")
     with open(file, "rb") as stream:
         return stream.read(MAX_BYTES)
 
 
 def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
-    """One beat; `here`: the host whose clock `now_ns` is. ValueError, KeyError, TypeError or AttributeError for
-    anything else."""
+    """One beat; `here`: the host whose clock `now_ns` is. One of _DAMAGED for anything else."""
     fields: dict[str, Any] = json.loads(block.rstrip(b" \n\0").decode())
     check_whole(fields)
     if here and fields["host"] != here:
         now_ns = int(fields["t_ns"])
     spans = tuple(
-        OpenSpan(str(one["name"]), _age(now_ns, one["start_ns"]), redact.fields(one.get("fields") or {}))
-        for one in fields.get("open") or ()
+        OpenSpan(str(span["name"]), _age(now_ns, span["start_ns"]), redact.fields(span.get("fields") or {}))
+        for span in fields.get("open") or ()
     )
     beat = Beat(
         count=int(fields["count"]),
@@ -118,10 +121,18 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
         bounded(value or 0, RANKS, name)
     role, socket = str(fields.get("role") or ""), str(fields.get("socket") or "")
     return Pulse(
-        str(fields["host"]), int(fields["pid"]), beat, role, rank, world, socket, int(fields.get("start_ticks") or 0),
-        tuple(str(path) for path in fields.get("journals") or ()), redact.text(str(fields.get("error") or "")),
+        host=str(fields["host"]),
+        pid=int(fields["pid"]),
+        beat=beat,
+        role=role,
+        rank=rank,
+        world_size=world,
+        socket=socket,
+        start_ticks=int(fields.get("start_ticks") or 0),
+        journals=tuple(str(path) for path in fields.get("journals") or ()),
+        error=redact.text(str(fields.get("error") or "")),
         at_ns=int(fields["t_ns"]),
-    )  # fmt: skip
+    )
 
 
 def _state(now_ns: int, fields: dict[str, Any]) -> dict[str, Any]:

@@ -103,8 +103,8 @@ def readers(written: Mapping[int, str]) -> dict[int, int]:
     holders: dict[str, set[int]] = {link: set() for link in written.values()}
     for pid, link in _holders(set(holders), os.O_WRONLY):
         holders[link].add(pid)
-    others = {pid: holders[link] - {pid} for pid, link in written.items()}
-    return {pid: next(iter(its)) for pid, its in others.items() if len(its) == 1}
+    reader_pids = {pid: holders[link] - {pid} for pid, link in written.items()}
+    return {pid: next(iter(its)) for pid, its in reader_pids.items() if len(its) == 1}
 
 
 def writers(read: Mapping[int, str], sockets: Sockets) -> dict[int, int]:
@@ -155,19 +155,19 @@ def _mode(info: str) -> int:
 def _unix_peers() -> dict[str, str]:
     """The inode of every connected Unix socket of this network namespace -> that of its other end."""
     request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, SHOW_PEER, 0xFFFFFFFF, 0xFFFFFFFF)
-    found: dict[str, str] = {}
+    peer_inodes: dict[str, str] = {}
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, SOCK_DIAG) as link:
             link.settimeout(0.5)
             link.send(struct.pack("=IHHII", HEADER + len(request), BY_FAMILY, DUMP, 1, 0) + request)
-            while _taken(link.recv(1 << 16), found):
+            while _taken(link.recv(1 << 16), peer_inodes):
                 pass
     except (OSError, AttributeError, struct.error):  # a sandbox that forbids it
         return {}
-    return found
+    return peer_inodes
 
 
-def _taken(data: bytes, found: dict[str, str]) -> bool:
+def _taken(data: bytes, peer_inodes: dict[str, str]) -> bool:
     """One datagram of answers; whether more are to come."""
     while len(data) >= HEADER:
         length, kind = struct.unpack_from("=IH", data)
@@ -177,7 +177,7 @@ def _taken(data: bytes, found: dict[str, str]) -> bool:
         while at + 8 <= length:
             size, attribute = struct.unpack_from("=HH", data, at)
             if attribute == PEER:
-                found[str(struct.unpack_from("=I", data, HEADER + 4)[0])] = str(
+                peer_inodes[str(struct.unpack_from("=I", data, HEADER + 4)[0])] = str(
                     struct.unpack_from("=I", data, at + 4)[0]
                 )
             at += max(4, (size + 3) & ~3)

@@ -89,23 +89,33 @@ def collect(
     if not PROC.joinpath("self").exists():
         raise HarnessError("collecting evidence reads /proc, which this system does not have", fix="run it on Linux")
     spies = threading.Semaphore(max(4, 2 * (os.cpu_count() or 1)))
-    terms = _Terms(Path(out), clock(), samples, gap_s, deadline_s, native, clock, spies, connections.Sockets(clock))
-    taken = dates.utc().isoformat(timespec="milliseconds")
-    empty = Evidence(str(out), "watch" if stall_s else "live", taken, stall_s, threshold_s=threshold_s)
-    there = cast(scope, exclude=(os.getpid(),))
-    _kept(dataclasses.replace(empty, notes=there.notes), terms.out, complete=False)
-    return _kept(_gather(empty, scope, there, terms, nodes_s if nodes else 0.0), terms.out, complete=True)
+    terms = _Terms(
+        out=Path(out),
+        began=clock(),
+        samples=samples,
+        gap_s=gap_s,
+        deadline_s=deadline_s,
+        native=native,
+        clock=clock,
+        spies=spies,
+        sockets=connections.Sockets(clock),
+    )
+    timestamp = dates.utc().isoformat(timespec="milliseconds")
+    empty = Evidence(str(out), "watch" if stall_s else "live", timestamp, stall_s, threshold_s=threshold_s)
+    local_cast = cast(scope, exclude=(os.getpid(),))
+    _kept(dataclasses.replace(empty, notes=local_cast.notes), terms.out, complete=False)
+    return _kept(_gather(empty, scope, local_cast, terms, nodes_s if nodes else 0.0), terms.out, complete=True)
 
 
-def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes_s: float) -> Evidence:
-    host, address, notes = there.host, there.ray_address, list(there.notes)
-    drafts = {pid: Draft(host, pid, there.pulses.get((host, pid))) for pid in there.pids}
+def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, nodes_s: float) -> Evidence:
+    host, address, notes = local_cast.host, local_cast.ray_address, list(local_cast.notes)
+    drafts = {pid: Draft(host, pid, local_cast.pulses.get((host, pid))) for pid in local_cast.pids}
     work = [bounded.start(f"process {pid}", _look, draft, terms) for pid, draft in drafts.items()]
-    set_s = there.clock_set_s
+    set_s = local_cast.clock_set_s
     work += [bounded.start(f"recorder {pid}", _record, draft, terms, set_s) for pid, draft in drafts.items()]
     histories = {
-        key: bounded.start(f"journal of {key[1]}", journals.read, paths, there.clocks(time.monotonic_ns()))
-        for key, paths in there.journals.items()
+        key: bounded.start(f"journal of {key[1]}", journals.read, paths, local_cast.clocks(time.monotonic_ns()))
+        for key, paths in local_cast.journals.items()
     }
     cards = bounded.start("GPUs", gpus.look, host)
     cluster, parts, silent = ray.Cluster(), (), dict[str, str]()
@@ -115,14 +125,16 @@ def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes_s: 
         )
         later = dataclasses.replace(terms, deadline_s=max(nodes_s, terms.deadline_s))
         cluster = _result(state, terms, cluster, notes)
-        elsewhere = bounded.start("other nodes", _elsewhere, there, scope, cluster.nodes, later) if nodes_s else None
+        elsewhere = (
+            bounded.start("other nodes", _elsewhere, local_cast, scope, cluster.nodes, later) if nodes_s else None
+        )
         notes += [cluster.note] if cluster.note else []
-        if there.clock_set_s:  # Ray's times are the wall clock's: no task's age is known
+        if local_cast.clock_set_s:  # Ray's times are the wall clock's: no task's age is known
             tasks = tuple(dataclasses.replace(task, age_s=0.0) for task in cluster.tasks)
             cluster = dataclasses.replace(cluster, tasks=tasks)
         for at, pid in cluster.drivers:  # those that no root has below it
             if at in ("", host) and pid not in drafts and proc.alive(pid) and pid != os.getpid():
-                drafts[pid] = Draft(host, pid, there.pulses.get((host, pid)))
+                drafts[pid] = Draft(host, pid, local_cast.pulses.get((host, pid)))
                 work.append(bounded.start(f"process {pid}", _look, drafts[pid], terms))
     for future in work:
         _result(future, terms, None, notes)
@@ -144,18 +156,29 @@ def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes_s: 
         notes += damaged
         if at == host and pid in drafts and (at, pid) in read:
             drafts[pid].remember(read[at, pid])
-    found, said = _result(cards, terms, ((), ""), notes)
-    notes += [said] if said else []
+    gpu_states, gpu_note = _result(cards, terms, ((), ""), notes)
+    notes += [gpu_note] if gpu_note else []
     answers = _ras(host, drafts, terms, notes)
     if address and elsewhere:
         parts, silent = _result(elsewhere, later, ((), {}), notes)
         notes += [f"no evidence from {f'node {at}' if at else NODES}: {why}" for at, why in silent.items()]
-        told = [dataclasses.replace(one, silent=silent.get(one.host, "") if one.alive else "") for one in cluster.nodes]
-        cluster = dataclasses.replace(cluster, nodes=tuple(told))
-    far = {key: beats.again(one, time.monotonic_ns()) for key, one in there.pulses.items() if key[0] != host}
-    there = dataclasses.replace(there, pulses={**there.pulses, **far})
+        ray_nodes = [
+            dataclasses.replace(node, silent=silent.get(node.host, "") if node.alive else "") for node in cluster.nodes
+        ]
+        cluster = dataclasses.replace(cluster, nodes=tuple(ray_nodes))
+    far = {key: beats.again(pulse, time.monotonic_ns()) for key, pulse in local_cast.pulses.items() if key[0] != host}
+    local_cast = dataclasses.replace(local_cast, pulses={**local_cast.pulses, **far})
     processes = [draft.freeze(cluster, drafts) for draft in drafts.values()]
-    return _whole(empty, there, cluster, [*processes, *absent(there, recordings)], parts, found, answers, notes)
+    return _whole(
+        empty=empty,
+        local_cast=local_cast,
+        cluster=cluster,
+        processes=[*processes, *absent(local_cast, recordings)],
+        parts=parts,
+        cards=gpu_states,
+        answers=answers,
+        notes=notes,
+    )
 
 
 def _ras(host: str, drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> dict[str, Any]:
@@ -181,27 +204,33 @@ def _look(draft: Draft, terms: _Terms) -> None:
         wait = terms.began + number * terms.gap_s - terms.clock()
         if wait > 0:
             time.sleep(min(wait, max(0.0, terms.left())))
-        if number and terms.left() <= 0:
+        blind = not any(look.threads for look in draft.samples)
+        late = number > 0 and terms.left() <= 0
+        if late and not blind:
             return
         draft.doing = "its /proc files"
-        at, seen = terms.clock() - terms.began, proc.look(draft.pid, store)
-        if seen.start_ticks != draft.facts.start_ticks and seen.start_ticks and draft.facts.start_ticks:
-            seen = proc.Look("gone")  # another process has its number by now
+        at, look = terms.clock() - terms.began, proc.look(draft.pid, store)
+        if look.start_ticks != draft.facts.start_ticks and look.start_ticks and draft.facts.start_ticks:
+            look = proc.Look("gone")  # another process has its number by now
         draft.doing = "its Python stacks"
-        taken = stacks.Stacks()
-        if seen.state in ENDED:
+        if blind:  # py-spy may be late: what /proc says is kept. Beside a look with stacks it would hide those.
+            draft.samples.append(_sample(draft, at, look, ()))
+        if late:
+            return
+        python_stacks = stacks.Stacks()
+        if look.state in ENDED:
             silent = True
         elif not denied and not silent:
-            taken = _spied(draft, terms)
-            silent = not taken.threads and "not a Python" in taken.note
-        if taken.denied:
+            python_stacks = _spied(draft, terms)
+            silent = not python_stacks.threads and "not a Python" in python_stacks.note
+        if python_stacks.denied:
             denied = True
-        draft.notes.append(taken.note)
+        draft.notes.append(python_stacks.note)
         if denied and not silent:
-            taken = _inside(draft, terms)
-            draft.notes.append(taken.note)
-            silent = not taken.threads
-        draft.samples.append(_sample(draft, at, seen, taken.threads))
+            python_stacks = _inside(draft, terms)
+            draft.notes.append(python_stacks.note)
+            silent = not python_stacks.threads
+        draft.samples[number:] = [_sample(draft, at, look, python_stacks.threads)]
         with contextlib.suppress(OSError):  # a full disk: the end says so, and what was had goes on
             directory.write_process(draft.freeze(), terms.out)
     # A span that was open at the first look may be over at the last, and a beat of then beside a stack of now lies.
@@ -217,33 +246,40 @@ def _look(draft: Draft, terms: _Terms) -> None:
     draft.doing = ""
 
 
-def _sample(draft: Draft, at_s: float, seen: proc.Look, threads: tuple[Thread, ...]) -> Sample:
+def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, ...]) -> Sample:
     """One look, each Python thread with what the kernel says of it."""
-    told = tuple(
+    measured_threads = tuple(
         dataclasses.replace(
             thread, cpu_s=its.cpu_s, io_bytes=its.io_bytes, delay_s=its.delay_s, wchan=proc.wchan(draft.pid, thread.tid)
         )
-        if (its := seen.threads.get(thread.tid)) is not None else thread
+        if (its := look.threads.get(thread.tid)) is not None else thread
         for thread in threads
     )  # fmt: skip
-    main = seen.threads.get(draft.pid)
-    beats = seen.threads.get(draft.pulse.beat.tid) if draft.pulse else None
+    main = look.threads.get(draft.pid)
+    beats = look.threads.get(draft.pulse.beat.tid) if draft.pulse else None
     return Sample(
-        at_s, seen.state, seen.cpu_s, seen.switches, seen.io_bytes, seen.wchan, told, seen.net_bytes,
+        at_s=at_s,
+        state=look.state,
+        cpu_s=look.cpu_s,
+        switches=look.switches,
+        io_bytes=look.io_bytes,
+        wchan=look.wchan,
+        threads=measured_threads,
+        net_bytes=look.net_bytes,
         main_cpu_s=main.cpu_s if main else None,
         main_io_bytes=main.io_bytes if main else None,
-        main_switches=seen.main_switches,
-        net_quiet_s=seen.quiet_s,
+        main_switches=look.main_switches,
+        net_quiet_s=look.quiet_s,
         main_delay_s=main.delay_s if main else None,
         beat_delay_s=beats.delay_s if beats else None,
         beat_state=beats.state if beats else "",
-        service_cpu_s=sum(one.cpu_s for one in seen.threads.values() if one.service),
-        reading=seen.reading,
-        writing=seen.writing,
-        timed=seen.timed,
-        polled=seen.polled,
-        heard=seen.heard,
-    )  # fmt: skip
+        service_cpu_s=sum(spent.cpu_s for spent in look.threads.values() if spent.service),
+        reading=look.reading,
+        writing=look.writing,
+        timed=look.timed,
+        polled=look.polled,
+        heard=look.heard,
+    )
 
 
 def _read_throughout(draft: Draft) -> str:
@@ -261,12 +297,12 @@ def _written_throughout(draft: Draft) -> str:
 
 def _inside(draft: Draft, terms: _Terms) -> stacks.Stacks:
     """What the process says of its own stacks, where nobody may look from outside."""
-    taken = stacks.Stacks()
+    reported_stacks = stacks.Stacks()
     if draft.socket:
-        taken = recorder.traceback(draft.socket, timeout_s=min(recorder.TIMEOUT_S, max(0.1, terms.left())))
-    if not taken.threads and draft.pulse and (threads := stacks.of_beat(draft.pulse.beat.stack)):
+        reported_stacks = recorder.traceback(draft.socket, timeout_s=min(recorder.TIMEOUT_S, max(0.1, terms.left())))
+    if not reported_stacks.threads and draft.pulse and (threads := stacks.of_beat(draft.pulse.beat.stack)):
         return stacks.Stacks(threads, f"its stack is the heartbeat's, {draft.pulse.beat.age_s:.1f} s old")
-    return taken
+    return reported_stacks
 
 
 def _spied(draft: Draft, terms: _Terms) -> stacks.Stacks:
@@ -274,8 +310,8 @@ def _spied(draft: Draft, terms: _Terms) -> stacks.Stacks:
     if not terms.spies.acquire(timeout=max(0.0, terms.left())):
         return late
     try:
-        left = terms.left()
-        return stacks.dump(draft.pid, timeout_s=min(terms.deadline_s / 2, left)) if left > 0 else late
+        remaining_s = terms.left()
+        return stacks.dump(draft.pid, timeout_s=min(terms.deadline_s / 2, remaining_s)) if remaining_s > 0 else late
     finally:
         terms.spies.release()
 
@@ -299,10 +335,10 @@ def _record(draft: Draft, terms: _Terms, clock_set_s: float) -> None:
 
 
 def _elsewhere(
-    there: Cast, scope: Scope, nodes: Sequence[RayNode], terms: _Terms
+    local_cast: Cast, scope: Scope, nodes: Sequence[RayNode], terms: _Terms
 ) -> tuple[list[Evidence], dict[str, str]]:
     """What the cluster's other nodes collected, unpacked into the same directory; host -> why one sent nothing."""
-    if not [node for node in nodes if node.alive and node.host != there.host]:
+    if not [node for node in nodes if node.alive and node.host != local_cast.host]:
         return [], {}
     folder = terms.out / "nodes"
     make_folder(folder)
@@ -310,7 +346,9 @@ def _elsewhere(
         "samples": terms.samples, "gap_s": terms.gap_s, "native": terms.native, "nodes": False,
         "deadline_s": max(2.0, terms.left() / 2), "directory": str(scope.directory or ""),
     }  # fmt: skip
-    silent = ray.other_nodes(there.ray_address, folder, here=there.host, timeout_s=terms.left() - 0.3, options=options)
+    silent = ray.other_nodes(
+        local_cast.ray_address, folder, here=local_cast.host, timeout_s=terms.left() - 0.3, options=options
+    )
     parts = []
     for file in sorted(folder.glob("*.zip")):
         parts.append(directory.adopt(file, terms.out))
@@ -321,7 +359,7 @@ def _elsewhere(
 
 def _whole(
     empty: Evidence,
-    there: Cast,
+    local_cast: Cast,
     cluster: ray.Cluster,
     processes: list[Process],
     parts: Sequence[Evidence],
@@ -336,16 +374,18 @@ def _whole(
         notes += part.notes
         cards += part.gpus
         answers |= part.ras
-    python = [one for one in everyone.values() if any(sample.threads for sample in one.samples)]
-    python = [one for one in python if one.rank is not None] or python  # a launcher has no recorder to miss
-    blind = [one for one in python if one.beat is None and not one.dump]
+    python = [process for process in everyone.values() if any(sample.threads for sample in process.samples)]
+    python = [process for process in python if process.rank is not None] or python  # a launcher has no recorder to miss
+    blind = [process for process in python if process.beat is None and not process.dump]
     if blind:
         notes.append(
             f"no flight recorder from {len(blind)} of {len(python)} Python processes: start the job with `harness "
             "watch -- CMD`, or set TORCH_FR_DUMP_TEMP_FILE and TORCH_NCCL_DUMP_ON_TIMEOUT=1 on NCCL"
         )
     worlds = [process.world_size for process in everyone.values() if process.world_size]
-    dumps, unsure = _other_dumps(list(everyone.values()), max(worlds, default=0), Path(empty.path), there.clock_set_s)
+    dumps, unsure = _other_dumps(
+        list(everyone.values()), max(worlds, default=0), Path(empty.path), local_cast.clock_set_s
+    )
     notes += unsure
     return dataclasses.replace(
         empty, processes=tuple(everyone.values()), ray_actors=cluster.actors, ray_tasks=cluster.tasks, gpus=cards,
@@ -358,11 +398,13 @@ def _other_dumps(
     processes: Sequence[Process], world: int, out: Path, clock_set_s: float
 ) -> tuple[dict[str, str], list[str]]:
     """NCCL's dump files of the ranks without one, by the name that the ranks of this host have for theirs; notes."""
-    ranked = [one for one in processes if one.rank is not None and one.age_s and one.environ]
-    missing = sorted(set(range(world)) - {one.rank for one in processes if one.dump and one.rank is not None})
+    ranked = [process for process in processes if process.rank is not None and process.age_s and process.environ]
+    missing = sorted(
+        set(range(world)) - {process.rank for process in processes if process.dump and process.rank is not None}
+    )
     if not ranked or not missing:
         return {}, []
-    oldest = max(ranked, key=lambda one: one.age_s)
+    oldest = max(ranked, key=lambda process: process.age_s)
     began = time.time() - oldest.age_s
     return recorder.of_others(oldest.environ, missing, recorder.Since(began, began - clock_set_s), out)
 

@@ -60,21 +60,21 @@ class Sockets:
         client's. Of one that listens on every address (0.0.0.0) those that somebody is connected to are listed as well,
         so that a client's peer is found among them. IPv6 addresses stand in brackets; IPv4 ones inside IPv6 as IPv4.
         """
-        held = inodes(pid)
-        if not held:
+        socket_inodes = inodes(pid)
+        if not socket_inodes:
             return Connections()
         tables = self._read(pid)
-        mine = [tables.rows[one] for one in held if one in tables.rows]
+        mine = [tables.rows[inode] for inode in socket_inodes if inode in tables.rows]
         served = [row[1] for row in mine if row[3] == LISTEN]
-        at = (one for row in served for one in tables.clients.get(row.rpartition(":")[2], ()))
+        at = (local_address for row in served for local_address in tables.clients.get(row.rpartition(":")[2], ()))
         connected = [row for row in mine if row[3] == ESTABLISHED]
         peers = (
             row[2] for row in connected
             if (row[2], row[1]) not in tables.here or row[2].rpartition(":")[2] in tables.served
         )  # fmt: skip
         unanswered = (f"{address(row[1])} {address(row[2])}" for row in connected if _is_sent_again(row, SENT_AGAIN))
-        asked = (row[2] for row in mine if row[3] == CONNECTING and _is_sent_again(row, CONNECT_AGAIN))
-        return Connections(_shown((*served, *at)), _shown(peers), tuple(unanswered)[:MAX_SHOWN], _shown(asked))
+        retried_peers = (row[2] for row in mine if row[3] == CONNECTING and _is_sent_again(row, CONNECT_AGAIN))
+        return Connections(_shown((*served, *at)), _shown(peers), tuple(unanswered)[:MAX_SHOWN], _shown(retried_peers))
 
     def other_end(self, pid: int, inode: str) -> str:
         """The inode of the other end of a process's TCP connection within this host; empty for any other socket."""
@@ -85,7 +85,7 @@ class Sockets:
         ends = address(mine[2]), address(mine[1])
         port = mine[1].rpartition(":")[2]
         return next(
-            (other for other, row in rows.items()
+            (peer_inode for peer_inode, row in rows.items()
              if row[3] == ESTABLISHED and row[2].endswith(port) and (address(row[1]), address(row[2])) == ends),
             "",
         )  # fmt: skip
@@ -96,23 +96,23 @@ class Sockets:
         except OSError:  # it ended, or it is another user's: then its tables serve nobody else
             space = ""
         with self._lock:
-            known, now = self._tables.get(space) if space else None, self._clock()
-            if known is not None and now - known.read_s <= kept_s(known.took_s):
-                return known
+            cached_tables, now = self._tables.get(space) if space else None, self._clock()
+            if cached_tables is not None and now - cached_tables.read_s <= kept_s(cached_tables.took_s):
+                return cached_tables
             rows = [row for table in ("tcp", "tcp6") for row in _rows(pid, table)]
-            if not rows and known is not None:  # it ended while its tables were asked for
-                return known
-            found = self._tables[space] = _Tables({row[9]: row for row in rows}, read_s=now)
+            if not rows and cached_tables is not None:  # it ended while its tables were asked for
+                return cached_tables
+            tables = self._tables[space] = _Tables({row[9]: row for row in rows}, read_s=now)
             for row in rows:
                 if row[3] == LISTEN:
-                    found.served.add(row[1].rpartition(":")[2])
+                    tables.served.add(row[1].rpartition(":")[2])
                 elif row[3] == ESTABLISHED:
-                    found.here.add((row[1], row[2]))
-                    ends = found.clients.setdefault(row[1].rpartition(":")[2], {})
+                    tables.here.add((row[1], row[2]))
+                    ends = tables.clients.setdefault(row[1].rpartition(":")[2], {})
                     if len(ends) < MAX_SHOWN:
                         ends[row[1]] = None
-            found.took_s = self._clock() - now
-            return found
+            tables.took_s = self._clock() - now
+            return tables
 
 
 def _is_sent_again(row: list[str], times: int) -> bool:
@@ -127,14 +127,14 @@ def address(coded: str) -> str:
     """`0100007F:1F90` as 127.0.0.1:8080: each 32-bit word of the address is in the host's byte order."""
     host, _, port = coded.partition(":")
     words = [bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8)]
-    found = ipaddress.ip_address(b"".join(words))
-    found = getattr(found, "ipv4_mapped", None) or found
-    return f"{f'[{found}]' if found.version == 6 else found}:{int(port, 16)}"
+    ip = ipaddress.ip_address(b"".join(words))
+    ip = getattr(ip, "ipv4_mapped", None) or ip
+    return f"{f'[{ip}]' if ip.version == 6 else ip}:{int(port, 16)}"
 
 
 def inodes(pid: int) -> set[str]:
     """Of the sockets that a process has open; empty where nobody may look."""
-    found = set()
+    socket_inodes = set()
     folder = f"{PROC}/{pid}/fd"
     try:
         for name in os.listdir(folder):
@@ -143,10 +143,10 @@ def inodes(pid: int) -> set[str]:
             except OSError:  # closed meanwhile
                 continue
             if target.startswith("socket:["):
-                found.add(target[8:-1])
+                socket_inodes.add(target[8:-1])
     except OSError:  # it ended, or it is another user's
         return set()
-    return found
+    return socket_inodes
 
 
 def _rows(pid: int, table: str) -> list[list[str]]:

@@ -16,7 +16,7 @@ from harness.triage.evidence import Process, Sample, Thread
 
 
 class Draft:
-    """What is known so far. Lists only grow and fields are replaced whole, so no lock is needed to read them."""
+    """What is known so far. Lists grow, and items and fields are replaced whole, so no lock is needed to read them."""
 
     def __init__(self, host: str, pid: int, pulse: Pulse | None) -> None:
         self.host, self.pid = host, pid
@@ -68,11 +68,12 @@ class Draft:
         except OSError:  # it ended, or it is another user's
             return False
 
-    def freeze(self, cluster: ray.Cluster | None = None, others: Mapping[int, Draft] | None = None) -> Process:
-        """The process as evidence. `cluster`, `others`: name its actor and tell an inherited rank from its own."""
+    def freeze(self, cluster: ray.Cluster | None = None, drafts_by_pid: Mapping[int, Draft] | None = None) -> Process:
+        """The process as evidence. `cluster`, `drafts_by_pid`: name its actor and tell an inherited rank from its
+        own."""
         facts, journal = self.facts, self.recording.journal if self.recording else None
         cluster = cluster or ray.Cluster()
-        parent = (others or {}).get(facts.ppid)
+        parent = (drafts_by_pid or {}).get(facts.ppid)
         rank, world = roles.own_rank(facts, parent.facts if parent else None)
         inherited = (
             parent is not None and parent.recorded_rank is not None and parent.recorded_rank == self.recorded_rank
@@ -91,36 +92,63 @@ class Draft:
             error_age_s = self.pulse.beat.age_s if self.pulse.beat.ended else self.pulse.beat.progress_age_s
         death = cluster.deaths.get((self.host, self.pid), "")
         mine = self.pulse.role if self.pulse else ""
-        said = [one for one in (self.recording.roles if self.recording else ()) if one not in (mine, *roles.PLAIN)]
-        role = roles.role_of(facts, journal=said[0] if said else "", beat=mine, actor=actor)
+        journal_roles = [
+            recorded_role
+            for recorded_role in (self.recording.roles if self.recording else ())
+            if recorded_role not in (mine, *roles.PLAIN)
+        ]
+        role = roles.role_of(facts, journal=journal_roles[0] if journal_roles else "", beat=mine, actor=actor)
         if role == "process" and ({(self.host, self.pid), ("", self.pid)} & {*cluster.drivers}):
             role = "driver"
         # of a process that has ended /proc has none; its own rank is not told by it, for that may be its parent's
         environ = facts.environ or (dict(self.recording.environ) if self.recording else {})
         notes = [*facts.notes, *self.notes, "" if self.dump else self.recorder_note]
-        if self.doing and cluster is not None and others is not None:
+        if self.doing and cluster is not None and drafts_by_pid is not None:
             notes.append(f"{self.doing} could not be had in time")
         return Process(
-            self.host, self.pid, facts.ppid, facts.command, facts.title, role, roles.engine_of(facts), rank, world,
-            facts.age_s, facts.exit_code, error or death, error_age_s, tuple(self.samples), self.native,
-            self.pulse.beat if self.pulse else None, journal, self.dump,
-            notes=tuple(dict.fromkeys(note for note in notes if note)), environ=environ,
-            dump_taken_ns=self.dump_taken_ns, listening=self.connections.served, peers=self.connections.peers,
-            unanswered=self.connections.unanswered, asked=self.connections.asked, writer=self.writer,
-            reader=self.reader, fed=self.fed,
-        )  # fmt: skip
+            host=self.host,
+            pid=self.pid,
+            ppid=facts.ppid,
+            command=facts.command,
+            title=facts.title,
+            role=role,
+            engine=roles.engine_of(facts),
+            rank=rank,
+            world_size=world,
+            age_s=facts.age_s,
+            exit_code=facts.exit_code,
+            error=error or death,
+            error_age_s=error_age_s,
+            samples=tuple(self.samples),
+            native=self.native,
+            beat=self.pulse.beat if self.pulse else None,
+            journal=journal,
+            dump=self.dump,
+            notes=tuple(dict.fromkeys(note for note in notes if note)),
+            environ=environ,
+            dump_taken_ns=self.dump_taken_ns,
+            listening=self.connections.served,
+            peers=self.connections.peers,
+            unanswered=self.connections.unanswered,
+            asked=self.connections.asked,
+            writer=self.writer,
+            reader=self.reader,
+            fed=self.fed,
+        )
 
 
-def absent(there: Cast, recordings: Mapping[tuple[str, int], Recording]) -> Iterator[Process]:
+def absent(local_cast: Cast, recordings: Mapping[tuple[str, int], Recording]) -> Iterator[Process]:
     """Processes that the scope or the watch directory names and that are not on this host: ended, or elsewhere."""
-    known = {(there.host, pid) for pid in there.pids}
-    named = dict.fromkeys([*((there.host, pid) for pid in there.gone), *there.pulses, *there.journals])
+    local_keys = {(local_cast.host, pid) for pid in local_cast.pids}
+    named = dict.fromkeys(
+        [*((local_cast.host, pid) for pid in local_cast.gone), *local_cast.pulses, *local_cast.journals]
+    )
     for host, pid in named:
-        if (host, pid) in known:
+        if (host, pid) in local_keys:
             continue
-        draft = Draft(host, pid, there.pulses.get((host, pid)))
+        draft = Draft(host, pid, local_cast.pulses.get((host, pid)))
         draft.doing, draft.recording = "", recordings.get((host, pid))
-        if host == there.host:
+        if host == local_cast.host:
             draft.samples.append(Sample(0.0, "gone"))
             draft.notes.append(f"process {pid} has ended")
             if draft.recording is not None and draft.recording.opened_ns:  # it was started a little before

@@ -40,14 +40,22 @@ def _ask(program: str, query: str, timeout_s: float) -> list[list[str]] | str:
     if done.code is None:
         return f"no GPU state: nvidia-smi had no answer within {timeout_s:.0f} s; the driver may hang (see dmesg)"
     if done.code:
-        said = (done.out or done.err).strip().splitlines()
-        return f"no GPU state: nvidia-smi says {said[0][:200]!r}" if said and DRIVER.exists() else ""
+        output_lines = (done.out or done.err).strip().splitlines()
+        return f"no GPU state: nvidia-smi says {output_lines[0][:200]!r}" if output_lines and DRIVER.exists() else ""
     return [[cell.strip() for cell in line.split(",")] for line in done.out.splitlines() if line.strip()]
 
 
 def _gpu(host: str, row: list[str], pids: dict[str, list[int]]) -> Gpu:
     uuid, index, name, used, total, busy = row
-    return Gpu(host, int(index), name, _mib(used), _mib(total), _number(busy) / 100, tuple(pids.get(uuid, ())))
+    return Gpu(
+        host=host,
+        index=int(index),
+        name=name,
+        used_bytes=_mib(used),
+        total_bytes=_mib(total),
+        utilization=_number(busy) / 100,
+        pids=tuple(pids.get(uuid, ())),
+    )
 
 
 def _mib(cell: str) -> int:

@@ -81,28 +81,28 @@ class Recording:
 
 
 def files(directory: Path) -> list[Path]:
-    """The journals of a run or watch directory."""
-    return sorted((directory / EVENTS).glob("*.jsonl"))
+    """The journals of a run or watch directory: its regular files, since a pipe never ends."""
+    return sorted(file for file in (directory / EVENTS).glob("*.jsonl") if os.path.isfile(file))
 
 
 def owners(paths: Iterable[Path], here: str) -> tuple[dict[tuple[str, int], list[Opening]], list[str]]:
     """(host, pid) -> the journals of that process, by their first lines alone; notes about files that have none."""
-    found: dict[tuple[str, int], list[Opening]] = {}
+    openings: dict[tuple[str, int], list[Opening]] = {}
     notes = []
     for file in paths:
         try:
             with open(file, "rb") as stream:
                 opening = _opening(stream)
-            one = Opening(
+            journal_opening = Opening(
                 file, str(opening.get("host") or here), opening["pid"], opening["start_ticks"], opening["t_ns"],
                 opening["wall_ns"],
             )  # fmt: skip
-            found.setdefault((one.host, one.pid), []).append(one)
+            openings.setdefault((journal_opening.host, journal_opening.pid), []).append(journal_opening)
         except OSError as error:
             notes.append(f"{EVENTS}/{file.name} cannot be read: {error.strerror}")
         except (FormatError, KeyError, TypeError, ValueError):
             notes.append(f"{EVENTS}/{file.name} is not a journal: its first line is damaged or missing")
-    return found, notes
+    return openings, notes
 
 
 def read(paths: Iterable[Path], now_ns: Mapping[str, int]) -> tuple[dict[tuple[str, int], Recording], list[str]]:
@@ -112,21 +112,23 @@ def read(paths: Iterable[Path], now_ns: Mapping[str, int]) -> tuple[dict[tuple[s
     the groups count. `now_ns`: host -> its CLOCK_MONOTONIC: of this host now, of another as of its last beat. Of a host
     that is not in it, ages are as of the last event of the journal: wall clocks can be set, and differ between hosts.
     """
-    found: dict[tuple[str, int], Recording] = {}
+    recordings: dict[tuple[str, int], Recording] = {}
     notes = []
     for file in paths:
         try:
-            one = _recording(file, now_ns)
+            recording = _recording(file, now_ns)
         except OSError as error:
             notes.append(f"{EVENTS}/{file.name} cannot be read: {error.strerror}")
             continue
         except (FormatError, KeyError, TypeError, ValueError):
             notes.append(f"{EVENTS}/{file.name} is not a journal: its first line is damaged or missing")
             continue
-        key = one.host, one.pid
-        before = found.get(key)
-        found[key] = one if before is None else _joined(*sorted((before, one), key=lambda each: -each.opened_ns))
-    return found, notes
+        key = recording.host, recording.pid
+        before = recordings.get(key)
+        recordings[key] = (
+            recording if before is None else _joined(*sorted((before, recording), key=lambda each: -each.opened_ns))
+        )
+    return recordings, notes
 
 
 def _opening(stream: BinaryIO) -> dict[str, Any]:
@@ -164,15 +166,32 @@ def _recording(file: Path, clocks: Mapping[str, int]) -> Recording:
     if rank is None and opening["world_size"] > 1:
         rank, world = opening["rank"], opening["world_size"]
     journal = Journal(
-        str(file), last["seq"] + 1, _age(now_ns, last["t_ns"]), span, tuple(calls[-CALLS:]), tuple(errors[-ERRORS:]),
-        tuple(scan.groups.values()), closed, stats, closing_error, full=os.path.exists(f"{file}{FULL_SUFFIX}"),
-    )  # fmt: skip
-    told = opening.get("env")
-    told = {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
+        path=str(file),
+        events=last["seq"] + 1,
+        last_age_s=_age(now_ns, last["t_ns"]),
+        last_span=span,
+        calls=tuple(calls[-CALLS:]),
+        errors=tuple(errors[-ERRORS:]),
+        groups=tuple(scan.groups.values()),
+        closed=closed,
+        engine_stats=stats,
+        closing_error=closing_error,
+        full=os.path.exists(f"{file}{FULL_SUFFIX}"),
+    )
+    environ = opening.get("env")
+    environ = {str(name): str(value) for name, value in environ.items()} if isinstance(environ, dict) else {}
     began = opening["t_ns"], opening["start_ticks"]
     ppid = opening.get("ppid")
     return Recording(
-        host, pid, (role,), journal, rank, world, *began, redact.variables(told), ppid if isinstance(ppid, int) else 0
+        host,
+        pid,
+        (role,),
+        journal,
+        rank,
+        world,
+        *began,
+        redact.variables(environ),
+        ppid if isinstance(ppid, int) else 0,
     )
 
 
@@ -189,20 +208,20 @@ class _Scan:
     def go_on(self, stream: BinaryIO) -> None:
         """Read what was added, in blocks; a line that is not whole yet is read again next time."""
         stream.seek(self.at)
-        left, rest = SCAN_BYTES, b""
-        while left > 0 and (block := stream.read(BLOCK)):
-            left -= len(block)
-            whole, newline, tail = (rest + block).rpartition(b"\n")
+        remaining_bytes, partial_line = SCAN_BYTES, b""
+        while remaining_bytes > 0 and (block := stream.read(BLOCK)):
+            remaining_bytes -= len(block)
+            complete_lines, newline, tail = (partial_line + block).rpartition(b"\n")
             if newline:
                 if self._within:
-                    whole, self._within = whole.partition(b"\n")[2], False
-                self._take(whole + newline)
-                rest = tail
+                    complete_lines, self._within = complete_lines.partition(b"\n")[2], False
+                self._take(complete_lines + newline)
+                partial_line = tail
             elif len(tail) > BLOCK or self._within:
-                rest, self._within = b"", True
+                partial_line, self._within = b"", True
             else:
-                rest = tail
-            self.at = stream.tell() - len(rest)
+                partial_line = tail
+            self.at = stream.tell() - len(partial_line)
 
     def _take(self, text: bytes) -> None:
         at = text.find(b'"group"')
@@ -222,11 +241,11 @@ class _Scan:
             return
         name = str(event.get("name", ""))
         size = int(event["world_size"]) if isinstance(event.get("world_size"), int) else len(members)
-        known = str(event.get("torch_name", name))  # what the flight recorder calls it
-        desc, own = "" if known == name else name, None if members or not isinstance(place, int) else place
-        self.groups[known] = Group(known, tuple(members), str(event.get("backend", "")), desc, size, own)
-        whole = known != "" and members == list(range(len(members)))
-        if self.world is None and whole and isinstance(place, int) and 0 <= place < len(members):
+        torch_name = str(event.get("torch_name", name))  # what the flight recorder calls it
+        desc, own_rank = "" if torch_name == name else name, None if members or not isinstance(place, int) else place
+        self.groups[torch_name] = Group(torch_name, tuple(members), str(event.get("backend", "")), desc, size, own_rank)
+        is_world_group = torch_name != "" and members == list(range(len(members)))
+        if self.world is None and is_world_group and isinstance(place, int) and 0 <= place < len(members):
             self.rank, self.world = members[place], len(members)
 
 
@@ -236,10 +255,10 @@ _scans: OrderedDict[tuple[int, int, int], _Scan] = OrderedDict()  # (device, ino
 def _scanned(stream: BinaryIO, opened_ns: int) -> _Scan:
     """The groups of a journal. A look that was given up on may still read it: it is waited for a moment, then those are
     taken that it has found so far."""
-    found = os.fstat(stream.fileno())
-    identity = found.st_dev, found.st_ino, opened_ns
+    file_stat = os.fstat(stream.fileno())
+    identity = file_stat.st_dev, file_stat.st_ino, opened_ns
     scan = _scans.pop(identity, None)
-    if scan is None or scan.at > found.st_size:
+    if scan is None or scan.at > file_stat.st_size:
         scan = _Scan()
     _scans[identity] = scan
     while len(_scans) > MAX_SCANS:
@@ -324,12 +343,18 @@ def _joined(later: Recording, earlier: Recording) -> Recording:
     else:
         fresh = new if new.last_age_s <= old.last_age_s else old
         journal = Journal(
-            new.path, new.events + old.events, fresh.last_age_s, fresh.last_span or new.last_span or old.last_span,
-            tuple(sorted((*old.calls, *new.calls), key=lambda call: -call.age_s)[-CALLS:]),
-            tuple(sorted((*old.errors, *new.errors), key=lambda error: -error[0])[-ERRORS:]),
-            tuple(groups.values()), new.closed, new.engine_stats or old.engine_stats, new.closing_error,
+            path=new.path,
+            events=new.events + old.events,
+            last_age_s=fresh.last_age_s,
+            last_span=fresh.last_span or new.last_span or old.last_span,
+            calls=tuple(sorted((*old.calls, *new.calls), key=lambda call: -call.age_s)[-CALLS:]),
+            errors=tuple(sorted((*old.errors, *new.errors), key=lambda error: -error[0])[-ERRORS:]),
+            groups=tuple(groups.values()),
+            closed=new.closed,
+            engine_stats=new.engine_stats or old.engine_stats,
+            closing_error=new.closing_error,
             full=new.full or old.full,
-        )  # fmt: skip
+        )
     whose = later if later.rank is not None else earlier
     return dataclasses.replace(
         later, journal=journal, roles=(*later.roles, *earlier.roles), rank=whose.rank, world_size=whose.world_size

@@ -89,11 +89,22 @@ def look(pid: int, store: Collection[int] = ()) -> Look:
     switches, waits = _switches(pid), channels.waiting(pid)
     ends = traffic.peers({link[8:-1] for link in waits.polled if link.startswith("socket:[")})
     return Look(
-        stat[0], cpu, sum(switches.values()), _io(pid), wchan(pid, pid), total, int(stat[19]),
-        _threads(pid), quiet_s, switches.get(pid), channels.reading(pid), channels.writing(pid),
-        waits.timed,
-        tuple(ends.get(link[8:-1], link) for link in waits.polled), _heard(sockets),
-    )  # fmt: skip
+        state=stat[0],
+        cpu_s=cpu,
+        switches=sum(switches.values()),
+        io_bytes=_io(pid),
+        wchan=wchan(pid, pid),
+        net_bytes=total,
+        start_ticks=int(stat[19]),
+        threads=_threads(pid),
+        quiet_s=quiet_s,
+        main_switches=switches.get(pid),
+        reading=channels.reading(pid),
+        writing=channels.writing(pid),
+        timed=waits.timed,
+        polled=tuple(ends.get(link[8:-1], link) for link in waits.polled),
+        heard=_heard(sockets),
+    )
 
 
 def _heard(sockets: set[str]) -> tuple[tuple[str, float], ...]:
@@ -106,13 +117,15 @@ def facts(pid: int) -> Facts:
     if stat is None:
         return Facts(pid, notes=(f"process {pid} is gone: it ended before it could be looked at",))
     notes = []
-    argv = tuple(one for one in _read(pid, "cmdline").rstrip("\0 ").split("\0") if one)
+    argv = tuple(argument for argument in _read(pid, "cmdline").rstrip("\0 ").split("\0") if argument)
     comm = _read(pid, "comm").strip()
     title = argv[0] if argv and "::" in argv[0] else ""
     environ: dict[str, str] = {}
     try:
         raw = (PROC / str(pid) / "environ").read_bytes().decode(errors="replace")
-        environ = redact.variables(dict(one.split("=", 1) for one in raw.split("\0") if "=" in one))
+        environ = redact.variables(
+            dict(assignment.split("=", 1) for assignment in raw.split("\0") if "=" in assignment)
+        )
     except PermissionError:
         notes.append(f"its environment cannot be read: {OTHER_USER}")
     except OSError:
@@ -123,10 +136,18 @@ def facts(pid: int) -> Facts:
         status = int(stat[49])  # exit_code, field 52
         exit_code = -(status & 0x7F) if status & 0x7F else status >> 8
     return Facts(
-        pid, int(stat[1]), argv, redact.command(argv) or f"[{comm}]", comm, redact.text(title, 200), environ,
-        max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / TICKS), exit_code, int(stat[19]),
-        tuple(notes),
-    )  # fmt: skip
+        pid=pid,
+        ppid=int(stat[1]),
+        argv=argv,
+        command=redact.command(argv) or f"[{comm}]",
+        comm=comm,
+        title=redact.text(title, 200),
+        environ=environ,
+        age_s=max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / TICKS),
+        exit_code=exit_code,
+        start_ticks=int(stat[19]),
+        notes=tuple(notes),
+    )
 
 
 def born(pid: int) -> tuple[int, float]:
@@ -151,12 +172,12 @@ def descendants(roots: tuple[int, ...], table: dict[int, int]) -> list[int]:
     children: dict[int, list[int]] = {}
     for pid, parent in sorted(table.items()):
         children.setdefault(parent, []).append(pid)
-    found, queue = dict.fromkeys(roots), deque(roots)
+    pids, queue = dict.fromkeys(roots), deque(roots)
     while queue:
-        below = [pid for pid in children.get(queue.popleft(), []) if pid not in found]
-        found |= dict.fromkeys(below)
+        below = [pid for pid in children.get(queue.popleft(), []) if pid not in pids]
+        pids |= dict.fromkeys(below)
         queue += below
-    return list(found)
+    return list(pids)
 
 
 def alive(pid: int) -> bool:
@@ -175,7 +196,7 @@ def started_wall_s(pid: int) -> float | None:
 
 def arguments(pid: int) -> tuple[str, ...]:
     """The command line as it is: for deciding what a process is, never for writing down."""
-    return tuple(one for one in _read(pid, "cmdline").rstrip("\0 ").split("\0") if one)
+    return tuple(argument for argument in _read(pid, "cmdline").rstrip("\0 ").split("\0") if argument)
 
 
 def _stat(pid: int, name: str = "stat") -> list[str] | None:
@@ -193,26 +214,26 @@ def _read(pid: int, name: str) -> str:
 
 def _switches(pid: int) -> dict[int, int]:
     """Thread -> its voluntary context switches so far."""
-    found = {}
+    switches_by_tid = {}
     with contextlib.suppress(OSError):  # it ended while its threads were counted
         for task in (PROC / str(pid) / "task").iterdir():
             with contextlib.suppress(OSError):  # a thread may end at any moment
                 for line in (task / "status").read_bytes().splitlines():
                     if line.startswith(b"voluntary_ctxt_switches:"):
-                        found[int(task.name)] = int(line.split()[1])
-    return found
+                        switches_by_tid[int(task.name)] = int(line.split()[1])
+    return switches_by_tid
 
 
 def _threads(pid: int) -> dict[int, Spent]:
-    found: dict[int, Spent] = {}
+    spent_by_tid: dict[int, Spent] = {}
     with contextlib.suppress(OSError):  # it ended meanwhile
         for task in (PROC / str(pid) / "task").iterdir():
-            name, _, rest = _read(pid, f"task/{task.name}/stat").rpartition(")")
-            if fields := rest.split():
+            name, _, stat_tail = _read(pid, f"task/{task.name}/stat").rpartition(")")
+            if fields := stat_tail.split():
                 service = bool(_SERVICE.match(name.partition("(")[2]))
                 cpu_s, io_bytes = (int(fields[11]) + int(fields[12])) / TICKS, _io(pid, f"task/{task.name}/io")
-                found[int(task.name)] = Spent(cpu_s, io_bytes, delay_s(pid, int(task.name)), fields[0], service)
-    return found
+                spent_by_tid[int(task.name)] = Spent(cpu_s, io_bytes, delay_s(pid, int(task.name)), fields[0], service)
+    return spent_by_tid
 
 
 def wchan(pid: int, tid: int) -> str:
@@ -235,5 +256,5 @@ def main_cpu_s(pid: int) -> float | None:
 def _io(pid: int, name: str = "io") -> int:
     """Bytes through read(2) and write(2), cached ones and pipes included, and those that storage moved for it: a page
     fault is no read(2), and a write(2) counts only once it returns. 0 where it is another user's."""
-    found = dict(line.split(": ", 1) for line in _read(pid, name).splitlines() if ": " in line)
-    return sum(int(found.get(key, 0)) for key in ("rchar", "wchar", "read_bytes", "write_bytes"))
+    counters = dict(line.split(": ", 1) for line in _read(pid, name).splitlines() if ": " in line)
+    return sum(int(counters.get(key, 0)) for key in ("rchar", "wchar", "read_bytes", "write_bytes"))

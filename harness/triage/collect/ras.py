@@ -30,28 +30,28 @@ def ask(environ: Mapping[str, str], *, timeout_s: float = TIMEOUT_S) -> dict[str
         begin = text.find("{")
         if begin >= 0:
             try:
-                found = json.loads(text[begin:])
+                status = json.loads(text[begin:])
             except ValueError:
-                found = None
-            if isinstance(found, dict):
-                return found
-        said = "\n".join(line for line in text.splitlines() if line.strip() not in ("OK", ""))
-        if said and "ERROR" not in said.split("\n", 1)[0].upper():
-            return {"text": said}
+                status = None
+            if isinstance(status, dict):
+                return status
+        status_text = "\n".join(line for line in text.splitlines() if line.strip() not in ("OK", ""))
+        if status_text and "ERROR" not in status_text.split("\n", 1)[0].upper():
+            return {"text": status_text}
     return {}
 
 
 def _talk(address: tuple[str, int], opening: bytes, timeout_s: float) -> bytes:
-    found = b""
+    reply = b""
     with socket.create_connection(address, timeout=timeout_s) as connection:
         connection.sendall(opening)
         connection.shutdown(socket.SHUT_WR)
-        while len(found) < MAX_BYTES:
+        while len(reply) < MAX_BYTES:
             try:
                 block = connection.recv(1 << 16)
             except TimeoutError:
                 break  # what it has said so far counts: RAS waits for ranks that are stuck
             if not block:
                 break
-            found += block
-    return found
+            reply += block
+    return reply

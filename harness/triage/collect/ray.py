@@ -48,7 +48,7 @@ class Cluster:
     @cached_property
     def deaths(self) -> dict[tuple[str, int], str]:
         """(host, pid) -> why the first actor there died; empty where it lives."""
-        return {(one.host, one.pid): one.death for one in reversed(self.actors)}
+        return {(actor.host, actor.pid): actor.death for actor in reversed(self.actors)}
 
 
 def state(address: str, *, timeout_s: float) -> Cluster:
@@ -74,9 +74,9 @@ def other_nodes(address: str, out: Path, *, here: str, timeout_s: float, options
 
     `options`: keyword arguments of `collect` there. `here`: empty to ask this host's nodes too.
     """
-    given = json.dumps({"out": str(out), "here": here, "timeout_s": timeout_s - 1.0, "options": dict(options)})
+    request = json.dumps({"out": str(out), "here": here, "timeout_s": timeout_s - 1.0, "options": dict(options)})
     try:
-        silent: dict[str, str] = json.loads(_run(sys.executable, _NODES, [address, given], timeout_s))["silent"]
+        silent: dict[str, str] = json.loads(_run(sys.executable, _NODES, [address, request], timeout_s))["silent"]
     except _Failed as error:
         return {"": str(error)}
     return silent
@@ -84,8 +84,8 @@ def other_nodes(address: str, out: Path, *, here: str, timeout_s: float, options
 
 def local_raylets(address: str = "") -> dict[int, str]:
     """pid -> GCS address of the raylets on this host, those of one cluster where `address` names it."""
-    found = {pid: roles.raylet_address(proc.arguments(pid)) for pid in proc.parents()}
-    return {pid: where for pid, where in found.items() if where and address in ("", "auto", where)}
+    addresses = {pid: roles.raylet_address(proc.arguments(pid)) for pid in proc.parents()}
+    return {pid: where for pid, where in addresses.items() if where and address in ("", "auto", where)}
 
 
 def interpreter(address: str) -> str:
@@ -94,7 +94,9 @@ def interpreter(address: str) -> str:
     Another user's is never run: root would run whatever that user put there.
     """
     for pid in local_raylets(address):
-        [command] = [one for one in proc.arguments(pid) if one.startswith("--python_worker_command=")] or [""]
+        [command] = [
+            argument for argument in proc.arguments(pid) if argument.startswith("--python_worker_command=")
+        ] or [""]
         python = (shlex.split(command.partition("=")[2]) or [""])[0]
         try:
             if os.path.isabs(python) and os.access(python, os.X_OK) and os.stat(f"/proc/{pid}").st_uid == os.geteuid():
@@ -111,8 +113,8 @@ class _Failed(Exception):
 def _run(python: str, program: tuple[str, ...], arguments: list[str], timeout_s: float) -> str:
     """What a program beside this module printed. Raises _Failed."""
     # An empty or a relative entry is the current folder, which is anybody's.
-    given = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(one)]
-    path = os.pathsep.join((str(ROOT), *given) if program == _NODES else given)
+    path_entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(entry)]
+    path = os.pathsep.join((str(ROOT), *path_entries) if program == _NODES else path_entries)
     env = {**os.environ, "PYTHONPATH": path, "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
     env.pop(WATCH, None)  # the collector is no member of the job
     try:
@@ -122,20 +124,22 @@ def _run(python: str, program: tuple[str, ...], arguments: list[str], timeout_s:
     if done.code is None:
         raise _Failed(f"no answer within {timeout_s:.1f} s")
     if done.code:
-        said = [line.strip() for line in done.err.splitlines() if line.strip()]
-        if said and said[-1] == "ModuleNotFoundError: No module named 'ray'":
+        error_lines = [line.strip() for line in done.err.splitlines() if line.strip()]
+        if error_lines and error_lines[-1] == "ModuleNotFoundError: No module named 'ray'":
             raise _Failed(f"{python} has no Ray; run `harness triage` as the job's user on each of its nodes")
-        raise _Failed(redact.text(said[-1], 300) if said else f"exit code {done.code}")
+        raise _Failed(redact.text(error_lines[-1], 300) if error_lines else f"exit code {done.code}")
     return done.out
 
 
-def _cluster(said: dict[str, Any]) -> Cluster:
+def _cluster(raw_state: dict[str, Any]) -> Cluster:
     actors = tuple(
-        RayActor(one["actor_id"], one["name"], one["state"], one["host"], one["pid"], redact.text(one["death"]))
-        for one in said["actors"]
+        RayActor(
+            actor["actor_id"], actor["name"], actor["state"], actor["host"], actor["pid"], redact.text(actor["death"])
+        )
+        for actor in raw_state["actors"]
     )
-    tasks = tuple(RayTask(**{**one, "error": redact.text(one["error"])}) for one in said["tasks"])
-    classes = {(one["host"], one["pid"]): one["class"] for one in said["actors"] if one["pid"]}
-    nodes = tuple(RayNode(node["host"], node["alive"], redact.text(node["death"])) for node in said["nodes"])
-    drivers = tuple((one["host"], one["pid"]) for one in said["drivers"].values() if not one["dead"])
+    tasks = tuple(RayTask(**{**task, "error": redact.text(task["error"])}) for task in raw_state["tasks"])
+    classes = {(actor["host"], actor["pid"]): actor["class"] for actor in raw_state["actors"] if actor["pid"]}
+    nodes = tuple(RayNode(node["host"], node["alive"], redact.text(node["death"])) for node in raw_state["nodes"])
+    drivers = tuple((driver["host"], driver["pid"]) for driver in raw_state["drivers"].values() if not driver["dead"])
     return Cluster(actors, tasks, nodes, drivers, classes)

@@ -29,7 +29,7 @@ def harness_collect(options: dict[str, Any]) -> bytes:
         return directory.pack(out).read_bytes()
 
 
-def main(address: str, given: dict[str, Any]) -> dict[str, Any]:
+def main(address: str, request: dict[str, Any]) -> dict[str, Any]:
     """Ask every live node but the one called `here`; {silent: host -> why nothing came from it}."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -39,7 +39,7 @@ def main(address: str, given: dict[str, Any]) -> dict[str, Any]:
     from harness.cluster.ray_token import authenticate
 
     authenticate()
-    deadline = time.monotonic() + given["timeout_s"]
+    deadline = time.monotonic() + request["timeout_s"]
     root = Path(__file__).resolve().parents[3]
     code = {"py_modules": [str(root / "harness"), str(root / "probes")]}
     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=code, job_config=job())
@@ -48,24 +48,24 @@ def main(address: str, given: dict[str, Any]) -> dict[str, Any]:
     nodes = {
         node["NodeID"]: node["NodeManagerHostname"]
         for node in ray.nodes()
-        if node["Alive"] and node["NodeManagerHostname"] != given["here"]
+        if node["Alive"] and node["NodeManagerHostname"] != request["here"]
     }
     tasks = {}
     for node in nodes:
         place = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         decorate: Any = ray.remote  # its types know the decorator form only
         remote = decorate(num_cpus=0, max_retries=0, scheduling_strategy=place)(harness_collect)
-        tasks[remote.remote(given["options"])] = node
-    left = list(tasks)
-    while left and (seconds := deadline - time.monotonic()) > 0:
-        done, left = ray.wait(left, timeout=seconds)
-        for one in done:
+        tasks[remote.remote(request["options"])] = node
+    pending_refs = list(tasks)
+    while pending_refs and (seconds := deadline - time.monotonic()) > 0:
+        done, pending_refs = ray.wait(pending_refs, timeout=seconds)
+        for ref in done:
             try:
-                (Path(given["out"]) / f"{tasks[one]}.zip").write_bytes(ray.get(one))
+                (Path(request["out"]) / f"{tasks[ref]}.zip").write_bytes(ray.get(ref))
             except Exception as error:  # Ray wraps what went wrong there in one of many types; all mean: no part
-                said = str(error).strip().splitlines()
-                silent[nodes[tasks[one]]] = said[-1] if said else type(error).__name__
-    return {"silent": {**silent, **{nodes[tasks[one]]: "no answer in time" for one in left}}}
+                error_lines = str(error).strip().splitlines()
+                silent[nodes[tasks[ref]]] = error_lines[-1] if error_lines else type(error).__name__
+    return {"silent": {**silent, **{nodes[tasks[pending_ref]]: "no answer in time" for pending_ref in pending_refs}}}
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def _tasks(events: list[Any], hosts: dict[str, str], drivers: dict[str, Any]) ->
         for event in events
         if event.state_updates.worker_pid
     }
-    found = []
+    tasks = []
     for event in events:
         info, updates = event.task_info, event.state_updates
         stamps = _stamps(updates, common.TaskStatus)
@@ -101,15 +101,15 @@ def _tasks(events: list[Any], hosts: dict[str, str], drivers: dict[str, Any]) ->
             driver = drivers.get(parent[-4:].hex(), {})
             caller = driver.get("host", ""), driver.get("pid", 0)
         node = updates.node_id.hex()
-        found.append({
+        tasks.append({
             "task_id": event.task_id.hex(), "name": name,
             "state": common.TaskStatus.Name(state), "age_s": max(0.0, (now_ns - at) / 1e9),
             "host": hosts.get(node, ""), "pid": updates.worker_pid, "actor_id": info.actor_id.hex(),
             "caller_host": caller[0], "caller_pid": caller[1],
             "error": COLOUR.sub("", updates.error_info.error_message),
         })  # fmt: skip
-    found.sort(key=lambda task: (task["state"] in ENDED, task["age_s"]))
-    return found[:MAX_TASKS]
+    tasks.sort(key=lambda task: (task["state"] in ENDED, task["age_s"]))
+    return tasks[:MAX_TASKS]
 
 
 def _stamps(updates: Any, statuses: Any) -> list[tuple[int, int]]:

@@ -134,9 +134,9 @@ def of_others(
 
     `environ`: of a process of the job. `since`: before which a file is another run's.
     """
-    found = {f"rank {rank}": _copied(environ, rank, since, f"rank-{rank}", out) for rank in ranks}
-    paths = {name: path for name, (path, _, _) in found.items() if path}
-    return paths, [note for _, _, note in found.values() if note]
+    copies = {f"rank {rank}": _copied(environ, rank, since, f"rank-{rank}", out) for rank in ranks}
+    paths = {name: path for name, (path, _, _) in copies.items() if path}
+    return paths, [note for _, _, note in copies.values() if note]
 
 
 def _copied(environ: Mapping[str, str], rank: int, since: Since, name: str, out: Path) -> tuple[str, int, str]:
@@ -146,10 +146,10 @@ def _copied(environ: Mapping[str, str], rank: int, since: Since, name: str, out:
         if not environ.get(variable) or not file.is_absolute():
             continue
         try:
-            found = file.stat()
-            if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_DUMP_BYTES:
+            file_stat = file.stat()
+            if not stat.S_ISREG(file_stat.st_mode) or file_stat.st_size > MAX_DUMP_BYTES:
                 continue
-            ours = since.admits(found.st_mtime)
+            ours = since.admits(file_stat.st_mtime)
             if not ours:
                 if ours is None:
                     note = f"clock unknown: whether this run wrote {file} cannot be told, so it is not used"
@@ -161,7 +161,7 @@ def _copied(environ: Mapping[str, str], rank: int, since: Since, name: str, out:
             write_whole(out / relative, redact.dump(data))
         except OSError:  # none was written, or it is being replaced right now: the other variable may do
             continue
-        return relative, found.st_mtime_ns, ""
+        return relative, file_stat.st_mtime_ns, ""
     return "", 0, note
 
 

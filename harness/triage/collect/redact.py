@@ -32,12 +32,12 @@ def dump(data: bytes) -> bytes:
     Nothing of a pickle is interpreted: texts are found by their opcode and length, and keep their length. The time is
     linear in the size; a text is looked at once, however often it occurs.
     """
-    seen: dict[bytes, bytes] = {}
+    cache: dict[bytes, bytes] = {}
     if data[:1] != b"\x80":
-        return _JSON_TEXT.sub(lambda found: _known(found[0], seen, _json_text), data)
+        return _JSON_TEXT.sub(lambda match: _known(match[0], cache, _json_text), data)
     changed = bytearray(data)
     for begin, end in _texts(data):
-        changed[begin:end] = _known(data[begin:end], seen, _masked)
+        changed[begin:end] = _known(data[begin:end], cache, _masked)
     return bytes(changed)
 
 
@@ -47,34 +47,34 @@ def log(file: Path) -> None:
     with file.open("r+b") as stream:
         size = stream.seek(0, 2)
         stream.seek(max(0, size - MAX_LOG))
-        said = stream.read().decode("utf-8", "replace")
+        log_text = stream.read().decode("utf-8", "replace")
         stream.seek(0)
-        stream.write(text(said, 0).encode())
+        stream.write(text(log_text, 0).encode())
         stream.truncate()
 
 
-def _known(found: bytes, seen: dict[bytes, bytes], scrubbed: Callable[[bytes], bytes]) -> bytes:
-    if found not in seen:
-        seen[found] = scrubbed(found)
-    return seen[found]
+def _known(original: bytes, cache: dict[bytes, bytes], scrubbed: Callable[[bytes], bytes]) -> bytes:
+    if original not in cache:
+        cache[original] = scrubbed(original)
+    return cache[original]
 
 
-def _json_text(found: bytes) -> bytes:
+def _json_text(literal: bytes) -> bytes:
     try:
-        said = json.loads(found)
+        decoded = json.loads(literal)
     except ValueError:  # cut short, or no JSON
-        return text(found.decode("utf-8", "replace"), 0).encode()
-    shown = text(said, 0)
-    return found if shown == said else json.dumps(shown).encode()
+        return text(literal.decode("utf-8", "replace"), 0).encode()
+    scrubbed = text(decoded, 0)
+    return literal if scrubbed == decoded else json.dumps(scrubbed).encode()
 
 
-def _masked(found: bytes) -> bytes:
+def _masked(original: bytes) -> bytes:
     try:
-        said = found.decode()
+        decoded = original.decode()
     except UnicodeDecodeError:  # numbers that look like a text
-        return found
-    shown = text(said, 0)
-    return found if shown == said else shown.encode()[: len(found)].ljust(len(found), b"*")
+        return original
+    scrubbed = text(decoded, 0)
+    return original if scrubbed == decoded else scrubbed.encode()[: len(original)].ljust(len(original), b"*")
 
 
 def _texts(data: bytes) -> Iterator[tuple[int, int]]:

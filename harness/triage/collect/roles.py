@@ -44,14 +44,14 @@ def raylet_address(argv: Sequence[str]) -> str:
     """The GCS address of the cluster whose raylet this is; empty for any other process."""
     if not argv or os.path.basename(argv[0]) != "raylet":
         return ""
-    return next((one.partition("=")[2] for one in argv if one.startswith("--gcs-address=")), "")
+    return next((argument.partition("=")[2] for argument in argv if argument.startswith("--gcs-address=")), "")
 
 
 def role_of(facts: Facts, *, journal: str = "", beat: str = "", actor: str = "") -> str:
     """`journal`, `beat`: the role that each gives; `actor`: the class of the Ray actor that lives in the process."""
-    for said in (beat, journal) if beat.startswith(f"{journal}-") else (journal, beat):  # one of several has a number
-        if said not in PLAIN:
-            return said
+    for role in (beat, journal) if beat.startswith(f"{journal}-") else (journal, beat):  # one of several has a number
+        if role not in PLAIN:
+            return role
     head, _, tail = facts.title.partition("::")
     if head == "ray":
         return actor or tail.partition(".")[0].partition("(")[0] or "ray"

@@ -43,11 +43,11 @@ class Cast:
 
     def clocks(self, now_ns: int) -> dict[str, int]:
         """Host -> its monotonic clock: `now_ns` here, elsewhere as of its last beat."""
-        found = {self.host: now_ns}
+        clock_by_host = {self.host: now_ns}
         for (host, _), pulse in self.pulses.items():
             if host != self.host:
-                found[host] = max(found.get(host, 0), pulse.at_ns)
-        return found
+                clock_by_host[host] = max(clock_by_host.get(host, 0), pulse.at_ns)
+        return clock_by_host
 
 
 def clock_set_s(openings: Iterable[journals.Opening], now_ns: int, wall_ns: int) -> float:
@@ -55,7 +55,9 @@ def clock_set_s(openings: Iterable[journals.Opening], now_ns: int, wall_ns: int)
 
     Both clocks are slewed alike, so that they part only when one is set (or the machine sleeps).
     """
-    apart = [((wall_ns - one.wall_ns) - (now_ns - one.opened_ns)) / 1e9 for one in openings if one.wall_ns]
+    apart = [
+        ((wall_ns - opening.wall_ns) - (now_ns - opening.opened_ns)) / 1e9 for opening in openings if opening.wall_ns
+    ]
     most = max(apart, key=abs, default=0.0)
     return most if abs(most) > CLOCK_SET_S else 0.0
 
@@ -70,13 +72,15 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
     set_s = 0.0
     if scope.directory is not None:
         pulses, spoilt = beats.read(scope.directory, time.monotonic_ns())
-        said = {Path(path) for (at, _), pulse in pulses.items() if at == host for path in pulse.journals}
-        files = sorted({file.resolve() for file in {*journals.files(scope.directory), *said} if file.is_file()})
+        pulse_journals = {Path(path) for (at, _), pulse in pulses.items() if at == host for path in pulse.journals}
+        files = sorted(
+            {file.resolve() for file in {*journals.files(scope.directory), *pulse_journals} if file.is_file()}
+        )
         openings, damaged = journals.owners(files, host)
         notes += [*spoilt, *damaged]
         pulses, written, reused = _own(pulses, openings, host, table)
-        living = [one for (at, pid), paths in written.items() if at == host and pid in table.keys() - reused
-                  for one in openings[at, pid] if one.path in paths]  # fmt: skip
+        living = [opening for (at, pid), paths in written.items() if at == host and pid in table.keys() - reused
+                  for opening in openings[at, pid] if opening.path in paths]  # fmt: skip
         set_s = clock_set_s(living, time.monotonic_ns(), time.time_ns())
         if set_s:
             notes.append(f"clock unknown: the wall clock of {host} was set by {set_s:+.0f} s while the job ran; what "
@@ -89,8 +93,17 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
         pids = list(dict.fromkeys([*pids, *proc.descendants(tuple(ray.local_raylets(address)), table)]))
     wanted = [pid for pid in pids if pid in table and pid not in exclude]
     members = tuple(pid for pid in wanted if not roles.infrastructure(proc.arguments(pid)))
-    gone = tuple(dict.fromkeys(pid for pid in (*scope.roots, *named) if pid not in table or pid in reused))
-    return Cast(host, members, gone, address, pulses, written, tuple(notes), set_s)
+    ended_pids = tuple(dict.fromkeys(pid for pid in (*scope.roots, *named) if pid not in table or pid in reused))
+    return Cast(
+        host=host,
+        pids=members,
+        gone=ended_pids,
+        ray_address=address,
+        pulses=pulses,
+        journals=written,
+        notes=tuple(notes),
+        clock_set_s=set_s,
+    )
 
 
 def _own(
@@ -101,22 +114,25 @@ def _own(
 ) -> tuple[dict[tuple[str, int], beats.Pulse], dict[tuple[str, int], list[Path]], set[int]]:
     """Beats and journals of the processes that live now, and those of processes that are gone; and the pids that were
     given to a process which left neither: nothing of what the earlier one left is held against that one."""
-    own, written = dict(pulses), {key: [one.path for one in found] for key, found in openings.items()}
+    valid_pulses, written = (
+        dict(pulses),
+        {key: [opening.path for opening in process_openings] for key, process_openings in openings.items()},
+    )
     reused = set()
     for key in {**pulses, **openings}:
         at, pid = key
         if at != host or pid not in table:
             continue
         (start_ticks, age_s), now_ns = proc.born(pid), time.monotonic_ns()
-        mine = [one.path for one in openings.get(key, ()) if one.by(start_ticks, age_s, now_ns)]
+        mine = [opening.path for opening in openings.get(key, ()) if opening.by(start_ticks, age_s, now_ns)]
         beats_now = key in pulses and pulses[key].start_ticks in (0, start_ticks)
         if not mine and not beats_now:
             reused.add(pid)
             continue
         written[key] = mine
         if not beats_now:
-            own.pop(key, None)
-    return own, {key: paths for key, paths in written.items() if paths}, reused
+            valid_pulses.pop(key, None)
+    return valid_pulses, {key: paths for key, paths in written.items() if paths}, reused
 
 
 def live(what: str | Sequence[str]) -> Scope:
@@ -139,8 +155,8 @@ def live(what: str | Sequence[str]) -> Scope:
 
 
 def _processes(pids: list[int]) -> Scope:
-    there = [pid for pid in pids if proc.look(pid).state != "gone"]
-    if not there:
+    live_pids = [pid for pid in pids if proc.look(pid).state != "gone"]
+    if not live_pids:
         names = ", ".join(map(str, pids))
         raise BadInput(f"no process {names} on this host: it has ended, or runs elsewhere", fix="ps -ef | grep python")
     return Scope(tuple(pids))
@@ -156,15 +172,16 @@ def _directory(directory: Path) -> Scope:
 
 
 def _cluster(text: str) -> Scope:
-    found = sorted(set(ray.local_raylets().values()))
-    if text == "auto" or (text.startswith("ray://") and len(found) == 1):
-        if not found:
+    gcs_addresses = sorted(set(ray.local_raylets().values()))
+    if text == "auto" or (text.startswith("ray://") and len(gcs_addresses) == 1):
+        if not gcs_addresses:
             raise BadInput("no Ray cluster has a node on this host", fix="harness triage HOST:PORT")
-        if len(found) > 1:
+        if len(gcs_addresses) > 1:
             raise BadInput(
-                f"several Ray clusters have a node on this host: {', '.join(found)}", fix=f"harness triage {found[0]}"
+                f"several Ray clusters have a node on this host: {', '.join(gcs_addresses)}",
+                fix=f"harness triage {gcs_addresses[0]}",
             )
-        return Scope(ray_address=found[0])
+        return Scope(ray_address=gcs_addresses[0])
     host, _, port = text.removeprefix("ray://").rpartition(":")
     if text.startswith("ray://"):
         port = str(RAY_PORT)  # a client's address names the client server's port, the GCS has its own

@@ -68,12 +68,12 @@ def dump_native(pid: int, *, timeout_s: float) -> Stacks:
     before = proc.look(pid).state
     if before not in ("R", "S"):
         return Stacks(note=f"no native stack: a process in state {before or 'gone'} cannot be stopped for it")
-    taken = _dump(pid, ("--native",), timeout_s)
-    if not taken.threads and proc.look(pid).state == "T":
+    native_stacks = _dump(pid, ("--native",), timeout_s)
+    if not native_stacks.threads and proc.look(pid).state == "T":
         # py-spy was ended between its SIGSTOP and its detaching: the process must go on as it was found.
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGCONT)
-    return taken
+    return native_stacks
 
 
 def unexplained(threads: Sequence[Thread]) -> bool:
@@ -103,23 +103,31 @@ def _dump(pid: int, mode: tuple[str, ...], timeout_s: float) -> Stacks:
 
 def parse(dumped: Any, pid: int) -> tuple[Thread, ...]:
     """Threads of `py-spy dump --json`; KeyError, TypeError or AttributeError when it is something else."""
-    found: dict[tuple[int, int], Thread] = {}
-    for at, one in enumerate(dumped):
-        tid = int(one.get("os_thread_id") or 0)
-        name = str(one.get("thread_name") or "")
+    threads: dict[tuple[int, int], Thread] = {}
+    for at, raw_thread in enumerate(dumped):
+        tid = int(raw_thread.get("os_thread_id") or 0)
+        name = str(raw_thread.get("thread_name") or "")
         # In a container the thread id may be of another namespace: the interpreter's own name decides then.
         main = tid == pid or name == "MainThread" or (len(dumped) == 1 and not name)
-        frames = tuple(_frame(frame) for frame in one["frames"][:MAX_FRAMES])
+        frames = tuple(_frame(frame) for frame in raw_thread["frames"][:MAX_FRAMES])
         native = any(not frame.file.endswith((".py", ">")) for frame in frames)
         # Of Python before 3.11 py-spy does not know which thread of the system a thread is, and calls each one active.
-        gil, active = bool(one.get("owns_gil")), bool(one.get("active")) and tid != 0
+        gil, active = bool(raw_thread.get("owns_gil")), bool(raw_thread.get("active")) and tid != 0
         if main and not tid:
             tid = pid
         key = (tid, 0 if tid else at + 1)
-        if key in found and not frames:
+        if key in threads and not frames:
             continue  # py-spy meets the threads while they start and end, and then some twice, once without a stack
-        found[key] = Thread(name or ("MainThread" if main else ""), tid, frames, main, active, gil, native)
-    return tuple(sorted(found.values(), key=lambda thread: (not thread.main, not thread.frames, thread.tid)))
+        threads[key] = Thread(
+            name=name or ("MainThread" if main else ""),
+            tid=tid,
+            frames=frames,
+            main=main,
+            active=active,
+            gil=gil,
+            native=native,
+        )
+    return tuple(sorted(threads.values(), key=lambda thread: (not thread.main, not thread.frames, thread.tid)))
 
 
 def _frame(frame: dict[str, Any]) -> Frame:
@@ -130,12 +138,24 @@ def _frame(frame: dict[str, Any]) -> Frame:
 
 def refused(pid: int, error: str) -> Stacks:
     """What py-spy's error means, in a sentence that says what to do."""
-    said = error.lower()
-    if "permission denied" in said or "operation not permitted" in said or "eperm" in said:
+    lowercase_error = error.lower()
+    if (
+        "permission denied" in lowercase_error
+        or "operation not permitted" in lowercase_error
+        or "eperm" in lowercase_error
+    ):
         return Stacks(note=not_permitted(), denied=True)
-    if proc.look(pid).state in ("gone", "Z", "X") or "no such process" in said or "check that the process is" in said:
+    if (
+        proc.look(pid).state in ("gone", "Z", "X")
+        or "no such process" in lowercase_error
+        or "check that the process is" in lowercase_error
+    ):
         return Stacks(note="no Python stacks: the process has ended")
-    if "failed to find python version" in said or "failed to find a python" in said or "libpython" in said:
+    if (
+        "failed to find python version" in lowercase_error
+        or "failed to find a python" in lowercase_error
+        or "libpython" in lowercase_error
+    ):
         return Stacks(note="not a Python process: no Python stacks")
     first = next((line.strip() for line in error.splitlines() if line.strip()), "no message")
     return Stacks(note=f"no Python stacks: py-spy says {first[:200]!r}")
@@ -163,22 +183,22 @@ _LINE = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
 
 def parse_faulthandler(text: str) -> tuple[Thread, ...]:
     """Threads of a faulthandler traceback; the last one listed is the interpreter's first, the main thread."""
-    found: list[tuple[str, list[Frame]]] = []
+    named_stacks: list[tuple[str, list[Frame]]] = []
     for line in text.splitlines():
         if head := _HEAD.match(line):
-            found.append((head[3] or "", []))
-        elif (frame := _LINE.match(line)) and found and len(found[-1][1]) < MAX_FRAMES:
+            named_stacks.append((head[3] or "", []))
+        elif (frame := _LINE.match(line)) and named_stacks and len(named_stacks[-1][1]) < MAX_FRAMES:
             number = int(frame[2]) if frame[2].isdigit() else 0
-            found[-1][1].append(Frame(frame[3], frame[1], number))
-    last = len(found) - 1
+            named_stacks[-1][1].append(Frame(frame[3], frame[1], number))
+    last = len(named_stacks) - 1
     return tuple(
         Thread(name or ("MainThread" if at == last else ""), 0, tuple(frames), main=at == last)
-        for at, (name, frames) in reversed(list(enumerate(found)))
+        for at, (name, frames) in reversed(list(enumerate(named_stacks)))
     )
 
 
 def of_beat(stack: Sequence[str]) -> tuple[Thread, ...]:
     """The main thread as the heartbeat saw it, from "file:line function" of its innermost frames."""
-    found = [_BEAT.fullmatch(one) for one in stack]
-    frames = tuple(Frame(one[3], one[1], int(one[2])) for one in found if one)
+    matches = [_BEAT.fullmatch(line) for line in stack]
+    frames = tuple(Frame(match[3], match[1], int(match[2])) for match in matches if match)
     return (Thread("MainThread", 0, frames, main=True),) if frames else ()

@@ -47,19 +47,19 @@ class Connection(NamedTuple):
 
 def heard(inodes: set[str]) -> dict[str, float]:
     """The other ends of these connections -> seconds since data last came from there."""
-    found: dict[str, float] = {}
+    age_by_peer: dict[str, float] = {}
     now = _now() if inodes else {}
-    for one in inodes:
-        mine = now.get(int(one))
+    for inode in inodes:
+        mine = now.get(int(inode))
         if mine is not None and mine.heard_s is not None:
-            found[mine.peer] = min(mine.heard_s, found.get(mine.peer, mine.heard_s))
-    return found
+            age_by_peer[mine.peer] = min(mine.heard_s, age_by_peer.get(mine.peer, mine.heard_s))
+    return age_by_peer
 
 
 def peers(inodes: set[str]) -> dict[str, str]:
     """Inode -> the other end, of those that are established TCP connections."""
     now = _now() if inodes else {}
-    return {one: now[int(one)].peer for one in inodes if int(one) in now}
+    return {inode: now[int(inode)].peer for inode in inodes if int(inode) in now}
 
 
 def of(inodes: set[str], besides: Collection[int] = ()) -> tuple[int, float | None]:
@@ -68,9 +68,9 @@ def of(inodes: set[str], besides: Collection[int] = ()) -> tuple[int, float | No
     if not inodes:
         return 0, None
     now = _now()
-    mine = [found for one in inodes if (found := now.get(int(one))) is not None]
-    quiet = [one.quiet_s for one in mine if not set(one.ports) & set(besides)]
-    return sum(one.total for one in mine), min(quiet, default=None)
+    mine = [entry for inode in inodes if (entry := now.get(int(inode))) is not None]
+    quiet = [connection.quiet_s for connection in mine if not set(connection.ports) & set(besides)]
+    return sum(connection.total for connection in mine), min(quiet, default=None)
 
 
 def kept_s(took_s: float) -> float:
@@ -82,13 +82,13 @@ def _now() -> dict[int, Connection]:
     """Every established connection of this network namespace by its inode, as of the last KEPT_S."""
     global _kept
     with _lock:
-        until, found = _kept
+        until, connections = _kept
         if (began := time.monotonic()) >= until:
             families = (socket.AF_INET, socket.AF_INET6)
-            found = {one.inode: one for family in families for one in _all(family)}
+            connections = {connection.inode: connection for family in families for connection in _all(family)}
             took = time.monotonic() - began
-            _kept = began + kept_s(took), found
-        return found
+            _kept = began + kept_s(took), connections
+        return connections
 
 
 _lock = threading.Lock()
@@ -97,26 +97,26 @@ _kept: tuple[float, dict[int, Connection]] = (0.0, {})  # until when, what
 
 def _all(family: int) -> list[Connection]:
     request = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (INFO - 1), ESTABLISHED)
-    found: list[Connection] = []
+    connections: list[Connection] = []
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, SOCK_DIAG) as link:
             link.settimeout(0.5)
             link.send(struct.pack("=IHHII", HEADER + len(request), BY_FAMILY, DUMP, 1, os.getpid()) + request)
-            while _taken(link.recv(1 << 16), found):
+            while _taken(link.recv(1 << 16), connections):
                 pass
     except (OSError, AttributeError, struct.error):  # no such family here, or a sandbox that forbids it
         return []
-    return found
+    return connections
 
 
-def _taken(data: bytes, found: list[Connection]) -> bool:
+def _taken(data: bytes, connections: list[Connection]) -> bool:
     """One datagram of answers; whether more are to come."""
     while len(data) >= HEADER:
         length, kind = struct.unpack_from("=IH", data)
         if kind in (DONE, ERROR) or length < HEADER:
             return False
         if length >= HEADER + MESSAGE:
-            found.append(_counted(data[HEADER:length]))
+            connections.append(_counted(data[HEADER:length]))
         data = data[(length + 3) & ~3 :]
     return True
 
@@ -145,6 +145,6 @@ def _counted(answer: bytes) -> Connection:
 def _address(answer: bytes, port: int) -> str:
     """The other end of a connection, as `connections.address` writes it."""
     size = 4 if answer[0] == socket.AF_INET else 16
-    found = ipaddress.ip_address(answer[DESTINATION : DESTINATION + size])
-    found = getattr(found, "ipv4_mapped", None) or found
-    return f"{f'[{found}]' if found.version == 6 else found}:{port}"
+    ip = ipaddress.ip_address(answer[DESTINATION : DESTINATION + size])
+    ip = getattr(ip, "ipv4_mapped", None) or ip
+    return f"{f'[{ip}]' if ip.version == 6 else ip}:{port}"

@@ -28,82 +28,106 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
     their creation, for dumps that do not know them (gloo's). With dumps of several jobs there is nothing to compare:
     `jobs` says how many, and `worlds` separates them.
     """
-    held = _keyed(flights)
-    given = tuple(dict.fromkeys(memberships))
-    notes = [*(flights.notes if isinstance(flights, Flights) else ()), *(n for one in held.values() for n in one.notes)]
-    notes += [f"{name}: its rank is not known, left out" for name, one in held.items() if one.rank is None]
-    versions = tuple(sorted({one.version for one in held.values() if one.version}))
+    flights_by_name = _keyed(flights)
+    recorded_groups = tuple(dict.fromkeys(memberships))
+    notes = [
+        *(flights.notes if isinstance(flights, Flights) else ()),
+        *(n for flight in flights_by_name.values() for n in flight.notes),
+    ]
+    notes += [
+        f"{name}: its rank is not known, left out" for name, flight in flights_by_name.items() if flight.rank is None
+    ]
+    versions = tuple(sorted({flight.version for flight in flights_by_name.values() if flight.version}))
     if len(versions) > 1:
         notes.append(f"dump formats differ ({', '.join(versions)}): not every rank runs the same torch")
-    separate = worlds(held)
+    separate = worlds(flights_by_name)
     if len(separate) > 1:
         for number, world in enumerate(separate, 1):
             notes.append(f"job {number} of {len(separate)}: {_listed(list(world))}{_when(separate[0], world)}")
-        ranks = sorted({one.rank for one in held.values() if one.rank is not None})
+        ranks = sorted({flight.rank for flight in flights_by_name.values() if flight.rank is not None})
         return Comparison((), tuple(ranks), jobs=len(separate), versions=versions, notes=tuple(notes))
-    readable = {one.rank: one for one in held.values() if one.rank is not None and one.readable}
-    standing = {rank: found for rank, one in readable.items() if (found := one.standing())}
-    silenced = not standing and not any(len(one) for one in readable.values())
-    parts = {} if silenced else _parts(readable, given, standing, notes)
-    size = _world_size(held.values(), given, parts)
-    parts = {_completed(group, size): found for group, found in parts.items()}
+    readable = {
+        flight.rank: flight for flight in flights_by_name.values() if flight.rank is not None and flight.readable
+    }
+    standing = {rank: statuses for rank, flight in readable.items() if (statuses := flight.standing())}
+    silenced = not standing and not any(len(flight) for flight in readable.values())
+    parts = {} if silenced else _parts(readable, recorded_groups, standing, notes)
+    size = _world_size(flights_by_name.values(), recorded_groups, parts)
+    parts = {_completed(group, size): occurrences for group, occurrences in parts.items()}
     expected = set(range(size or 0)) | {rank for group in parts for rank in group.members}
-    for one in held.values():  # a rank whose dump cannot be read is one of the job, as are those that a dump mentions
-        if one.rank is not None:
-            expected |= {one.rank, *one.mentioned}
+    # A rank whose dump cannot be read belongs to the job, and so do those that a dump mentions.
+    for flight in flights_by_name.values():
+        if flight.rank is not None:
+            expected |= {flight.rank, *flight.mentioned}
     absent = sorted(expected - set(readable))
-    damaged = {one.rank: one for one in held.values() if not one.readable}
+    damaged = {flight.rank: flight for flight in flights_by_name.values() if not flight.readable}
     missing = [_missing(rank, damaged.get(rank)) for rank in absent]
     if silenced and readable:
         missing.append("no operations in any dump: the recorder is off (TORCH_FR_BUFFER_SIZE=0), or nothing was run")
     shares = {
-        group: {rank: flight.part(number) for rank, (flight, number) in sorted(found.items())}
-        for group, found in sorted(parts.items(), key=_order)
+        group: {rank: flight.part(number) for rank, (flight, number) in sorted(occurrences.items())}
+        for group, occurrences in sorted(parts.items(), key=_order)
     }
-    states = tuple(_state(group, found, readable, absent, standing, notes) for group, found in shares.items())
+    states = tuple(
+        _state(group, parts_by_rank, readable, absent, standing, notes) for group, parts_by_rank in shares.items()
+    )
     states = tuple(against_siblings(state, shares) for state in states)
     missing += [
         f"members of group {named(state.group)} were not recorded: only ranks {_ranks(state.ranks)} are seen in it"
         for state in states
         if not state.group.members
     ]
-    habits = {one.name: its for one in readable.values() if (its := habit(one)) is not None}
+    habits = {flight.name: its for flight in readable.values() if (its := habit(flight)) is not None}
     return Comparison(
-        states, tuple(sorted(readable)), size, 1, versions, tuple(notes), tuple(missing), tuple(absent), habits
+        groups=states,
+        ranks=tuple(sorted(readable)),
+        world_size=size,
+        jobs=1,
+        versions=versions,
+        notes=tuple(notes),
+        missing=tuple(missing),
+        absent=tuple(absent),
+        habits=habits,
     )
 
 
 def _when(first: Mapping[str, Flight], world: Mapping[str, Flight]) -> str:
     """How far in time a job is from the largest one, where that is what tells them apart."""
-    pairs = ((one, other) for one in first.values() if len(one) for other in world.values() if len(other))
-    one, other = next(pairs, (None, None))
-    seconds = apart_s(one, other) if one is not None and other is not None and world is not first else 0.0
+    pairs = ((flight, peer) for flight in first.values() if len(flight) for peer in world.values() if len(peer))
+    main_flight, job_flight = next(pairs, (None, None))
+    seconds = (
+        apart_s(main_flight, job_flight)
+        if main_flight is not None and job_flight is not None and world is not first
+        else 0.0
+    )
     if not seconds:
         return ""
-    told = f"{seconds / 3600:.1f} hours" if seconds >= 7200 else f"{seconds:.0f} s"
-    return f" (its operations are {told} away from those of equal number in {one.name if one else ''})"
+    distance = f"{seconds / 3600:.1f} hours" if seconds >= 7200 else f"{seconds:.0f} s"
+    return (
+        f" (its operations are {distance} away from those of equal number in {main_flight.name if main_flight else ''})"
+    )
 
 
 def _keyed(flights: Mapping[str, Flight] | Iterable[Flight]) -> dict[str, Flight]:
     """By key of the mapping, which becomes the flight's name and so `RankState.key`; else by name."""
     if not isinstance(flights, Mapping):
-        found: dict[str, Flight] = {}
-        for one in flights:  # the same name twice is two dumps all the same
-            found[one.name if one.name not in found else f"{one.name} ({len(found) + 1})"] = one
-        return found
-    return {key: one if one.name == key else replace(one, name=key) for key, one in flights.items()}
+        by_name: dict[str, Flight] = {}
+        for flight in flights:  # the same name twice is two dumps all the same
+            by_name[flight.name if flight.name not in by_name else f"{flight.name} ({len(by_name) + 1})"] = flight
+        return by_name
+    return {key: flight if flight.name == key else replace(flight, name=key) for key, flight in flights.items()}
 
 
 def laggards(state: GroupState) -> frozenset[int]:
     """Ranks whose last completed operation lags behind a peer's: stalls on the device."""
-    furthest = max((one.completed for one in state.ranks.values()), default=-1)
-    return frozenset(rank for rank, one in state.ranks.items() if one.completed < furthest)
+    furthest = max((rank_state.completed for rank_state in state.ranks.values()), default=-1)
+    return frozenset(rank for rank, rank_state in state.ranks.items() if rank_state.completed < furthest)
 
 
 def without_entry(state: GroupState) -> frozenset[int]:
     """Ranks that have not enqueued what a peer waits for: stalls on the host. Never one without a dump."""
-    wanted = max((one.pending.seq for one in state.ranks.values() if one.pending), default=-1)
-    behind = {rank for rank, one in state.ranks.items() if one.enqueued < wanted}
+    wanted = max((rank_state.pending.seq for rank_state in state.ranks.values() if rank_state.pending), default=-1)
+    behind = {rank for rank, rank_state in state.ranks.items() if rank_state.enqueued < wanted}
     return frozenset(behind | (set(state.silent) - set(state.unsure) if wanted >= 0 else set()))
 
 
@@ -125,56 +149,60 @@ def usual_side(state: GroupState, mismatch: Mismatch) -> str | None:
 
 def _parts(
     flights: Mapping[int, Flight],
-    given: Sequence[Group],
+    recorded_groups: Sequence[Group],
     standing: Mapping[int, Mapping[str, Status]],
     notes: list[str],
 ) -> dict[Group, dict[int, tuple[Flight, int]]]:
     """Groups with their members, and for each the ranks in whose dump it occurs, with its number there."""
-    known: dict[Group, dict[int, tuple[Flight, int]]] = defaultdict(dict)
+    parts: dict[Group, dict[int, tuple[Flight, int]]] = defaultdict(dict)
     unknown: list[tuple[Group, int, Flight, int]] = []
     for rank, flight in sorted(flights.items()):
         present = set(flight.group)
         for number, group in enumerate(flight.groups):
             if number not in present:
                 continue
-            members = group.members or _recorded(group, rank, given, notes)
+            members = group.members or _recorded(group, rank, recorded_groups, notes)
             full = replace(group, members=members, world_size=len(members))
             if members:
-                known[full][rank] = flight, number
+                parts[full][rank] = flight, number
             else:
                 unknown.append((full, rank, flight, number))
     for group, rank, flight, number in unknown:
-        same = [one for one in known if one.name == group.name and one.backend == group.backend and rank in one.members]
-        known[same[0] if len(same) == 1 else group][rank] = flight, number
-    for rank, found in standing.items():  # groups of which a ring holds no operation any more
-        for name in found:
-            its = _without_operations(name, rank, flights[rank], known)
-            if its is not None and rank not in known[its]:
-                known[its][rank] = flights[rank], -1
-    return dict(known)
+        matching_groups = [
+            known_group
+            for known_group in parts
+            if known_group.name == group.name and known_group.backend == group.backend and rank in known_group.members
+        ]
+        parts[matching_groups[0] if len(matching_groups) == 1 else group][rank] = flight, number
+    for rank, statuses in standing.items():  # groups of which a ring holds no operation any more
+        for name in statuses:
+            its = _without_operations(name, rank, flights[rank], parts)
+            if its is not None and rank not in parts[its]:
+                parts[its][rank] = flights[rank], -1
+    return dict(parts)
 
 
-def _without_operations(name: str, rank: int, flight: Flight, known: Iterable[Group]) -> Group | None:
+def _without_operations(name: str, rank: int, flight: Flight, known_groups: Iterable[Group]) -> Group | None:
     """The group of that name that a rank is in: as its peers' operations show it, else as its own dump does."""
-    for one in known:
-        if one.name == name and one.backend == NCCL and rank in one.members:
-            return one
-    for one in (*flight.config, *flight.groups):
-        if one.name == name and rank in one.members:
-            return replace(one, backend=NCCL, world_size=len(one.members))
+    for known_group in known_groups:
+        if known_group.name == name and known_group.backend == NCCL and rank in known_group.members:
+            return known_group
+    for dumped_group in (*flight.config, *flight.groups):
+        if dumped_group.name == name and rank in dumped_group.members:
+            return replace(dumped_group, backend=NCCL, world_size=len(dumped_group.members))
     return None
 
 
-def _recorded(group: Group, rank: int, given: Sequence[Group], notes: list[str]) -> tuple[int, ...]:
+def _recorded(group: Group, rank: int, recorded_groups: Sequence[Group], notes: list[str]) -> tuple[int, ...]:
     """Members as recorded at creation: by the recorder's name, else by a description that fits only one group."""
     for fits in (
-        lambda one: one.name == group.name and (not one.desc or one.desc == group.desc),
-        lambda one: bool(group.desc) and group.desc in (one.name, one.desc),
+        lambda record: record.name == group.name and (not record.desc or record.desc == group.desc),
+        lambda record: bool(group.desc) and group.desc in (record.name, record.desc),
     ):
-        found = {one.members for one in given if rank in one.members and fits(one)}
-        if len(found) == 1:
-            return next(iter(found))
-        if found:
+        memberships = {record.members for record in recorded_groups if rank in record.members and fits(record)}
+        if len(memberships) == 1:
+            return next(iter(memberships))
+        if memberships:
             notes.append(f"rank {rank}: several groups are recorded as {named(group)}, so its members are not known")
             return ()
     return ()
@@ -186,10 +214,14 @@ def _completed(group: Group, world: int | None) -> Group:
     return replace(group, members=tuple(range(world)), world_size=world)
 
 
-def _world_size(flights: Iterable[Flight], given: Sequence[Group], parts: Iterable[Group]) -> int | None:
-    sizes = [one.world_size for one in flights if one.world_size]
-    sizes += [len(one.members) for one in (*given, *parts) if DEFAULT in (one.name, one.desc) and one.members]
-    sizes += [one.world_size for one in given if DEFAULT in (one.name, one.desc)]
+def _world_size(flights: Iterable[Flight], recorded_groups: Sequence[Group], parts: Iterable[Group]) -> int | None:
+    sizes = [flight.world_size for flight in flights if flight.world_size]
+    sizes += [
+        len(group.members)
+        for group in (*recorded_groups, *parts)
+        if DEFAULT in (group.name, group.desc) and group.members
+    ]
+    sizes += [group.world_size for group in recorded_groups if DEFAULT in (group.name, group.desc)]
     return max(sizes, default=0) or None
 
 

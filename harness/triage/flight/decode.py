@@ -118,7 +118,7 @@ def _from_json(data: bytes, name: str) -> Flight:
         flight = _flight(name, dump.version or "", dump.comm_lib_version, dump.pg_config or {}, columns, None)
     except OverflowError as error:  # JSON knows no largest integer
         raise FlightError(f"{name} is no flight recorder dump as torch writes it: {error}") from error
-    used = ((one.pg_id, one.process_group) for one in reversed(entries))
+    used = ((entry.pg_id, entry.process_group) for entry in reversed(entries))
     return _standing(flight, dump.pg_status, used, dump.pg_config or {})
 
 
@@ -142,7 +142,7 @@ def _from_pickle(data: bytes, name: str) -> Flight:
         config = msgspec.convert(dump.get("pg_config") or {}, dict[str, dict[str, str]])
         flight = _flight(name, str(dump.get("version") or ""), str(dump.get("comm_lib_version") or ""), config, columns,
                          frames)  # fmt: skip
-        used = ((one.get("pg_id"), one.get("process_group")) for one in reversed(entries))
+        used = ((entry.get("pg_id"), entry.get("process_group")) for entry in reversed(entries))
         return _standing(flight, dump.get("pg_status"), used, config)
     except FlightError:
         raise
@@ -153,10 +153,14 @@ def _from_pickle(data: bytes, name: str) -> Flight:
 def _standing(flight: Flight, raw: Any, used: Iterable[tuple[Any, Any]], config: dict[str, dict[str, str]]) -> Flight:
     """The flight with its pg_status. `used`: (torch's number of a group, its name and description) of each operation,
     newest first. Of gloo, which names no group in pg_config, nothing is taken; nor what is not as torch writes it."""
-    known = {name for name in config if name}
-    if not isinstance(raw, dict) or not known or flight.backend not in ("nccl", ""):
+    group_names = {name for name in config if name}
+    if not isinstance(raw, dict) or not group_names or flight.backend not in ("nccl", ""):
         return flight
-    status = {str(number): found for number, one in raw.items() if (found := _status(one)) is not None}
+    status = {
+        str(number): group_status
+        for number, raw_status in raw.items()
+        if (group_status := _status(raw_status)) is not None
+    }
     handles: dict[str, str] = {}
     for number, pair in used if status else ():
         if str(number) in status and str(number) not in handles and isinstance(pair, (tuple, list)) and pair:
@@ -169,13 +173,13 @@ def _standing(flight: Flight, raw: Any, used: Iterable[tuple[Any, Any]], config:
     return replace(flight, status=status, handles=handles, config=tuple(members.values()))
 
 
-def _status(one: Any) -> Status | None:
+def _status(raw_status: Any) -> Status | None:
     try:
-        counts = (int(one[f"last_{what}_collective"]) for what in ("enqueued", "started", "completed"))
-        found = Status(*(bounded(count, WHOLE, "a sequence number", least=-1) for count in counts))
+        counts = (int(raw_status[f"last_{what}_collective"]) for what in ("enqueued", "started", "completed"))
+        status = Status(*(bounded(count, WHOLE, "a sequence number", least=-1) for count in counts))
     except (KeyError, TypeError, ValueError):
         return None
-    return found if found.enqueued >= max(0, found.completed) else None
+    return status if status.enqueued >= max(0, status.completed) else None
 
 
 def _entry_columns(entries: list[Any]) -> tuple[Sequence[Sequence[Any]], Sequence[Any] | None]:
@@ -190,8 +194,8 @@ def _entry_columns(entries: list[Any]) -> tuple[Sequence[Sequence[Any]], Sequenc
         for entry in entries:
             if "collective_seq_id" not in entry and "seq_id" in entry:  # format 1
                 entry["collective_seq_id"] = entry["seq_id"]
-        found = [[entry.get(field, defaults[field]) for entry in entries] for field in _FIELDS]
-        return found, [entry.get("frames") or [] for entry in entries]
+        filled_columns = [[entry.get(field, defaults[field]) for entry in entries] for field in _FIELDS]
+        return filled_columns, [entry.get("frames") or [] for entry in entries]
 
 
 def _flight(
@@ -203,18 +207,20 @@ def _flight(
         notes.append(f"{name}: dump format {version}, where 2.x is known: fields may be missing")
     elif not version:
         notes.append(f"{name}: the dump does not say its format")
-    known, mentioned = _memberships(config, notes, name)
-    world = next((one.world_size for one in known.values() if one.desc == "default_pg" and one.members), None)
+    groups_by_name, mentioned = _memberships(config, notes, name)
+    world = next(
+        (group.world_size for group in groups_by_name.values() if group.desc == "default_pg" and group.members), None
+    )
     if not columns:
         notes.append(f"{name}: no operations; none was enqueued yet, or the recorder is off (TORCH_FR_BUFFER_SIZE=0)")
         return Flight(name, version=version, library=library, world_size=world, mentioned=mentioned,
-                      groups=tuple(known.values()), notes=tuple(notes))  # fmt: skip
+                      groups=tuple(groups_by_name.values()), notes=tuple(notes))  # fmt: skip
     (record, pg, collective_seq, p2p_seq, operation, inputs, outputs, input_types, output_types, created, state,
      retired, timeout, is_p2p) = columns  # fmt: skip
     backends, kinds, kind = _kinds(operation, inputs, outputs, input_types, output_types, name)
     rows = range(len(record))
     gloo = [backends[number] == "gloo" for number in kind]  # it knows no states: an operation that is over is "retired"
-    groups, which = _groups(known, pg, operation)
+    groups, which = _groups(groups_by_name, pg, operation)
     stacks, stack = _stacks(frames, len(record))
     return Flight(
         name,
@@ -245,7 +251,7 @@ def _memberships(
 ) -> tuple[dict[str, Group], tuple[int, ...]]:
     """Groups with members by name, and all ranks that occur. gloo writes one entry without a name for all of its
     groups, the last one's or nobody's: it says no group's members, but its ranks are there."""
-    found: dict[str, Group] = {}
+    groups_by_name: dict[str, Group] = {}
     mentioned: set[int] = set()
     for key, value in config.items():
         try:
@@ -255,8 +261,8 @@ def _memberships(
             ranks = ()
         mentioned.update(rank for rank in ranks if 0 <= rank < MAX_RANK)
         if key:
-            found[key] = Group(key, ranks, desc=value.get("desc", ""), world_size=len(ranks))
-    return found, tuple(sorted(mentioned))
+            groups_by_name[key] = Group(key, ranks, desc=value.get("desc", ""), world_size=len(ranks))
+    return groups_by_name, tuple(sorted(mentioned))
 
 
 @lru_cache(maxsize=64)
@@ -265,27 +271,29 @@ def _ranks(text: str) -> tuple[int, ...]:
     return tuple(bounded(int(rank), RANKS, "a rank") for rank in ast.literal_eval(text))
 
 
-def _group(known: dict[str, Group], name: str, desc: str, backend: str) -> Group:
-    members = known[name].members if name in known else ()
+def _group(groups_by_name: dict[str, Group], name: str, desc: str, backend: str) -> Group:
+    members = groups_by_name[name].members if name in groups_by_name else ()
     return Group(name, members, backend, desc, len(members))
 
 
 def _groups(
-    known: dict[str, Group], names: Sequence[Any], operation: Sequence[str]
+    groups_by_name: dict[str, Group], names: Sequence[Any], operation: Sequence[str]
 ) -> tuple[tuple[Group, ...], array[int]]:
     """The groups that occur, one for each backend of a name, and for each operation its group."""
-    seen: dict[tuple[str, str, str], int] = {}
+    group_numbers: dict[tuple[str, str, str], int] = {}
     numbers: dict[Any, int] = {}
     column = []
     if isinstance(names[0], list):  # as whatever re-wrote the dump may have left it
-        names = [tuple(one) for one in names]
+        names = [tuple(name_pair) for name_pair in names]
     for pair in zip(names, operation, strict=True):
         number = numbers.get(pair)
         if number is None:
             (name, desc), (backend, colon, _) = pair[0], pair[1].partition(":")
-            number = numbers[pair] = seen.setdefault((str(name), str(desc), backend if colon else ""), len(seen))
+            number = numbers[pair] = group_numbers.setdefault(
+                (str(name), str(desc), backend if colon else ""), len(group_numbers)
+            )
         column.append(number)
-    return tuple(_group(known, *key) for key in seen), integers(column)
+    return tuple(_group(groups_by_name, *key) for key in group_numbers), integers(column)
 
 
 def _kinds(
@@ -293,20 +301,20 @@ def _kinds(
     output_types: Sequence[Any], name: str,
 ) -> tuple[list[str], tuple[Kind, ...], array[int]]:  # fmt: skip
     """Backend of each kind, the kinds, and for each operation its kind."""
-    seen: dict[bytes, int] = {}
+    kind_numbers: dict[bytes, int] = {}
     kinds: list[Kind] = []
     backends: list[str] = []
     column = []
     key_of = msgspec.msgpack.Encoder().encode  # of lists of lists, five times as fast as their text
     for row, key in enumerate(map(key_of, zip(operation, inputs, outputs, input_types, output_types, strict=True))):
-        number = seen.get(key)
+        number = kind_numbers.get(key)
         if number is None:
             if not isinstance(operation[row], str):
                 raise FlightError(f"{name}: the name of operation {row} is not text")
             head, colon, tail = operation[row].partition(":")
-            sizes = [tuple(tuple(map(int, one)) for one in many) for many in (inputs[row], outputs[row])]
-            types = [tuple(map(str, many)) for many in (input_types[row], output_types[row])]
-            number = seen[key] = len(kinds)
+            sizes = [tuple(tuple(map(int, shape)) for shape in shapes) for shapes in (inputs[row], outputs[row])]
+            types = [tuple(map(str, dtypes)) for dtypes in (input_types[row], output_types[row])]
+            number = kind_numbers[key] = len(kinds)
             kinds.append(Kind(tail if colon else head, sizes[0], sizes[1], types[0], types[1]))
             backends.append(head if colon else "")
         column.append(number)
@@ -317,14 +325,14 @@ def _stacks(frames: Sequence[Any] | None, count: int) -> tuple[tuple[tuple[Frame
     """Distinct stacks, and for each operation its stack. torch shares equal frames, so their identities are a key."""
     if frames is None:
         return (), integers([-1]) * count
-    known: dict[tuple[int, ...], int] = {}
+    stack_numbers: dict[tuple[int, ...], int] = {}
     stacks: dict[tuple[Frame, ...], int] = {}
     column = []
-    for one in frames:
-        key = tuple(map(id, one))
-        number = known.get(key)
+    for entry_frames in frames:
+        key = tuple(map(id, entry_frames))
+        number = stack_numbers.get(key)
         if number is None:
-            stack = tuple(Frame(str(f["name"]), str(f["filename"]), int(f["line"])) for f in one[:FRAMES])
-            number = known[key] = stacks.setdefault(stack, len(stacks)) if stack else -1
+            stack = tuple(Frame(str(f["name"]), str(f["filename"]), int(f["line"])) for f in entry_frames[:FRAMES])
+            number = stack_numbers[key] = stacks.setdefault(stack, len(stacks)) if stack else -1
         column.append(number)
     return tuple(stacks), integers(column)

@@ -100,8 +100,8 @@ class Flight:
         groups in the order in which they were made, as their names are; used only where all known numbers agree."""
         if not self.status:
             return {}
-        mine = [one for one in self.config if self.rank in one.members and one.name.isdecimal()]
-        by_order = {str(at): one.name for at, one in enumerate(sorted(mine, key=lambda one: int(one.name)))}
+        mine = [group for group in self.config if self.rank in group.members and group.name.isdecimal()]
+        by_order = {str(at): group.name for at, group in enumerate(sorted(mine, key=lambda group: int(group.name)))}
         if any(by_order.get(number, name) != name for number, name in self.handles.items()):
             by_order = {}
         names = {**by_order, **self.handles}
@@ -145,10 +145,10 @@ class Flight:
         for row, (group, seq, p2p) in enumerate(zip(self.group, self.seq, self.p2p, strict=True)):
             if p2p:
                 continue
-            known = last.setdefault(group, {})
-            if seq in known:
-                shared.setdefault(group, {}).setdefault(seq, [known[seq]]).append(row)
-            known[seq] = row
+            row_by_seq = last.setdefault(group, {})
+            if seq in row_by_seq:
+                shared.setdefault(group, {}).setdefault(seq, [row_by_seq[seq]]).append(row)
+            row_by_seq[seq] = row
         return {group: self._part(group, rows, shared.get(group, {})) for group, rows in last.items()}
 
     def _part(self, group: int, last: dict[int, int], shared: dict[int, list[int]]) -> Part:
@@ -168,14 +168,18 @@ class Flight:
     def only(self, group: str, rank: int) -> Flight:
         """What it holds of one group (by the recorder's name or its description), under another rank: to compare
         processes of several worlds in a group that spans them, such as a weight sync of trainers and engines."""
-        wanted = {number for number, one in enumerate(self.groups) if group in (one.name, one.desc)}
+        wanted = {
+            number
+            for number, process_group in enumerate(self.groups)
+            if group in (process_group.name, process_group.desc)
+        }
         alone = replace(self, rank=rank, world_size=None, mentioned=(), status={}, handles={}, config=(),
-                        groups=tuple(replace(one, members=()) for one in self.groups))  # fmt: skip
+                        groups=tuple(replace(process_group, members=()) for process_group in self.groups))  # fmt: skip
         return alone._with([row for row, number in enumerate(self.group) if number in wanted])
 
     def without(self, groups: Collection[str]) -> Flight:
         """What it holds of all other groups (by the recorder's name)."""
-        left_out = {number for number, one in enumerate(self.groups) if one.name in groups}
+        left_out = {number for number, group in enumerate(self.groups) if group.name in groups}
         if not left_out:
             return self
         return self._with([row for row, number in enumerate(self.group) if number not in left_out])

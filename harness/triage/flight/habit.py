@@ -38,11 +38,11 @@ def habit(flight: Flight) -> Habit | None:
     if not rows or flight.done[rows[-1]]:
         return None
     calls = [(flight.group[row], flight.kinds[flight.kind[row]].op) for row in rows]
-    runs = [_Run(*what, len(list(alike))) for what, alike in groupby(calls)]
-    found = _begun(runs) if runs[-1].length == 1 else _repeated(runs)
-    if found is None:
+    runs = [_Run(*what, len(list(repeats))) for what, repeats in groupby(calls)]
+    continuation = _begun(runs) if runs[-1].length == 1 else _repeated(runs)
+    if continuation is None:
         return None
-    (group, op), times = found
+    (group, op), times = continuation
     names = flight.groups[group].name, op, flight.groups[runs[-1].group].name, runs[-1].op
     cut = runs[-1].length == 1 < len(runs) and (group, op) == runs[-2].what
     return Habit(*names, times=times, cut=cut, counts=_counts(flight, calls))
@@ -52,33 +52,37 @@ def _begun(runs: list[_Run]) -> tuple[tuple[int, str], int] | None:
     """What follows as a rule where the last run has just begun: one more of the run before, if that was cut short."""
     if len(runs) < 2:
         return None
-    before, whole = runs[-2], _followed(runs, len(runs) - 2, lambda run: run)
-    if whole is not None and whole[0].what == before.what and before.length < whole[0].length:
-        return before.what, whole[1]
-    return None if whole is not None and whole[0] != before else _followed(runs, len(runs) - 1, lambda run: run.what)
+    before, usual_run = runs[-2], _followed(runs, len(runs) - 2, lambda run: run)
+    if usual_run is not None and usual_run[0].what == before.what and before.length < usual_run[0].length:
+        return before.what, usual_run[1]
+    return (
+        None
+        if usual_run is not None and usual_run[0] != before
+        else _followed(runs, len(runs) - 1, lambda run: run.what)
+    )
 
 
 def _repeated(runs: list[_Run]) -> tuple[tuple[int, str], int] | None:
     """The same where it goes on: the same operation, unless the run is longer than it ever was."""
-    now, whole = runs[-1], _followed(runs, len(runs) - 1, lambda run: run)
-    if whole is None or whole[0].what != now.what:
+    now, usual_run = runs[-1], _followed(runs, len(runs) - 1, lambda run: run)
+    if usual_run is None or usual_run[0].what != now.what:
         return None
-    if now.length <= whole[0].length:
-        return now.what, whole[1]
-    return _followed([*runs[:-1], whole[0], now], len(runs), lambda run: run.what)
+    if now.length <= usual_run[0].length:
+        return now.what, usual_run[1]
+    return _followed([*runs[:-1], usual_run[0], now], len(runs), lambda run: run.what)
 
 
 def _followed(runs: Sequence[_Run], place: int, of: Callable[[_Run], T]) -> tuple[T, int] | None:
     """What alone has followed wherever the runs before were those before `place`, and how often. The first run may be
     what is left of a longer one, and counts for nothing."""
-    alike = list(range(2, place))
+    matching_places = list(range(2, place))
     for back in range(1, min(MOST, place - 1) + 1):
-        alike = [at for at in alike if at > back and runs[at - back] == runs[place - back]]
-        if len(alike) < LEAST:
+        matching_places = [at for at in matching_places if at > back and runs[at - back] == runs[place - back]]
+        if len(matching_places) < LEAST:
             return None
-        followed = {of(runs[at]) for at in alike}
+        followed = {of(runs[at]) for at in matching_places}
         if len(followed) == 1:
-            return followed.pop(), len(alike)
+            return followed.pop(), len(matching_places)
     return None
 
 

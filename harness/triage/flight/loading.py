@@ -39,13 +39,13 @@ def load(
     nobody (None). `series`: what tells this job's or this world's dumps from those of others. `taken_ns`: wall clock
     when it was taken, without which operations have no age. Raises FlightError.
     """
-    [found] = load_each([(Path(path), rank)], deadline_s=deadline_s)
-    if isinstance(found, FlightError):
-        raise found
+    [flight] = load_each([(Path(path), rank)], deadline_s=deadline_s)
+    if isinstance(flight, FlightError):
+        raise flight
     return dataclasses.replace(
-        found,
-        world_size=found.world_size if world_size is None else world_size,
-        series=found.series if series is None else series,
+        flight,
+        world_size=flight.world_size if world_size is None else world_size,
+        series=flight.series if series is None else series,
         taken_ns=taken_ns,
     )
 
@@ -54,12 +54,12 @@ def load_each(
     files: Sequence[tuple[Path, int | None]], *, deadline_s: float = DEADLINE_S
 ) -> list[Flight | FlightError]:
     """Many dumps, each with its rank where that is known, read side by side; in the order given."""
-    found = read_all([path for path, _ in files], deadline_s=deadline_s)
+    results = read_all([path for path, _ in files], deadline_s=deadline_s)
     return [
-        one if isinstance(one, FlightError)
-        else _ranked(one, path.name) if rank is None
-        else dataclasses.replace(one, rank=rank)
-        for (path, rank), one in zip(files, found, strict=True)
+        result if isinstance(result, FlightError)
+        else _ranked(result, path.name) if rank is None
+        else dataclasses.replace(result, rank=rank)
+        for (path, rank), result in zip(files, results, strict=True)
     ]  # fmt: skip
 
 
@@ -73,26 +73,28 @@ def load_directory(path: Path | str) -> Flights:
     if not folder.is_dir():
         raise FlightError(f"{folder} is {'no directory' if folder.exists() else 'not there'}")
     try:
-        files = sorted((one for one in folder.iterdir() if one.is_file() and not one.name.startswith(".")), key=_order)
+        files = sorted(
+            (entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith(".")), key=_order
+        )
     except OSError as error:
         raise FlightError(f"{folder} cannot be read: {error.strerror or error}") from error
-    found, notes = Flights(), []
-    for file, one in zip(files, read_all(files), strict=True):
-        if isinstance(one, Flight):
-            found[shown(file)] = _ranked(one, shown(file))
-        elif isinstance(one, NotADump) or named_rank(file.name)[1] is None:
-            notes.append(f"left out: {one.message}")
+    flights, notes = Flights(), []
+    for file, result in zip(files, read_all(files), strict=True):
+        if isinstance(result, Flight):
+            flights[shown(file)] = _ranked(result, shown(file))
+        elif isinstance(result, NotADump) or named_rank(file.name)[1] is None:
+            notes.append(f"left out: {result.message}")
         else:
             series, rank = named_rank(file.name)
-            found[shown(file)] = Flight(shown(file), rank, series=series, readable=False, notes=(one.message,))
-    _drop_doubles(found, notes)
-    found.notes = tuple(notes)
-    if not found:
+            flights[shown(file)] = Flight(shown(file), rank, series=series, readable=False, notes=(result.message,))
+    _drop_doubles(flights, notes)
+    flights.notes = tuple(notes)
+    if not flights:
         raise FlightError(
             f"{folder} holds no flight recorder dump" + (f" ({notes[0]})" if notes else ""),
             fix="name the folder that TORCH_FR_DUMP_TEMP_FILE points into",
         )
-    return found
+    return flights
 
 
 def named_rank(name: str) -> tuple[str, int | None]:
@@ -124,16 +126,20 @@ def _ranked(flight: Flight, name: str) -> Flight:
     return dataclasses.replace(flight, rank=rank, series=series)
 
 
-def _drop_doubles(found: Flights, notes: list[str]) -> None:
+def _drop_doubles(flights: Flights, notes: list[str]) -> None:
     """The same rank of one series in two forms: the pickle stays, because it has frames."""
     first: dict[tuple[str, int], str] = {}
-    for name in list(found):
-        flight = found[name]
+    for name in list(flights):
+        flight = flights[name]
         if flight.rank is None:
             continue
-        other = first.setdefault((flight.series, flight.rank), name)
-        if other != name and Path(other).suffix != Path(name).suffix:
-            drop = other if not found[other].readable or len(found[other].stacks) < len(flight.stacks) else name
-            first[flight.series, flight.rank] = name if drop == other else other
-            del found[drop]
+        first_name = first.setdefault((flight.series, flight.rank), name)
+        if first_name != name and Path(first_name).suffix != Path(name).suffix:
+            drop = (
+                first_name
+                if not flights[first_name].readable or len(flights[first_name].stacks) < len(flight.stacks)
+                else name
+            )
+            first[flight.series, flight.rank] = name if drop == first_name else first_name
+            del flights[drop]
             notes.append(f"left out: {drop}, the dump of rank {flight.rank} in another form")

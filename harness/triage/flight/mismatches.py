@@ -54,7 +54,7 @@ def mismatches(group: Group, parts: Mapping[int, Part], notes: list[str]) -> tup
     passed = sorted(seq for seq in differ - unfinished if seq < last_agreed)
     if passed:
         first = _mismatch(group, passed[0], full)
-        sides = "; ".join(f"{what} on rank {listed(some)}" for what, some in first.values.items())
+        sides = "; ".join(f"{what} on rank {listed(side_ranks)}" for what, side_ranks in first.values.items())
         more = f" (the first of {len(passed)})" if len(passed) > 1 else ""
         notes.append(
             f"group {named(group)}: the ranks differed at #{first.seq}{more}, {sides}; it went through, and all have "
@@ -74,8 +74,8 @@ def _unpacked(column: bytes) -> memoryview:
 
 
 def _mismatch(group: Group, seq: int, parts: Mapping[int, Part]) -> Mismatch:
-    found = {rank: parts[rank].at(seq) for rank in sorted(parts)}
-    kinds = {rank: kind for rank, kind in found.items() if kind is not None}
+    kind_by_rank = {rank: parts[rank].at(seq) for rank in sorted(parts)}
+    kinds = {rank: kind for rank, kind in kind_by_rank.items() if kind is not None}
     signs = {rank: signature(kind) for rank, kind in kinds.items()}
     if len({sign.op for sign in signs.values()}) > 1:
         return Mismatch(group.name, seq, "op", _sides({rank: sign.op for rank, sign in signs.items()}))
@@ -103,14 +103,18 @@ def against_siblings(state: GroupState, shares: Mapping[Group, Mapping[int, Part
     counts = sorted(map(len, first.values.values()))
     if 2 * counts[-1] > sum(counts) or group.desc in ("", "undefined", DEFAULT):
         return state
-    found = set()
-    for other, parts in shares.items():
-        alike = (other.desc, other.backend, len(other.members)) == (group.desc, group.backend, len(group.members))
-        if alike and other != group:
-            found |= {signature(kind) for part in parts.values() if (kind := part.at(first.seq)) is not None}
-    if len(found) != 1:
+    signatures = set()
+    for peer_group, parts in shares.items():
+        is_sibling = (peer_group.desc, peer_group.backend, len(peer_group.members)) == (
+            group.desc,
+            group.backend,
+            len(group.members),
+        )
+        if is_sibling and peer_group != group:
+            signatures |= {signature(kind) for part in parts.values() if (kind := part.at(first.seq)) is not None}
+    if len(signatures) != 1:
         return state
-    [usual] = found
+    [usual] = signatures
     mine = shares[group]
     for value, ranks in first.values.items():
         kind = mine[ranks[0]].at(first.seq)

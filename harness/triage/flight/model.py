@@ -84,12 +84,12 @@ class Habit:
     def kept(self) -> bool:
         return (self.group, self.op) == (self.now_group, self.now_op)
 
-    def alike(self, other: Habit) -> bool:
+    def alike(self, peer: Habit) -> bool:
         """Whether both do the same work: the same operations, as often but for an eighth. One may be a round behind,
         and its ring may hold another part of it."""
-        pairs = [(mine, other.counts.get(what, 0)) for what, mine in self.counts.items()]
+        pairs = [(mine, peer.counts.get(what, 0)) for what, mine in self.counts.items()]
         near = all(8 * abs(mine - its) <= max(mine, its, 16) for mine, its in pairs)
-        return near and self.counts.keys() == other.counts.keys()
+        return near and self.counts.keys() == peer.counts.keys()
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def coalesced(kinds: tuple[Kind, ...]) -> Kind:
     counted = " + ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
     return Kind(
         f"coalesced({counted})",
-        tuple((sum(one.numels),) for one in map(signature, kinds) if one.op != "coalesced"),
+        tuple((sum(sign.numels),) for sign in map(signature, kinds) if sign.op != "coalesced"),
         (),
         tuple(dict.fromkeys(dtype for kind in kinds for dtype in signature(kind).dtypes)),
         (),
@@ -62,19 +62,19 @@ def coalesced(kinds: tuple[Kind, ...]) -> Kind:
 
 def described(kind: Kind) -> str:
     """Sizes as a person reads them: [4096] -> [8, 4096]."""
-    sides = [", ".join(str(list(one)) for one in side[:4]) for side in (kind.inputs, kind.outputs)]
+    sides = [", ".join(str(list(shape)) for shape in side[:4]) for side in (kind.inputs, kind.outputs)]
     return " -> ".join(side or "nothing" for side in sides)
 
 
 def peers(op: str) -> tuple[int, int] | None:
     """(from, to) of "send 0->1" or "recv 1<-0", as ranks in the group."""
-    word, _, rest = op.partition(" ")
+    word, _, ranks_text = op.partition(" ")
     arrow = "->" if word == "send" else "<-" if word == "recv" else ""
-    left, found, right = rest.partition(arrow) if arrow else ("", "", "")
-    if not found or not left.isdecimal() or not right.isdecimal():
+    left_rank, separator, right = ranks_text.partition(arrow) if arrow else ("", "", "")
+    if not separator or not left_rank.isdecimal() or not right.isdecimal():
         return None
-    return (int(left), int(right)) if word == "send" else (int(right), int(left))
+    return (int(left_rank), int(right)) if word == "send" else (int(right), int(left_rank))
 
 
 def _numels(sizes: Sizes) -> tuple[int, ...]:
-    return tuple(math.prod(one) for one in sizes)
+    return tuple(math.prod(shape) for shape in sizes)

@@ -36,7 +36,7 @@ class Pickler:
         if isinstance(value, float):
             return b"G" + struct.pack(">d", value)
         if isinstance(value, dict):
-            items = [self._text(key) + self._item(key, one) for key, one in value.items()]
+            items = [self._text(key) + self._item(key, item) for key, item in value.items()]
             return b"}(" + b"".join(items) + b"u"
         if isinstance(value, list):
             return b"](" + b"".join(map(self._any, value)) + b"e"
@@ -53,21 +53,21 @@ class Pickler:
             return stack
         if key in ("input_sizes", "output_sizes"):
             if value not in self._sizes:
-                self._sizes[value] = self._any([list(one) for one in value])
+                self._sizes[value] = self._any([list(shape) for shape in value])
             return self._sizes[value]
         return self._any(value)
 
     def _text(self, value: str) -> bytes:
-        known = self._memo.get(value)
-        if known is not None:
-            return known
+        memoised = self._memo.get(value)
+        if memoised is not None:
+            return memoised
         data = value.encode()
         return b"X" + struct.pack("<I", len(data)) + data + self._remember(value)
 
     def _frame(self, frame: tuple[str, str, int]) -> bytes:
-        known = self._memo.get(frame)
-        if known is not None:
-            return known
+        memoised = self._memo.get(frame)
+        if memoised is not None:
+            return memoised
         function, file, line = frame
         body = self._any({"name": function, "filename": file, "line": line})
         return body + self._remember(frame)

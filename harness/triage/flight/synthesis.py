@@ -72,8 +72,8 @@ class Job:
 
     @property
     def culprits(self) -> frozenset[int]:
-        nobody = self.fault.kind in ("healthy", "wedge", "abba", "missing")
-        return frozenset() if nobody else frozenset({self.fault.rank})
+        is_blameless = self.fault.kind in ("healthy", "wedge", "abba", "missing")
+        return frozenset() if is_blameless else frozenset({self.fault.rank})
 
 
 def loop(ranks: int, tensor_parallel: int) -> tuple[tuple[tuple[str, str, tuple[int, ...]], ...], list[list[int]]]:
@@ -106,40 +106,40 @@ def _frames(function: str, line: int) -> tuple[tuple[str, str, int], ...]:
 def _schedule(tensor_parallel: int, data_parallel: int) -> list[tuple[int, Op]]:
     """One step of the loop: (0 world, 1 tp, 2 dp; operation)."""
     hidden, shard = 4096, 1 << 20
-    whole = (shard * data_parallel,)
+    full_shape = (shard * data_parallel,)
     return [
         (1, Op("all_reduce", ((4, 512, hidden),), ((4, 512, hidden),), frames=_frames("all_reduce", 21))),
         (1, Op("_all_gather_base", ((hidden,),), ((hidden * tensor_parallel,),), frames=_frames("all_gather", 34))),
         (1, Op("all_reduce", ((4, 512, 2 * hidden),), ((4, 512, 2 * hidden),), frames=_frames("all_reduce", 47))),
         (1, Op("broadcast", ((hidden,),), ((hidden,),), "Long", frames=_frames("broadcast", 52))),
-        (2, Op("_reduce_scatter_base", (whole,), ((shard,),), frames=_frames("reduce_scatter", 88))),
-        (2, Op("_all_gather_base", ((shard,),), (whole,), frames=_frames("all_gather", 95))),
+        (2, Op("_reduce_scatter_base", (full_shape,), ((shard,),), frames=_frames("reduce_scatter", 88))),
+        (2, Op("_all_gather_base", ((shard,),), (full_shape,), frames=_frames("all_gather", 95))),
         (1, Op("all_reduce", ((4, 512, hidden),), ((4, 512, hidden),), "Float", frames=_frames("all_reduce", 61))),
         (0, Op("all_reduce", ((1,),), ((1,),), "Float", frames=_frames("all_reduce", 103))),
     ]
 
 
 def _program(schedule: list[tuple[int, Op]], length: int, rank: int, fault: Fault) -> list[tuple[int, Op]]:
-    one = [schedule[i % len(schedule)] for i in range(length)]
+    program = [schedule[i % len(schedule)] for i in range(length)]
     if rank != fault.rank or fault.kind in ("healthy", "wedge", "stalled"):
-        return one
+        return program
     kind, at = fault.kind, fault.at
-    where, op = one[at]
+    where, op = program[at]
     if kind == "skip":
-        del one[at]
+        del program[at]
     elif kind == "extra":
-        odd = Op("reduce", ((77,),), ((77,),), "Float", frames=_frames("reduce", 140))
-        one.insert(at, (where, odd))
+        extra_op = Op("reduce", ((77,),), ((77,),), "Float", frames=_frames("reduce", 140))
+        program.insert(at, (where, extra_op))
     elif kind == "wrong-op":
-        one[at] = (where, Op("reduce", ((77,),), ((77,),), "Float", frames=_frames("reduce", 141)))
+        program[at] = (where, Op("reduce", ((77,),), ((77,),), "Float", frames=_frames("reduce", 141)))
     elif kind == "wrong-size":
-        one[at] = (where, op._replace(inputs=((3,),), outputs=((3,),)))
+        program[at] = (where, op._replace(inputs=((3,),), outputs=((3,),)))
     elif kind in ("dead", "straggler", "missing"):
-        del one[at:]
+        del program[at:]
     elif kind == "abba":  # from there on, the first two neighbours of different groups change places
-        place = next(i for i in range(at, length - 1) if one[i][0] != one[i + 1][0])
-        one[place : place + 2] = one[place + 1], one[place]
-    return one
+        place = next(i for i in range(at, length - 1) if program[i][0] != program[i + 1][0])
+        program[place : place + 2] = program[place + 1], program[place]
+    return program
 
 
 def simulate(ranks: int, entries: int, fault: Fault | None = None, *, tensor_parallel: int = 8) -> Job:
@@ -158,7 +158,7 @@ def simulate(ranks: int, entries: int, fault: Fault | None = None, *, tensor_par
     stuck = None
     if fault.kind in ("wedge", "stalled"):
         stuck = _place_of(programs[fault.rank], places[fault.rank], fault.at)
-    held: list[list[Step]] = [[] for _ in range(ranks)]
+    recorded_steps: list[list[Step]] = [[] for _ in range(ranks)]
     unfinished = [0] * ranks
     counters = [[0] * len(groups) for _ in range(ranks)] if ranks <= 64 else [dict.fromkeys(p, 0) for p in places]
     arrived: dict[tuple[int, int], list[Any]] = {}  # (group, seq) -> [how many, operation or None once they differ]
@@ -167,7 +167,7 @@ def simulate(ranks: int, entries: int, fault: Fault | None = None, *, tensor_par
     while runnable:
         rank = runnable.popleft()
         queued[rank] = False
-        program, mine, count = programs[rank], held[rank], counters[rank]
+        program, mine, count = programs[rank], recorded_steps[rank], counters[rank]
         while len(mine) < len(program) and unfinished[rank] < fault.ahead:
             which, op = program[len(mine)]
             group = places[rank][which]
@@ -189,7 +189,7 @@ def simulate(ranks: int, entries: int, fault: Fault | None = None, *, tensor_par
                         queued[member] = True
                         runnable.append(member)
     hidden = frozenset({fault.rank}) if fault.kind == "missing" else frozenset()
-    return Job(ranks, groups, tuple(map(tuple, held)), frozenset(done), fault, hidden)
+    return Job(ranks, groups, tuple(map(tuple, recorded_steps)), frozenset(done), fault, hidden)
 
 
 def _place_of(program: list[tuple[int, Op]], place: list[int], at: int) -> tuple[int, int]:
@@ -264,15 +264,17 @@ def encoded(job: Job, rank: int, form: Literal["pickle", "json"] = "pickle", *, 
     """The bytes of one rank's dump, as torch writes them: JSON has sorted keys, no frames, 0 for "not yet"."""
     if form == "pickle":
         return torch_pickle(dump(job, rank, active=active))
-    held = dump(job, rank, frames=False, active=active)
-    held["pg_status"] = {pg: {key: str(seq) for key, seq in one.items()} for pg, one in held["pg_status"].items()}
-    held["nccl_comm_state"] = {}
-    for entry in held["entries"]:
+    payload = dump(job, rank, frames=False, active=active)
+    payload["pg_status"] = {
+        pg: {key: str(seq) for key, seq in counters.items()} for pg, counters in payload["pg_status"].items()
+    }
+    payload["nccl_comm_state"] = {}
+    for entry in payload["entries"]:
         for key in ("time_discovered_started_ns", "time_discovered_completed_ns"):
             entry[key] = entry[key] or 0
-    if not held["entries"]:
-        del held["entries"]
-    return json.dumps(held, sort_keys=True, separators=(",", ":")).encode()
+    if not payload["entries"]:
+        del payload["entries"]
+    return json.dumps(payload, sort_keys=True, separators=(",", ":")).encode()
 
 
 def write(

@@ -51,26 +51,26 @@ def shown(path: Path) -> str:
 
 
 def packed(flight: Flight) -> bytes:
-    held: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field in dataclasses.fields(flight):
         value = getattr(flight, field.name)
         if field.name in _ALIKE:
             value = msgspec.msgpack.encode(value)
-        held[field.name] = value.tobytes() if field.name in INTEGERS else value
-    return msgspec.msgpack.encode(held)
+        fields[field.name] = value.tobytes() if field.name in INTEGERS else value
+    return msgspec.msgpack.encode(fields)
 
 
 def unpacked(data: bytes) -> Flight:
-    held = msgspec.msgpack.decode(data)
+    fields = msgspec.msgpack.decode(data)
     for name in INTEGERS:
         column = integers()
-        column.frombytes(held[name])
-        held[name] = column
+        column.frombytes(fields[name])
+        fields[name] = column
     for name in _ALIKE:
-        held[name] = _alike(name, held[name])
-    held["notes"] = tuple(held["notes"])
-    held["status"] = {number: Status(*one) for number, one in held["status"].items()}
-    return Flight(**held)
+        fields[name] = _alike(name, fields[name])
+    fields["notes"] = tuple(fields["notes"])
+    fields["status"] = {number: Status(*counts) for number, counts in fields["status"].items()}
+    return Flight(**fields)
 
 
 @lru_cache(maxsize=64)

@@ -63,8 +63,8 @@ def _start() -> subprocess.Popen[bytes]:
 def _exactly(descriptor: int, count: int, ends: float) -> bytes:
     parts = bytearray()
     while len(parts) < count:
-        left = ends - time.monotonic()
-        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+        remaining_s = ends - time.monotonic()
+        if remaining_s <= 0 or not select.select([descriptor], [], [], remaining_s)[0]:
             raise TimeoutError
         part = os.read(descriptor, min(count - len(parts), 1 << 20))
         if not part:
@@ -75,12 +75,12 @@ def _exactly(descriptor: int, count: int, ends: float) -> bytes:
 
 def read_all(paths: Sequence[Path], *, deadline_s: float = DEADLINE_S) -> list[Flight | FlightError]:
     """Each file's Flight, or why there is none, in the order given."""
-    found: dict[int, Flight | FlightError] = {}
+    results: dict[int, Flight | FlightError] = {}
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     here = sum(_size(path) for path in paths) <= IN_PROCESS_BYTES
     for number, path in enumerate(paths):
         if here and not _pickled(path):
-            found[number] = worker.outcome(worker.answer(path))
+            results[number] = worker.outcome(worker.answer(path))
         else:
             waiting.put(number)
     count = min(os.cpu_count() or 1, -(-waiting.qsize() // PER_WORKER))
@@ -90,7 +90,7 @@ def read_all(paths: Sequence[Path], *, deadline_s: float = DEADLINE_S) -> list[F
         try:
             while True:
                 number = waiting.get_nowait()
-                found[number] = reader.read(paths[number], deadline_s)
+                results[number] = reader.read(paths[number], deadline_s)
         except queue.Empty:
             return
         finally:
@@ -101,7 +101,7 @@ def read_all(paths: Sequence[Path], *, deadline_s: float = DEADLINE_S) -> list[F
         thread.start()
     for thread in threads:
         thread.join()
-    return [found[number] for number in range(len(paths))]
+    return [results[number] for number in range(len(paths))]
 
 
 def _size(path: Path) -> int:

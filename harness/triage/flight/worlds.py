@@ -25,7 +25,7 @@ def worlds(flights: Mapping[str, Flight]) -> tuple[dict[str, Flight], ...]:
     for name, flight in flights.items():
         if flight.rank is not None:
             series.setdefault(flight.series, {})[name] = flight
-    found: list[_World] = []
+    job_worlds: list[_World] = []
     for dumps in series.values():
         split: list[_World] = []
         for name, flight in dumps.items():
@@ -35,17 +35,17 @@ def worlds(flights: Mapping[str, Flight]) -> tuple[dict[str, Flight], ...]:
                 split.append(home)
             home.add(name, flight)
         for world in split:
-            home = next((other for other in found if other.joins(world)), None)
+            home = next((job_world for job_world in job_worlds if job_world.joins(world)), None)
             if home is None:
-                found.append(world)
+                job_worlds.append(world)
             else:
                 for name, flight in world.flights.items():
                     home.add(name, flight)
-    found.sort(key=lambda world: -len(world.flights))
-    return tuple(world.flights for world in found)
+    job_worlds.sort(key=lambda world: -len(world.flights))
+    return tuple(world.flights for world in job_worlds)
 
 
-def apart_s(one: Flight, other: Flight) -> float:
+def apart_s(flight: Flight, peer: Flight) -> float:
     """Seconds between two dumps of different runs, by a group that both were in; 0 where they may be of one run.
 
     In one run nobody waits longer for a peer than the operation's timeout; and of many operations in which everybody
@@ -53,40 +53,40 @@ def apart_s(one: Flight, other: Flight) -> float:
     (`taken_ns`) is of no other run: only files that lie about are asked, since TORCH_FR_DUMP_TEMP_FILE is often the
     same for the next job.
     """
-    if one.taken_ns is not None or other.taken_ns is not None:
+    if flight.taken_ns is not None or peer.taken_ns is not None:
         return 0.0
-    for number, group in enumerate(one.groups):
-        its = next((place for place, same in enumerate(other.groups) if _same(group, same)), None)
-        if its is not None and (found := _apart_s(one, number, other, its)) is not None:
-            return found
+    for number, group in enumerate(flight.groups):
+        its = next((place for place, peer_group in enumerate(peer.groups) if _same(group, peer_group)), None)
+        if its is not None and (gap_s := _apart_s(flight, number, peer, its)) is not None:
+            return gap_s
     return 0.0
 
 
-def _same(group: Group, other: Group) -> bool:
-    alike = (group.name, group.desc, group.backend) == (other.name, other.desc, other.backend)
-    return alike and group.members == other.members and (bool(group.members) or group.desc == DEFAULT)
+def _same(group: Group, peer: Group) -> bool:
+    has_same_identity = (group.name, group.desc, group.backend) == (peer.name, peer.desc, peer.backend)
+    return has_same_identity and group.members == peer.members and (bool(group.members) or group.desc == DEFAULT)
 
 
-def _apart_s(one: Flight, group: int, other: Flight, its: int) -> float | None:
+def _apart_s(flight: Flight, group: int, peer: Flight, its: int) -> float | None:
     """None where this group says nothing: neither dump has completed an operation of it with a time."""
-    mine, theirs = _completed_at(one, group), _completed_at(other, its)
+    mine, theirs = _completed_at(flight, group), _completed_at(peer, its)
     if not mine or not theirs:
         return None
-    allowed = max(one.timeout_ms[row] for row in one.part(group).rows) / 1000
+    allowed = max(flight.timeout_ms[row] for row in flight.part(group).rows) / 1000
     allowed = (allowed if allowed > 0 else TIMEOUT_S) + CLOCKS_S
-    both = [seq for seq in mine if seq in theirs]
-    if not both:  # one ends before the other's ring begins
+    shared_seqs = [seq for seq in mine if seq in theirs]
+    if not shared_seqs:  # one ends before the other's ring begins
         first, second = (mine, theirs) if max(mine) < min(theirs) else (theirs, mine)
         gap = abs(second[min(second)] - first[max(first)])
         return gap if gap > allowed else 0.0
-    nearest = min(abs(mine[seq] - theirs[seq]) for seq in both)
+    nearest = min(abs(mine[seq] - theirs[seq]) for seq in shared_seqs)
     disjoint = 0.0
-    if one.backend == "gloo":  # NCCL's host may run far ahead of its device
-        part = one.part(group)
-        mutual = [seq for seq in both if (kind := part.at(seq)) is not None and kind.op.startswith(MUTUAL)]
+    if flight.backend == "gloo":  # NCCL's host may run far ahead of its device
+        part = flight.part(group)
+        mutual = [seq for seq in shared_seqs if (kind := part.at(seq)) is not None and kind.op.startswith(MUTUAL)]
         if len(mutual) >= TOGETHER:
-            here, there = ([at[seq] for seq in mutual] for at in (mine, theirs))
-            disjoint = max(min(here) - max(there), min(there) - max(here))
+            here, peer_times = ([at[seq] for seq in mutual] for at in (mine, theirs))
+            disjoint = max(min(here) - max(peer_times), min(peer_times) - max(here))
     return nearest if nearest > allowed or disjoint > CLOCKS_S else 0.0
 
 
@@ -108,17 +108,17 @@ class _World:
     def admits(self, flight: Flight) -> bool:
         if flight.rank in self._ranks or (flight.world_size and self._size and flight.world_size != self._size):
             return False
-        if any(apart_s(known, flight) for known in self._sample):
+        if any(apart_s(sampled_flight, flight) for sampled_flight in self._sample):
             return False
         return all(
             group.members in self._members.get(group.name, ())
-            or not any(set(group.members) & set(other) for other in self._members.get(group.name, ()))
+            or not any(set(group.members) & set(known_members) for known_members in self._members.get(group.name, ()))
             for group in flight.groups
             if group.members
         )
 
-    def joins(self, other: _World) -> bool:
-        return all(self.admits(flight) for flight in other.flights.values())
+    def joins(self, world: _World) -> bool:
+        return all(self.admits(flight) for flight in world.flights.values())
 
     def add(self, name: str, flight: Flight) -> None:
         self.flights[name] = flight

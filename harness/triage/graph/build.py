@@ -27,18 +27,18 @@ class Graph:
         above: dict[str, list[str]] = {}
         for wait in self.waits:
             above.setdefault(wait.target, []).append(wait.waiter)
-        found, queue = set(targets), list(targets)
+        reached_keys, queue = set(targets), list(targets)
         while queue:
             for waiter in above.get(queue.pop(), ()):
-                if waiter not in found:
-                    found.add(waiter)
+                if waiter not in reached_keys:
+                    reached_keys.add(waiter)
                     queue.append(waiter)
-        return [key for key in self.subjects if key in found and key not in targets]
+        return [key for key in self.subjects if key in reached_keys and key not in targets]
 
     def stuck(self) -> list[Subject]:
         """Processes that wait for another process."""
         waiting = {wait.waiter for wait in self.waits}
-        return [one for one in self.subjects.values() if (one.stuck or one.key in waiting) and not one.launcher]
+        return [node for node in self.subjects.values() if (node.stuck or node.key in waiting) and not node.launcher]
 
 
 def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
@@ -46,14 +46,19 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
     pending = pending_of(evidence, comparison)
     children = children_of(evidence)
     cards = {gpu.host for gpu in evidence.gpus}
-    ages = [one.age_s for one in pending.values() if one.age_s is not None]
+    ages = [operation.age_s for operation in pending.values() if operation.age_s is not None]
     waited_s = evidence.stall_s or max(ages, default=0.0)
     timers = waited_s < motion.TIMERS * (evidence.threshold_s or motion.THRESHOLD_S)
     subjects = {
-        one.key: subject(
-            one, pending.get(one.key), children, stall_s=evidence.stall_s, gpu=one.host in cards, timers=timers
+        process.key: subject(
+            process,
+            pending.get(process.key),
+            children,
+            stall_s=evidence.stall_s,
+            gpu=process.host in cards,
+            timers=timers,
         )
-        for one in evidence.processes
+        for process in evidence.processes
     }
     subjects = _told_apart(subjects)
     names = edges.Names.of(evidence, comparison)
@@ -62,28 +67,28 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
             key = names.key(group, rank)
             if key not in subjects:
                 # its dump, be it without this group
-                seen = comparison is not None and rank in comparison.ranks and not group.joined
+                has_dump = comparison is not None and rank in comparison.ranks and not group.joined
                 subjects[key] = Subject(
-                    key, None, None if group.joined else rank, pending=pending.get(key), seen=seen,
+                    key, None, None if group.joined else rank, pending=pending.get(key), seen=has_dump,
                     frame=_frame(group, rank),
                 )  # fmt: skip
-    found, subjects = edges.ordered(edges.collective(comparison, names, subjects), subjects)
+    proven_waits, subjects = edges.ordered(edges.collective(comparison, names, subjects), subjects)
     for more in (edges.store, calls.ray, calls.http, calls.children, edges.unresolved):
-        new, subjects = more(evidence, subjects, found)
-        found = edges.merged(found, new)
-    subjects = calls.answering(evidence, subjects, found)
-    waits = tuple(wait for wait in found if not _passing(evidence, wait, subjects))
+        new, subjects = more(evidence, subjects, proven_waits)
+        proven_waits = edges.merged(proven_waits, new)
+    subjects = calls.answering(evidence, subjects, proven_waits)
+    waits = tuple(wait for wait in proven_waits if not _passing(evidence, wait, subjects))
     sinks, cycles = components([(wait.waiter, wait.target) for wait in waits])
     return Graph(subjects, waits, tuple(sinks), tuple(map(tuple, cycles)))
 
 
 def _told_apart(subjects: dict[str, Subject]) -> dict[str, Subject]:
     """Who is called as another one, or by a rank alone that another one has as well, as of a second engine."""
-    labels = Counter(one.label for one in subjects.values())
-    ranks = Counter(one.rank for one in subjects.values())
+    labels = Counter(node.label for node in subjects.values())
+    ranks = Counter(node.rank for node in subjects.values())
     return {
-        key: replace(one, alone=labels[one.label] < 2 and (one.label != f"rank {one.rank}" or ranks[one.rank] < 2))
-        for key, one in subjects.items()
+        key: replace(node, alone=labels[node.label] < 2 and (node.label != f"rank {node.rank}" or ranks[node.rank] < 2))
+        for key, node in subjects.items()
     }
 
 
@@ -98,26 +103,26 @@ def _passing(evidence: Evidence, wait: Wait, subjects: dict[str, Subject]) -> bo
 
 def pending_of(evidence: Evidence, comparison: Comparison | None) -> dict[str, Collective]:
     """node -> its oldest operation that is not done, of all its groups."""
-    found: dict[str, Collective] = {}
+    pending_by_key: dict[str, Collective] = {}
     names = edges.Names.of(evidence, comparison)
     for group in comparison.groups if comparison else ():
         oldest = [(rank, state.pending) for rank, state in group.ranks.items() if state.pending is not None]
-        oldest += [(rank, some[0]) for rank, some in group.p2p.items()]
+        oldest += [(rank, operations[0]) for rank, operations in group.p2p.items()]
         for rank, pending in oldest:
             key = names.key(group, rank)
-            before = found.get(key)
+            before = pending_by_key.get(key)
             if before is None or (pending.age_s or 0.0) > (before.age_s or 0.0):
-                found[key] = pending
-    return found
+                pending_by_key[key] = pending
+    return pending_by_key
 
 
 def children_of(evidence: Evidence) -> dict[str, tuple[Process, ...]]:
     """key -> the processes that it started, launchers' ranks left out."""
-    found: dict[str, list[Process]] = {}
+    children_by_key: dict[str, list[Process]] = {}
     for process in evidence.processes:
         if process.role not in LAUNCHERS:
-            found.setdefault(f"{process.host}:{process.ppid}", []).append(process)
-    return {key: tuple(some) for key, some in found.items()}
+            children_by_key.setdefault(f"{process.host}:{process.ppid}", []).append(process)
+    return {key: tuple(processes) for key, processes in children_by_key.items()}
 
 
 def _frame(group: GroupState, rank: int) -> str:

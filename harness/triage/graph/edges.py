@@ -41,7 +41,7 @@ class Names:
                 ranks.setdefault(process.rank, []).append(process)
         return Names(
             frozenset(process.key for process in evidence.processes),
-            {rank: tuple(some) for rank, some in ranks.items()},
+            {rank: tuple(processes) for rank, processes in ranks.items()},
         )
 
     def key(self, group: GroupState, rank: int) -> str:
@@ -51,42 +51,45 @@ class Names:
             return state.key
         if group.joined:
             return f"rank {rank} of {title(group)}"
-        some = self.by_rank.get(rank, ())
-        if len(some) > 1:  # two worlds number their ranks alike: the one of this group's size
+        holders = self.by_rank.get(rank, ())
+        if len(holders) > 1:  # two worlds number their ranks alike: the one of this group's size
             sizes = {len(group.group.members), group.group.world_size} - {0}
-            some = tuple(process for process in some if process.world_size in sizes) or some
-        return some[0].key if len(some) == 1 else f"rank {rank}"
+            holders = tuple(process for process in holders if process.world_size in sizes) or holders
+        return holders[0].key if len(holders) == 1 else f"rank {rank}"
 
 
 def collective(comparison: Comparison | None, names: Names, subjects: dict[str, Subject]) -> list[Wait]:
     """Who waits for whom by the flight recorders."""
-    found: list[Wait] = []
+    waits: list[Wait] = []
     for group in comparison.groups if comparison else ():
-        found += _group(group, names, subjects)
-        found += _point_to_point(group, names)
-    return found
+        waits += _group(group, names, subjects)
+        waits += _point_to_point(group, names)
+    return waits
 
 
-def ordered(found: list[Wait], subjects: dict[str, Subject]) -> tuple[list[Wait], dict[str, Subject]]:
+def ordered(waits: list[Wait], subjects: dict[str, Subject]) -> tuple[list[Wait], dict[str, Subject]]:
     """Ranks of an idle engine wait for what its first rank is asked, in a broadcast, and that one waits to be asked:
     no collective of theirs is pending."""
     targets: dict[str, list[Subject]] = {}
-    for wait in found:
+    for wait in waits:
         targets.setdefault(wait.waiter, []).append(subjects[wait.target])
     idle = {
         key: replace(subjects[key], pending=None, doing=replace(subjects[key].doing, kind="orders"))
-        for key, some in targets.items()
+        for key, awaited in targets.items()
         if subjects[key].doing.kind == "collective" and subjects[key].doing.around[:1] == ("orders",)
-        if all(one.doing.idle and one.doing.within("orders") and not one.stuck and not one.blocked for one in some)
+        if all(
+            target.doing.idle and target.doing.within("orders") and not target.stuck and not target.blocked
+            for target in awaited
+        )
     }
-    return [wait for wait in found if wait.waiter not in idle], {**subjects, **idle}
+    return [wait for wait in waits if wait.waiter not in idle], {**subjects, **idle}
 
 
 def _group(group: GroupState, names: Names, subjects: dict[str, Subject]) -> list[Wait]:
     at = {rank: position(state) for rank, state in group.ranks.items()}
     at |= {rank: -1 for rank in group.silent if rank not in group.unsure}
-    odd = mismatch(group)
-    found = []
+    difference = mismatch(group)
+    waits = []
     # one collection of laggards for each awaited seq, not one for each waiter: groups may have a thousand members
     behind: dict[int, list[int]] = {}
     for rank in group.waiting:
@@ -94,56 +97,67 @@ def _group(group: GroupState, names: Names, subjects: dict[str, Subject]) -> lis
         assert state.pending is not None
         seq = state.pending.seq
         if seq not in behind:
-            behind[seq] = sorted(other for other, place in at.items() if place < seq)
-        reasons = dict.fromkeys((other for other in behind[seq] if other != rank), "has not come")
-        if odd is not None and odd.seq == seq:
-            reasons |= dict.fromkeys(_others(group, odd, rank), f"is in another {odd.field}")
+            behind[seq] = sorted(peer_rank for peer_rank, place in at.items() if place < seq)
+        reasons = dict.fromkeys((peer_rank for peer_rank in behind[seq] if peer_rank != rank), "has not come")
+        if difference is not None and difference.seq == seq:
+            reasons |= dict.fromkeys(_others(group, difference, rank), f"is in another {difference.field}")
         if not reasons and state.pending.started:
             reasons = {
-                other: "has not started it on its device"
-                for other, its in group.ranks.items()
-                if other != rank and its.pending is not None and its.pending.seq == seq and not its.pending.started
+                peer_rank: "has not started it on its device"
+                for peer_rank, its in group.ranks.items()
+                if peer_rank != rank and its.pending is not None and its.pending.seq == seq and not its.pending.started
             }
         if not reasons:
             reasons = _without_dump(group, names, subjects)
         operation = f"{state.pending.op} #{seq} of {title(group)}"
-        for other, why in list(reasons.items())[:MAX_TARGETS]:
-            waiter, target = names.key(group, rank), names.key(group, other)
+        for awaited_rank, why in list(reasons.items())[:MAX_TARGETS]:
+            waiter, target = names.key(group, rank), names.key(group, awaited_rank)
             if waiter != target:
                 its = subjects.get(target)
-                who = f"rank {other}" if its is None or its.alone else its.label
+                who = f"rank {awaited_rank}" if its is None or its.alone else its.label
                 because = f"{operation}: {who} {why}"
-                found.append(
+                waits.append(
                     Wait(
-                        waiter,
-                        target,
-                        "collective",
-                        because,
-                        state.pending.age_s,
-                        group.group.name,
-                        seq,
-                        operation,
+                        waiter=waiter,
+                        target=target,
+                        layer="collective",
+                        because=because,
+                        since_s=state.pending.age_s,
+                        group=group.group.name,
+                        seq=seq,
+                        operation=operation,
                     )
                 )
-    return found
+    return waits
 
 
 def _point_to_point(group: GroupState, names: Names) -> list[Wait]:
     """A send or receive waits for the one at its other end, unless that one has enqueued its half."""
-    halves = {(peers(one.op), one.op.partition(" ")[0]) for some in group.p2p.values() for one in some}
-    found = []
-    for rank, some in group.p2p.items():
-        one, ends = some[0], peers(some[0].op)
-        what = one.op.partition(" ")[0]
+    halves = {(peers(half.op), half.op.partition(" ")[0]) for unfinished in group.p2p.values() for half in unfinished}
+    waits = []
+    for rank, operations in group.p2p.items():
+        oldest, ends = operations[0], peers(operations[0].op)
+        what = oldest.op.partition(" ")[0]
         place = None if ends is None else ends[1] if what == "send" else ends[0]
         if place is None or place >= len(group.group.members) or (ends, "recv" if what == "send" else "send") in halves:
             continue
-        other = group.group.members[place]
-        operation = f"{one.op} #{one.seq} of {title(group)}"
-        because = f"{operation}: rank {other} has not come"
-        waiter, target = names.key(group, rank), names.key(group, other)
-        found.append(Wait(waiter, target, "collective", because, one.age_s, group.group.name, one.seq, operation))
-    return found
+        peer = group.group.members[place]
+        operation = f"{oldest.op} #{oldest.seq} of {title(group)}"
+        because = f"{operation}: rank {peer} has not come"
+        waiter, target = names.key(group, rank), names.key(group, peer)
+        waits.append(
+            Wait(
+                waiter=waiter,
+                target=target,
+                layer="collective",
+                because=because,
+                since_s=oldest.age_s,
+                group=group.group.name,
+                seq=oldest.seq,
+                operation=operation,
+            )
+        )
+    return waits
 
 
 def title(group: GroupState) -> str:
@@ -160,65 +174,67 @@ def position(state: RankState) -> int:
 def mismatch(group: GroupState) -> Mismatch | None:
     """The earliest difference at an operation that somebody still waits for, or before it."""
     waited = [state.pending.seq for state in group.ranks.values() if state.pending is not None]
-    found = [one for one in group.mismatches if waited and one.seq <= max(waited)]
-    return min(found, key=lambda one: (one.seq, one.field != "op")) if found else None
+    differences = [difference for difference in group.mismatches if waited and difference.seq <= max(waited)]
+    return min(differences, key=lambda difference: (difference.seq, difference.field != "op")) if differences else None
 
 
-def _others(group: GroupState, odd: Mismatch, rank: int) -> list[int]:
+def _others(group: GroupState, difference: Mismatch, rank: int) -> list[int]:
     """The ranks that did something else than `rank` there; for a rank that is itself on the odd side, none."""
-    mine = next((what for what, ranks in odd.values.items() if rank in ranks), None)
-    usual = usual_side(group, odd)
+    mine = next((what for what, ranks in difference.values.items() if rank in ranks), None)
+    usual = usual_side(group, difference)
     if mine is None or (usual is not None and mine != usual):
         return []
-    return sorted(other for ranks in odd.values.values() if rank not in ranks for other in ranks)
+    return sorted(peer_rank for ranks in difference.values.values() if rank not in ranks for peer_rank in ranks)
 
 
 def _without_dump(group: GroupState, names: Names, subjects: dict[str, Subject]) -> dict[int, str]:
     """Members whose recorder is missing, unless their stack shows them in a collective too."""
-    found = {}
-    for other in group.absent:
-        its = subjects.get(names.key(group, other))
+    reasons = {}
+    for absent_rank in group.absent:
+        its = subjects.get(names.key(group, absent_rank))
         if its is None or not its.seen or its.process is None:
-            found[other] = "has no recorder data"
+            reasons[absent_rank] = "has no recorder data"
         elif its.gone:
-            found[other] = "has ended"
+            reasons[absent_rank] = "has ended"
         elif its.blocked or not its.doing.within("collective", "p2p"):
-            found[other] = "is not there, by its stack"
-    return found
+            reasons[absent_rank] = "is not there, by its stack"
+    return reasons
 
 
-def store(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -> tuple[list[Wait], dict[str, Subject]]:
+def store(
+    evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]
+) -> tuple[list[Wait], dict[str, Subject]]:
     """Who waits in a rendezvous or in the making of a group, and who has not come there."""
-    found: list[Wait] = []
+    waits: list[Wait] = []
     subjects = dict(subjects)
-    joining = {key: forming(one) for key, one in subjects.items() if forming(one) is not None}
+    joining = {key: forming(member) for key, member in subjects.items() if forming(member) is not None}
     ranked: dict[int, list[Subject]] = {}
-    for one in subjects.values():
-        if one.rank is not None and one.process and not superseded(one.process, evidence.processes):
-            ranked.setdefault(one.rank, []).append(one)
+    for subject in subjects.values():
+        if subject.rank is not None and subject.process and not superseded(subject.process, evidence.processes):
+            ranked.setdefault(subject.rank, []).append(subject)
     for key, what in joining.items():
         assert what is not None
-        one = subjects[key]
+        subject = subjects[key]
         if what.name:
             continue  # who its other members are, nobody recorded
         expected = what.members or (tuple(range(what.world_size)) if what.world_size else ())
         for rank in expected:
-            if rank == one.rank:
+            if rank == subject.rank:
                 continue
-            alike = ranked.get(rank, [])
-            others = [other for other in alike if same_world(one.process, other.process)]
+            rank_holders = ranked.get(rank, [])
+            counterparts = [holder for holder in rank_holders if same_world(subject.process, holder.process)]
             # who makes the group elsewhere has come to the wrong address, which is another fault
-            arrived = [other for other in alike if other.key in joining]
-            others = others or [other for other in arrived if same_kind(one.process, other.process)]
-            if not others:
+            arrived = [holder for holder in rank_holders if holder.key in joining]
+            counterparts = counterparts or [holder for holder in arrived if same_kind(subject.process, holder.process)]
+            if not counterparts:
                 name = f"rank {rank}"
                 subjects.setdefault(name, Subject(name, None, rank, seen=False))
-                others = [subjects[name]]
-            for other in others:
-                if other.key not in joining and other.key != key:
-                    because = f"{what.op}: {other.label} has not come"
-                    found.append(Wait(key, other.key, "store", because, what.age_s, operation=what.op))
-    return found, subjects
+                counterparts = [subjects[name]]
+            for counterpart in counterparts:
+                if counterpart.key not in joining and counterpart.key != key:
+                    because = f"{what.op}: {counterpart.label} has not come"
+                    waits.append(Wait(key, counterpart.key, "store", because, what.age_s, operation=what.op))
+    return waits, subjects
 
 
 @dataclass(frozen=True)
@@ -237,34 +253,40 @@ class Forming:
     place: int = -1
 
 
-def forming(one: Subject) -> Forming | None:
+def forming(subject: Subject) -> Forming | None:
     """The group that this process waits for, by its open spans and its stack; None where it makes none."""
-    process = one.process
-    if process is None or one.gone:
+    process = subject.process
+    if process is None or subject.gone:
         return None
     spans = process.beat.open_spans if process.beat else ()
-    inside = [span for span in spans if span.name in (*MAKERS, MEETING, HELPER) and not _over(one)]
-    if not inside and one.doing.kind != "store":
+    inside = [span for span in spans if span.name in (*MAKERS, MEETING, HELPER) and not _over(subject)]
+    if not inside and subject.doing.kind != "store":
         return None
     fields: dict[str, object] = {}
     for span in inside:
         fields = {**span.fields, **fields}
     age_s = inside[0].age_s if inside else None
     name, place, beside = (fields.get(key) for key in ("group_name", "group_rank", "group_size"))
-    if isinstance(name, str) and name and isinstance(place, int) and isinstance(beside, int) and not _registers(one):
+    if (
+        isinstance(name, str)
+        and name
+        and isinstance(place, int)
+        and isinstance(beside, int)
+        and not _registers(subject)
+    ):
         return Forming(name, beside, (), age_s, name, place)
     ranks, size = fields.get("ranks"), fields.get("world_size")
     members = tuple(rank for rank in ranks if isinstance(rank, int)) if isinstance(ranks, list) else ()
-    op = inside[0].name if inside else one.doing.op or "rendezvous"
+    op = inside[0].name if inside else subject.doing.op or "rendezvous"
     world = size if isinstance(size, int) and size > 0 else process.world_size or 0
     if members:
         world = len(members)
     return Forming(op, world, members, age_s)
 
 
-def _registers(one: Subject) -> bool:
+def _registers(subject: Subject) -> bool:
     """Whether the group goes into torch's register, by the function that makes it: an open span, or a frame."""
-    process = one.process
+    process = subject.process
     assert process is not None
     if process.beat is not None and any(span.name in MAKERS for span in process.beat.open_spans):
         return True
@@ -272,9 +294,9 @@ def _registers(one: Subject) -> bool:
     return any(plain(frame.function) in MAKERS and "torch/distributed/" in frame.file for frame in frames)
 
 
-def _over(one: Subject) -> bool:
+def _over(subject: Subject) -> bool:
     """Whether the group is made by now: a beat is older than the stacks, which show its process in a collective."""
-    return one.doing.kind in ("collective", "p2p") and not one.doing.within("store")
+    return subject.doing.kind in ("collective", "p2p") and not subject.doing.within("store")
 
 
 def superseded(process: Process, processes: Iterable[Process]) -> bool:
@@ -284,22 +306,22 @@ def superseded(process: Process, processes: Iterable[Process]) -> bool:
     if process.rank is None or not ended(process):
         return False
     return any(
-        other is not process
-        and (other.host, other.rank, other.world_size) == (process.host, process.rank, process.world_size)
-        and (other.engine == process.engine or (not process.title and other.ppid == process.ppid != 0))
-        and not ended(other)
-        and _later(process, other)
-        for other in processes
+        successor is not process
+        and (successor.host, successor.rank, successor.world_size) == (process.host, process.rank, process.world_size)
+        and (successor.engine == process.engine or (not process.title and successor.ppid == process.ppid != 0))
+        and not ended(successor)
+        and _later(process, successor)
+        for successor in processes
     )
 
 
-def _later(process: Process, other: Process) -> bool:
-    if process.beat is not None and other.age_s > 0:
-        return process.beat.age_s > other.age_s - RESTART_S
-    if _attempt(other) or _attempt(process):
-        return _attempt(other) > _attempt(process)
+def _later(process: Process, successor: Process) -> bool:
+    if process.beat is not None and successor.age_s > 0:
+        return process.beat.age_s > successor.age_s - RESTART_S
+    if _attempt(successor) or _attempt(process):
+        return _attempt(successor) > _attempt(process)
     # nothing tells when: of one launcher, as far as is known, a rank lives once
-    return process.role == other.role and (0 in (process.ppid, other.ppid) or process.ppid == other.ppid)
+    return process.role == successor.role and (0 in (process.ppid, successor.ppid) or process.ppid == successor.ppid)
 
 
 def _attempt(process: Process) -> int:
@@ -308,61 +330,65 @@ def _attempt(process: Process) -> int:
 
 
 def unresolved(
-    evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]
+    evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]
 ) -> tuple[list[Wait], dict[str, Subject]]:
     """Waiters of which no layer says for whom: a peer of their world that has ended, or is blocked, is who they miss;
     else, by the stacks alone, a single peer outside any collective while all others are in one."""
-    found = []
-    waited = {wait.waiter for wait in known}
-    ranked = [one for one in subjects.values() if one.rank is not None and one.process is not None]
+    waits = []
+    waited = {wait.waiter for wait in known_waits}
+    ranked = [subject for subject in subjects.values() if subject.rank is not None and subject.process is not None]
     broken = [
-        one
-        for one in ranked
-        if one.process and (one.gone or one.blocked) and not superseded(one.process, evidence.processes)
+        subject
+        for subject in ranked
+        if subject.process and (subject.gone or subject.blocked) and not superseded(subject.process, evidence.processes)
     ]
-    for one in ranked:
-        if one.key in waited or one.gone or one.blocked or one.progress or one.doing.idle:
+    for subject in ranked:
+        if subject.key in waited or subject.gone or subject.blocked or subject.progress or subject.doing.idle:
             continue
-        if one.pending is None and one.doing.kind == "http_client":
+        if subject.pending is None and subject.doing.kind == "http_client":
             continue  # it misses a server, and no rank
-        if not (one.stuck or one.doing.kind in ("user", "unknown", "lock", "select")) or (
-            one.doing.active and one.doing.kind != "device"
+        if not (subject.stuck or subject.doing.kind in ("user", "unknown", "lock", "select")) or (
+            subject.doing.active and subject.doing.kind != "device"
         ):
             continue
-        for other in broken:
-            if other.key == one.key or (not one.stuck and _left_in_order(other.process, one.process)):
+        for broken_peer in broken:
+            if broken_peer.key == subject.key or (
+                not subject.stuck and _left_in_order(broken_peer.process, subject.process)
+            ):
                 continue
-            if same_world(one.process, other.process):
-                how = "has ended" if other.gone else f"is {other.blocked}"
-                found.append(Wait(one.key, other.key, "process", f"{other.label} {how}"))
-    if found or known:
-        return found, subjects
+            if same_world(subject.process, broken_peer.process):
+                how = "has ended" if broken_peer.gone else f"is {broken_peer.blocked}"
+                waits.append(Wait(subject.key, broken_peer.key, "process", f"{broken_peer.label} {how}"))
+    if waits or known_waits:
+        return waits, subjects
     for alone in ranked:
-        peers = [one for one in ranked if one is not alone and same_world(one.process, alone.process)]
-        if any(one.rank == alone.rank for one in peers):
+        peers = [subject for subject in ranked if subject is not alone and same_world(subject.process, alone.process)]
+        if any(peer.rank == alone.rank for peer in peers):
             continue  # they are of two worlds, or it is replaced: a trainer of one rank, and the engine that it started
-        if alone.stuck or not peers or not all(one.doing.kind in ("collective", "p2p") for one in peers):
+        if alone.stuck or not peers or not all(peer.doing.kind in ("collective", "p2p") for peer in peers):
             continue
-        found += [
-            Wait(one.key, alone.key, "collective", f"{one.doing.op}: by the stacks alone", operation=one.doing.op)
-            for one in peers
+        waits += [
+            Wait(peer.key, alone.key, "collective", f"{peer.doing.op}: by the stacks alone", operation=peer.doing.op)
+            for peer in peers
         ]
-    return found, subjects
+    return waits, subjects
 
 
-def _left_in_order(done: Process | None, other: Process | None) -> bool:
+def _left_in_order(done: Process | None, peer: Process | None) -> bool:
     """Whether a process ended in good order, and took part in groups, and the other one has none in common with it:
     it was in none of them, or the first one destroyed its groups before it ended."""
-    if done is None or other is None or not finished(done) or done.journal is None or other.journal is None:
+    if done is None or peer is None or not finished(done) or done.journal is None or peer.journal is None:
         return False
     groups = {group.name for group in done.journal.groups}
     destroyed = done.beat is not None and done.beat.ended and not done.beat.sequences
-    return bool(groups) and (destroyed or not groups & {group.name for group in other.journal.groups})
+    return bool(groups) and (destroyed or not groups & {group.name for group in peer.journal.groups})
 
 
-def merged(known: Iterable[Wait], more: Iterable[Wait]) -> list[Wait]:
+def merged(known_waits: Iterable[Wait], more: Iterable[Wait]) -> list[Wait]:
     """Both, without a second edge between the same two at the same layer."""
-    found: dict[tuple[str, str, str], Wait] = {}
-    for wait in (*known, *more):
-        found.setdefault((wait.waiter, wait.target, wait.layer if wait.layer != "collective" else wait.group), wait)
-    return list(found.values())
+    waits_by_key: dict[tuple[str, str, str], Wait] = {}
+    for wait in (*known_waits, *more):
+        waits_by_key.setdefault(
+            (wait.waiter, wait.target, wait.layer if wait.layer != "collective" else wait.group), wait
+        )
+    return list(waits_by_key.values())

@@ -218,10 +218,10 @@ def net_rate(process: Process) -> float:
 
 def stack_moved(process: Process) -> bool:
     """The stack is another one, beyond the lines of a loop that polls in one function."""
-    one, two = _trail(process, 0), _trail(process, -1)
-    if not one or not two or one == two:
+    first_trail, two = _trail(process, 0), _trail(process, -1)
+    if not first_trail or not two or first_trail == two:
         return False
-    return _outline(one) != _outline(two)
+    return _outline(first_trail) != _outline(two)
 
 
 def _trail(process: Process, sample: int) -> tuple[tuple[str, str, int], ...]:
@@ -230,7 +230,7 @@ def _trail(process: Process, sample: int) -> tuple[tuple[str, str, int], ...]:
 
 def _outline(trail: tuple[tuple[str, str, int], ...]) -> tuple[tuple[str, str, int], ...]:
     """The user's frames from the outside in; of the innermost one its function only."""
-    mine = [one for one in trail if stacks.user_frame([Frame(*one)])]
+    mine = [place for place in trail if stacks.user_frame([Frame(*place)])]
     if not mine:
         return ()
     return ((mine[0][0], mine[0][1], 0), *mine[1:])
@@ -238,7 +238,7 @@ def _outline(trail: tuple[tuple[str, str, int], ...]) -> tuple[tuple[str, str, i
 
 def _fed(process: Process, now: stacks.Doing, before: stacks.Doing) -> bool:
     """It waits in a queue that a thread of its own fills: that one computes at both looks, or downloads."""
-    if any(one.within(*_SERVES) or not one.within("queue") for one in (now, before)):
+    if any(doing.within(*_SERVES) or not doing.within("queue") for doing in (now, before)):
         return False
     looks = (process.samples[0], process.samples[-1])
     busy = (any(stacks.beside(thread) and hands_on(thread) for thread in look.threads) for look in looks)
@@ -251,33 +251,37 @@ def _spent(process: Process, now: stacks.Doing, what: str) -> float:
     threads that hand something on; where it is in compiled code, also those of threads that are none of Python's (a
     pool of a tokenizer). Of the whole process where its threads cannot be told apart."""
     first, last = process.samples[0], process.samples[-1]
-    whole = float(getattr(last, what) - getattr(first, what))
+    total = float(getattr(last, what) - getattr(first, what))
     if what == "cpu_s":
-        whole -= last.service_cpu_s - first.service_cpu_s
+        total -= last.service_cpu_s - first.service_cpu_s
     if not _told_apart(first, last, what):
-        return whole
+        return total
     main = float(getattr(last, f"main_{what}") - getattr(first, f"main_{what}"))
     task = stacks.in_ray_task(last.threads) if not now.idle else None
     leading = {process.pid, task.tid if task is not None else 0}
-    others = [thread for thread in last.threads if not (thread.main or thread.tid in leading)]
+    side_threads = [thread for thread in last.threads if not (thread.main or thread.tid in leading)]
     if now.kind in _INSIDE:
-        mine = [thread for thread in others if hands_on(thread, joined=now.op in ("join", "_wait_for_tstate_lock"))]
+        mine = [
+            thread for thread in side_threads if hands_on(thread, joined=now.op in ("join", "_wait_for_tstate_lock"))
+        ]
         return main + sum(_of_thread(process, thread, what) or 0.0 for thread in mine)
     if now.kind in ("sleep", "finished"):
         return main
-    return max(main, whole - sum(_of_thread(process, thread, what) or 0.0 for thread in others))
+    return max(main, total - sum(_of_thread(process, thread, what) or 0.0 for thread in side_threads))
 
 
 def _told_apart(first: Sample, last: Sample, what: str) -> bool:
-    known = all(getattr(look, f"main_{what}") is not None for look in (first, last))
-    return known and bool(last.threads)  # without a Python thread it is a program of another kind
+    is_counted = all(getattr(look, f"main_{what}") is not None for look in (first, last))
+    return is_counted and bool(last.threads)  # without a Python thread it is a program of another kind
 
 
 def _of_thread(process: Process, thread: Thread, what: str) -> float | None:
     """What one thread spent between the looks; None where it was not told apart. A young thread began with 0."""
     if thread.tid == 0 or (now := getattr(thread, what)) is None:
         return None
-    then = next((one for one in process.samples[0].threads if one.tid == thread.tid), None)
+    then = next(
+        (earlier_thread for earlier_thread in process.samples[0].threads if earlier_thread.tid == thread.tid), None
+    )
     return float(now - ((getattr(then, what) or 0) if then is not None else 0))
 
 

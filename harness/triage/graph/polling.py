@@ -37,7 +37,9 @@ def polled_in(process: Process, now: stacks.Doing, before: stacks.Doing) -> tupl
             continue
         loop = _loop(trail, woken=_woke(*looks))
         outer = [(frame.function, frame.file) for frame in loop]
-        if outer and all([(frame.function, frame.file) for frame in other[-len(outer) :]] == outer for other in trails):
+        if outer and all(
+            [(frame.function, frame.file) for frame in look_trail[-len(outer) :]] == outer for look_trail in trails
+        ):
             return trails[-1][-len(outer) :]
     return ()
 

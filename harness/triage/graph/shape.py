@@ -29,8 +29,8 @@ def _strong(after: dict[str, list[str]]) -> list[list[str]]:
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    held: set[str] = set()
-    found = []
+    on_stack: set[str] = set()
+    strong_components = []
     for root in after:
         if root in index:
             continue
@@ -40,7 +40,7 @@ def _strong(after: dict[str, list[str]]) -> list[list[str]]:
             if at == 0:
                 index[node] = low[node] = len(index)
                 stack.append(node)
-                held.add(node)
+                on_stack.add(node)
             descended = False
             for position in range(at, len(after[node])):
                 target = after[node][position]
@@ -48,7 +48,7 @@ def _strong(after: dict[str, list[str]]) -> list[list[str]]:
                     work += [(node, position + 1), (target, 0)]
                     descended = True
                     break
-                if target in held:
+                if target in on_stack:
                     low[node] = min(low[node], index[target])
             if descended:
                 continue
@@ -56,12 +56,12 @@ def _strong(after: dict[str, list[str]]) -> list[list[str]]:
                 members: list[str] = []
                 while not members or members[-1] != node:
                     members.append(stack.pop())
-                    held.discard(members[-1])
-                found.append(sorted(members))
+                    on_stack.discard(members[-1])
+                strong_components.append(sorted(members))
             if work:
                 parent = work[-1][0]
                 low[parent] = min(low[parent], low[node])
-    return found
+    return strong_components
 
 
 def _ring(after: dict[str, list[str]], inside: set[str]) -> list[str]:

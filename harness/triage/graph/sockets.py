@@ -50,8 +50,8 @@ def _pool(look: Sample) -> bool:
     main = next((thread for thread in look.threads if thread.main), None)
     if main is None or classify(main).kind not in ("lock", "queue"):
         return False
-    others = [thread for thread in look.threads if thread is not main and thread.frames and hands_on(thread)]
-    return any(_FILE.search(one.frames[0].file) or _WCHAN.search(one.wchan) for one in others)
+    helpers = [thread for thread in look.threads if thread is not main and thread.frames and hands_on(thread)]
+    return any(_FILE.search(helper.frames[0].file) or _WCHAN.search(helper.wchan) for helper in helpers)
 
 
 def main_frames(threads: Sequence[Thread]) -> tuple[Frame, ...]:

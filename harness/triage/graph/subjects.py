@@ -74,9 +74,9 @@ class Subject:
         if role == "process" and self.process and not name:
             role = _program(self.process) or role
         if name:
-            told = [role] if role and role not in ("process", "rank") else []
-            told += [] if self.alone else [self.key]
-            return f"{name} ({', '.join(told)})" if told else name
+            details = [role] if role and role not in ("process", "rank") else []
+            details += [] if self.alone else [self.key]
+            return f"{name} ({', '.join(details)})" if details else name
         return f"{role} ({self.key})" if role else self.key
 
     @property
@@ -121,15 +121,15 @@ class Subject:
 def load(process: Process | None) -> str:
     """How busy its engine was when it last looked, in words; empty where no engine said it."""
     state = process.beat.states.get("engine", {}) if process is not None and process.beat is not None else {}
-    said = [
+    parts = [
         f"{state[key]:g} requests {key}" for key in ("running", "waiting") if isinstance(state.get(key), (int, float))
     ]
     if isinstance(state.get("kv_usage"), (int, float)):
-        said.append(f"KV cache {state['kv_usage']:.0%} full")
-    if not said:
+        parts.append(f"KV cache {state['kv_usage']:.0%} full")
+    if not parts:
         return ""
     age = state.get("age_s")
-    return f"engine: {', '.join(said)}" + (f", {age:.0f} s ago" if isinstance(age, (int, float)) else "")
+    return f"engine: {', '.join(parts)}" + (f", {age:.0f} s ago" if isinstance(age, (int, float)) else "")
 
 
 def subject(
@@ -141,16 +141,16 @@ def subject(
     now, before = stacks.doing(process), stacks.doing(process, 0)
     if gpu and now.kind == "user" and not process.native and _at_device(process):
         now = replace(now, kind="device", op="synchronize")
-    gone = ended(process)
-    if gone:
+    has_ended = ended(process)
+    if has_ended:
         pending = None
-    blocked = None if gone else _blocked(process)
+    blocked = None if has_ended else _blocked(process)
     loop = polling.polled_in(process, now, before)
     if polling.from_children(loop) and not any(map(polling.woke, children.get(process.key, ()))):
         loop = ()  # who makes what it looks for is known, and does nothing
-    below = "" if gone or blocked else _below(process, now, children)
+    below = "" if has_ended or blocked else _below(process, now, children)
     kept = motion.held(pending, stall_s)
-    mine = "" if gone or blocked else motion.own(
+    mine = "" if has_ended or blocked else motion.own(
         process, now, before, pending=kept, stall_s=stall_s, timers=timers, gpu=gpu, loop=len(loop)
     )  # fmt: skip
     progress = below or mine
@@ -160,15 +160,26 @@ def subject(
     if not frame and pending is not None:
         frame = stacks.user_frame(pending.frames)
     return Subject(
-        process.key, process, process.rank, now, before, progress, bool(progress) and not below, blocked, gone,
-        pending, True, frame, loop=loop,
-    )  # fmt: skip
+        key=process.key,
+        process=process,
+        rank=process.rank,
+        doing=now,
+        before=before,
+        progress=progress,
+        moved=bool(progress) and not below,
+        blocked=blocked,
+        gone=has_ended,
+        pending=pending,
+        seen=True,
+        frame=frame,
+        loop=loop,
+    )
 
 
 def _at_device(process: Process) -> bool:
     """Whether the line in which its main thread stands waits for a device by its text."""
     inner = stacks.trail(process.samples[-1].threads, process.pid)[:1] if process.samples else ()
-    return any(source.waits_for_device(Frame(*one)) for one in inner)
+    return any(source.waits_for_device(Frame(*place)) for place in inner)
 
 
 def ended(process: Process) -> bool:
@@ -178,15 +189,17 @@ def ended(process: Process) -> bool:
 
 def finished(process: Process) -> bool:
     """Whether it ended by its own word, with nothing that went wrong known of its end."""
-    said = (process.beat is not None and process.beat.ended) or (process.journal is not None and process.journal.closed)
-    return ended(process) and said and not process.exit_code and not process.error
+    has_last_word = (process.beat is not None and process.beat.ended) or (
+        process.journal is not None and process.journal.closed
+    )
+    return ended(process) and has_last_word and not process.exit_code and not process.error
 
 
 def transition(process: Process) -> tuple[str, float]:
     """The engine transition that a process stands in, by its open spans, and since when; empty without one."""
     spans = process.beat.open_spans if process.beat else ()
-    found = [(span.name, span.age_s) for span in spans if TRANSITIONS.fullmatch(plain(span.name))]
-    return found[-1] if found else ("", 0.0)
+    open_transitions = [(span.name, span.age_s) for span in spans if TRANSITIONS.fullmatch(plain(span.name))]
+    return open_transitions[-1] if open_transitions else ("", 0.0)
 
 
 def stale(process: Process) -> bool:
@@ -249,11 +262,11 @@ def _below(process: Process, now: stacks.Doing, children: Mapping[str, tuple[Pro
         if ended(child) or child.rank is not None:
             continue  # a rank's own progress is its own
         its = stacks.doing(child)
-        own = motion.own(child, its, stacks.doing(child, 0), pending=False)
+        own_progress = motion.own(child, its, stacks.doing(child, 0), pending=False)
         if deeper := _below(child, its, children, depth + 1):
             return deeper
-        if own:
-            return f"its child {child.pid} ({_name(child)}) works, {own}"
+        if own_progress:
+            return f"its child {child.pid} ({_name(child)}) works, {own_progress}"
     return ""
 
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 from harness.triage.evidence import Process
 
 
-def same_world(one: Process | None, other: Process | None) -> bool:
+def same_world(process: Process | None, peer: Process | None) -> bool:
     """Whether two met at one address; where either's is unknown, whether they are of one engine and one size.
 
     None is a process of which only a dump is known: two such are ranks of one job.
     """
-    if one is None or other is None:
-        return one is other
-    mine, its = met_at(one), met_at(other)
-    alike = one.engine == other.engine or one.world_size == other.world_size
-    return mine == its and alike if mine and its else same_kind(one, other)
+    if process is None or peer is None:
+        return process is peer
+    mine, its = met_at(process), met_at(peer)
+    is_compatible = process.engine == peer.engine or process.world_size == peer.world_size
+    return mine == its and is_compatible if mine and its else same_kind(process, peer)
 
 
-def same_kind(one: Process | None, other: Process | None) -> bool:
+def same_kind(process: Process | None, peer: Process | None) -> bool:
     """Whether two are of one engine, and of one size as far as is known."""
-    if one is None or other is None:
+    if process is None or peer is None:
         return False
-    sizes = {one.world_size, other.world_size} - {None}
-    return one.engine == other.engine and len(sizes) < 2
+    sizes = {process.world_size, peer.world_size} - {None}
+    return process.engine == peer.engine and len(sizes) < 2
 
 
 def met_at(process: Process) -> tuple[str, ...]:

@@ -71,17 +71,17 @@ def gather(
         raise BadInput(f"{out} cannot be made: {error.strerror}", fix="--out DIR") from error
     folders, silent = [], {}
     with ThreadPoolExecutor(min(AT_ONCE, len(urls))) as pool:
-        asked = {url: pool.submit(_ask, url, token, target, connect_s, answer_s) for url, target in targets.items()}
-        for url, answer in asked.items():
+        answers = {url: pool.submit(_ask, url, token, target, connect_s, answer_s) for url, target in targets.items()}
+        for url, answer in answers.items():
             try:
                 folders.append(answer.result())
             except _NoAnswer as error:
                 silent[url] = error.silence
     if not folders:
-        told = "; ".join(f"{url}: {silence.why}" for url, silence in silent.items())
-        other = "--token-file FILE   # the one of the watch"
-        fix = other if _OTHER_TOKEN in silent.values() else "harness watch --serve HOST:PORT -- COMMAND   # there"
-        raise BadInput(f"no evidence was given: {told}", fix=fix)
+        reason_text = "; ".join(f"{url}: {silence.why}" for url, silence in silent.items())
+        token_fix = "--token-file FILE   # the one of the watch"
+        fix = token_fix if _OTHER_TOKEN in silent.values() else "harness watch --serve HOST:PORT -- COMMAND   # there"
+        raise BadInput(f"no evidence was given: {reason_text}", fix=fix)
     return Gathered(folders, silent)
 
 
@@ -90,8 +90,8 @@ def end(urls: Sequence[str], token: bytes, *, limit_s: float = CONNECT_S) -> dic
     was not told."""
     untold = {}
     with ThreadPoolExecutor(min(AT_ONCE, len(urls))) as pool:
-        told = {url: pool.submit(_tell, url, token, limit_s) for url in urls}
-        for url, answer in told.items():
+        answers = {url: pool.submit(_tell, url, token, limit_s) for url in urls}
+        for url, answer in answers.items():
             try:
                 answer.result()
             except _NoAnswer as error:

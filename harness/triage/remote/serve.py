@@ -59,8 +59,8 @@ class Server:
             raise BadInput(
                 f"evidence cannot be served at {host}:{port}: {why}", fix=f"--serve 0   # a free port of {LOOPBACK}"
             ) from error
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self._http.server_address[1]}"
+        url_host = f"[{host}]" if ":" in host else host
+        self.url = f"http://{url_host}:{self._http.server_address[1]}"
         self.local = host.startswith("127.") or host in ("localhost", "::1")
 
     def start(self, take: Callable[[Path], Path], end: Callable[[], bool] | None = None) -> None:

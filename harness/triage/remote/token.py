@@ -72,9 +72,9 @@ def told(token: bytes, theirs: str, mine: str, code: int) -> str:
     return _proof(token, f"told {theirs} {mine} {code}".encode())
 
 
-def same(one: str, other: str) -> bool:
+def same(first: str, second: str) -> bool:
     """Compared in a time that says nothing of where they differ."""
-    return hmac.compare_digest(one.encode(), other.encode())
+    return hmac.compare_digest(first.encode(), second.encode())
 
 
 def _proof(token: bytes, what: bytes) -> str:

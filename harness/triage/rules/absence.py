@@ -21,21 +21,21 @@ SERVER_FRAMES = 2  # `serve_forever` stands below its selector's `select`
 def left_loop(case: Case) -> Ruling | None:
     """K1: ranks have left the loop in which the others still wait, or some go round once more than the others."""
     grouped = {wait.target for wait in case.graph.waits if wait.layer in ("collective", "store")}
-    ends = [one for one in _absent(case) if one.key in grouped]
+    ends = [end for end in _absent(case) if end.key in grouped]
     together = ("collective", "p2p", "store")  # whoever calls one of them runs no collective himself
-    waiters = [one for one in _waiters(case, ends) if one.pending is not None or one.doing.kind in together]
+    waiters = [waiter for waiter in _waiters(case, ends) if waiter.pending is not None or waiter.doing.kind in together]
     if not ends or not waiters or _young(case):
         return None
     # engines in a weight sync's group are no peers of its sender: those who left it are to blame, however many they are
     joined = {group.group.name for group in case.groups if group.joined}
-    peers = not all(one.pending is not None and one.pending.group in joined for one in waiters)
-    settled = [one for one in ends if not one.polls]
-    if peers and len(settled) == len(ends) > len(waiters) and all(_passive(one) for one in ends):
-        where = case.waited_in(one.key for one in ends)
+    peers = not all(waiter.pending is not None and waiter.pending.group in joined for waiter in waiters)
+    settled = [end for end in ends if not end.polls]
+    if peers and len(settled) == len(ends) > len(waiters) and all(_passive(end) for end in ends):
+        where = case.waited_in(end.key for end in ends)
         why = f"runs {where}, to which {len(ends)} others do not come"
-        return trip({one.key: why for one in waiters}, case, where, how="runs one alone")
-    past = {one.key: line for one in ends if (line := _left(one, waiters))}
-    past |= {one.key: 0 for one in ends if one.key not in past and one.doing.kind in ("finished", "ray_idle")}
+        return trip({waiter.key: why for waiter in waiters}, case, where, how="runs one alone")
+    past = {end.key: line for end in ends if (line := _left(end, waiters))}
+    past |= {end.key: 0 for end in ends if end.key not in past and end.doing.kind in ("finished", "ray_idle")}
     if not past:
         return None
     where = case.waited_in(past)
@@ -65,11 +65,11 @@ def trip(why: dict[str, str], case: Case, where: str, *, how: str) -> Ruling:
 
 def outside(case: Case) -> Ruling | None:
     """K4: whoever the others wait for is alive, outside any collective, and does nothing that would end it."""
-    ends = [one for one in _absent(case) if not (one.polls or fills(one) or reads(one) or takes_orders(case, one))]
-    ends = [one for one in ends if not (_serves(case, one) or _moved_lately(case, one))]
+    ends = [end for end in _absent(case) if not (end.polls or fills(end) or reads(end) or takes_orders(case, end))]
+    ends = [end for end in ends if not (_serves(case, end) or _moved_lately(case, end))]
     if not ends or not _waiters(case, ends) or _young(case):
         return None
-    why = {one.key: _why(case, one) for one in ends}
+    why = {end.key: _why(case, end) for end in ends}
     where = case.waited_in(why)
     return Ruling(
         "HUNG",
@@ -103,11 +103,11 @@ def _moved_lately(case: Case, subject: Subject) -> bool:
 
 def device(case: Case) -> Ruling | None:
     """K9: its host is as far as the others', its device is not."""
-    ends = [one for one in case.sinks() if one.pending is not None and not one.progress]
-    why = {one.key: f"{one.state()}: {behind}" for one in ends if (behind := _device_behind(case, one))}
-    lost = [one for one in case.sinks() if one.pending is None and one.doing.kind == "device"]
-    why |= {one.key: f"{one.state()}: it does not end what it was given, and none of that is a collective"
-            for one in lost if not one.progress and _recorded(case, one) and not _unrecorded(one)}  # fmt: skip
+    ends = [sink for sink in case.sinks() if sink.pending is not None and not sink.progress]
+    why = {end.key: f"{end.state()}: {behind}" for end in ends if (behind := _device_behind(case, end))}
+    lost = [sink for sink in case.sinks() if sink.pending is None and sink.doing.kind == "device"]
+    why |= {sink.key: f"{sink.state()}: it does not end what it was given, and none of that is a collective"
+            for sink in lost if not sink.progress and _recorded(case, sink) and not _unrecorded(sink)}  # fmt: skip
     if not why or _young(case):
         return None
     first = case.subject(next(iter(why)))
@@ -122,25 +122,27 @@ def device(case: Case) -> Ruling | None:
     )
 
 
-def _unrecorded(one: Subject) -> bool:
+def _unrecorded(subject: Subject) -> bool:
     """A rank of an engine, whose collectives lie in CUDA graphs and in communicators that no recorder sees: its device
     may wait for a peer's."""
-    process = one.process
+    process = subject.process
     return process is not None and bool(process.engine) and (process.world_size or 2) > 1
 
 
-def _device_behind(case: Case, one: Subject) -> str:
+def _device_behind(case: Case, subject: Subject) -> str:
     """In words, that peers were seen further in the operation that it is in; empty where nobody was: of a group whose
     members nobody recorded, the one that is missing may be who nobody knows of."""
     names = Names.of(case.evidence, case.comparison)
-    assert one.pending is not None
-    seq = one.pending.seq
+    assert subject.pending is not None
+    seq = subject.pending.seq
     for group in case.groups:
-        if group.group.name != one.pending.group or not any(names.key(group, rank) == one.key for rank in group.ranks):
+        if group.group.name != subject.pending.group or not any(
+            names.key(group, rank) == subject.key for rank in group.ranks
+        ):
             continue
-        peers = [state for rank, state in group.ranks.items() if names.key(group, rank) != one.key]
+        peers = [state for rank, state in group.ranks.items() if names.key(group, rank) != subject.key]
         inside = [state.pending for state in peers if state.pending is not None and state.pending.seq == seq]
-        if not one.pending.started and any(pending.started for pending in inside):
+        if not subject.pending.started and any(pending.started for pending in inside):
             return "its device has not got to it: something earlier on its stream does not end"
         if any(state.completed >= seq for state in peers):
             return "its peers are through with it"
@@ -149,21 +151,25 @@ def _device_behind(case: Case, one: Subject) -> str:
 
 def unseen(case: Case) -> Ruling | None:
     """Waiting ends where nothing was seen: no verdict, and what is missing by name."""
-    stuck = [one for one in case.graph.stuck() if not one.progress]
+    stuck = [waiter for waiter in case.graph.stuck() if not waiter.progress]
     if not stuck:
         return None
     ends = case.sinks()
-    blind = [one for one in ends if not one.seen or (one.doing.kind == "unknown" and one.pending is None)]
+    blind = [end for end in ends if not end.seen or (end.doing.kind == "unknown" and end.pending is None)]
     if blind:
-        ranks = [one for one in blind if one.rank is not None]
-        names = ", ".join(str(one.rank) for one in ranks[:8]) if ranks else case.names(one.key for one in blind)
+        ranks = [subject for subject in blind if subject.rank is not None]
+        names = (
+            ", ".join(str(subject.rank) for subject in ranks[:8])
+            if ranks
+            else case.names(subject.key for subject in blind)
+        )
         what = "no recorder data from rank" if ranks else "neither stack nor recorder of"
-        missing = tuple(f"{what} {one.rank if one.rank is not None else one.label}" for one in blind)
+        missing = tuple(f"{what} {subject.rank if subject.rank is not None else subject.label}" for subject in blind)
         return Ruling(
             "INSUFFICIENT",
             f"{what} {names}, for which the others wait",
             missing=missing,
-            place=case.waited_in(one.key for one in blind),
+            place=case.waited_in(subject.key for subject in blind),
             next=(
                 f"{case.again()}   # once more, on every host, and then all directories together",
                 "for the next run: harness watch -- COMMAND, which switches the recorders on",
@@ -175,21 +181,21 @@ def unseen(case: Case) -> Ruling | None:
             f"the wait is younger than {YOUNG_S:.0f} s: look again",
             next=(f"{case.again()}   # in a minute",),
         )
-    alone = [one for one in stuck if one.key not in {wait.waiter for wait in case.graph.waits}]
+    alone = [waiter for waiter in stuck if waiter.key not in {wait.waiter for wait in case.graph.waits}]
     who = alone or stuck
     if ruling := beyond(case, ends):
         return ruling
-    if calling := [one for one in who if one.doing.kind == "http_client" and one.pending is None]:
+    if calling := [waiter for waiter in who if waiter.doing.kind == "http_client" and waiter.pending is None]:
         return elsewhere(case, calling)
     return Ruling(
         "INSUFFICIENT",
-        f"nothing says for whom {case.names(one.key for one in who)} wait{'' if len(who) > 1 else 's'}",
-        evidence=tuple(f"{one.label}: {one.state()}" for one in who[:8]),
-        missing=tuple(f"for whom {one.label} waits" for one in who[:8]),
+        f"nothing says for whom {case.names(waiter.key for waiter in who)} wait{'' if len(who) > 1 else 's'}",
+        evidence=tuple(f"{waiter.label}: {waiter.state()}" for waiter in who[:8]),
+        missing=tuple(f"for whom {waiter.label} waits" for waiter in who[:8]),
         place=who[0].state(),
         next=(
             "give each wait for an answer a timeout, and say in its error who was asked"
-            if any(one.process and one.process.beat for one in who)
+            if any(waiter.process and waiter.process.beat for waiter in who)
             else "for the next run: harness watch -- COMMAND, which records groups and open spans",
             "py-spy dump --native --pid PID   # what it waits for in C; in a container it takes --cap-add SYS_PTRACE",
         ),
@@ -199,46 +205,51 @@ def unseen(case: Case) -> Ruling | None:
 def _absent(case: Case) -> list[Subject]:
     """Sinks that are seen twice, do not advance, and do not wait themselves for somebody unknown."""
     return [
-        one
-        for one in case.sinks()
-        if one.seen
-        and not one.progress
-        and not one.stuck
-        and not one.launcher
-        and (one.gone or one.process is None or len(one.process.samples) != 1)  # one look shows no rest
-        and not _asked_just_now(case, one)
-        and not awaits_tasks(one)
-        and not in_client(case, one)
-        and not _fetches(case, one)
-        and (one.doing.kind != "unknown" or one.process is None or _recorded(case, one))
-        and (one.doing.kind != "unknown" or one.before.kind == "unknown")  # the second look at its stack failed
+        sink
+        for sink in case.sinks()
+        if sink.seen
+        and not sink.progress
+        and not sink.stuck
+        and not sink.launcher
+        and (sink.gone or sink.process is None or len(sink.process.samples) != 1)  # one look shows no rest
+        and not _asked_just_now(case, sink)
+        and not awaits_tasks(sink)
+        and not in_client(case, sink)
+        and not _fetches(case, sink)
+        and (sink.doing.kind != "unknown" or sink.process is None or _recorded(case, sink))
+        and (sink.doing.kind != "unknown" or sink.before.kind == "unknown")  # the second look at its stack failed
     ]
 
 
-def _fetches(case: Case, one: Subject) -> bool:
+def _fetches(case: Case, subject: Subject) -> bool:
     """Ray still brings the arguments of a task that it is asked for."""
-    if one.process is None or not one.doing.within("ray_idle"):
+    if subject.process is None or not subject.doing.within("ray_idle"):
         return False
-    mine = [task for task in case.evidence.ray_tasks if task.pid == one.process.pid]
-    return any("ARGS" in task.state and task.host in ("", one.process.host) for task in mine)
+    mine = [task for task in case.evidence.ray_tasks if task.pid == subject.process.pid]
+    return any("ARGS" in task.state and task.host in ("", subject.process.host) for task in mine)
 
 
-def _recorded(case: Case, one: Subject) -> bool:
+def _recorded(case: Case, subject: Subject) -> bool:
     return any(
-        state.key == one.key or (state.rank == one.rank and not group.joined)
+        state.key == subject.key or (state.rank == subject.rank and not group.joined)
         for group in case.groups
         for state in group.ranks.values()
     )
 
 
 def _waiters(case: Case, ends: list[Subject]) -> list[Subject]:
-    keys = {one.key for one in ends}
+    keys = {end.key for end in ends}
     return [case.subject(key) for key in dict.fromkeys(wait.waiter for wait in case.graph.waits if wait.target in keys)]
 
 
-def _passive(one: Subject) -> bool:
+def _passive(subject: Subject) -> bool:
     """Nothing went wrong with it that is known: it just does not take part."""
-    return not one.gone and not one.blocked and not local_error(one.process) and one.doing.kind != "debugger"
+    return (
+        not subject.gone
+        and not subject.blocked
+        and not local_error(subject.process)
+        and subject.doing.kind != "debugger"
+    )
 
 
 def _young(case: Case) -> bool:
@@ -246,34 +257,36 @@ def _young(case: Case) -> bool:
     if case.evidence.source != "live":
         return False
     ages = [wait.since_s for wait in case.graph.waits if wait.since_s is not None]
-    ages += [one.process.beat.progress_age_s for one in case.graph.stuck() if one.process and one.process.beat]
+    ages += [
+        waiter.process.beat.progress_age_s for waiter in case.graph.stuck() if waiter.process and waiter.process.beat
+    ]
     return bool(ages) and max([*ages, case.evidence.stall_s]) < YOUNG_S
 
 
-def _asked_just_now(case: Case, one: Subject) -> bool:
+def _asked_just_now(case: Case, subject: Subject) -> bool:
     """Seen once, and every call that waits for it is young, however old the waits for others are."""
     if case.evidence.source != "live" or case.evidence.stall_s:
         return False
-    waits = [wait for wait in case.graph.waits if wait.target == one.key]
-    if _in_event_loop(one) and all(wait.layer == "ray" for wait in waits):
+    waits = [wait for wait in case.graph.waits if wait.target == subject.key]
+    if _in_event_loop(subject) and all(wait.layer == "ray" for wait in waits):
         return True  # a coroutine that awaits is in no stack: what it does shows over the time of a stall only
     return all(wait.layer == "ray" and wait.since_s is not None and wait.since_s < YOUNG_S for wait in waits)
 
 
-def _in_event_loop(one: Subject) -> bool:
+def _in_event_loop(subject: Subject) -> bool:
     """An asyncio actor of Ray: its main thread is idle, and its event loop waits in a thread of its own."""
-    threads = one.process.samples[-1].threads if one.process and one.process.samples else ()
-    return one.doing.within("ray_idle") and any(thread.name.startswith(EVENT_LOOP) for thread in threads)
+    threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
+    return subject.doing.within("ray_idle") and any(thread.name.startswith(EVENT_LOOP) for thread in threads)
 
 
-def _left(one: Subject, waiters: list[Subject]) -> int:
-    """The line of a loop that `one` has left and a waiter is in, by the program's text; 0 without one."""
-    mine = _frames(one.process)
+def _left(subject: Subject, waiters: list[Subject]) -> int:
+    """The line of a loop that `subject` has left and a waiter is in, by the program's text; 0 without one."""
+    mine = _frames(subject.process)
     if any(source.in_handler(frame) for frame in mine):
         return 0
-    for other in dict.fromkeys(frame for waiter in waiters for frame in _frames(waiter.process)):
+    for waiter_frame in dict.fromkeys(frame for waiter in waiters for frame in _frames(waiter.process)):
         for frame in mine:
-            if line := source.behind_loop(frame, other):
+            if line := source.behind_loop(frame, waiter_frame):
                 return line
     return 0
 
@@ -284,15 +297,17 @@ def _frames(process: Process | None) -> list[Frame]:
     return [frame for frame in main_frames(process.samples[-1].threads) if users(frame)]
 
 
-def _why(case: Case, one: Subject) -> str:
-    return _of_itself(case, one) + "".join(f"; {told}" for told in _lost_children(case, one))
+def _why(case: Case, subject: Subject) -> str:
+    return _of_itself(case, subject) + "".join(f"; {note}" for note in _lost_children(case, subject))
 
 
-def _lost_children(case: Case, one: Subject) -> list[str]:
+def _lost_children(case: Case, subject: Subject) -> list[str]:
     """Its children that have failed: whose end it may be waiting for without knowing it."""
-    process = one.process
-    some = [case.subject(each.key) for each in case.evidence.processes if process and _child(each, process)]
-    return [f"its child {each.process.pid} {each.state()}" for each in some if each.process and each.process.exit_code]
+    process = subject.process
+    children = [case.subject(each.key) for each in case.evidence.processes if process and _child(each, process)]
+    return [
+        f"its child {each.process.pid} {each.state()}" for each in children if each.process and each.process.exit_code
+    ]
 
 
 def _child(process: Process, parent: Process) -> bool:
@@ -301,21 +316,21 @@ def _child(process: Process, parent: Process) -> bool:
 
 def _briefly(case: Case, ends: list[Subject]) -> str:
     """The same of all of them in few words, as of the first one."""
-    one, several = ends[0], len(ends) > 1
-    if one.process is not None and (error := local_error(one.process)):
+    first, several = ends[0], len(ends) > 1
+    if first.process is not None and (error := local_error(first.process)):
         return f"failed and stayed: {brief(error)}"
-    if not any(wait.target == one.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
+    if not any(wait.target == first.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
         return "do not answer" if several else "does not answer"
     return f"{'are' if several else 'is'} outside any collective"
 
 
-def _of_itself(case: Case, one: Subject) -> str:
-    if one.process is not None and (error := local_error(one.process)):
+def _of_itself(case: Case, subject: Subject) -> str:
+    if subject.process is not None and (error := local_error(subject.process)):
         return f"failed and stayed: {error}"
-    if any(source.in_handler(frame) for frame in _frames(one.process)):
-        return f"has swallowed an error, and is outside any collective: {one.state()}"
-    if not any(wait.target == one.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
-        return f"does not answer: {one.state()}"
-    if one.process is None or one.doing.kind == "unknown":
+    if any(source.in_handler(frame) for frame in _frames(subject.process)):
+        return f"has swallowed an error, and is outside any collective: {subject.state()}"
+    if not any(wait.target == subject.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
+        return f"does not answer: {subject.state()}"
+    if subject.process is None or subject.doing.kind == "unknown":
         return "has enqueued nothing more: it is outside any collective"
-    return f"is outside any collective: {one.state()}"
+    return f"is outside any collective: {subject.state()}"

@@ -21,23 +21,30 @@ _COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "hipcc", "c++", "g++",
 
 def locked(case: Case) -> Ruling | None:
     """Somebody stands before such a file, at both looks."""
-    waiting = [one for one in case.live() if {one.doing.kind, one.before.kind} == {"build_lock"}]
+    waiting = [subject for subject in case.live() if {subject.doing.kind, subject.before.kind} == {"build_lock"}]
     if not waiting:
         return None
-    hosts = {one.process.host for one in waiting if one.process}
-    builders = [one for one in case.live() if one.process and one.process.host in hosts and _builds(one)]
-    working = next((one for one in builders if one.progress), None)
+    hosts = {waiter.process.host for waiter in waiting if waiter.process}
+    builders = [
+        subject for subject in case.live() if subject.process and subject.process.host in hosts and _builds(subject)
+    ]
+    working = next((builder for builder in builders if builder.progress), None)
     if working is not None:
         return slow_because(case, [working.key])
     if builders:
-        why = {one.key: f"builds an extension of torch's and does not advance: {one.state()}" for one in builders}
+        why = {
+            builder.key: f"builds an extension of torch's and does not advance: {builder.state()}"
+            for builder in builders
+        }
         return Ruling(
             "HUNG", f"{case.names(why)} builds an extension of torch's and does not advance", "K9", why,
             place="the lock file of a build", next=("py-spy dump --pid PID   # what its build waits for",),
         )  # fmt: skip
-    why = {one.key: "waits for the lock file of a build of torch's extensions, and no process of the job builds"
-           for one in waiting}  # fmt: skip
-    folders = sorted({folder for one in waiting if one.process and (folder := one.process.environ.get(VARIABLE, ""))})
+    why = {waiter.key: "waits for the lock file of a build of torch's extensions, and no process of the job builds"
+           for waiter in waiting}  # fmt: skip
+    folders = sorted(
+        {folder for waiter in waiting if waiter.process and (folder := waiter.process.environ.get(VARIABLE, ""))}
+    )
     places = " ".join(folders) or _DEFAULT
     return Ruling(
         "HUNG",
@@ -52,9 +59,9 @@ def locked(case: Case) -> Ruling | None:
     )
 
 
-def _builds(one: Subject) -> bool:
-    process = one.process
-    if process is None or one.doing.kind == "build_lock":
+def _builds(subject: Subject) -> bool:
+    process = subject.process
+    if process is None or subject.doing.kind == "build_lock":
         return False
     program = os.path.basename(process.command.split(" ", 1)[0])
     frames = (frame for look in process.samples for thread in look.threads for frame in thread.frames)

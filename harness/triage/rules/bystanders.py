@@ -11,32 +11,36 @@ from harness.triage.graph.worlds import same_world
 from harness.triage.rules.ruling import Case
 
 
-def explains(case: Case, one: Subject) -> bool:
+def explains(case: Case, subject: Subject) -> bool:
     """Whether this process can be why the others wait."""
-    if one.key in case.awaited():
+    if subject.key in case.awaited():
         return True
-    if elsewhere(case, {one.key}):
+    if elsewhere(case, {subject.key}):
         return False
-    return any(_may_mean(case, waiter, one) for waiter in lost(case) if waiter.key != one.key)
+    return any(_may_mean(case, waiter, subject) for waiter in lost(case) if waiter.key != subject.key)
 
 
 def elsewhere(case: Case, keys: set[str]) -> bool:
     """Whether waiting ends at somebody else who was seen, and who does not wait himself; or in a ring."""
     if any(not keys & set(ring) for ring in case.graph.cycles):
         return True
-    return any(one.seen and not one.stuck and not one.launcher and one.key not in keys for one in case.sinks())
+    return any(sink.seen and not sink.stuck and not sink.launcher and sink.key not in keys for sink in case.sinks())
 
 
 def lost(case: Case) -> list[Subject]:
     """Waiters of which nothing says for whom they wait."""
-    known = {wait.waiter for wait in case.graph.waits}
-    return [one for one in case.live() if one.stuck and one.key not in known and not one.blocked and not one.progress]
+    resolved_keys = {wait.waiter for wait in case.graph.waits}
+    return [
+        subject
+        for subject in case.live()
+        if subject.stuck and subject.key not in resolved_keys and not subject.blocked and not subject.progress
+    ]
 
 
-def _may_mean(case: Case, waiter: Subject, one: Subject) -> bool:
+def _may_mean(case: Case, waiter: Subject, subject: Subject) -> bool:
     if waiter.doing.kind == "ray_get" and waiter.pending is None:
-        return any(f"{actor.host}:{actor.pid}" == one.key for actor in case.evidence.ray_actors)
-    if one.rank is None or not same_world(waiter.process, one.process):
+        return any(f"{actor.host}:{actor.pid}" == subject.key for actor in case.evidence.ray_actors)
+    if subject.rank is None or not same_world(waiter.process, subject.process):
         return False
     return leads_out(case, waiter)
 

@@ -23,19 +23,19 @@ def ring(case: Case) -> Ruling | None:
             next((wait for wait in waits if wait.waiter == key and wait.target == after), None)
             for key, after in zip(members, (*members[1:], members[0]), strict=True)
         ]
-        told = "; ".join(
+        description = "; ".join(
             f"{case.names([step.waiter])} waits for {case.names([step.target])} ({step.because})"
             for step in steps
             if step
         )
         if len(members) == 1:
-            told = f"{case.names(members)} waits for itself ({waits[0].because})"
+            description = f"{case.names(members)} waits for itself ({waits[0].because})"
         return Ruling(
             "HUNG",
             f"a cycle of calls: {case.names(members)} {'waits for itself' if len(members) == 1 else RING}",
             "K6",
             cycle=tuple(members),
-            evidence=(told,),
+            evidence=(description,),
             place=", ".join(sorted(layers)),
             next=(
                 "break one call of the cycle: make it asynchronous, or give the callee a thread of its own",

@@ -20,22 +20,26 @@ def closed(case: Case) -> Ruling | None:
     """K2: all ranks of a world wait for ranks of it, some of them in what no recorder holds. Nobody is named."""
     if not case.evidence.stall_s:  # one look: a transfer may be on its way
         return None
-    lost = [one for one in case.live() if one.rank is not None and one.pending is None and one.doing.kind in BETWEEN]
-    for one in lost:
-        world = [other for other in case.graph.subjects.values() if other.rank is not None and _alike(one, other)]
-        size = one.process.world_size if one.process else None
-        if size is None or size < 2 or {other.rank for other in world} != set(range(size)):
+    lost = [
+        subject
+        for subject in case.live()
+        if subject.rank is not None and subject.pending is None and subject.doing.kind in BETWEEN
+    ]
+    for waiter in lost:
+        world = [peer for peer in case.graph.subjects.values() if peer.rank is not None and _alike(waiter, peer)]
+        size = waiter.process.world_size if waiter.process else None
+        if size is None or size < 2 or {member.rank for member in world} != set(range(size)):
             continue
         if not all(map(_waits, world)) or _begins(case, world):
             continue
-        told = "; ".join(f"{other.label} in {_operation(other)}" for other in world[:4])
+        operation_text = "; ".join(f"{member.label} in {_operation(member)}" for member in world[:4])
         return Ruling(
             "HUNG",
             "every rank of the world waits for another one, and nobody is left to come",
             "K2",
-            evidence=tuple(f"{other.label} in {_operation(other)}" for other in world[:MAX_SHOWN]),
-            cycle=tuple(other.key for other in world),
-            place=told,
+            evidence=tuple(f"{member.label} in {_operation(member)}" for member in world[:MAX_SHOWN]),
+            cycle=tuple(member.key for member in world),
+            place=operation_text,
             next=(
                 "compare the operations of the ranks at this place: each send needs its receive, in one order",
                 "TORCH_DISTRIBUTED_DEBUG=DETAIL",
@@ -47,19 +51,19 @@ def closed(case: Case) -> Ruling | None:
 def _begins(case: Case, world: list[Subject]) -> bool:
     """No operation was recorded yet, and they talk over TCP: NCCL makes the communicator of the first one."""
     none = bool(case.groups) and not any(group.ranks for group in case.groups)
-    return none and any(one.process is not None and over_net(one.process) for one in world)
+    return none and any(member.process is not None and over_net(member.process) for member in world)
 
 
-def _alike(one: Subject, other: Subject) -> bool:
-    return other is one or same_world(one.process, other.process)
+def _alike(subject: Subject, peer: Subject) -> bool:
+    return peer is subject or same_world(subject.process, peer.process)
 
 
-def _waits(one: Subject) -> bool:
+def _waits(subject: Subject) -> bool:
     """By its own stack, at both looks, in an operation of torch.distributed, and it does not move."""
-    still = one.doing.kind in BETWEEN and one.before.kind in BETWEEN
-    return one.seen and still and not (one.progress or one.blocked or one.gone)
+    still = subject.doing.kind in BETWEEN and subject.before.kind in BETWEEN
+    return subject.seen and still and not (subject.progress or subject.blocked or subject.gone)
 
 
-def _operation(one: Subject) -> str:
-    where = f", {one.frame}" if one.frame else ""
-    return (f"{one.pending.op} #{one.pending.seq}" if one.pending else one.doing.op) + where
+def _operation(subject: Subject) -> str:
+    where = f", {subject.frame}" if subject.frame else ""
+    return (f"{subject.pending.op} #{subject.pending.seq}" if subject.pending else subject.doing.op) + where

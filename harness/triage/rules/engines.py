@@ -18,36 +18,38 @@ _STOPS = re.compile(r"abort|cancel", re.I)
 
 def refused(case: Case) -> Ruling | None:
     """K13: the last call of an engine failed at once, the engine is idle again, and somebody waits for it."""
-    waiting = [one for one in case.graph.stuck() if not one.gone]
+    waiting = [waiter for waiter in case.graph.stuck() if not waiter.gone]
     if not waiting:
         return None
-    found: dict[str, Call] = {}
+    refusals: dict[str, Call] = {}
     waited_s = _waited_s(case, waiting)
-    nowhere = [one for one in lost(case) if leads_out(case, one)]
-    for one in case.graph.subjects.values():
-        call = last_refusal(one)
-        if call is None or one.gone or one.blocked or one.progress or one.pending is not None:
+    nowhere = [waiter for waiter in lost(case) if leads_out(case, waiter)]
+    for subject in case.graph.subjects.values():
+        call = last_refusal(subject)
+        if call is None or subject.gone or subject.blocked or subject.progress or subject.pending is not None:
             continue
-        if not (one.doing.idle or one.doing.within("scheduler", "queue", "lock", "select")):
+        if not (subject.doing.idle or subject.doing.within("scheduler", "queue", "lock", "select")):
             continue
-        beside = [each for each in waiting if each.process and one.process and each.process.host == one.process.host]
+        beside = [
+            each for each in waiting if each.process and subject.process and each.process.host == subject.process.host
+        ]
         if call.age_s > (_waited_s(case, beside) if case.evidence.directories else waited_s) + AFTER_S:
             continue  # nobody waited yet: work went on after it
         beyond = [wait for wait in case.graph.waits if wait.target.startswith("rank ")]  # engines without a recorder
-        open_ended = beyond or any(each.key != one.key for each in nowhere)
-        if one.key in case.awaited() or (open_ended and not elsewhere(case, {one.key, *found})):
-            found[one.key] = call
-    if not found:
+        open_ended = beyond or any(each.key != subject.key for each in nowhere)
+        if subject.key in case.awaited() or (open_ended and not elsewhere(case, {subject.key, *refusals})):
+            refusals[subject.key] = call
+    if not refusals:
         return None
-    call = next(iter(found.values()))
-    state = next((one.state() for one in waiting if one.key not in found), "")
-    where = case.waited_in(found)
+    call = next(iter(refusals.values()))
+    state = next((waiter.state() for waiter in waiting if waiter.key not in refusals), "")
+    where = case.waited_in(refusals)
     sender = f"the sender waits in {where}" if where else f"the sender: {state}"
     return Ruling(
         "HUNG",
-        f"{case.names(found)} refused {call.name}: {brief(call.message)}",
+        f"{case.names(refusals)} refused {call.name}: {brief(call.message)}",
         "K13",
-        {key: f"refused {call.name}: {call.message}" for key, call in found.items()},
+        {key: f"refused {call.name}: {call.message}" for key, call in refusals.items()},
         place=f"{call.name} at step {call.step}" if call.step >= 0 else call.name,
         evidence=(sender,),
         next=(
@@ -61,47 +63,47 @@ def _waited_s(case: Case, waiting: list[Subject]) -> float:
     """How long the longest of the waiters has stood still; endless where nothing says it, and nothing at all where the
     waiters were looked at at another time than the call's engine."""
     ages = [wait.since_s for wait in case.graph.waits if wait.since_s is not None]
-    for one in waiting:
-        if one.pending is not None and one.pending.age_s is not None:
-            ages.append(one.pending.age_s)
-        if one.process is not None and one.process.beat is not None:
-            ages.append(one.process.beat.progress_age_s)
+    for waiter in waiting:
+        if waiter.pending is not None and waiter.pending.age_s is not None:
+            ages.append(waiter.pending.age_s)
+        if waiter.process is not None and waiter.process.beat is not None:
+            ages.append(waiter.process.beat.progress_age_s)
     ages += [case.evidence.stall_s] if case.evidence.stall_s else []
     return max(ages, default=0.0 if case.evidence.directories else float("inf"))
 
 
-def last_refusal(one: Subject) -> Call | None:
+def last_refusal(subject: Subject) -> Call | None:
     """The engine's last call, if it failed. To stop a request that has ended fails as well, and holds nobody up."""
-    journal = one.process.journal if one.process else None
+    journal = subject.process.journal if subject.process else None
     calls = [call for call in (journal.calls if journal else ()) if not _STOPS.search(call.name)]
     return calls[-1] if calls and not calls[-1].ok else None
 
 
 def transition(case: Case) -> Ruling | None:
     """K8: a process stands in its engine's sleep or wake-up."""
-    for one in case.live():
-        name, age = standing(one.process) if one.process else ("", 0.0)
-        if not name and _in_transition(one.doing) and _in_transition(one.before):
-            name = one.doing.op if one.doing.kind == "transition" else one.doing.frame.rsplit(" ", 1)[-1]
-        if not name or one.blocked:
+    for subject in case.live():
+        name, age = standing(subject.process) if subject.process else ("", 0.0)
+        if not name and _in_transition(subject.doing) and _in_transition(subject.before):
+            name = subject.doing.op if subject.doing.kind == "transition" else subject.doing.frame.rsplit(" ", 1)[-1]
+        if not name or subject.blocked:
             continue
-        if one.key in {wait.waiter for wait in case.graph.waits} and one.key not in _ends(case):
+        if subject.key in {wait.waiter for wait in case.graph.waits} and subject.key not in _ends(case):
             continue  # it stands there because it waits for somebody else, who has the answer
-        if one.pending is not None:
+        if subject.pending is not None:
             continue  # it waits in a collective inside the transition: whoever does not come is asked first
-        if not _held_up(case, one):
+        if not _held_up(case, subject):
             continue  # nobody waits for it, and somebody else is waited for
-        if one.progress:
-            return slow_because(case, [one.key])
+        if subject.progress:
+            return slow_because(case, [subject.key])
         if name and 0.0 < age < YOUNG_S:
             continue
         since = f" for {age:.0f} s" if age else ""
-        engine = (one.process.engine if one.process else "") or one.role or "engine"
+        engine = (subject.process.engine if subject.process else "") or subject.role or "engine"
         return Ruling(
             "HUNG",
-            f"{one.label} stands in {name}{since}",
+            f"{subject.label} stands in {name}{since}",
             "K8",
-            {one.key: f"stands in {name}{since}"},
+            {subject.key: f"stands in {name}{since}"},
             place=f"{engine}: {name}",
             next=(
                 "look at what the frame waits for: a lock that a failed call kept, or a request never counted out",
@@ -111,12 +113,12 @@ def transition(case: Case) -> Ruling | None:
     return None
 
 
-def _held_up(case: Case, one: Subject) -> bool:
+def _held_up(case: Case, subject: Subject) -> bool:
     """Somebody waits for it; or waiting ends nowhere else, and is no wait of a recorder that knows its peers."""
-    if one.key in case.awaited():
+    if subject.key in case.awaited():
         return True
-    nowhere = [each for each in lost(case) if each.key != one.key]
-    return not elsewhere(case, {one.key}) and (not nowhere or any(leads_out(case, each) for each in nowhere))
+    nowhere = [each for each in lost(case) if each.key != subject.key]
+    return not elsewhere(case, {subject.key}) and (not nowhere or any(leads_out(case, each) for each in nowhere))
 
 
 def _in_transition(doing: Doing) -> bool:
@@ -133,17 +135,19 @@ def _ends(case: Case) -> set[str]:
 def branch(case: Case) -> Ruling | None:
     """K3: ranks of one engine where some entered a collective and the others are in their scheduler loop."""
     loops = [
-        one for one in case.sinks() if one.doing.within("scheduler") and not one.doing.waiting and one.pending is None
+        sink
+        for sink in case.sinks()
+        if sink.doing.within("scheduler") and not sink.doing.waiting and sink.pending is None
     ]
     if not loops:
         return None
-    keys = {one.key for one in loops}
+    keys = {subject.key for subject in loops}
     inside = [
         case.subject(wait.waiter)
         for wait in case.graph.waits
         if wait.target in keys and wait.layer in ("collective", "store")
     ]
-    inside = [one for one in dict.fromkeys(inside) if one.doing.within("scheduler")]
+    inside = [waiter for waiter in dict.fromkeys(inside) if waiter.doing.within("scheduler")]
     if not inside:
         return None
     alone = inside if len(inside) < len(loops) else loops
@@ -151,16 +155,16 @@ def branch(case: Case) -> Ruling | None:
     if alone is inside:
         how = f"entered {where} alone"
         why = f"entered {where} alone, its peers stay in their scheduler loop"
-        other = f"{case.names(keys)} in {loops[0].frame}"
+        opposite_side = f"{case.names(keys)} in {loops[0].frame}"
     else:
         how = "stays in its scheduler loop"
         why = f"stays in its scheduler loop, its peers are in {where}"
-        other = f"{case.names(one.key for one in inside)} in {inside[0].frame}"
+        opposite_side = f"{case.names(waiter.key for waiter in inside)} in {inside[0].frame}"
     return Ruling(
         "HUNG",
-        f"a branch of one rank: {case.names(one.key for one in alone)} {how}",
+        f"a branch of one rank: {case.names(subject.key for subject in alone)} {how}",
         "K3",
-        {one.key: f"{why}; here {one.frame}, there {other}" for one in alone},
+        {subject.key: f"{why}; here {subject.frame}, there {opposite_side}" for subject in alone},
         place=where,
         next=(
             "compare the inputs of the branch on both ranks: clocks, queue lengths, free memory",

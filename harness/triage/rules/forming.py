@@ -19,16 +19,18 @@ _NODES = re.compile(r"--(?:nnodes|num_machines)[= ](\S+)")
 
 def unformed(case: Case) -> Ruling | None:
     """K5: members wait for a group, and some have not come."""
-    making = {one.key: what for one in case.live() if (what := forming(one)) is not None and not one.progress}
+    making = {
+        subject.key: what for subject in case.live() if (what := forming(subject)) is not None and not subject.progress
+    }
     if ruling := _beside(case, [case.subject(key) for key, what in making.items() if what.name]):
         return ruling
     joining = [case.subject(key) for key, what in making.items() if not what.name]
     if not joining:
         return None
-    keys = {one.key for one in joining}
+    keys = {member.key for member in joining}
     waits = [wait for wait in case.graph.waits if wait.waiter in keys and wait.layer == "store"]
     targets = [case.subject(key) for key in dict.fromkeys(wait.target for wait in waits)]
-    moving = [one for one in targets if one.progress]
+    moving = [target for target in targets if target.progress]
     if moving:
         return slow_because(case, [moving[0].key])
     what = forming(joining[0])
@@ -42,59 +44,62 @@ def unformed(case: Case) -> Ruling | None:
         return apart
     if not targets:
         return _addresses(case, joining, place, steps)
-    elsewhere = [one for one in targets if not one.seen and not _would_be_seen(case, joining)]
+    elsewhere = [target for target in targets if not target.seen and not _would_be_seen(case, joining)]
     if elsewhere and len(elsewhere) == len(targets):
-        ranks = ", ".join(str(one.rank) for one in elsewhere[:8])
+        ranks = ", ".join(str(target.rank) for target in elsewhere[:8])
         return Ruling(
             "INSUFFICIENT",
             f"{place} waits for rank {ranks}, which was not looked at",
             place=place,
-            missing=tuple(f"nothing from rank {one.rank}" for one in elsewhere),
+            missing=tuple(f"nothing from rank {target.rank}" for target in elsewhere),
             next=("name the launcher's pid instead of one rank's", "take evidence on every host, into one directory"),
         )
-    targets = [one for one in targets if one not in elsewhere]
-    if any(one.stuck or forming(one) for one in targets) and len(targets) >= len(joining):
+    targets = [target for target in targets if target not in elsewhere]
+    if any(target.stuck or forming(target) for target in targets) and len(targets) >= len(joining):
         ring = _alone(case, joining, targets, place, steps)
         if ring is not None or len(targets) > len(joining):
             return ring
-    if (pollers := [one for one in targets if one.polls]) and len(pollers) == len(targets):
+    if (pollers := [target for target in targets if target.polls]) and len(pollers) == len(targets):
         return polling(case, pollers)
-    targets = [one for one in targets if not one.polls]
+    targets = [target for target in targets if not target.polls]
     why = {
-        one.key: "never started: no process has this rank" if not one.seen else f"has not come: {one.state()}"
-        for one in targets
+        target.key: "never started: no process has this rank" if not target.seen else f"has not come: {target.state()}"
+        for target in targets
     }
     return Ruling(
         "HUNG", f"{place} never forms: {case.names(why)} {_how(targets[0])}", "K5", why, place=place, next=steps
     )
 
 
-def _how(one: Subject) -> str:
-    return "has not come" if one.seen else "never started"
+def _how(subject: Subject) -> str:
+    return "has not come" if subject.seen else "never started"
 
 
 def _memberships(case: Case, joining: list[Subject], steps: tuple[str, ...]) -> Ruling | None:
     """Ranks that make a group with each other and do not mean the same one: other members, or another order."""
-    lists = {one.key: what.members for one in joining if (what := forming(one)) and one.rank in what.members}
-    ranks = {one.key: one.rank for one in joining}
+    lists = {
+        member.key: what.members for member in joining if (what := forming(member)) and member.rank in what.members
+    }
+    ranks = {member.key: member.rank for member in joining}
     apart = [
         key
         for key, members in lists.items()
         if any(
-            ranks[key] in theirs and ranks[other] in members and theirs != members for other, theirs in lists.items()
+            ranks[key] in theirs and ranks[peer_key] in members and theirs != members
+            for peer_key, theirs in lists.items()
         )
     ]
     if not apart:
         return None
-    lists = {key: members for key, members in lists.items() if members in {lists[one] for one in apart}}
+    lists = {key: members for key, members in lists.items() if members in {lists[apart_key] for apart_key in apart}}
     counts = Counter(lists.values()).most_common()
     usual = counts[0][0] if counts[0][1] > counts[1][1] else None
     why = {key: f"makes a group of ranks {listed(lists[key])}, {counts[0][1]} others one of {listed(usual)}"
            for key in lists if usual is not None and lists[key] != usual}  # fmt: skip
-    told = tuple(f"{case.subject(key).label} makes one of ranks {listed(lists[key])}" for key in apart[:4])
+    descriptions = tuple(f"{case.subject(key).label} makes one of ranks {listed(lists[key])}" for key in apart[:4])
     return Ruling(
         "HUNG", f"ranks make different groups with each other: {case.names(why or apart)}", "K5", why,
-        place="new_group", evidence=told if why else (*told, NO_MAJORITY),
+        place="new_group", evidence=descriptions if why else (*descriptions, NO_MAJORITY),
         next=("make the groups in one order, with one list of ranks, on every rank", *steps),
     )  # fmt: skip
 
@@ -104,19 +109,21 @@ def _alone(
 ) -> Ruling | None:
     """A few make a group, or wait at the store, and those who do not come wait for them in the next operation: a ring.
     The fewer are named; of as many on either side, nobody."""
-    keys = [one.key for one in joining]
+    keys = [member.key for member in joining]
     if case.sinks() or not any(set(keys) & set(ring) for ring in case.graph.cycles):
         return None
-    told = f"waits there, and the others do not come: {case.names(one.key for one in targets)} {targets[0].state()}"
-    few = len(joining) < len(targets)
+    reason = (
+        f"waits there, and the others do not come: {case.names(target.key for target in targets)} {targets[0].state()}"
+    )
+    is_minority = len(joining) < len(targets)
     return Ruling(
         "HUNG",
         f"{place} never forms: {case.names(keys)} waits there, and the others do not come",
         "K5",
-        dict.fromkeys(keys, told) if few else {},
-        () if few else tuple(keys + [one.key for one in targets]),
+        dict.fromkeys(keys, reason) if is_minority else {},
+        () if is_minority else tuple(keys + [target.key for target in targets]),
         place,
-        evidence=(told,) if few else (told, NO_MAJORITY),
+        evidence=(reason,) if is_minority else (reason, NO_MAJORITY),
         next=steps,
     )
 
@@ -128,9 +135,9 @@ def _would_be_seen(case: Case, joining: list[Subject]) -> bool:
     if case.evidence.source != "live":
         return True
     pids = {(each.host, each.pid) for each in case.evidence.processes}
-    if any(one.process and (one.process.host, one.process.ppid) in pids for one in joining):
+    if any(member.process and (member.process.host, member.process.ppid) in pids for member in joining):
         return True  # their launcher was looked at, with everything below it
-    return len(joining) > 1 and all(one.process and one.process.beat for one in joining)
+    return len(joining) > 1 and all(member.process and member.process.beat for member in joining)
 
 
 def _all_here(case: Case, joining: list[Subject]) -> bool:
@@ -138,15 +145,15 @@ def _all_here(case: Case, joining: list[Subject]) -> bool:
     them (LOCAL_WORLD_SIZE) as the world has, or its command. Under srun, mpirun or a shell nothing says so."""
     local: dict[str, int] = {}
     world = 0
-    for one in joining:
-        environ = one.process.environ if one.process else {}
+    for member in joining:
+        environ = member.process.environ if member.process else {}
         here, all_of_it = environ.get("LOCAL_WORLD_SIZE", ""), environ.get("WORLD_SIZE", "")
-        if one.process and here.isdigit() and all_of_it.isdigit():
-            local[one.process.host] = max(int(here), local.get(one.process.host, 0))
+        if member.process and here.isdigit() and all_of_it.isdigit():
+            local[member.process.host] = max(int(here), local.get(member.process.host, 0))
             world = max(int(all_of_it), world)
     if local:
         return sum(local.values()) >= world
-    parents = {(one.process.host, one.process.ppid) for one in joining if one.process}
+    parents = {(member.process.host, member.process.ppid) for member in joining if member.process}
     above = [each for each in case.evidence.processes if (each.host, each.pid) in parents]
     return len(parents) == len(above) == 1 and above[0].role in LAUNCHERS and _single_host(above[0].command)
 
@@ -160,9 +167,9 @@ def _single_host(command: str) -> bool:
 def _addresses(case: Case, joining: list[Subject], place: str, steps: tuple[str, ...]) -> Ruling | None:
     """Everybody waits in the rendezvous and nobody is missing: they meet at different places, or nowhere."""
     at = {
-        one.key: f"{env.get('MASTER_ADDR', '?')}:{env.get('MASTER_PORT', '?')}"
-        for one in joining
-        if one.process and (env := one.process.environ)
+        member.key: f"{env.get('MASTER_ADDR', '?')}:{env.get('MASTER_PORT', '?')}"
+        for member in joining
+        if member.process and (env := member.process.environ)
     }
     places = Counter(at.values()).most_common()
     if len(places) < 2:
@@ -184,9 +191,9 @@ def _addresses(case: Case, joining: list[Subject], place: str, steps: tuple[str,
 
 def _apart(joining: list[Subject], place: str) -> Ruling | None:
     """Every rank has come, on several hosts, and none comes out: they reach the rendezvous and not one another."""
-    worlds = {what.world_size for one in joining if (what := forming(one)) is not None}
-    hosts = sorted({one.process.host for one in joining if one.process})
-    if len(hosts) < 2 or worlds != {len({one.rank for one in joining})}:
+    worlds = {what.world_size for member in joining if (what := forming(member)) is not None}
+    hosts = sorted({member.process.host for member in joining if member.process})
+    if len(hosts) < 2 or worlds != {len({member.rank for member in joining})}:
         return None
     between = f"{', '.join(hosts[:-1])} and {hosts[-1]}"
     return Ruling(
@@ -206,25 +213,31 @@ def _beside(case: Case, joining: list[Subject]) -> Ruling | None:
     """A group beside torch's register, as of a weight sync, that its members do not mean alike: they call it by other
     names, or two claim one rank in it. They must be as many as it has: one name may stand for several groups, and a
     group that waits for somebody else has another fault."""
-    meant = {one.key: what for one in joining if (what := forming(one)) is not None}
+    meant = {member.key: what for member in joining if (what := forming(member)) is not None}
     if {what.world_size for what in meant.values()} != {len(meant)}:
         return None
     names = Counter(what.name for what in meant.values())
     claims = Counter(what.place for what in meant.values())
     if len(names) > 1 and len(claims) == len(meant):
         (usual, most), (_, next_most), *_ = names.most_common()
-        told = {key: f"calls it {what.name}" for key, what in meant.items() if what.name != usual or most == next_most}
-        why = {key: f"{said}, {most} others {usual}" for key, said in told.items()} if most > next_most else {}
+        descriptions = {
+            key: f"calls it {what.name}" for key, what in meant.items() if what.name != usual or most == next_most
+        }
+        why = (
+            {key: f"{description}, {most} others {usual}" for key, description in descriptions.items()}
+            if most > next_most
+            else {}
+        )
     elif len(names) == 1 and len(claims) == len(meant) - 1:
-        told = {key: f"claims rank {what.place}" for key, what in meant.items() if claims[what.place] > 1}
+        descriptions = {key: f"claims rank {what.place}" for key, what in meant.items() if claims[what.place] > 1}
         why = {}
     else:
         return None
     place = names.most_common(1)[0][0]
-    ways = tuple(f"{case.names([key])} {said}" for key, said in list((why or told).items())[:4])
-    nobody = () if why else ("nothing tells who is right, so nobody is named",)
+    ways = tuple(f"{case.names([key])} {description}" for key, description in list((why or descriptions).items())[:4])
+    tie_note = () if why else ("nothing tells who is right, so nobody is named",)
     return Ruling(
-        "HUNG", f"group {place} of {len(meant)} ranks never forms: {case.names(why or told)}", "K5", why,
-        place=place, evidence=(*ways, *nobody),
+        "HUNG", f"group {place} of {len(meant)} ranks never forms: {case.names(why or descriptions)}", "K5", why,
+        place=place, evidence=(*ways, *tie_note),
         next=("give the trainer and every engine one name, and a rank of its own, for this group",),
     )  # fmt: skip

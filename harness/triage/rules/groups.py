@@ -22,21 +22,23 @@ ARRIVAL_S = 1.0  # an operation that is younger may just be on its way
 
 def diverged(case: Case) -> Ruling | None:
     """K10, K3 or K1: at one place in a group's sequence the ranks run different operations."""
-    found = [(group, odd) for group in case.groups if (odd := mismatch(group)) is not None]
-    if not found:
+    differences = [(group, difference) for group in case.groups if (difference := mismatch(group)) is not None]
+    if not differences:
         return None
-    group, odd = max(found, key=lambda one: _longest(one[0]))
+    group, difference = max(differences, key=lambda pair: _longest(pair[0]))
     names = Names.of(case.evidence, case.comparison)
-    sides = {what: [case.subject(names.key(group, rank)) for rank in ranks] for what, ranks in odd.values.items()}
-    usual = usual_side(group, odd)
-    place = f"#{odd.seq} of {title(group)}"
-    everybody = [one for some in sides.values() for one in some]
-    special = [one for one in everybody if (_proven if usual is None else _rank_only)(one)]
-    told = tuple(f"{case.names(one.key for one in some)} in {what}" for what, some in sides.items())
-    if special and len(special) < len(everybody) and (usual is None or _are_minority(special, sides, usual)):
+    sides = {
+        what: [case.subject(names.key(group, rank)) for rank in ranks] for what, ranks in difference.values.items()
+    }
+    usual = usual_side(group, difference)
+    place = f"#{difference.seq} of {title(group)}"
+    members = [member for side in sides.values() for member in side]
+    special = [member for member in members if (_proven if usual is None else _rank_only)(member)]
+    side_texts = tuple(f"{case.names(member.key for member in side)} in {what}" for what, side in sides.items())
+    if special and len(special) < len(members) and (usual is None or _are_minority(special, sides, usual)):
         why = {
-            one.key: f"runs {_what(sides, one)} at {place} in work that it does alone{_condition(one)}"
-            for one in special
+            member.key: f"runs {_what(sides, member)} at {place} in work that it does alone{_condition(member)}"
+            for member in special
         }
         return Ruling(
             "HUNG",
@@ -44,18 +46,18 @@ def diverged(case: Case) -> Ruling | None:
             "K10",
             why,
             place=place,
-            evidence=told,
+            evidence=side_texts,
             next=("take the collective out of the branch, or let every rank run it",),
         )
-    kind = "K3" if all(one.doing.within("scheduler") for one in everybody) else "K1"
+    kind = "K3" if all(member.doing.within("scheduler") for member in members) else "K1"
     why = (
         {}
         if usual is None
         else {
-            one.key: f"runs {what} at {place}, where {_others_run(group, odd, usual)}"
-            for what, some in sides.items()
+            member.key: f"runs {what} at {place}, where {_others_run(group, difference, usual)}"
+            for what, side in sides.items()
             if what != usual
-            for one in some
+            for member in side
         }
     )
     return Ruling(
@@ -64,7 +66,7 @@ def diverged(case: Case) -> Ruling | None:
         kind,
         why,
         place=place,
-        evidence=told if why else (*told, NO_MAJORITY),
+        evidence=side_texts if why else (*side_texts, NO_MAJORITY),
         next=(
             "count the operations of one step on each rank: batches, microbatches, parameters with a gradient",
             "TORCH_DISTRIBUTED_DEBUG=DETAIL compares operations as they are enqueued",
@@ -72,12 +74,12 @@ def diverged(case: Case) -> Ruling | None:
     )
 
 
-def _others_run(group: GroupState, odd: Mismatch, usual: str) -> str:
+def _others_run(group: GroupState, difference: Mismatch, usual: str) -> str:
     """Why the other side is taken for right, in words."""
-    count = len(odd.values[usual])
-    if all(len(ranks) < count for what, ranks in odd.values.items() if what != usual):
+    count = len(difference.values[usual])
+    if all(len(ranks) < count for what, ranks in difference.values.items() if what != usual):
         return f"{count} others run {usual}"
-    if odd.usual == usual:
+    if difference.usual == usual:
         return f"the other groups of {title(group)} run {usual}"
     return f"a peer that is further runs {usual}"
 
@@ -86,89 +88,89 @@ def _longest(group: GroupState) -> float:
     return max((state.pending.age_s or 0.0 for state in group.ranks.values() if state.pending), default=0.0)
 
 
-def _rank_only(one: Subject) -> bool:
+def _rank_only(subject: Subject) -> bool:
     """In work that few ranks do, be it by the name of a function: enough where the numbers say who is odd."""
-    return one.doing.within("checkpoint", "evaluation") or bool(_condition(one))
+    return subject.doing.within("checkpoint", "evaluation") or bool(_condition(subject))
 
 
-def _proven(one: Subject) -> bool:
+def _proven(subject: Subject) -> bool:
     """In work that few ranks do by the program's text, or by a library's own frame: torch.save, save_pretrained. A
     function of the user's may bear any name, so that breaks no tie."""
-    saves = (match(frame) for frame in _main_frames(one))
-    return bool(_condition(one)) or any(
+    saves = (match(frame) for frame in _main_frames(subject))
+    return bool(_condition(subject)) or any(
         entry is not None and entry.kind == "checkpoint" and entry.file != "<user>" for entry in saves
     )
 
 
-def _condition(one: Subject) -> str:
+def _condition(subject: Subject) -> str:
     """Under which condition of the rank it got there, where the program's text says so."""
-    for frame in filter(users, _main_frames(one)):
+    for frame in filter(users, _main_frames(subject)):
         if text := source.rank_condition(frame):
             return f", under `if {text}`"
     return ""
 
 
-def _main_frames(one: Subject) -> tuple[Frame, ...]:
-    threads = one.process.samples[-1].threads if one.process and one.process.samples else ()
+def _main_frames(subject: Subject) -> tuple[Frame, ...]:
+    threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
     main = [thread for thread in threads if thread.main or thread.name == "MainThread"]
     return (main or list(threads))[0].frames if threads else ()
 
 
 def _are_minority(special: list[Subject], sides: dict[str, list[Subject]], usual: str) -> bool:
     """None of them does what most do; by names alone, they are everybody who does not."""
-    most = {one.key for one in sides[usual]}
-    rest = {one.key for some in sides.values() for one in some} - most
-    keys = {one.key for one in special}
-    return not keys & most and (keys == rest or all(map(_proven, special)))
+    most = {subject.key for subject in sides[usual]}
+    deviating_keys = {subject.key for side in sides.values() for subject in side} - most
+    keys = {subject.key for subject in special}
+    return not keys & most and (keys == deviating_keys or all(map(_proven, special)))
 
 
-def _what(sides: dict[str, list[Subject]], one: Subject) -> str:
-    return next(what for what, some in sides.items() if one in some)
+def _what(sides: dict[str, list[Subject]], subject: Subject) -> str:
+    return next(what for what, side in sides.items() if subject in side)
 
 
 def conditional(case: Case) -> Ruling | None:
     """K10: few ranks wait in a collective of work that the others do not do, and those have gone on to the next one."""
     rings = [members for members, _ in _inversions(case)]
-    for one in case.graph.stuck():
-        if not _rank_only(one) or not (one.pending is not None or one.doing.kind == "collective"):
+    for waiter in case.graph.stuck():
+        if not _rank_only(waiter) or not (waiter.pending is not None or waiter.doing.kind == "collective"):
             continue
-        if not one.doing.within("checkpoint", "evaluation") and any(one.key in ring for ring in rings):
+        if not waiter.doing.within("checkpoint", "evaluation") and any(waiter.key in ring for ring in rings):
             continue  # an order of groups that depends on the rank: `inverted` says so, and names nobody
-        targets = [case.subject(wait.target) for wait in case.graph.waits if wait.waiter == one.key]
-        targets = targets or _elsewhere(case, one)
-        alike = [other for other in case.graph.stuck() if other.doing.within("checkpoint", "evaluation")]
-        went_on = [other for other in targets if other.stuck and not _rank_only(other)]
+        targets = [case.subject(wait.target) for wait in case.graph.waits if wait.waiter == waiter.key]
+        targets = targets or _elsewhere(case, waiter)
+        special_waiters = [peer for peer in case.graph.stuck() if peer.doing.within("checkpoint", "evaluation")]
+        went_on = [target for target in targets if target.stuck and not _rank_only(target)]
         if (
             targets
             and len(went_on) == len(targets)
-            and len(alike) < len(targets) + _proven(one)  # a name breaks no tie
-            and not case.moving(other.key for other in targets)
+            and len(special_waiters) < len(targets) + _proven(waiter)  # a name breaks no tie
+            and not case.moving(target.key for target in targets)
         ):
-            place = case.waited_in(other.key for other in targets) or one.doing.op
-            why = f"waits in {place} in work that it does alone{_condition(one)}, while the others have gone on"
+            place = case.waited_in(target.key for target in targets) or waiter.doing.op
+            why = f"waits in {place} in work that it does alone{_condition(waiter)}, while the others have gone on"
             return Ruling(
                 "HUNG",
-                f"a collective that only {one.label} runs: {place}",
+                f"a collective that only {waiter.label} runs: {place}",
                 "K10",
-                {one.key: why},
+                {waiter.key: why},
                 place=place,
                 next=("take the collective out of the branch, or let every rank run it",),
             )
     return None
 
 
-def _elsewhere(case: Case, one: Subject) -> list[Subject]:
+def _elsewhere(case: Case, subject: Subject) -> list[Subject]:
     """Without any recorder, by the stacks: all other ranks of its world, when each is in another operation."""
-    if any(group.ranks for group in case.groups) or one.rank is None or one.process is None:
+    if any(group.ranks for group in case.groups) or subject.rank is None or subject.process is None:
         return []
-    world = one.process.world_size
-    others = [
-        other
-        for other in case.live()
-        if other is not one and other.rank is not None and other.process and other.process.world_size == world
+    world = subject.process.world_size
+    peers = [
+        peer
+        for peer in case.live()
+        if peer is not subject and peer.rank is not None and peer.process and peer.process.world_size == world
     ]
-    apart = [other for other in others if other.doing.kind == "collective" and other.doing.op != one.doing.op]
-    return apart if len(apart) == len(others) else []
+    apart = [peer for peer in peers if peer.doing.kind == "collective" and peer.doing.op != subject.doing.op]
+    return apart if len(apart) == len(peers) else []
 
 
 def _inversions(case: Case) -> Iterator[tuple[tuple[str, ...], list[Wait]]]:
@@ -192,7 +194,7 @@ def inverted(case: Case) -> Ruling | None:
             next((wait for wait in waits if wait.waiter == key and wait.target == after), None)
             for key, after in zip(members, (*members[1:], members[0]), strict=True)
         ]
-        told = "; ".join(f"{case.names([step.waiter])} in {step.place}" for step in steps if step)
+        description = "; ".join(f"{case.names([step.waiter])} in {step.place}" for step in steps if step)
         why = _departed(case, members)
         who = f"{case.names(why)} alone departs from its habit" if why else f"a cycle of {case.names(members)}"
         return Ruling(
@@ -201,8 +203,8 @@ def inverted(case: Case) -> Ruling | None:
             "K2",
             why,
             cycle=() if why else members,
-            place=told,
-            evidence=(told,),
+            place=description,
+            evidence=(description,),
             next=(
                 *(("look for a call that is skipped, made twice or made in another group: a condition, a caught error",)
                   if why else ()),
@@ -217,34 +219,34 @@ def _out_of_step(case: Case, waits: list[Wait]) -> Ruling | None:
     """One rank of a ring that has left a loop in which the others go round, or goes round while they have left it, by
     the program's text. Two ranks have no majority: the others that stand in that loop or behind it have, and each rank
     of the world must be seen."""
-    places = {one.key: _place(one) for one in case.graph.subjects.values() if one.rank is not None}
+    places = {subject.key: _place(subject) for subject in case.graph.subjects.values() if subject.rank is not None}
     pairs = {(places.get(wait.target, ()), places.get(wait.waiter, ())): wait for wait in waits}
-    for (left, goes), wait in pairs.items():
-        line = _behind(left, goes)
+    for (target_place, goes), wait in pairs.items():
+        line = _behind(target_place, goes)
         its = case.subject(wait.target).process
         size = its.world_size if its else case.comparison.world_size if case.comparison else None
         world = {key: case.subject(key).rank for key in places if same_world(case.subject(key).process, its)}
         if not line or len(set(world.values())) != size or not all(places[key] for key in world):
             continue
         past = [key for key in world if _behind(places[key], goes) == line]
-        inside = [key for key in world if _behind(left, places[key]) == line]
+        inside = [key for key in world if _behind(target_place, places[key]) == line]
         if past == [wait.target] and len(inside) > 1:
-            how, others = f"has left the loop at line {line}", f"in which {len(inside)} others go round"
+            how, contrast = f"has left the loop at line {line}", f"in which {len(inside)} others go round"
         elif inside == [wait.waiter] and len(past) > 1 and _together(case, past):
-            how, others = f"goes round the loop at line {line}", f"which {len(past)} others have left"
+            how, contrast = f"goes round the loop at line {line}", f"which {len(past)} others have left"
         else:
             continue
         [key] = past if len(past) == 1 else inside
-        return trip({key: f"{how}, {others}, and is {case.subject(key).state()}"}, case, wait.place, how=how)
+        return trip({key: f"{how}, {contrast}, and is {case.subject(key).state()}"}, case, wait.place, how=how)
     return None
 
 
-def _place(one: Subject) -> tuple[Frame, ...]:
+def _place(subject: Subject) -> tuple[Frame, ...]:
     """The user's frames of the operation that a rank is in, as its recorder has them; else those of its stack, where
     that waits for it or for its device."""
-    frames = one.pending.frames if one.pending is not None else ()
-    if not frames and one.doing.kind in ("collective", "device"):
-        frames = _main_frames(one)
+    frames = subject.pending.frames if subject.pending is not None else ()
+    if not frames and subject.doing.kind in ("collective", "device"):
+        frames = _main_frames(subject)
     return tuple(frame for frame in frames if users(frame))
 
 
@@ -252,11 +254,11 @@ def _together(case: Case, keys: list[str]) -> bool:
     """Whether all of them wait in one operation. A host that runs ahead of its device has left a loop in which its
     device still is, and then proves nothing."""
     pending = [case.subject(key).pending for key in keys]
-    return len({(one.group, one.seq) for one in pending if one}) == 1 and all(pending)
+    return len({(operation.group, operation.seq) for operation in pending if operation}) == 1 and all(pending)
 
 
-def _behind(place: tuple[Frame, ...], other: tuple[Frame, ...]) -> int:
-    lines = (source.behind_loop(mine, its) for mine in place for its in other)
+def _behind(place: tuple[Frame, ...], peer_place: tuple[Frame, ...]) -> int:
+    lines = (source.behind_loop(mine, its) for mine in place for its in peer_place)
     return next((line for line in lines if line), 0)
 
 
@@ -270,20 +272,21 @@ def _departed(case: Case, members: tuple[str, ...]) -> dict[str, str]:
     the rest out, and be where it comes to after an error by the program's text: no other rank can have told it to.
     """
     habits = case.comparison.habits if case.comparison else {}
-    odd = [key for key in members if key in habits and not habits[key].kept]
-    if len(odd) != 1 or any(key not in habits for key in members):
+    deviating_keys = [key for key in members if key in habits and not habits[key].kept]
+    if len(deviating_keys) != 1 or any(key not in habits for key in members):
         return {}
-    own = habits[odd[0]]
-    beside = [key for key, its in habits.items() if key not in members and its.alike(own)]
-    handler = source.outlives_error(_place(case.subject(odd[0]))) if own.cut and not beside else 0
+    habit = habits[deviating_keys[0]]
+    beside = [key for key, its in habits.items() if key not in members and its.alike(habit)]
+    handler = source.outlives_error(_place(case.subject(deviating_keys[0]))) if habit.cut and not beside else 0
     if not (beside or handler) or not all(habits[key].kept for key in beside):
         return {}
     titles = {state.group.name: title(state) for state in case.groups}
     then, now = (
-        f"{op} of {titles.get(group, group)}" for op, group in ((own.op, own.group), (own.now_op, own.now_group))
+        f"{op} of {titles.get(group, group)}"
+        for op, group in ((habit.op, habit.group), (habit.now_op, habit.now_group))
     )
     return {
-        odd[0]: f"is in {now}, where it ran {then} {own.times} times out of {own.times} before; "
+        deviating_keys[0]: f"is in {now}, where it ran {then} {habit.times} times out of {habit.times} before; "
         + (f"{case.names(beside)} beside it did as always" if beside else
            f"its program goes on after any error there, by the `except` at line {handler}")
     }  # fmt: skip
@@ -302,31 +305,33 @@ def wedged(case: Case) -> Ruling | None:
         if group.absent or group.silent or len(members) < 2 or set(members) - set(group.ranks):
             continue
         pending = [state.pending for state in group.ranks.values()]
-        if not all(pending) or len({one.seq for one in pending if one}) != 1 or mismatch(group):
+        if not all(pending) or len({operation.seq for operation in pending if operation}) != 1 or mismatch(group):
             continue
-        ages = [one.age_s for one in pending if one and one.age_s is not None]
+        ages = [operation.age_s for operation in pending if operation and operation.age_s is not None]
         subjects = [case.subject(names.key(group, rank)) for rank in group.ranks]
-        if (ages and min(ages) < ARRIVAL_S) or any(one.progress or one.blocked or one.gone for one in subjects):
+        if (ages and min(ages) < ARRIVAL_S) or any(
+            subject.progress or subject.blocked or subject.gone for subject in subjects
+        ):
             continue
         first = pending[0]
         assert first is not None
         them = "both" if len(members) == 2 else f"all {len(members)}"
         place = f"{first.op} #{first.seq} of {title(group)}"
-        hosts = sorted({one.process.host for one in subjects if one.process})
+        hosts = sorted({subject.process.host for subject in subjects if subject.process})
         fabric = "fabric" if len(hosts) < 2 else network(hosts)
-        blamed, seen = f"the {fabric} or a device", tuple[str, ...]()
+        blamed, evidence_lines = f"the {fabric} or a device", tuple[str, ...]()
         steps = (
             "look at links and devices: nvidia-smi, dmesg | grep -i xid, ibstat",
             "run the same operation alone on these hosts (nccl-tests), then halve the hosts",
         )
         if (cut := severed(case)) is not None:
-            blamed, seen, steps = cut.network, (cut.told,), (ping(*cut.ends), steps[1])
+            blamed, evidence_lines, steps = cut.network, (cut.told,), (ping(*cut.ends), steps[1])
         return Ruling(
             "HUNG",
             f"{them} ranks are in {first.op} #{first.seq}: {blamed}, not a rank",
             "K12",
             place=place,
-            evidence=seen,
+            evidence=evidence_lines,
             next=steps,
         )
     return None

@@ -30,27 +30,27 @@ def incomplete(case: Case) -> Ruling | None:
     if not case.evidence.directories:
         return None
     missing = missing_ranks(case.evidence)
-    told = [f"rank {_runs(ranks)} of {world[2]}{_node(case, world, ranks)}" for world, ranks in missing.items()]
-    held = {process.rank for process in case.evidence.processes}
+    rank_texts = [f"rank {_runs(ranks)} of {world[2]}{_node(case, world, ranks)}" for world, ranks in missing.items()]
+    held_ranks = {process.rank for process in case.evidence.processes}
     members = {rank for group in case.groups if not group.joined for rank in group.absent}
-    if not told and members - held:
-        told = [f"rank {_runs(sorted(members - held))}, a member of a group of the recorders"]
-    if not told:
+    if not rank_texts and members - held_ranks:
+        rank_texts = [f"rank {_runs(sorted(members - held_ranks))}, a member of a group of the recorders"]
+    if not rank_texts:
         return None
-    seen = ", ".join(_hosts(case))
+    host_text = ", ".join(_hosts(case))
     if silent := _unreached(case):
         return Ruling(
             "INSUFFICIENT",
-            f"{_unanswered(case)} gave no evidence, and no directory holds {_which(missing, members - held)}",
-            evidence=(silent, f"missing is {'; '.join(told)}; there is some of {seen}", *_gone(case)),
-            missing=tuple(f"nothing from {one}" for one in told),
+            f"{_unanswered(case)} gave no evidence, and no directory holds {_which(missing, members - held_ranks)}",
+            evidence=(silent, f"missing is {'; '.join(rank_texts)}; there is some of {host_text}", *_gone(case)),
+            missing=tuple(f"nothing from {rank_text}" for rank_text in rank_texts),
             next=_reach(case),
         )
     return Ruling(
         "INSUFFICIENT",
-        f"no directory holds {_which(missing, members - held)}",
-        evidence=(f"missing is {'; '.join(told)}; those given are of {seen}",),
-        missing=tuple(f"nothing from {one}" for one in told),
+        f"no directory holds {_which(missing, members - held_ranks)}",
+        evidence=(f"missing is {'; '.join(rank_texts)}; those given are of {host_text}",),
+        missing=tuple(f"nothing from {rank_text}" for rank_text in rank_texts),
         next=("give the directory of every node: harness triage DIR DIR ...",),
     )
 
@@ -60,19 +60,22 @@ def unlooked(case: Case) -> Ruling | None:
     if not case.evidence.directories:
         return None
     ranks: dict[str, list[Subject]] = {}
-    for one in case.graph.subjects.values():
-        if one.process is not None and one.rank is not None:
-            ranks.setdefault(one.process.host, []).append(one)
-    blind = {host: its for host, its in ranks.items() if not any(one.process and one.process.samples for one in its)}
+    for subject in case.graph.subjects.values():
+        if subject.process is not None and subject.rank is not None:
+            ranks.setdefault(subject.process.host, []).append(subject)
+    blind = {
+        host: its for host, its in ranks.items() if not any(member.process and member.process.samples for member in its)
+    }
     if not blind or len(blind) == len(ranks):
         return None
-    told = "; ".join(
-        f"{host} (rank {_runs([one.rank for one in its if one.rank is not None])})" for host, its in blind.items()
+    description = "; ".join(
+        f"{host} (rank {_runs([member.rank for member in its if member.rank is not None])})"
+        for host, its in blind.items()
     )
     return Ruling(
         "INSUFFICIENT",
         f"no evidence was taken on {together(list(blind)[:4])}: only last heartbeats are there",
-        evidence=(f"{told}: the host died, was cut off, or its job was ended before anybody looked",),
+        evidence=(f"{description}: the host died, was cut off, or its job was ended before anybody looked",),
         missing=tuple(f"a look at {host}" for host in blind),
         next=(f"is {next(iter(blind))} up? its console, dmesg and the scheduler's log say how it ended", AGAIN),
     )
@@ -80,15 +83,17 @@ def unlooked(case: Case) -> Ruling | None:
 
 def moments(case: Case) -> Ruling | None:
     """INSUFFICIENT: the directories show one job at two different times."""
-    for group, ahead, behind, one, other in _across(case):
-        failed = one.process is not None and (one.process.error or (one.process.journal and one.process.journal.errors))
+    for group, ahead, behind, leader, laggard in _across(case):
+        failed = leader.process is not None and (
+            leader.process.error or (leader.process.journal and leader.process.journal.errors)
+        )
         if behind.enqueued < ahead.joint and not failed:  # gloo's recorder calls a failed operation done
             return Ruling(
                 "INSUFFICIENT",
-                f"the evidence is not of one moment: that of {_of(other)} is older than that of {_of(one)}",
+                f"the evidence is not of one moment: that of {_of(laggard)} is older than that of {_of(leader)}",
                 evidence=(
-                    f"{case.names([one.key])} was through with #{ahead.joint} of {title(group)}, which "
-                    f"{case.names([other.key])} had not even begun (its last: #{behind.enqueued})",
+                    f"{case.names([leader.key])} was through with #{ahead.joint} of {title(group)}, which "
+                    f"{case.names([laggard.key])} had not even begun (its last: #{behind.enqueued})",
                     "one directory is older, or of another attempt",
                 ),
                 next=(AGAIN,),
@@ -101,31 +106,31 @@ def between(case: Case) -> Ruling | None:
     as of ranks that are all inside (`groups.wedged`), for a cut may fall into the middle of an operation. Else
     INSUFFICIENT, and only where it ended on no rank of the other host."""
     names = Names.of(case.evidence, case.comparison)
-    for group, ahead, behind, one, other in _across(case):
-        if behind.pending is None or one.progress or other.progress:
+    for group, ahead, behind, leader, laggard in _across(case):
+        if behind.pending is None or leader.progress or laggard.progress:
             continue
         seq = behind.pending.seq
         if seq > ahead.joint or (ahead.pending is not None and ahead.pending.seq <= seq):
             continue
         hosts = {rank: _of(case.subject(names.key(group, rank))) for rank in group.ranks}
         cut = severed(case, {*hosts.values()})
-        beside = [its for rank, its in group.ranks.items() if hosts[rank] == _of(other)]
+        beside = [its for rank, its in group.ranks.items() if hosts[rank] == _of(laggard)]
         through = any(its.pending is None or its.pending.seq > seq for its in beside)
-        if through and (cut is None or _of(other) not in cut.hosts):
+        if through and (cut is None or _of(laggard) not in cut.hosts):
             continue  # a rank beside it is through: nothing shows that it is the network of its host
         place = f"{behind.pending.op} #{seq} of {title(group)}"
-        told = f"every rank has come to {place}, which ended on {_of(one)} and not on {_of(other)}"
+        headline = f"every rank has come to {place}, which ended on {_of(leader)} and not on {_of(laggard)}"
         if cut is not None:
             why = f"every rank has come to {place}: {cut.network}, not a rank"
             return Ruling(
-                "HUNG", why, "K12", place=place, evidence=(told, cut.told), next=(ping(*cut.ends), AGAIN)
+                "HUNG", why, "K12", place=place, evidence=(headline, cut.told), next=(ping(*cut.ends), AGAIN)
             )  # fmt: skip
         return Ruling(
             "INSUFFICIENT",
-            told,
+            headline,
             place=place,
-            evidence=(f"the network between them lost it, or the evidence of {_of(other)} is older",),
-            next=(ping(_of(one), _of(other)), AGAIN),
+            evidence=(f"the network between them lost it, or the evidence of {_of(laggard)} is older",),
+            next=(ping(_of(leader), _of(laggard)), AGAIN),
         )
     return None
 
@@ -137,32 +142,42 @@ def unreachable(case: Case) -> Ruling | None:
     the others. A firewall or a cut cable leaves the address that is in use; where the ranks of another host listen at
     none in use either, the network may be at fault as well.
     """
-    ranks = [one for one in case.live() if one.process is not None and one.rank is not None and not one.progress]
+    ranks = [
+        subject
+        for subject in case.live()
+        if subject.process is not None and subject.rank is not None and not subject.progress
+    ]
     by_host: dict[str, list[Subject]] = {}
-    for one in ranks:
-        by_host.setdefault(_of(one), []).append(one)
+    for subject in ranks:
+        by_host.setdefault(_of(subject), []).append(subject)
     strange = {host: places for host in by_host if (places := _unused(case, host, by_host[host]))}
     if len(strange) != 1 or len(by_host) < 2:
         return None
     [(host, places)] = strange.items()
-    wrong = {one.key: at for one in by_host[host] for at in _process(one).listening if _machine(at) in places}
-    asking = [one for one in ranks if _of(one) != host and set(_process(one).asked) & set(wrong.values())]
-    elsewhere = {_machine(at) for other in case.evidence.processes if other.host != host for at in other.listening} - {
-        ""
+    wrong = {
+        subject.key: at for subject in by_host[host] for at in _process(subject).listening if _machine(at) in places
     }
+    asking = [
+        subject for subject in ranks if _of(subject) != host and set(_process(subject).asked) & set(wrong.values())
+    ]
+    elsewhere = {
+        _machine(at) for process in case.evidence.processes if process.host != host for at in process.listening
+    } - {""}
     mine = {_machine(peer) for process in case.evidence.processes if process.host == host for peer in process.peers}
     if not asking or not mine & elsewhere:
         return None
-    told = ", ".join(sorted({_machine(at) for at in wrong.values()}))
-    environ = {name: value for one in by_host[host] for name, value in _process(one).environ.items() if name in _NICS}
+    address_text = ", ".join(sorted({_machine(at) for at in wrong.values()}))
+    environ = {
+        name: value for subject in by_host[host] for name, value in _process(subject).environ.items() if name in _NICS
+    }
     by = " and ".join(f"{name}={value}" for name, value in sorted(environ.items()))
     names = case.names(wrong)
     return Ruling(
         "HUNG",
-        f"{names} listen at {told}, which {together(sorted(set(map(_of, asking)))[:3])} does not reach",
+        f"{names} listen at {address_text}, which {together(sorted(set(map(_of, asking)))[:3])} does not reach",
         "K5",
         evidence=(
-            f"{case.names(one.key for one in asking)} asked for a connection again and again, while {host} is "
+            f"{case.names(subject.key for subject in asking)} asked for a connection again and again, while {host} is "
             f"connected to the others by another address{f'; {by}' if by else ''}",
         ),
         culprits={
@@ -178,17 +193,19 @@ def unreachable(case: Case) -> Ruling | None:
 
 def _unused(case: Case, host: str, ranks: list[Subject]) -> set[str]:
     """The addresses at which the ranks of a host listen, where no other host has a connection to any of them."""
-    places = {_machine(at) for one in ranks for at in _process(one).listening} - {""}
-    seen = {_machine(peer) for other in case.evidence.processes if other.host != host for peer in other.peers}
-    return set() if places & seen else places
+    places = {_machine(at) for subject in ranks for at in _process(subject).listening} - {""}
+    connected_addresses = {
+        _machine(peer) for process in case.evidence.processes if process.host != host for peer in process.peers
+    }
+    return set() if places & connected_addresses else places
 
 
 _NICS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
-def _process(one: Subject) -> Process:
-    assert one.process is not None
-    return one.process
+def _process(subject: Subject) -> Process:
+    assert subject.process is not None
+    return subject.process
 
 
 class Severed(NamedTuple):
@@ -211,12 +228,18 @@ def severed(case: Case, among: Collection[str] = ()) -> Severed | None:
     holders: dict[str, set[str]] = {}  # address -> hosts; of a bridge for containers every one has the same
     ends: list[tuple[str, str]] = []
     for process in case.evidence.processes:
-        mine = [(own, other) for own, _, other in (one.partition(" ") for one in process.unanswered)]
-        for address in (*process.listening, *(own for own, _ in mine)):
+        mine = [(local, remote) for local, _, remote in (link.partition(" ") for link in process.unanswered)]
+        for address in (*process.listening, *(local for local, _ in mine)):
             holders.setdefault(_machine(address), set()).add(process.host)
-        ends += [(process.host, _machine(other)) for _, other in mine]
+        ends += [(process.host, _machine(remote)) for _, remote in mine]
     at = {address: min(hosts) for address, hosts in holders.items() if address and len(hosts) == 1}
-    pairs = sorted({(min(one, at[other]), max(one, at[other])) for one, other in ends if at.get(other, one) != one})
+    pairs = sorted(
+        {
+            (min(near_host, at[far_address]), max(near_host, at[far_address]))
+            for near_host, far_address in ends
+            if at.get(far_address, near_host) != near_host
+        }
+    )
     pairs = [pair for pair in pairs if not among or {*pair} <= {*among}]
     if not pairs:
         return None
@@ -224,11 +247,13 @@ def severed(case: Case, among: Collection[str] = ()) -> Severed | None:
     common = set.intersection(*map(set, pairs))
     if len(pairs) > 1 and common:
         [host] = common
-        others = [one for one in hosts if one != host]
-        told = f"TCP data between it and {together(others)} is not acknowledged; between the others none is on its way"
-        return Severed(f"the network of {host}", told, (host, others[0]), tuple(hosts))
-    told = "TCP data between them is not acknowledged"
-    return Severed(f"the {network(hosts)}", told, pairs[0], tuple(hosts))
+        peer_hosts = [peer_host for peer_host in hosts if peer_host != host]
+        explanation = (
+            f"TCP data between it and {together(peer_hosts)} is not acknowledged; between the others none is on its way"
+        )
+        return Severed(f"the network of {host}", explanation, (host, peer_hosts[0]), tuple(hosts))
+    explanation = "TCP data between them is not acknowledged"
+    return Severed(f"the {network(hosts)}", explanation, pairs[0], tuple(hosts))
 
 
 def network(hosts: Sequence[str]) -> str:
@@ -238,8 +263,8 @@ def network(hosts: Sequence[str]) -> str:
 
 def together(hosts: Sequence[str]) -> str:
     """ "a, b and c", or "a, b and 14 more"."""
-    shown = list(hosts) if len(hosts) <= 9 else [*hosts[:8], f"{len(hosts) - 8} more"]
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+    displayed = list(hosts) if len(hosts) <= 9 else [*hosts[:8], f"{len(hosts) - 8} more"]
+    return " and ".join([", ".join(displayed[:-1]), displayed[-1]] if len(displayed) > 1 else displayed)
 
 
 def _machine(address: str) -> str:
@@ -248,8 +273,8 @@ def _machine(address: str) -> str:
     return "" if host.startswith("127.") or host in ("0.0.0.0", "[::]", "[::1]") else host
 
 
-def ping(one: str, other: str) -> str:
-    return f"ping {one} from {other}; compare their interfaces, routes and firewalls"
+def ping(host: str, peer_host: str) -> str:
+    return f"ping {host} from {peer_host}; compare their interfaces, routes and firewalls"
 
 
 def lost(case: Case) -> Ruling | None:
@@ -257,34 +282,34 @@ def lost(case: Case) -> Ruling | None:
 
     It may have died, or the network to it; none of its processes was seen, so that none of them is blamed.
     """
-    seen = {process.host for process in case.evidence.processes if process.samples}
-    seen |= {node.host for node in case.evidence.ray_nodes if node.alive and not node.silent}
+    seen_hosts = {process.host for process in case.evidence.processes if process.samples}
+    seen_hosts |= {node.host for node in case.evidence.ray_nodes if node.alive and not node.silent}
     away = {
         node.host: f"did not answer ({node.silent})"
         if node.alive
         else f"is dead: {node.death or 'Ray does not say why'}"
         for node in case.evidence.ray_nodes
-        if node.host not in seen and (node.silent or not node.alive)
+        if node.host not in seen_hosts and (node.silent or not node.alive)
     }
-    held: dict[str, dict[str, None]] = {}
+    work_by_host: dict[str, dict[str, None]] = {}
     for task in case.evidence.ray_tasks:
         if task.host in away and task.state not in FINISHED_TASKS:
-            held.setdefault(task.host, {})[task.name] = None
+            work_by_host.setdefault(task.host, {})[task.name] = None
     for actor in case.evidence.ray_actors:
         if actor.host in away and (actor.state != "DEAD" or WITH_ITS_NODE in actor.death):
-            held.setdefault(actor.host, {})[actor.name] = None
-    waiters = [one for one in case.graph.stuck() if not one.progress]
+            work_by_host.setdefault(actor.host, {})[actor.name] = None
+    waiters = [waiter for waiter in case.graph.stuck() if not waiter.progress]
     if (silent := _unreached(case)) and waiters:
         return Ruling(
             "INSUFFICIENT",
-            f"{_unanswered(case)} gave no evidence, while {case.names(one.key for one in waiters)} waited",
+            f"{_unanswered(case)} gave no evidence, while {case.names(waiter.key for waiter in waiters)} waited",
             evidence=(silent, *_gone(case)),
             missing=tuple(f"a look at {address}" for address in case.evidence.unreached),
             next=_reach(case),
         )
     if case.evidence.ray_lost and (waiters or unseen(case)):
         blind = [f"rank {rank}" for rank in unseen(case)[:8]]
-        held_up = f"{case.names(one.key for one in waiters)} cannot go on without it" if waiters else ""
+        held_up = f"{case.names(waiter.key for waiter in waiters)} cannot go on without it" if waiters else ""
         return Ruling(
             "INSUFFICIENT",
             f"the head of the Ray cluster is lost: {brief(case.evidence.ray_lost)}",
@@ -295,15 +320,17 @@ def lost(case: Case) -> Ruling | None:
             missing=("what the cluster's tasks and actors do", *blind),
             next=("is that host up? ping it; ray status; its console and dmesg say how it ended", AGAIN),
         )
-    if not held or not waiters:
+    if not work_by_host or not waiters:
         return None
-    told = "; ".join(f"{host} {away[host]}, and {_some(list(its))} ran there" for host, its in held.items())
-    host = next(iter(held))
+    description = "; ".join(
+        f"{host} {away[host]}, and {_some(list(its))} ran there" for host, its in work_by_host.items()
+    )
+    host = next(iter(work_by_host))
     return Ruling(
         "INSUFFICIENT",
-        f"a node of the Ray cluster is lost: {host}, while {case.names(one.key for one in waiters)} waited",
-        evidence=(told, "the host died, or the network to it is cut"),
-        missing=tuple(f"a look at {host}" for host in held),
+        f"a node of the Ray cluster is lost: {host}, while {case.names(waiter.key for waiter in waiters)} waited",
+        evidence=(description, "the host died, or the network to it is cut"),
+        missing=tuple(f"a look at {host}" for host in work_by_host),
         next=(f"is {host} up? ping {host}; ray status; its console and dmesg say how it ended", AGAIN),
     )
 
@@ -314,8 +341,8 @@ WITH_ITS_NODE = "because its node has died"
 
 def _unreached(case: Case) -> str:
     """The watches that were asked and gave nothing, with the reason of each; empty where all answered."""
-    told = [f"{address} gave no evidence ({silence.why})" for address, silence in case.evidence.unreached.items()]
-    return "; ".join([*told[:8], *([f"{len(told) - 8} more gave none"] if len(told) > 8 else [])])
+    reasons = [f"{address} gave no evidence ({silence.why})" for address, silence in case.evidence.unreached.items()]
+    return "; ".join([*reasons[:8], *([f"{len(reasons) - 8} more gave none"] if len(reasons) > 8 else [])])
 
 
 def _gone(case: Case) -> tuple[str, ...]:
@@ -332,9 +359,9 @@ def _unanswered(case: Case) -> str:
 
 def _which(missing: Mapping[World, list[int]], members: Collection[int]) -> str:
     """Ranks that are missing, in few words."""
-    some = next(iter(missing.values()), sorted(members))
-    more = f" and {len(some) - 4} more" if len(some) > 4 and _runs(some).count(",") > 3 else ""
-    return f"rank{'s' if len(some) > 1 else ''} {_runs(some[:4] if more else some)}{more}"
+    ranks = next(iter(missing.values()), sorted(members))
+    more = f" and {len(ranks) - 4} more" if len(ranks) > 4 and _runs(ranks).count(",") > 3 else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {_runs(ranks[:4] if more else ranks)}{more}"
 
 
 def _reach(case: Case) -> tuple[str, ...]:
@@ -368,13 +395,13 @@ def _across(case: Case) -> Iterator[tuple[GroupState, RankState, RankState, Subj
         by_host.pop("", None)
         far = {host: max(its, key=lambda state: state.joint) for host, its in by_host.items()}
         least = {host: min(its, key=lambda state: (state.enqueued, state.completed)) for host, its in by_host.items()}
-        for here, there in permutations(by_host, 2):
-            one, other = (case.subject(names.key(group, state.rank)) for state in (far[here], least[there]))
-            yield group, far[here], least[there], one, other
+        for here, peer_host in permutations(by_host, 2):
+            leader, laggard = (case.subject(names.key(group, state.rank)) for state in (far[here], least[peer_host]))
+            yield group, far[here], least[peer_host], leader, laggard
 
 
-def _of(one: Subject) -> str:
-    return one.process.host if one.process is not None else ""
+def _of(subject: Subject) -> str:
+    return subject.process.host if subject.process is not None else ""
 
 
 def _hosts(case: Case) -> list[str]:
@@ -383,7 +410,7 @@ def _hosts(case: Case) -> list[str]:
 
 def _node(case: Case, world: World, missing: list[int]) -> str:
     """Which node of the launch that is, where its ranks are numbered node by node; empty where nobody said."""
-    sizes = {one.environ.get("LOCAL_WORLD_SIZE", "") for one in worlds(case.evidence)[world].values()}
+    sizes = {process.environ.get("LOCAL_WORLD_SIZE", "") for process in worlds(case.evidence)[world].values()}
     if len(sizes) != 1 or not (size := next(iter(sizes))).isdigit() or not int(size) or world[2] % int(size):
         return ""
     nodes = sorted({rank // int(size) for rank in missing})

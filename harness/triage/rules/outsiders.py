@@ -17,41 +17,41 @@ _LOOPBACK = ("127.", "[::1]")
 
 def beyond(case: Case, ends: list[Subject]) -> Ruling | None:
     """INSUFFICIENT, where one of these ends of waiting leads outside."""
-    resting = [one for one in ends if not one.progress]
-    away = [one for one in resting if foreign(case, one.process)]
-    if outside := [one for one in away if awaits_tasks(one) or in_client(case, one)]:
+    resting = [end for end in ends if not end.progress]
+    away = [end for end in resting if foreign(case, end.process)]
+    if outside := [end for end in away if awaits_tasks(end) or in_client(case, end)]:
         return elsewhere(case, outside)
-    if loops := [one for one in resting if awaits_tasks(one)]:
+    if loops := [end for end in resting if awaits_tasks(end)]:
         return _in_tasks(case, loops)
     return None
 
 
-def awaits_tasks(one: Subject) -> bool:
+def awaits_tasks(subject: Subject) -> bool:
     """It waits in an event loop: its tasks, which are in no stack, may await anything, a server outside the job (a
     judge, a sandbox) too. So it is never named for not coming."""
-    process = one.process
-    if process is None or not process.samples or one.blocked:
+    process = subject.process
+    if process is None or not process.samples or subject.blocked:
         return False
-    if one.doing.kind not in ("select", "lock", "ray_idle", "sleep"):
+    if subject.doing.kind not in ("select", "lock", "ray_idle", "sleep"):
         return False
     return any(map(awaits, process.samples[-1].threads))
 
 
-def in_client(case: Case, one: Subject) -> bool:
+def in_client(case: Case, subject: Subject) -> bool:
     """Its main thread, or one that works for it, waits at a socket, at both looks, and it is connected to somebody
     outside the job: a database, an upload. By the kernel's function, the native frame or the standard library's."""
-    return not one.blocked and bool(foreign(case, one.process)) and at_socket(one.process)
+    return not subject.blocked and bool(foreign(case, subject.process)) and at_socket(subject.process)
 
 
 def _in_tasks(case: Case, loops: list[Subject]) -> Ruling:
     """Waiting ends in an event loop, and nothing says what its tasks await."""
-    timers = [one for one in loops if one.process and loop_wakes(one.process, one.doing)]
+    timers = [waiter for waiter in loops if waiter.process and loop_wakes(waiter.process, waiter.doing)]
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(one.key for one in loops)} waits in an event loop, and what its tasks await is in no stack",
+        f"{case.names(waiter.key for waiter in loops)} waits in an event loop, and what its tasks await is in no stack",
         evidence=("only a timer wakes it",) if timers else (),
-        missing=tuple(f"what the tasks of {one.label} await" for one in loops[:8]),
-        place=case.waited_in(one.key for one in loops) or loops[0].frame,
+        missing=tuple(f"what the tasks of {waiter.label} await" for waiter in loops[:8]),
+        place=case.waited_in(waiter.key for waiter in loops) or loops[0].frame,
         next=("give each awaited call a timeout: asyncio.timeout", "print asyncio.all_tasks() of that process"),
     )
 
@@ -62,18 +62,25 @@ def foreign(case: Case, process: Process | None) -> list[str]:
     Of Ray's jobs by the address alone: its daemons serve on every host, and are not in the evidence."""
     if process is None:
         return []
-    everybody = case.evidence.processes
-    served = {address for each in everybody for address in each.listening}
-    own = {_address(one) for one in served} | {each.environ.get("MASTER_ADDR", "") for each in everybody}
-    masters = {each.environ.get("MASTER_PORT", "") for each in everybody}
-    here = {_address(one) for each in everybody if each.host == process.host for one in each.listening}
+    processes = case.evidence.processes
+    served = {address for each in processes for address in each.listening}
+    job_addresses = {_address(served_address) for served_address in served} | {
+        each.environ.get("MASTER_ADDR", "") for each in processes
+    }
+    masters = {each.environ.get("MASTER_PORT", "") for each in processes}
+    here = {
+        _address(listened_address)
+        for each in processes
+        if each.host == process.host
+        for listened_address in each.listening
+    }
     daemons = bool(case.evidence.ray_actors or case.evidence.ray_tasks)
 
     def is_own(peer: str) -> bool:
         address, _, port = peer.rpartition(":")
         if peer.startswith(_LOOPBACK) or address in here:
             return daemons or peer in served or port in masters
-        return address in own
+        return address in job_addresses
 
     return [peer for peer in process.peers if not is_own(peer)]
 
@@ -85,15 +92,17 @@ def _address(peer: str) -> str:
 def elsewhere(case: Case, calling: list[Subject]) -> Ruling:
     """Waiting ends in a request to a server that was not looked at, which may be at work on it."""
     served = {address for each in case.evidence.processes for address in each.listening}
-    asked = list(dict.fromkeys(p for one in calling if one.process for p in one.process.peers if p not in served))
+    unseen_peers = list(
+        dict.fromkeys(p for caller in calling if caller.process for p in caller.process.peers if p not in served)
+    )
     how = "may await an answer in its event loop" if awaits_tasks(calling[0]) else "waits for an answer of a peer"
     how = "waits for an answer over HTTP" if calling[0].stuck else how
-    where = f" ({', '.join(asked[:4])})" if 0 < len(asked) <= 4 else ""
+    where = f" ({', '.join(unseen_peers[:4])})" if 0 < len(unseen_peers) <= 4 else ""
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(one.key for one in calling)} {how}, and the server was not looked at",
+        f"{case.names(caller.key for caller in calling)} {how}, and the server was not looked at",
         evidence=(f"it stands at {calling[0].doing.frame or calling[0].doing.op}; its server{where}",) if where else (),
-        missing=tuple(f"the server that {one.label} asks" for one in calling[:8]),
+        missing=tuple(f"the server that {caller.label} asks" for caller in calling[:8]),
         place=calling[0].frame,
         next=("look at the server as well, by its pid: harness triage PID", "give the request a timeout"),
     )

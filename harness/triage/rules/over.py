@@ -15,14 +15,18 @@ def over(case: Case) -> Ruling | None:
     """Every process that the run had has ended: HEALTHY in good order. Of one that did not end so, nothing tells
     whether it stood still before: INSUFFICIENT, with its error."""
     processes = case.evidence.processes
-    dumps = any(one.process is None for one in case.graph.subjects.values())  # of a rank of which no more is known
+    dumps = any(node.process is None for node in case.graph.subjects.values())  # of a rank of which no more is known
     if not processes or dumps or not all(map(_over, processes)):
         return None
     ages = [age for process in processes if (age := _since_s(process)) is not None]
     ago = f", {_told(min(ages))} ago" if ages else ""
     count = f"{len(processes)} process{'es' if len(processes) > 1 else ''}"
     well = {process.key for process in processes if not _how(process)}
-    bad = {one.key: how for one in processes if (how := _how(one)) and not (how == SILENT and _parent(one) in well)}
+    bad = {
+        process.key: how
+        for process in processes
+        if (how := _how(process)) and not (how == SILENT and _parent(process) in well)
+    }
     if not bad:
         return Ruling("HEALTHY", f"the run has ended in good order{ago}: {count}, and nothing waits")
     # a launcher's error is its rank's, and that of a rank may be the echo of a peer's
@@ -43,21 +47,23 @@ def over(case: Case) -> Ruling | None:
 def ending(case: Case) -> Ruling | None:
     """A process ended in good order between two looks: the run moves, whatever the rest waits in. Asked last, when no
     rule knows of a wait."""
-    left = [
-        one for one in case.evidence.processes
-        if ended(one) and len(one.samples) > 1 and one.samples[0].state not in ENDED and not _how(one)
-        and one.beat is not None and one.beat.ended
+    finished_processes = [
+        process for process in case.evidence.processes
+        if ended(process) and len(process.samples) > 1 and process.samples[0].state not in ENDED and not _how(process)
+        and process.beat is not None and process.beat.ended
     ]  # fmt: skip
-    if not left:
+    if not finished_processes:
         return None
-    text = f"{case.names([left[0].key])} ended in good order while it was looked at: the run moves"
+    text = f"{case.names([finished_processes[0].key])} ended in good order while it was looked at: the run moves"
     return Ruling("SLOW", text, "K7", next=(case.again(),))
 
 
 def _over(process: Process) -> bool:
     """Seen to be gone; or, of another host's, by its own last word."""
-    said = (process.beat is not None and process.beat.ended) or (process.journal is not None and process.journal.closed)
-    return ended(process) or (said and not process.samples)
+    has_last_word = (process.beat is not None and process.beat.ended) or (
+        process.journal is not None and process.journal.closed
+    )
+    return ended(process) or (has_last_word and not process.samples)
 
 
 def _how(process: Process) -> str:
@@ -68,11 +74,13 @@ def _how(process: Process) -> str:
         return f"ended with exit code {process.exit_code}"
     if process.journal and process.journal.closing_error:
         return f"ended with {process.journal.closing_error}"
-    told = (process.beat is not None and process.beat.ended) or (process.journal is not None and process.journal.closed)
-    if process.journal and process.journal.full and not told:
+    has_last_word = (process.beat is not None and process.beat.ended) or (
+        process.journal is not None and process.journal.closed
+    )
+    if process.journal and process.journal.full and not has_last_word:
         return DISK_FULL
-    known = process.beat is not None or process.journal is not None
-    return SILENT if known and not told else ""
+    is_recorded = process.beat is not None or process.journal is not None
+    return SILENT if is_recorded and not has_last_word else ""
 
 
 def _parent(process: Process) -> str:

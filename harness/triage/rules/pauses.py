@@ -18,15 +18,15 @@ MOST_SEEN = 4  # processes whose work is told
 
 def debugger(case: Case) -> Ruling | None:
     """A breakpoint: whoever waits, waits for a person. A helper for which nobody waits says nothing of the others."""
-    for one in case.live():
-        beat = one.process.beat if one.process else None
-        others = [each for each in case.graph.stuck() if each.key != one.key]
-        if others and not explains(case, one):
+    for subject in case.live():
+        beat = subject.process.beat if subject.process else None
+        waiters = [each for each in case.graph.stuck() if each.key != subject.key]
+        if waiters and not explains(case, subject):
             continue
-        if one.doing.within("debugger") or (beat is not None and beat.breakpoint):
+        if subject.doing.within("debugger") or (beat is not None and beat.breakpoint):
             return Ruling(
                 "HEALTHY",
-                f"{one.label} sits in a debugger, and whoever waits for it waits for a person",
+                f"{subject.label} sits in a debugger, and whoever waits for it waits for a person",
                 place="a breakpoint",
                 next=("continue or detach the debugger",),
             )
@@ -37,10 +37,13 @@ def flowing(case: Case) -> Ruling | None:
     """Everybody who waits, or is waited for, made progress a moment ago, by its own heartbeat: dumps of a run in motion
     are no snapshot, and one rank's is always a little older than the next one's."""
     waiting = {key for wait in case.graph.waits for key in (wait.waiter, wait.target)}
-    stuck = [one for one in case.graph.subjects.values() if one.stuck or one.key in waiting]
-    if not stuck or any(one.gone or one.blocked for one in case.graph.subjects.values() if one.rank is not None):
+    stuck = [subject for subject in case.graph.subjects.values() if subject.stuck or subject.key in waiting]
+    if not stuck or any(
+        subject.gone or subject.blocked for subject in case.graph.subjects.values() if subject.rank is not None
+    ):
         return None
-    looked = [one.process for one in stuck if one.process is not None and one.process.samples]  # another host's clock
+    # A process of another host has no samples of ours, and another clock.
+    looked = [subject.process for subject in stuck if subject.process is not None and subject.process.samples]
     beats = [process.beat for process in looked if process.beat is not None]
     if len(beats) < len(stuck) or any(beat.progress_age_s >= MOMENT_S for beat in beats):
         return None
@@ -51,15 +54,15 @@ def flowing(case: Case) -> Ruling | None:
 def slow(case: Case) -> Ruling | None:
     """K7: whoever the others wait for advances between the two looks, and they have waited for long."""
     ends = [*case.sinks(), *(case.subject(key) for ring in case.graph.cycles for key in ring)]
-    if moving := [one for one in ends if one.progress]:
-        return slow_because(case, [one.key for one in moving])
+    if moving := [end for end in ends if end.progress]:
+        return slow_because(case, [subject.key for subject in moving])
     waiting = {wait.waiter for wait in case.graph.waits}
-    unresolved = [one for one in case.graph.stuck() if one.key not in waiting]
+    unresolved = [waiter for waiter in case.graph.stuck() if waiter.key not in waiting]
     if not case.evidence.stall_s:  # of a moment: those that move wait for nobody for long
-        unresolved = [one for one in unresolved if not one.progress]
+        unresolved = [waiter for waiter in unresolved if not waiter.progress]
     # whoever waits for a rollout's samples waits for somebody that nothing names, as if waiting ended nowhere
-    nowhere = all(one.doing.kind == "ray_get" and one.pending is None for one in ends)
-    moved = [one for one in case.live() if one.progress]
+    nowhere = all(end.doing.kind == "ray_get" and end.pending is None for end in ends)
+    moved = [subject for subject in case.live() if subject.progress]
     return slow_because(case, [moved[0].key]) if unresolved and nowhere and moved else None
 
 
@@ -69,25 +72,25 @@ def slow_because(case: Case, keys: Sequence[str]) -> Ruling:
     waited_s = _waited_s(case, keys)
     awaited = [key for key in keys if key in case.awaited()]
     waiting = len(case.graph.waiters({*keys}))
-    one = case.subject((awaited or list(keys))[0])
-    seen = tuple(f"{case.names([key])} works: {case.subject(key).progress}" for key in keys[:MOST_SEEN])
+    first = case.subject((awaited or list(keys))[0])
+    progress_lines = tuple(f"{case.names([key])} works: {case.subject(key).progress}" for key in keys[:MOST_SEEN])
     if waited_s < LONG_S and not case.evidence.stall_s:
         return Ruling(
             "HEALTHY",
             "nothing hangs: " + ("whoever is waited for works" if waiting else "the processes move"),
-            evidence=((_count(waiting),) if waiting else ()) + seen,
+            evidence=((_count(waiting),) if waiting else ()) + progress_lines,
             next=("to see who is slow, watch the next run: harness watch -- COMMAND",) if waiting else (),
         )
     who = f"{case.names(awaited)} {'is' if len(awaited) == 1 else 'are'} slow, not hung" if awaited else "not hung"
     return Ruling(
         "SLOW",
-        f"{who}: {one.progress}",
+        f"{who}: {first.progress}",
         "K7",
-        place=one.frame,
+        place=first.frame,
         evidence=((f"{_count(waiting)}, {max(waited_s, case.evidence.stall_s):.0f} s by now",) if waiting else ())
-        + seen,
+        + progress_lines,
         next=(
-            f"see where its time goes: py-spy top --pid {one.process.pid}" if one.process else "",
+            f"see where its time goes: py-spy top --pid {first.process.pid}" if first.process else "",
             "look again later: the process that is slow stays the same",
         ),
     )
@@ -102,7 +105,7 @@ def _waited_s(case: Case, keys: Collection[str]) -> float:
     waits = [wait for wait in case.graph.waits if wait.target in keys]
     ages = [wait.since_s for wait in waits if wait.since_s is not None]
     processes = [case.subject(wait.waiter).process for wait in waits]
-    ages += [one.beat.progress_age_s for one in processes if one is not None and one.beat is not None]
+    ages += [process.beat.progress_age_s for process in processes if process is not None and process.beat is not None]
     return max(ages, default=0.0)
 
 
@@ -114,18 +117,24 @@ def fresh(case: Case) -> Ruling | None:
     worker of Ray talks to Ray for ever.
     """
     waiting = [
-        one for one in case.graph.stuck() if one.doing.kind == "collective" and one.pending is None and not one.progress
+        waiter
+        for waiter in case.graph.stuck()
+        if waiter.doing.kind == "collective" and waiter.pending is None and not waiter.progress
     ]
-    processes = [one.process for one in waiting if one.process is not None]
-    if case.evidence.stall_s or case.evidence.threshold_s or any(one.beat or one.journal for one in processes):
+    processes = [waiter.process for waiter in waiting if waiter.process is not None]
+    if (
+        case.evidence.stall_s
+        or case.evidence.threshold_s
+        or any(process.beat or process.journal for process in processes)
+    ):
         return None
-    looks = [one.samples[-1] for one in processes if one.samples and not one.title.startswith("ray::")]
+    looks = [process.samples[-1] for process in processes if process.samples and not process.title.startswith("ray::")]
     quiet_s = min((look.net_quiet_s for look in looks if look.net_quiet_s is not None), default=FRESH_S)
     if quiet_s >= FRESH_S:
         return None
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(one.key for one in waiting)} had data {quiet_s:.1f} s ago: a hang so young cannot be told",
+        f"{case.names(waiter.key for waiter in waiting)} had data {quiet_s:.1f} s ago: a hang so young cannot be told",
         evidence=("nobody watched, so whether they wait in one collective or in many is not known",),
         missing=("heartbeats, a journal or flight recorder dumps of the ranks that wait",),
         next=(
@@ -138,9 +147,9 @@ def fresh(case: Case) -> Ruling | None:
 def healthy(case: Case) -> Ruling | None:
     """Nothing is pending between processes, or everything that waits advances."""
     stuck = case.graph.stuck()
-    resting = [one for one in stuck if not one.progress]
+    resting = [waiter for waiter in stuck if not waiter.progress]
     live = case.live()
-    looked = [one for one in live if one.process and (one.process.samples or one.process.beat)]
+    looked = [subject for subject in live if subject.process and (subject.process.samples or subject.process.beat)]
     recorded = [group for group in case.groups if group.ranks]
     if resting or not (looked or recorded):
         return None
@@ -148,13 +157,15 @@ def healthy(case: Case) -> Ruling | None:
         return Ruling("HEALTHY", f"nothing hangs: {_count(len(stuck))} for each other, and all of them advance")
     if not looked and not recorded:
         return None
-    unseen = [one for one in looked if one.doing.kind == "unknown" and one.pending is None]
+    unseen = [subject for subject in looked if subject.doing.kind == "unknown" and subject.pending is None]
     if looked and len(unseen) == len(looked) and not recorded:
         return None  # without a single stack or recorder "nothing pending" would be a guess
     if holes := untested(case):
         stand = unnamed(case)
-        pids = [one.process.pid for one in stand if one.process]
-        what = f"nothing says for whom {case.names(one.key for one in stand)} wait{'s' if len(stand) == 1 else ''}"
+        pids = [subject.process.pid for subject in stand if subject.process]
+        what = (
+            f"nothing says for whom {case.names(subject.key for subject in stand)} wait{'s' if len(stand) == 1 else ''}"
+        )
         return Ruling(
             "INSUFFICIENT",
             what if stand else "nothing that was seen is pending, but not everything was seen",
@@ -165,7 +176,7 @@ def healthy(case: Case) -> Ruling | None:
                 "for the next run: harness watch -- COMMAND, which sees every rank and says when one stops",
             ),
         )
-    idle = sum(one.doing.idle and one.before.idle and not one.progress for one in looked)
+    idle = sum(subject.doing.idle and subject.before.idle and not subject.progress for subject in looked)
     return Ruling(
         "HEALTHY",
         "nothing is pending: no process waits for another one" + (f" ({idle} of {len(looked)} idle)" if idle else ""),

@@ -53,15 +53,15 @@ def _reads_another(parent: Subject, child: Subject) -> bool:
     return parent.process.samples[-1].reading != child.process.samples[-1].writing
 
 
-def _reads_beside(one: Subject) -> bool:
+def _reads_beside(subject: Subject) -> bool:
     """Whether a thread beside its main one runs code of the user's, which may read."""
-    threads = one.process.samples[-1].threads if one.process and one.process.samples else ()
+    threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
     return any(users(frame) for thread in threads if not thread.main for frame in thread.frames)
 
 
-def fills(one: Subject) -> bool:
+def fills(subject: Subject) -> bool:
     """A thread of it waits to write to a full pipe, at both looks: somebody else has to read."""
-    looks = one.process.samples if one.process else ()
+    looks = subject.process.samples if subject.process else ()
     return len(looks) > 1 and all(
         look.writing
         or any(
@@ -73,38 +73,38 @@ def fills(one: Subject) -> bool:
     )
 
 
-def reads(one: Subject) -> bool:
+def reads(subject: Subject) -> bool:
     """It reads, throughout, what another process can write: it waits for that one, in a queue, a pipe or a socket."""
-    return one.process is not None and one.process.fed
+    return subject.process is not None and subject.process.fed
 
 
-def takes_orders(case: Case, one: Subject) -> bool:
+def takes_orders(case: Case, subject: Subject) -> bool:
     """An engine's worker in its idle loop, for whose answer its engine waits: nothing says that it owes one."""
-    waits = [wait for wait in case.graph.waits if wait.target == one.key]
-    return one.doing.idle and one.doing.within("scheduler") and all(wait.layer == "engine" for wait in waits)
+    waits = [wait for wait in case.graph.waits if wait.target == subject.key]
+    return subject.doing.idle and subject.doing.within("scheduler") and all(wait.layer == "engine" for wait in waits)
 
 
 def nobody(case: Case) -> Ruling | None:
     """INSUFFICIENT: waiting ends at a poll, at workers that wait for orders, at a full pipe or at a read."""
-    ends = [one for one in case.sinks() if not one.progress and not one.gone]
-    if pollers := [one for one in ends if one.polls and not _collects(one)] or _polled_beside(case):
+    ends = [sink for sink in case.sinks() if not sink.progress and not sink.gone]
+    if pollers := [end for end in ends if end.polls and not _collects(end)] or _polled_beside(case):
         return polling(case, pollers)
-    if idle := [one for one in ends if takes_orders(case, one)]:
+    if idle := [end for end in ends if takes_orders(case, end)]:
         return _lost(case, idle)
-    if full := [one for one in ends if fills(one)]:
-        who = case.names(one.key for one in full)
+    if full := [end for end in ends if fills(end)]:
+        who = case.names(writer.key for writer in full)
         return Ruling(
             "INSUFFICIENT",
             f"{who} writes into a pipe that is full, and nothing says who reads it",
-            missing=tuple(f"who reads the pipe of {one.label}" for one in full),
-            place=case.waited_in(one.key for one in full),
+            missing=tuple(f"who reads the pipe of {writer.label}" for writer in full),
+            place=case.waited_in(writer.key for writer in full),
             next=("read a queue before the process that fills it is joined",),
         )
-    if reading := [one for one in ends if reads(one)]:
+    if reading := [end for end in ends if reads(end)]:
         return Ruling(
             "INSUFFICIENT",
-            f"{case.names(one.key for one in reading)} reads what another process writes, and nothing has come",
-            missing=tuple(f"who writes what {one.label} reads" for one in reading[:8]),
+            f"{case.names(reader.key for reader in reading)} reads what another process writes, and nothing has come",
+            missing=tuple(f"who writes what {reader.label} reads" for reader in reading[:8]),
             place=reading[0].frame,
             next=("look at whoever writes it: harness triage PID of that process", "give each read a timeout"),
         )
@@ -113,21 +113,33 @@ def nobody(case: Case) -> Ruling | None:
 
 def _polled_beside(case: Case) -> list[Subject]:
     """Where nothing says for whom ranks wait: ranks that poll."""
-    waiting = [one for one in case.graph.stuck() if not one.progress]
+    waiting = [waiter for waiter in case.graph.stuck() if not waiter.progress]
     waiters = {wait.waiter for wait in case.graph.waits}
-    if not any(one.key not in waiters for one in waiting):
+    if not any(waiter.key not in waiters for waiter in waiting):
         return []
-    return [one for one in case.live() if one.polls and one.rank is not None]
+    return [subject for subject in case.live() if subject.polls and subject.rank is not None]
 
 
 def polling(case: Case, pollers: list[Subject]) -> Ruling:
-    """INSUFFICIENT: these poll, and what is missing is who makes what they look for."""
-    place = describe(pollers[0].loop[0])
-    who = case.names(one.key for one in pollers)
+    """INSUFFICIENT: these poll, and what is missing is who makes what they look for.
+
+    A rank that others wait for is not said to wait itself: a loop that sleeps may be its work.
+    """
+    awaited = case.awaited()
+    waiting = [poller for poller in pollers if poller.key not in awaited and _seeks(poller)]
+    named = waiting or pollers
+    place = describe(named[0].loop[0])
+    who, several = case.names(poller.key for poller in named), len(named) > 1
+    if waiting:
+        reason = f"{who} wait{'' if several else 's'} in a loop, {place}, and nothing says for whom"
+    else:
+        reason = f"{who} sleep{'' if several else 's'} in a loop, {place}: at work or waiting, nothing says which"
     return Ruling(
         "INSUFFICIENT",
-        f"{who} wait{'' if len(pollers) > 1 else 's'} in a loop, {place}, and nothing says for whom",
-        missing=tuple(f"who makes what {one.label} looks for in {describe(one.loop[0])}" for one in pollers[:8]),
+        reason,
+        missing=tuple(
+            f"who makes what {poller.label} looks for in {describe(poller.loop[0])}" for poller in pollers[:8]
+        ),
         place=place,
         next=(
             "look at whoever makes it: harness triage PID of that process, its log",
@@ -136,33 +148,40 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
     )
 
 
+def _seeks(poller: Subject) -> bool:
+    """Its loop looks again until something has come; one of rounds, or one without its text, may be work."""
+    return source.loop_around(poller.loop[0]) is source.Loop.UNTIL
+
+
 def _lost(case: Case, idle: list[Subject]) -> Ruling:
-    keys = {one.key for one in idle}
+    keys = {worker.key for worker in idle}
     asking = list(dict.fromkeys(wait.waiter for wait in case.graph.waits if wait.target in keys))
     return Ruling(
         "INSUFFICIENT",
         f"{case.names(asking)} waits for an answer of {case.names(keys)}, which wait for orders",
-        missing=tuple(f"the last order and answer of {one.label}" for one in idle[:8]),
+        missing=tuple(f"the last order and answer of {worker.label}" for worker in idle[:8]),
         place=case.waited_in(keys),
         next=("number orders and answers, and give each read a timeout: an order or an answer was lost",),
     )
 
 
-def _collects(one: Subject) -> bool:
+def _collects(subject: Subject) -> bool:
     """It asks again and again whether processes that it started have ended, as a launcher does."""
-    return any(map(source.asks_for_children, one.loop[:1]))
+    return any(map(source.asks_for_children, subject.loop[:1]))
 
 
 def open_polls(case: Case) -> list[Subject]:
     """Where nobody is known to wait: ranks that poll, and processes that poll while all that they started is idle.
     They woke up between the looks: one sleep in a loop is a pause."""
-    pollers = [one for one in case.live() if one.polls and one.process is not None and woke(one.process)]
-    return [one for one in pollers if one.rank is not None or _asks_below(case, one)]
+    pollers = [
+        subject for subject in case.live() if subject.polls and subject.process is not None and woke(subject.process)
+    ]
+    return [poller for poller in pollers if poller.rank is not None or _asks_below(case, poller)]
 
 
-def _asks_below(case: Case, one: Subject) -> bool:
-    process = one.process
-    if process is None or _collects(one):
+def _asks_below(case: Case, subject: Subject) -> bool:
+    process = subject.process
+    if process is None or _collects(subject):
         return False
     below = [each for each in case.live() if each.process and each.process.ppid == process.pid]
     workers = [each for each in below if each.process and each.process.host == process.host]

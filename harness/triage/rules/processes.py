@@ -23,17 +23,21 @@ _ECHO = re.compile(
 def held(case: Case) -> Ruling | None:
     """K9: stopped, in uninterruptible sleep, or with the interpreter lock held, while others wait for it; or all that
     live are stopped."""
-    held = [one for one in case.live() if one.blocked and _counts(case, one)]
-    if not held or (first := held[0].blocked) is None:
+    blocked_subjects = [subject for subject in case.live() if subject.blocked and _counts(case, subject)]
+    if not blocked_subjects or (first := blocked_subjects[0].blocked) is None:
         return None
-    others = [one for one in case.live() if one.key not in {each.key for each in held} and one.stuck]
-    keys = [one.key for one in held]
-    known = any(one.rank is not None for one in held) or _all_stopped(case)
-    if not others and not case.graph.waiters(set(keys)) and not known:
+    waiters = [
+        subject
+        for subject in case.live()
+        if subject.key not in {each.key for each in blocked_subjects} and subject.stuck
+    ]
+    keys = [subject.key for subject in blocked_subjects]
+    matters_alone = any(subject.rank is not None for subject in blocked_subjects) or _all_stopped(case)
+    if not waiters and not case.graph.waiters(set(keys)) and not matters_alone:
         return None
     where = case.waited_in(keys)
     reason = f"{case.names(keys)}: {first}"
-    pids = " ".join(str(one.process.pid) for one in held if one.process)
+    pids = " ".join(str(subject.process.pid) for subject in blocked_subjects if subject.process)
     steps = {
         "stop": f"kill -CONT {pids}, and find out who stopped it",
         "sleep": "look at storage: dmesg, the mount of the file in its stack",
@@ -43,18 +47,18 @@ def held(case: Case) -> Ruling | None:
         "HUNG",
         reason,
         "K9",
-        {one.key: str(one.blocked) for one in held},
+        {subject.key: str(subject.blocked) for subject in blocked_subjects},
         place=where or str(first),
-        evidence=(*_of_whom(case, held), *((f"others wait in {where}",) if where else ())),
+        evidence=(*_of_whom(case, blocked_subjects), *((f"others wait in {where}",) if where else ())),
         next=(steps[first.by], "the network is not to blame"),
     )
 
 
-def _of_whom(case: Case, held: list[Subject]) -> tuple[str, ...]:
+def _of_whom(case: Case, blocked_subjects: list[Subject]) -> tuple[str, ...]:
     """What the one process that is held calls itself, and who started it, where it is no trainer's rank: a tokenizer or
     a scheduler is known by that."""
-    process = held[0].process
-    if process is None or len(held) > 1 or (held[0].rank is not None and not process.engine):
+    process = blocked_subjects[0].process
+    if process is None or len(blocked_subjects) > 1 or (blocked_subjects[0].rank is not None and not process.engine):
         return ()
     parent = case.graph.subjects.get(f"{process.host}:{process.ppid}")
     below = f"a child of {parent.label}" if parent is not None and not parent.launcher else ""
@@ -62,47 +66,50 @@ def _of_whom(case: Case, held: list[Subject]) -> tuple[str, ...]:
     return (f"it is {whose}",) if whose else ()
 
 
-def _counts(case: Case, one: Subject) -> bool:
+def _counts(case: Case, subject: Subject) -> bool:
     """It can be why the others wait; or it is a rank, and nobody waits at all; or nobody is left to wait."""
-    if explains(case, one) or _all_stopped(case):
+    if explains(case, subject) or _all_stopped(case):
         return True
-    return one.rank is not None and not elsewhere(case, {one.key}) and not lost(case)
+    return subject.rank is not None and not elsewhere(case, {subject.key}) and not lost(case)
 
 
 def _all_stopped(case: Case) -> bool:
-    return all(one.blocked is not None and one.blocked.by == "stop" for one in case.live())
+    return all(subject.blocked is not None and subject.blocked.by == "stop" for subject in case.live())
 
 
 def died(case: Case) -> Ruling | None:
     """K4: a process ended, or failed and stayed, while others wait for it. The first error is the cause."""
-    stuck = [one for one in case.graph.stuck() if not one.gone]
-    waiting = stuck or [one for one in case.live() if one.key in {wait.waiter for wait in case.graph.waits}]
+    stuck = [waiter for waiter in case.graph.stuck() if not waiter.gone]
+    waiting = stuck or [subject for subject in case.live() if subject.key in {wait.waiter for wait in case.graph.waits}]
     if not waiting:
         return None
     awaited = case.awaited()
     dead = [
-        one
-        for one in case.graph.subjects.values()
-        if one.gone
-        and not one.launcher
-        and not (one.process and superseded(one.process, case.evidence.processes))
-        and (one.key in awaited or (_unclean(one.process) and _missed(one, waiting)))
+        subject
+        for subject in case.graph.subjects.values()
+        if subject.gone
+        and not subject.launcher
+        and not (subject.process and superseded(subject.process, case.evidence.processes))
+        and (subject.key in awaited or (_unclean(subject.process) and _missed(subject, waiting)))
     ]
     dead += [
-        one
-        for one in case.graph.subjects.values()
-        if not one.gone
-        and one.process is not None
-        and one.key in {each.key for each in case.sinks()}
-        and local_error(one.process)
-        and not one.progress
-        and not one.doing.within("scheduler")
+        subject
+        for subject in case.graph.subjects.values()
+        if not subject.gone
+        and subject.process is not None
+        and subject.key in {each.key for each in case.sinks()}
+        and local_error(subject.process)
+        and not subject.progress
+        and not subject.doing.within("scheduler")
     ]
     for actor in case.evidence.ray_actors:
         if (
             actor.state == "DEAD"
             and actor.death
-            and any(one.process and one.process.pid == actor.pid and one.process.host == actor.host for one in dead)
+            and any(
+                subject.process and subject.process.pid == actor.pid and subject.process.host == actor.host
+                for subject in dead
+            )
             is False
         ):
             key = f"{actor.host}:{actor.pid}"
@@ -110,35 +117,35 @@ def died(case: Case) -> Ruling | None:
                 dead.append(case.subject(key))
     if not dead:
         return None
-    first = [one for one in dead if one.process and local_error(one.process)]
+    first = [subject for subject in dead if subject.process and local_error(subject.process)]
     if first:
         chosen = _first(first, apart=bool(case.evidence.directories))
     else:
-        chosen = [one for one in dead if one.process and _unclean(one.process)] or dead
-    why = {one.key: _why(one) for one in chosen}
+        chosen = [subject for subject in dead if subject.process and _unclean(subject.process)] or dead
+    why = {subject.key: _why(subject) for subject in chosen}
     where = case.waited_in(why)
     reason = f"{case.names(why)} {brief(next(iter(why.values())), 12)}"
     steps = ["read the end of its own log: the first error is there, not in its peers' timeouts"]
-    if any(one.process and one.process.exit_code == -9 for one in chosen):
+    if any(subject.process and subject.process.exit_code == -9 for subject in chosen):
         steps.append("SIGKILL is how the kernel ends a process when memory runs out: dmesg | grep -i oom")
     return Ruling("HUNG", reason, "K4", why, place=where, next=tuple(steps))
 
 
 def _first(failed: list[Subject], *, apart: bool) -> list[Subject]:
     """Those that failed first. `apart`: on each host, for nothing tells which host's error was the first."""
-    age = {one.key: _age(one.process) for one in failed if one.process}
-    hosts = {one.key: one.process.host if apart and one.process else "" for one in failed}
+    age = {subject.key: _age(subject.process) for subject in failed if subject.process}
+    hosts = {subject.key: subject.process.host if apart and subject.process else "" for subject in failed}
     oldest = {host: max(age[key] for key in age if hosts[key] == host) for host in hosts.values()}
-    return [one for one in failed if age[one.key] == oldest[hosts[one.key]]]
+    return [subject for subject in failed if age[subject.key] == oldest[hosts[subject.key]]]
 
 
-def _missed(one: Subject, waiting: list[Subject]) -> bool:
+def _missed(subject: Subject, waiting: list[Subject]) -> bool:
     """A rank of the world of somebody who waits there: its end is an end for all of them. Who waits for an answer over
     HTTP misses a server, and no rank; in a world of one nobody misses anybody."""
-    if one.process is not None and one.process.world_size == 1:
+    if subject.process is not None and subject.process.world_size == 1:
         return False
-    peers = [other for other in waiting if other.pending is not None or other.doing.kind != "http_client"]
-    return one.rank is not None and any(same_world(one.process, other.process) for other in peers)
+    peers = [waiter for waiter in waiting if waiter.pending is not None or waiter.doing.kind != "http_client"]
+    return subject.rank is not None and any(same_world(subject.process, peer.process) for peer in peers)
 
 
 def local_error(process: Process | None) -> str:
@@ -169,8 +176,8 @@ def _unclean(process: Process | None) -> bool:
     return process.journal is not None and not process.journal.closed
 
 
-def _why(one: Subject) -> str:
-    error = local_error(one.process)
-    if one.gone:
-        return one.state() + (f": {error}" if error else "")
+def _why(subject: Subject) -> str:
+    error = local_error(subject.process)
+    if subject.gone:
+        return subject.state() + (f": {error}" if error else "")
     return f"failed and stayed: {error}"

@@ -51,7 +51,11 @@ class Case:
 
     def live(self) -> list[Subject]:
         """Processes that are seen, live and no launcher."""
-        return [one for one in self.graph.subjects.values() if one.process and not one.gone and not one.launcher]
+        return [
+            subject
+            for subject in self.graph.subjects.values()
+            if subject.process and not subject.gone and not subject.launcher
+        ]
 
     def sinks(self) -> list[Subject]:
         """Where waiting ends."""
@@ -68,11 +72,11 @@ class Case:
         """ "rank 1 (actor) and rank 2"; of a job of several hosts "rank 1 on node7"; of three or more "ranks 0-2"."""
         several = len({process.host for process in self.evidence.processes}) > 1
         ends = [self.subject(key) for key in keys]
-        if len(ends) > 2 and all(one.rank is not None and one.alone for one in ends):
+        if len(ends) > 2 and all(end.rank is not None and end.alone for end in ends):
             return _together(ends, several=several)
-        hosts = [f" on {one.process.host}" if several and one.process and one.rank is not None and one.alone else ""
-                 for one in ends]  # fmt: skip
-        labels = [f"{one.label}{host}" for one, host in zip(ends, hosts, strict=True)]
+        hosts = [f" on {end.process.host}" if several and end.process and end.rank is not None and end.alone else ""
+                 for end in ends]  # fmt: skip
+        labels = [f"{end.label}{host}" for end, host in zip(ends, hosts, strict=True)]
         if len(labels) > 3:
             labels = [*labels[:2], f"{len(labels) - 2} more"]
         return " and ".join([", ".join(labels[:-1]), labels[-1]] if len(labels) > 1 else labels)
@@ -81,11 +85,11 @@ class Case:
         """The command that looks at this job once more, as it is typed."""
         if self.evidence.directories:
             return shlex.join(["harness", "triage", *self.evidence.directories])
-        here = [one for one in self.evidence.processes if one.samples and not ended(one)]
-        if self.evidence.ray_nodes or len({one.host for one in here}) > 1:
+        here = [process for process in self.evidence.processes if process.samples and not ended(process)]
+        if self.evidence.ray_nodes or len({process.host for process in here}) > 1:
             return "harness triage"
-        pids = {one.pid for one in here}
-        roots = [str(one.pid) for one in here if one.ppid not in pids]
+        pids = {process.pid for process in here}
+        roots = [str(process.pid) for process in here if process.ppid not in pids]
         return " ".join(["harness triage", *roots[:MAX_ROOTS]])
 
     def waited_in(self, keys: Iterable[str]) -> str:
@@ -96,22 +100,22 @@ class Case:
                 return wait.place
         for wait in self.graph.waits:  # no layer says in what: what the waiter does
             if wait.target in targets:
-                one = self.subject(wait.waiter)
-                return (one.pending.op if one.pending else one.doing.op) or one.frame
+                waiter = self.subject(wait.waiter)
+                return (waiter.pending.op if waiter.pending else waiter.doing.op) or waiter.frame
         return ""
 
 
 def _together(ends: list[Subject], *, several: bool) -> str:
     """Ranks in few words, with the role and the host that all of them have."""
-    roles = {one.role for one in ends}
-    hosts = {one.process.host if one.process else "" for one in ends}
+    roles = {end.role for end in ends}
+    hosts = {end.process.host if end.process else "" for end in ends}
     role = f" ({next(iter(roles))})" if len(roles) == 1 and not roles & {"", "process", "rank"} else ""
     host = f" on {next(iter(hosts))}" if several and len(hosts) == 1 and "" not in hosts else ""
-    numbers = sorted(one.rank for one in ends if one.rank is not None)
+    numbers = sorted(end.rank for end in ends if end.rank is not None)
     gaps = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]
-    shown = numbers[: gaps[MAX_RUNS - 1]] if len(gaps) >= MAX_RUNS else numbers
-    more = f" and {len(numbers) - len(shown)} more" if len(shown) < len(numbers) else ""
-    return f"ranks {ranks(shown)}{more}{role}{host}"
+    displayed = numbers[: gaps[MAX_RUNS - 1]] if len(gaps) >= MAX_RUNS else numbers
+    more = f" and {len(numbers) - len(displayed)} more" if len(displayed) < len(numbers) else ""
+    return f"ranks {ranks(displayed)}{more}{role}{host}"
 
 
 def brief(text: str, words: int = 7) -> str:

@@ -43,69 +43,76 @@ _KERNEL = tuple(
 
 def untested(case: Case) -> list[str]:
     """In words, what keeps this case from being healthy; empty where everything was looked at."""
-    found = [f"nothing is known of rank {rank}" for rank in unseen(case)]
-    if len(found) > 8:
-        found = [*found[:8], f"nothing is known of {len(found) - 8} more ranks"]
-    if case.comparison and not any(one.process for one in case.graph.subjects.values()):
-        found += [missing for missing in case.comparison.missing if missing not in found]  # dumps are all there is
-    found += [f"{one.label} waits in a loop, {describe(one.loop[0])}, and nothing says for whom"
-              for one in open_polls(case)]  # fmt: skip
-    return [*found, *(f"{one.label} {_told(one)}" for one in unnamed(case))]
+    gaps = [f"nothing is known of rank {rank}" for rank in unseen(case)]
+    if len(gaps) > 8:
+        gaps = [*gaps[:8], f"nothing is known of {len(gaps) - 8} more ranks"]
+    if case.comparison and not any(subject.process for subject in case.graph.subjects.values()):
+        gaps += [missing for missing in case.comparison.missing if missing not in gaps]  # dumps are all there is
+    gaps += [f"{subject.label} waits in a loop, {describe(subject.loop[0])}, and nothing says for whom"
+              for subject in open_polls(case)]  # fmt: skip
+    return [*gaps, *(f"{subject.label} {_told(subject)}" for subject in unnamed(case))]
 
 
 def unnamed(case: Case) -> list[Subject]:
     """Processes that stand, under a line of the user's own, in a lock or a queue that nobody is known to release, or in
     an event loop whose tasks nobody sees."""
-    return [one for one in case.live() if _unnamed(case, one)]
+    return [subject for subject in case.live() if _unnamed(case, subject)]
 
 
 def unseen(case: Case) -> list[int]:
     """Ranks that the job has, and of which neither stack, nor recorder, nor a moving heartbeat was had."""
     recorded = set(case.comparison.ranks) if case.comparison else set()
-    seen = recorded | {one.rank for one in case.graph.subjects.values() if one.process and one.rank is not None}
+    seen_ranks = recorded | {
+        subject.rank for subject in case.graph.subjects.values() if subject.process and subject.rank is not None
+    }
     blind = {
-        one.rank
-        for one in case.live()
-        if one.rank is not None and one.rank not in recorded and one.doing.kind == "unknown" and not _moves(one)
+        subject.rank
+        for subject in case.live()
+        if subject.rank is not None
+        and subject.rank not in recorded
+        and subject.doing.kind == "unknown"
+        and not _moves(subject)
     }
     sizes = [case.evidence.expected_world or 0, (case.comparison.world_size or 0) if case.comparison else 0]
-    sizes += [one.process.world_size or 0 for one in case.live() if one.process and one.rank is not None]
-    return sorted({rank for rank in range(min(max(sizes), MAX_RANKS)) if rank not in seen} | blind)
+    sizes += [
+        subject.process.world_size or 0 for subject in case.live() if subject.process and subject.rank is not None
+    ]
+    return sorted({rank for rank in range(min(max(sizes), MAX_RANKS)) if rank not in seen_ranks} | blind)
 
 
-def _moves(one: Subject) -> bool:
-    beat = one.process.beat if one.process else None
-    return bool(one.progress) or (beat is not None and beat.progress_age_s < MOMENT_S)
+def _moves(subject: Subject) -> bool:
+    beat = subject.process.beat if subject.process else None
+    return bool(subject.progress) or (beat is not None and beat.progress_age_s < MOMENT_S)
 
 
-def _unnamed(case: Case, one: Subject) -> bool:
-    process = one.process
-    if process is None or not process.samples or _moves(one):
+def _unnamed(case: Case, subject: Subject) -> bool:
+    process = subject.process
+    if process is None or not process.samples or _moves(subject):
         return False
-    looks = ((one.doing, -1), (one.before, 0))
-    if not _in_tasks(one) and any(not _awaited(look, process.samples[at].wchan) for look, at in looks):
+    looks = ((subject.doing, -1), (subject.before, 0))
+    if not _in_tasks(subject) and any(not _awaited(look, process.samples[at].wchan) for look, at in looks):
         return False
     threads = [stacks.classify(thread) for thread in process.samples[-1].threads if not thread.main]
-    if any(thread.within(*_SERVES) for thread in threads) or not one.doing.frame:
+    if any(thread.within(*_SERVES) for thread in threads) or not subject.doing.frame:
         return False
-    awaited = _awaited(one.doing, process.samples[-1].wchan)
+    awaited = _awaited(subject.doing, process.samples[-1].wchan)
     if awaited == _CHILD and _judged_below(case, process):
         return False
     # whoever holds the lock of a file does not hand out work with it
-    return one.rank is not None or awaited == _FILE_LOCK or not (_fed(case, one) or _loops(one))
+    return subject.rank is not None or awaited == _FILE_LOCK or not (_fed(case, subject) or _loops(subject))
 
 
 def _judged_below(case: Case, process: Process) -> bool:
     """Processes that it started are there to be judged: what it waits for is what they wait for."""
     return any(
-        other.host == process.host and other.ppid == process.pid and other.samples for other in case.evidence.processes
+        child.host == process.host and child.ppid == process.pid and child.samples for child in case.evidence.processes
     )
 
 
-def _in_tasks(one: Subject) -> bool:
+def _in_tasks(subject: Subject) -> bool:
     """It waits in an event loop that is no server's: of an engine's front, its requests are known."""
-    engine = one.process is not None and bool(one.process.engine)
-    return awaits_tasks(one) and not engine and not one.doing.within(*_SERVES)
+    engine = subject.process is not None and bool(subject.process.engine)
+    return awaits_tasks(subject) and not engine and not subject.doing.within(*_SERVES)
 
 
 def _awaited(doing: stacks.Doing, wchan: str) -> str:
@@ -119,28 +126,30 @@ def _awaited(doing: stacks.Doing, wchan: str) -> str:
     return next((awaited for pattern, awaited in _KERNEL if pattern.search(wchan)), "")
 
 
-def _fed(case: Case, one: Subject) -> bool:
+def _fed(case: Case, subject: Subject) -> bool:
     """Another process of the job started it, and has it wait for work. RANK in its environment, which is not its own,
     is that of a rank that started it and let it go."""
-    process = one.process
+    process = subject.process
     if process is not None and process.rank is None and process.environ.get("RANK"):
         return True
     return process is not None and any(
-        other.host == process.host and other.pid == process.ppid and other.role not in LAUNCHERS
-        for other in case.evidence.processes
+        parent.host == process.host and parent.pid == process.ppid and parent.role not in LAUNCHERS
+        for parent in case.evidence.processes
     )
 
 
-def _loops(one: Subject) -> bool:
+def _loops(subject: Subject) -> bool:
     """By the program's text, it waits in a loop that has no end."""
-    frames = [frame for thread in one.process.samples[-1].threads for frame in thread.frames] if one.process else []
+    frames = (
+        [frame for thread in subject.process.samples[-1].threads for frame in thread.frames] if subject.process else []
+    )
     mine = next((frame for frame in frames if users(frame)), None)
     return mine is not None and source.endless_loop(mine)
 
 
-def _told(one: Subject) -> str:
-    if _in_tasks(one):
+def _told(node: Subject) -> str:
+    if _in_tasks(node):
         return "waits in an event loop, and what its tasks await is in no stack"
-    assert one.process is not None
-    where = f" ({one.doing.frame})" if one.doing.frame else ""
-    return f"waits for {_awaited(one.doing, one.process.samples[-1].wchan)}{where}, and nothing says who has to come"
+    assert node.process is not None
+    where = f" ({node.doing.frame})" if node.doing.frame else ""
+    return f"waits for {_awaited(node.doing, node.process.samples[-1].wchan)}{where}, and nothing says who has to come"

@@ -149,10 +149,10 @@ def watch(
                 dog.close()
             claim.release()
             _tell_full_disk(directory, say)
-        said = hearing.words(child.returncode) if code not in (0, STALLED) else ""
+        last_words = hearing.words(child.returncode) if code not in (0, STALLED) else ""
     kept = out is not None or (dog is not None and bool(dog.retention)) or child.poll() is None
     _remove(None if kept else directory, folder if child.poll() is not None else None)
-    return WatchResult(code, dog.verdict if dog is not None else None, directory if kept else None, said)
+    return WatchResult(code, dog.verdict if dog is not None else None, directory if kept else None, last_words)
 
 
 def words_of(result: WatchResult) -> str:
@@ -168,11 +168,11 @@ def _tell_full_disk(directory: Path, say: Callable[[str], None]) -> None:
 
 def watched(environment: Mapping[str, str], directory: Path, sockets: str = "") -> dict[str, str]:
     """The environment that switches the probes on in every Python process below: set it for a Ray actor as well."""
-    rest = environment.get("PYTHONPATH", "")
-    parts = [str(SITE), *(part for part in rest.split(os.pathsep) if part and part != str(SITE))]
-    found = {**environment, WATCH: str(directory.resolve()), "PYTHONPATH": os.pathsep.join(parts)}
+    python_path = environment.get("PYTHONPATH", "")
+    parts = [str(SITE), *(part for part in python_path.split(os.pathsep) if part and part != str(SITE))]
+    variables = {**environment, WATCH: str(directory.resolve()), "PYTHONPATH": os.pathsep.join(parts)}
     more = {SOCKETS: sockets, engines.TOLD: engines.told(registry.processes())}
-    return {**found, **{name: value for name, value in more.items() if value}}
+    return {**variables, **{name: value for name, value in more.items() if value}}
 
 
 def with_environment(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
@@ -185,9 +185,9 @@ def with_environment(command: Sequence[str], environment: Mapping[str, str]) -> 
     at = next((i for i in range(3, end) if words[i] == option or words[i].startswith(option + "=")), None)
     if at is None and any(word.split("=")[0] == "--runtime-env" for word in words[3:end]):
         return words  # a file of the user's: merging it would mean to guess
-    given = "{}" if at is None else words[at + 1] if words[at] == option else words[at].partition("=")[2]
+    runtime_text = "{}" if at is None else words[at + 1] if words[at] == option else words[at].partition("=")[2]
     try:
-        runtime = json.loads(given)
+        runtime = json.loads(runtime_text)
         variables = dict(runtime.get("env_vars") or {})
     except (ValueError, AttributeError, TypeError):  # Ray will say what is wrong with it
         return words
@@ -260,9 +260,9 @@ class _Follower:
 
     def _end(self) -> None:
         """End the job; whoever outlives SIGKILL is named, and not waited for."""
-        left = end(self.dog.observer.members)
-        if left:
-            self.dog.tell(unended(left))
+        survivors = end(self.dog.observer.members)
+        if survivors:
+            self.dog.tell(unended(survivors))
         if self.child.poll() is None:  # /proc could not be read
             self.child.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -299,19 +299,19 @@ def _code(returncode: int) -> int:
 def _program(command: Sequence[str], environment: Mapping[str, str]) -> str:
     if not command:
         raise BadInput("there is no command to watch", fix="harness watch -- python train.py")
-    found = shutil.which(command[0], path=environment.get("PATH"))
-    if found is None:
-        there = os.path.exists(command[0])
+    executable = shutil.which(command[0], path=environment.get("PATH"))
+    if executable is None:
+        exists = os.path.exists(command[0])
         # Scrubbed first: quotes within quotes would hide a secret from whoever prints it.
         word, name = (shlex.quote(redaction.text(text)) for text in (command[0], os.path.basename(command[0])))
-        what = "is not executable" if there else "is not found"
-        fix = f"chmod +x {word}" if there else f"which {name}"
+        what = "is not executable" if exists else "is not found"
+        fix = f"chmod +x {word}" if exists else f"which {name}"
         if os.path.isdir(command[0]):
             what, fix = "is a directory", f"ls {word}   # and name the program in it"
-        if re.match(r"[A-Za-z_]\w*=", command[0]) and not there:  # only a shell takes it for a variable
+        if re.match(r"[A-Za-z_]\w*=", command[0]) and not exists:  # only a shell takes it for a variable
             fix = f"-- env {word} …"
-        raise CommandNotRun(f"the command {command[0]!r} {what}", NOT_RUNNABLE if there else NOT_FOUND, fix)
-    return found
+        raise CommandNotRun(f"the command {command[0]!r} {what}", NOT_RUNNABLE if exists else NOT_FOUND, fix)
+    return executable
 
 
 def sockets() -> str:

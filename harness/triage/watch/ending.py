@@ -29,30 +29,30 @@ def end(
     Returns those that live after `grace_s` and `kill_s`. A member is known by pid and start time: whoever is given the
     number of one that ended is not a member and gets no signal.
     """
-    there: dict[int, Stat] = {}
+    living: dict[int, Stat] = {}
     for signum, limit_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, kill_s)):
-        told: set[tuple[int, int]] = set()
+        signalled: set[tuple[int, int]] = set()
         deadline, empty = clock() + limit_s, 0
         while True:
             with contextlib.suppress(OSError):  # no descriptor is free: those of the last look
-                there = {pid: stat for pid, stat in members().items() if stat.state not in ("Z", "X")}
-                empty = 0 if there else empty + 1
-            for pid, stat in there.items():
-                if (pid, stat.started) not in told:
-                    told.add((pid, stat.started))
+                living = {pid: stat for pid, stat in members().items() if stat.state not in ("Z", "X")}
+                empty = 0 if living else empty + 1
+            for pid, stat in living.items():
+                if (pid, stat.started) not in signalled:
+                    signalled.add((pid, stat.started))
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         send(pid, signum)
             if empty == 2 or clock() >= deadline:  # twice: one that was born while /proc was read is in the next look
                 break
             sleep(LOOK_S)
-    return sorted(there.values(), key=lambda stat: stat.pid)
+    return sorted(living.values(), key=lambda stat: stat.pid)
 
 
-def unended(left: list[Stat]) -> str:
+def unended(living: list[Stat]) -> str:
     """One sentence about those who could not be ended."""
-    shown = ", ".join(f"{stat.pid} (state {stat.state})" for stat in left[:8])
-    more = f" and {len(left) - 8} more" if len(left) > 8 else ""
+    pids = ", ".join(f"{stat.pid} (state {stat.state})" for stat in living[:8])
+    more = f" and {len(living) - 8} more" if len(living) > 8 else ""
     return (
-        f"{len(left)} of the job's processes live on after SIGKILL: {shown}{more}; one in state D waits for its disk, "
+        f"{len(living)} of the job's processes live on after SIGKILL: {pids}{more}; one in state D waits for its disk, "
         "network file system or device"
     )

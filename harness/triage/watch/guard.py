@@ -32,9 +32,9 @@ class Guard:
     def __enter__(self) -> Guard:
         make_folder(self.directory)
         self._sockets = sockets()
-        own = os.getpid()
-        foreign = frozenset(pid for pid in descendants(own) if pid != own)  # a notebook may have children of its own
-        self._dog = Watchdog(self.directory, (own,), self.stall_s, foreign=foreign, say=self._say)
+        root = os.getpid()
+        foreign = frozenset(pid for pid in descendants(root) if pid != root)  # a notebook may have children of its own
+        self._dog = Watchdog(self.directory, (root,), self.stall_s, foreign=foreign, say=self._say)
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self._thread.start()
         return self

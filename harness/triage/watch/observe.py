@@ -32,7 +32,7 @@ class Stat:
 
 def table(proc: Path = Path("/proc")) -> dict[int, Stat]:
     """Every process of this host that can be read now."""
-    found = {}
+    stats = {}
     for entry in os.scandir(proc):
         if entry.name.isdigit():
             try:
@@ -40,10 +40,10 @@ def table(proc: Path = Path("/proc")) -> dict[int, Stat]:
                     words = stream.read().rpartition(b")")[2].split()
                 pid = int(entry.name)
                 cpu_s = (int(words[11]) + int(words[12])) / TICKS
-                found[pid] = Stat(pid, int(words[1]), words[0].decode(), cpu_s, int(words[19]), int(words[2]))
+                stats[pid] = Stat(pid, int(words[1]), words[0].decode(), cpu_s, int(words[19]), int(words[2]))
             except (OSError, IndexError, ValueError):  # it ended while we looked
                 continue
-    return found
+    return stats
 
 
 def argv(pid: int) -> tuple[str, ...]:
@@ -93,12 +93,12 @@ class Observer:
 
     def __call__(self) -> Snapshot:
         """One look: about 30 µs a process of the host."""
-        there = self._processes()
-        self._follow(there)
-        beats = self._beats(there)
-        found = []
+        stats = self._processes()
+        self._follow(stats)
+        beats = self._beats(stats)
+        observations = []
         for pid in sorted(self._known):
-            stat = there[pid]
+            stat = stats[pid]
             beat = beats.pop((self._host, pid), {})
             if beat and beat.get("start_ticks") not in (0, stat.started):
                 beat = {}  # of an earlier process with this pid
@@ -107,14 +107,14 @@ class Observer:
                     continue
                 # a busy thread beside a main thread that waits is no work; a process with a heartbeat says it better
                 stat = replace(stat, cpu_s=self._main_cpu_s(pid) or stat.cpu_s)
-            found.append(_seen(f"{self._host}:{pid}:{stat.started}", pid, stat, beat))
+            observations.append(_seen(f"{self._host}:{pid}:{stat.started}", pid, stat, beat))
         for (host, pid), beat in beats.items():
-            other = there.get(pid) if host == self._host else None
-            if host == self._host and (other is None or beat.get("start_ticks") not in (0, other.started)):
+            beat_stat = stats.get(pid) if host == self._host else None
+            if host == self._host and (beat_stat is None or beat.get("start_ticks") not in (0, beat_stat.started)):
                 continue  # it has ended
             if pid != os.getpid() or host != self._host:
-                found.append(_seen(f"{host}:{pid}:{beat.get('start_ticks')}", pid, other, beat))
-        return Snapshot(self._clock(), tuple(found), self._starved())
+                observations.append(_seen(f"{host}:{pid}:{beat.get('start_ticks')}", pid, beat_stat, beat))
+        return Snapshot(self._clock(), tuple(observations), self._starved())
 
     def _starved(self) -> float:
         """Seconds since the last look for which this thread was runnable and had no processor."""
@@ -133,14 +133,14 @@ class Observer:
         The latter are known by the watch directory in their environment. Below a raylet that is not the job's it says
         nothing: a worker of a cluster that was there before belongs to the cluster.
         """
-        there = self._processes()
-        self._follow(there)
-        self._marks = {key: mark for key, mark in self._marks.items() if key[0] in there}
-        for pid, stat in there.items():
-            if pid not in self._known and self._marked(stat) and not self._elses(pid, there):
+        stats = self._processes()
+        self._follow(stats)
+        self._marks = {key: mark for key, mark in self._marks.items() if key[0] in stats}
+        for pid, stat in stats.items():
+            if pid not in self._known and self._marked(stat) and not self._elses(pid, stats):
                 self._known[pid] = stat.started
-        self._follow(there)  # those below them
-        return {pid: there[pid] for pid in self._known}
+        self._follow(stats)  # those below them
+        return {pid: stats[pid] for pid in self._known}
 
     def _marked(self, stat: Stat) -> bool:
         """Whether a process was started with this watch directory in its environment."""
@@ -152,44 +152,44 @@ class Observer:
             self._marks[key] = mark in self._environ(stat.pid).split(b"\0")
         return self._marks[key]
 
-    def _elses(self, pid: int, there: dict[int, Stat]) -> bool:
+    def _elses(self, pid: int, stats: dict[int, Stat]) -> bool:
         """Whether a raylet that is not the job's stands above a process."""
-        seen = {pid}
-        while (stat := there.get(pid)) is not None and stat.ppid not in seen:
+        visited = {pid}
+        while (stat := stats.get(pid)) is not None and stat.ppid not in visited:
             pid = stat.ppid
-            seen.add(pid)
+            visited.add(pid)
             if pid not in self._known and raylet_address(self._argv(pid)):
                 return True
         return False
 
-    def _follow(self, there: dict[int, Stat]) -> None:
+    def _follow(self, stats: dict[int, Stat]) -> None:
         """Take note of who is below the roots, in time linear in the number of processes."""
         children: dict[int, list[int]] = {}
         groups = {*self.roots} - {os.getpid()}  # ours may hold the shell's other commands
-        for stat in there.values():
+        for stat in stats.values():
             children.setdefault(stat.ppid, []).append(stat.pid)
             if stat.group in groups and stat.pid != stat.group:
                 children.setdefault(stat.group, []).append(stat.pid)
         for pid in self.roots:
-            if pid in there:
-                self._began.setdefault(pid, there[pid].started)
+            if pid in stats:
+                self._began.setdefault(pid, stats[pid].started)
         self._known = {
-            pid: started for pid, started in self._known.items() if pid in there and there[pid].started == started
+            pid: started for pid, started in self._known.items() if pid in stats and stats[pid].started == started
         }
-        begun = [pid for pid, started in self._began.items() if pid in there and there[pid].started == started]
+        begun = [pid for pid, started in self._began.items() if pid in stats and stats[pid].started == started]
         queue = [*begun, *self._known]
-        seen = {*queue, *self._foreign}
+        visited = {*queue, *self._foreign}
         while queue:
             pid = queue.pop()
             if pid != os.getpid():
-                self._known[pid] = there[pid].started
-            below = [child for child in children.get(pid, ()) if child not in seen]
-            seen.update(below)
+                self._known[pid] = stats[pid].started
+            below = [child for child in children.get(pid, ()) if child not in visited]
+            visited.update(below)
             queue += below
 
-    def _beats(self, there: dict[int, Stat]) -> dict[tuple[str, int], dict[str, Any]]:
+    def _beats(self, stats: dict[int, Stat]) -> dict[tuple[str, int], dict[str, Any]]:
         """The beats of whoever lives, here or on another host. One of a process that has ended is not read again."""
-        found: dict[tuple[str, int], dict[str, Any]] = {}
+        beats: dict[tuple[str, int], dict[str, Any]] = {}
         try:
             files = [entry for entry in os.scandir(self.directory / BEATS) if entry.name.endswith(".json")]
         except OSError:  # nobody beats yet
@@ -197,7 +197,7 @@ class Observer:
         over = set()
         for entry in files:
             number = entry.name.partition(".")[0].partition("-")[0]  # <pid>.json or <pid>-<host>.json
-            if entry.name in self._over and int(number) not in there:
+            if entry.name in self._over and int(number) not in stats:
                 over.add(entry.name)
                 continue
             try:
@@ -205,12 +205,12 @@ class Observer:
                 host, pid = str(beat["host"]), int(beat["pid"])
             except (OSError, ValueError, KeyError, TypeError):  # being rewritten: the next look will do
                 continue
-            if host == self._host and pid not in there and number == str(pid):
+            if host == self._host and pid not in stats and number == str(pid):
                 over.add(entry.name)
             else:
-                found[host, pid] = beat
+                beats[host, pid] = beat
         self._over = over
-        return found
+        return beats
 
 
 def _seen(key: str, pid: int, stat: Stat | None, beat: dict[str, Any]) -> Seen:
@@ -223,7 +223,7 @@ def _seen(key: str, pid: int, stat: Stat | None, beat: dict[str, Any]) -> Seen:
         beats=int(beat.get("count") or 0),
         progress=int(beat.get("progress_ns") or 0),
         wait=str(beat.get("wait") or ""),
-        spans=tuple(str(one.get("name")) for one in beat.get("open") or ()),
+        spans=tuple(str(span.get("name")) for span in beat.get("open") or ()),
         sequences=beat.get("sequences") or {},
         breakpoint=bool(beat.get("breakpoint")),
         ended=bool(beat.get("ended")),

@@ -68,9 +68,9 @@ class Snapshot:
     starved_s: float = 0.0
 
 
-def over(seen: Seen) -> bool:
+def over(process: Seen) -> bool:
     """Whether it has ended, by its own word or the kernel's."""
-    return seen.ended or seen.state in ("Z", "X")
+    return process.ended or process.state in ("Z", "X")
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,11 @@ class Suspicion:
 
     @property
     def still_s(self) -> float:
-        return max(one.still_s for one in self.suspects)
+        return max(suspect.still_s for suspect in self.suspects)
 
     @property
     def keys(self) -> frozenset[str]:
-        return frozenset(one.seen.key for one in self.suspects)
+        return frozenset(suspect.seen.key for suspect in self.suspects)
 
 
 @dataclass
@@ -123,11 +123,11 @@ class Progress:
         """Processes that sit in a debugger: nobody is suspected while there is one."""
         return tuple(track.seen for track in self._tracks.values() if track.seen.breakpoint and not track.seen.ended)
 
-    def limit_s(self, seen: Seen) -> float:
+    def limit_s(self, process: Seen) -> float:
         """After how many seconds this process is suspected: sooner than its collectives give up."""
-        if seen.timeout_s is None:
+        if process.timeout_s is None:
             return self.stall_s
-        return min(self.stall_s, TIMEOUT_SHARE * seen.timeout_s)
+        return min(self.stall_s, TIMEOUT_SHARE * process.timeout_s)
 
     def feed(self, snapshot: Snapshot) -> Suspicion | None:
         """Take note of a snapshot; the suspicion that holds now, if one does."""
@@ -135,83 +135,83 @@ class Progress:
         gap = min(max(0.0, passed), GAP_S)
         self._last_s = snapshot.at_s
         self._since_end_s = 0.0 if self._some_end(snapshot) else self._since_end_s + gap
-        self._tracks = {seen.key: self._tracked(seen, gap) for seen in snapshot.processes}
+        self._tracks = {process.key: self._tracked(process, gap) for process in snapshot.processes}
         if self.debugged:
             for track in self._tracks.values():
                 track.still_s = track.silent_s = track.quiet_s = 0.0
             return None
         still = self._all_still()
         each = (self._suspect(track, all_still=still) for track in self._tracks.values())
-        suspects = [found for found in each if found] or self._nameless()
+        suspects = [suspect for suspect in each if suspect] or self._nameless()
         return Suspicion(tuple(suspects)) if suspects else None
 
     def _some_end(self, snapshot: Snapshot) -> bool:
         """Whether a process that had a heartbeat has ended since the last snapshot."""
-        living = {seen.key for seen in snapshot.processes if not over(seen)}
+        living = {process.key for process in snapshot.processes if not over(process)}
         return any(
             track.seen.beats is not None and not over(track.seen) and key not in living
             for key, track in self._tracks.items()
         )
 
-    def _tracked(self, seen: Seen, gap: float) -> _Track:
-        track = self._tracks.get(seen.key)
+    def _tracked(self, process: Seen, gap: float) -> _Track:
+        track = self._tracks.get(process.key)
         if track is None:
-            return _Track(seen, cpu_s=seen.cpu_s, quiet_cpu_s=seen.cpu_s)
-        before, track.seen = track.seen, seen
+            return _Track(process, cpu_s=process.cpu_s, quiet_cpu_s=process.cpu_s)
+        before, track.seen = track.seen, process
         track.quiet_s += gap
-        if seen.cpu_s - track.quiet_cpu_s > QUIET * max(track.quiet_s, GAP_S):
-            track.quiet_s, track.quiet_cpu_s = 0.0, seen.cpu_s
-        track.silent_s = track.silent_s + gap if seen.beats is not None and seen.beats == before.beats else 0.0
-        if seen.progress != before.progress or (seen.beats is None) != (before.beats is None):
-            track.still_s, track.cpu_s = 0.0, seen.cpu_s
-        elif seen.beats is None and seen.state not in ("T", "t", "D"):
-            track.still_s, track.cpu_s = 0.0, seen.cpu_s  # nothing is known of it but that it lives
+        if process.cpu_s - track.quiet_cpu_s > QUIET * max(track.quiet_s, GAP_S):
+            track.quiet_s, track.quiet_cpu_s = 0.0, process.cpu_s
+        track.silent_s = track.silent_s + gap if process.beats is not None and process.beats == before.beats else 0.0
+        if process.progress != before.progress or (process.beats is None) != (before.beats is None):
+            track.still_s, track.cpu_s = 0.0, process.cpu_s
+        elif process.beats is None and process.state not in ("T", "t", "D"):
+            track.still_s, track.cpu_s = 0.0, process.cpu_s  # nothing is known of it but that it lives
         else:
             track.still_s += gap
         return track
 
     def _suspect(self, track: _Track, *, all_still: bool) -> Suspect | None:
-        seen = track.seen
-        if over(seen):
+        process = track.seen
+        if over(process):
             return None
         if why := self._alone(track):
-            return Suspect(seen, max(track.still_s, track.silent_s), why)
+            return Suspect(process, max(track.still_s, track.silent_s), why)
         why = self._together(track) if all_still else ""
         still_s = min(max(track.still_s, track.silent_s), self._since_end_s)
-        return Suspect(seen, still_s, why) if why else None
+        return Suspect(process, still_s, why) if why else None
 
     def _alone(self, track: _Track) -> str:
-        seen, limit = track.seen, self.limit_s(track.seen)
-        if seen.state in ("T", "t") and track.still_s >= limit:
+        process, limit = track.seen, self.limit_s(track.seen)
+        if process.state in ("T", "t") and track.still_s >= limit:
             return "is stopped"
-        if seen.beats is None:
+        if process.beats is None:
             return "sleeps in the kernel and cannot be interrupted" if track.still_s >= limit else ""
         if track.silent_s >= limit and not track.busy:
             return "does not answer: stopped, or its interpreter lock is held"
         if track.still_s < limit:
             return ""
-        if seen.wait in ALONE:
-            return f"is in a {seen.wait}" if seen.wait == "collective" else f"waits in {seen.wait}"
-        transition = next((name for name in seen.spans if name in TRANSITIONS), "")
+        if process.wait in ALONE:
+            return f"is in a {process.wait}" if process.wait == "collective" else f"waits in {process.wait}"
+        transition = next((name for name in process.spans if name in TRANSITIONS), "")
         return f"is in {transition}" if transition else ""
 
     def _together(self, track: _Track) -> str:
-        seen = track.seen
-        if seen.beats is None or seen.wait == "idle" or track.still_s < self.stall_s:
+        process = track.seen
+        if process.beats is None or process.wait == "idle" or track.still_s < self.stall_s:
             return ""
-        if seen.wait in TOGETHER:
-            return f"waits for {seen.wait}"
-        if seen.spans:
-            return f"is in {seen.spans[-1]}"
+        if process.wait in TOGETHER:
+            return f"waits for {process.wait}"
+        if process.spans:
+            return f"is in {process.spans[-1]}"
         if track.silent_s >= self.stall_s:
             return "does not answer, and computes"
-        return "stands still" if any(seen.sequences.values()) else ""
+        return "stands still" if any(process.sequences.values()) else ""
 
     def _nameless(self) -> list[Suspect]:
         """Everybody who does not wait for orders, when the whole job does nothing at all."""
-        found: list[Suspect] = []
+        suspects: list[Suspect] = []
         if self._since_end_s < self.stall_s:
-            return found
+            return suspects
         for track in self._tracks.values():
             if over(track.seen):
                 continue
@@ -221,8 +221,8 @@ class Progress:
             if still_s < self.stall_s:
                 return []
             still_s = min(still_s, self._since_end_s)
-            found.append(Suspect(track.seen, still_s, "stands still, as the whole job does"))
-        return found
+            suspects.append(Suspect(track.seen, still_s, "stands still, as the whole job does"))
+        return suspects
 
     def _all_still(self) -> bool:
         """No process that has a heartbeat and something to do has progressed, or ended, within `stall_s`."""

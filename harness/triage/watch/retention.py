@@ -85,13 +85,13 @@ class Retention:
         failed: OSError | None = None
         for base in self._places():
             try:
-                found = self._made(base, stamp)
+                look_folder = self._made(base, stamp)
             except OSError as error:
                 failed = failed or error
                 continue
             if failed is not None:
                 self._say(f"{self.directory / EVIDENCE} cannot be written ({failed.strerror}): evidence goes to {base}")
-            return found
+            return look_folder
         why = failed.strerror if failed else "no folder"
         self._say(f"evidence cannot be written anywhere ({why}): stalls are judged from what is in memory")
         return self.directory / EVIDENCE / stamp
@@ -103,8 +103,12 @@ class Retention:
         """
         looks = self._adopted()
         look = _Look(folder, verdict.verdict if verdict else "", subject, shown)
-        for other in [one for one in looks if one.subject == subject and not (one.shown or shown)]:
-            self._forget(other)
+        for outdated_look in [
+            earlier_look
+            for earlier_look in looks
+            if earlier_look.subject == subject and not (earlier_look.shown or shown)
+        ]:
+            self._forget(outdated_look)
         looks.append(look)
         if verdict is not None:
             self._write(folder / VERDICT, verdict, shown=shown)
@@ -181,8 +185,10 @@ class Retention:
         """Drop evidence until the rest is within the limits, and verdicts without evidence beyond their number."""
         looks = self._adopted()
         while True:
-            whole = [look for look in looks if look.whole]
-            over = len(whole) > max(2, self.limits.count) or sum(look.size for look in looks) > self.limits.size
+            complete_looks = [look for look in looks if look.whole]
+            over = (
+                len(complete_looks) > max(2, self.limits.count) or sum(look.size for look in looks) > self.limits.size
+            )
             if not over or not self._make_room():
                 break
         bare = [look for look in looks if not look.whole]
@@ -191,13 +197,13 @@ class Retention:
 
     def _make_room(self) -> bool:
         """Drop the evidence that is worth least; False where none can be spared."""
-        whole = [look for look in self._adopted() if look.whole]
-        if len(whole) <= 2:
+        complete_looks = [look for look in self._adopted() if look.whole]
+        if len(complete_looks) <= 2:
             return False
-        hung = [look for look in whole if look.kind == "HUNG"]
-        worth = {id(look): 1 for look in (whole[0], *hung[-1:])}
-        worth |= {id((hung or whole)[0]): 2, id(whole[-1]): 3}
-        least = min(whole, key=lambda look: (worth.get(id(look), 0), GRAVITY.get(look.kind, 0)))
+        hung = [look for look in complete_looks if look.kind == "HUNG"]
+        worth = {id(look): 1 for look in (complete_looks[0], *hung[-1:])}
+        worth |= {id((hung or complete_looks)[0]): 2, id(complete_looks[-1]): 3}
+        least = min(complete_looks, key=lambda look: (worth.get(id(look), 0), GRAVITY.get(look.kind, 0)))
         if least.shown and least.kind:
             _strip(least.folder)
             least.whole, least.size = False, _size(least.folder)
@@ -214,9 +220,9 @@ class Retention:
         if self._looks is None:
             self._looks = []
             with contextlib.suppress(OSError):
-                for folder in sorted((self.directory / EVIDENCE).iterdir(), key=lambda one: order(one.name)):
+                for folder in sorted((self.directory / EVIDENCE).iterdir(), key=lambda entry: order(entry.name)):
                     kind = _kind(folder / VERDICT)
-                    only = [one.name for one in folder.iterdir()] == [VERDICT]
+                    only = [file.name for file in folder.iterdir()] == [VERDICT]
                     self._looks.append(_Look(folder, kind, "", kind != "", not only, _size(folder)))
         return self._looks
 

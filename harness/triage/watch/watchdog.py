@@ -109,7 +109,7 @@ class Watchdog:
         suspicion = self.progress.feed(snapshot)
         self._still_s = suspicion.still_s if suspicion is not None else 0.0
         if self.progress.debugged:
-            names = ", ".join(seen.name or str(seen.pid) for seen in self.progress.debugged)
+            names = ", ".join(process.name or str(process.pid) for process in self.progress.debugged)
             self._once(f"{names} sits in a debugger: nothing counts as a stall until it goes on")
         if suspicion is None:
             self._patience = 1.0
@@ -123,7 +123,7 @@ class Watchdog:
     def _goes_on(self, snapshot: Snapshot) -> bool:
         """Whether a hang is over. It is told where the job goes on, and not where it ends: by itself, or because
         somebody asked it to."""
-        if self.ending or not self._stuck <= {seen.key for seen in snapshot.processes if not over(seen)}:
+        if self.ending or not self._stuck <= {process.key for process in snapshot.processes if not over(process)}:
             return True
         self._calm += 1
         if self._calm < CALM:
@@ -178,7 +178,7 @@ class Watchdog:
         self.retention.close()
 
     def _examine(self, suspicion: Suspicion) -> Stall | None:
-        limits = [(self.progress.limit_s(one.seen), one.seen.timeout_s) for one in suspicion.suspects]
+        limits = [(self.progress.limit_s(suspect.seen), suspect.seen.timeout_s) for suspect in suspicion.suspects]
         limit, timeout = min(limits, key=lambda pair: pair[0])
         if limit < self.stall_s:
             self._once(f"a process group gives up after {timeout:g} s, so a stall is one after {limit:g} s already")
@@ -190,8 +190,8 @@ class Watchdog:
             self._failed(error, folder)
             return None
         verdict = replace(verdict, paths={**verdict.paths, "evidence": str(folder)})
-        said = self.verdict.verdict if self.verdict is not None else ""
-        if not said or verdict.verdict == "HUNG" or (said != "HUNG" and verdict.verdict != "HEALTHY"):
+        previous_kind = self.verdict.verdict if self.verdict is not None else ""
+        if not previous_kind or verdict.verdict == "HUNG" or (previous_kind != "HUNG" and verdict.verdict != "HEALTHY"):
             self.verdict = verdict  # a program that ends looks healthy; what was shown before was so all the same
         if verdict.verdict == "HUNG":
             self._hung, self._stuck, self._calm = True, suspicion.keys, 0
@@ -210,8 +210,8 @@ class Watchdog:
             why = f"could not be looked at: {error.strerror or error}"
         else:
             why = f"could not be judged, a defect of the harness: {type(error).__name__}: {error}"
-        shown = self._once(f"a stall is suspected and {why}")
-        self.retention.keep(folder, None, subject=f"failed {type(error).__name__}", shown=shown)
+        is_shown = self._once(f"a stall is suspected and {why}")
+        self.retention.keep(folder, None, subject=f"failed {type(error).__name__}", shown=is_shown)
         self._later()
 
     def _later(self) -> None:
@@ -220,20 +220,20 @@ class Watchdog:
         self._looked_s = self._clock()
 
     def _not_hung(self, verdict: Verdict, suspicion: Suspicion, folder: Path) -> None:
-        who = ", ".join(sorted(one.seen.name or str(one.seen.pid) for one in suspicion.suspects)[:4])
+        who = ", ".join(sorted(suspect.seen.name or str(suspect.seen.pid) for suspect in suspicion.suspects)[:4])
         if verdict.verdict == "HEALTHY":  # somebody paused: nothing to tell anybody
             self.retention.discard(folder)
         elif verdict.verdict == "SLOW":
             slow = sorted(party.key for party in verdict.triage.culprits) if verdict.triage else []
             waited = f"nothing has progressed in {who} for {suspicion.still_s:.0f} s"
             # said again after ever longer, and not for ever: a loop without an end looks like a long computation
-            shown = self._once(f"{verdict.reason} ({waited})", key=f"slow {slow} {self._patience:.0f}")
-            self.retention.keep(folder, verdict, subject=f"slow {slow}", shown=shown)
+            is_shown = self._once(f"{verdict.reason} ({waited})", key=f"slow {slow} {self._patience:.0f}")
+            self.retention.keep(folder, verdict, subject=f"slow {slow}", shown=is_shown)
         else:
             line = f"nothing has progressed in {who}: {verdict.reason} (evidence: {folder})"
-            shown = self._once(line, key=f"unclear {who}")
-            self.retention.keep(folder, verdict, subject=f"unclear {who}", shown=shown)
-            if shown:
+            is_shown = self._once(line, key=f"unclear {who}")
+            self.retention.keep(folder, verdict, subject=f"unclear {who}", shown=is_shown)
+            if is_shown:
                 self.retention.publish(verdict)
 
     def _once(self, line: str, key: str = "") -> bool:

@@ -27,7 +27,7 @@ def show(subject: Verdict | Report, console: Console, *, verbose: bool) -> None:
     """Print it; the last line repeats the verdict with its exit code. A reader that closed the pipe is no error."""
     from reports.model import Verdict
 
-    said = answer.of(subject)
+    summary = answer.of(subject)
     with Page(console) as page:
         if isinstance(subject, Verdict):
             page.heading(arrange.heading(subject))
@@ -35,10 +35,10 @@ def show(subject: Verdict | Report, console: Console, *, verbose: bool) -> None:
             page.heading(f"doctor: {clean(', '.join(subject.places))}", f"{subject.seconds:.1f} s")
         beyond = arrange.beyond_limits(subject) if isinstance(subject, Verdict) else []
         _warn(page, beyond)  # never below the word EQUIVALENT alone
-        page.prose(Text.assemble((said.title, f"bold {said.tone}"), "  ", said.reason))
-        for sentence in said.evidence:
+        page.prose(Text.assemble((summary.title, f"bold {summary.tone}"), "  ", summary.reason))
+        for sentence in summary.evidence:
             page.prose(sentence, "  ", "    ")
-        _parts(page, said)
+        _parts(page, summary)
         if isinstance(subject, Verdict):
             parity.details(page, subject, verbose)
             _warn(page, beyond)
@@ -46,7 +46,7 @@ def show(subject: Verdict | Report, console: Console, *, verbose: bool) -> None:
                 parity.findings(page, title, items, "bold yellow")
         else:
             doctor.details(page, subject, verbose)
-        _last(page, said)
+        _last(page, summary)
 
 
 def _warn(page: Page, sentences: list[str]) -> None:
@@ -56,22 +56,22 @@ def _warn(page: Page, sentences: list[str]) -> None:
         page.prose(Text(sentence, "bold yellow"), "  ", "    ")
 
 
-def _parts(page: Page, said: answer.Answer) -> None:
-    width = max((len(label) for label, _ in said.parts), default=0)
-    for label, text in said.parts:
+def _parts(page: Page, summary: answer.Answer) -> None:
+    width = max((len(label) for label, _ in summary.parts), default=0)
+    for label, text in summary.parts:
         style = "bold" if label in ("cause", "culprit", "fix") else ""
         page.prose(Text(text, style), Text(f"  {label.ljust(width)}  ", "dim"))
 
 
-def _last(page: Page, said: answer.Answer) -> None:
+def _last(page: Page, summary: answer.Answer) -> None:
     """On a terminal the parts, the reason, then the verdict; in a pipe the verdict with its reason is the last line,
     whole, for `tail -1`."""
     page.line()
-    page.rule("━", said.tone)
-    _parts(page, said)
+    page.rule("━", summary.tone)
+    _parts(page, summary)
     if page.console.is_terminal:
-        page.prose(Text(said.reason, "bold"))
-        badge = (f" {said.title} ", f"bold reverse {said.tone}")
-        page.line(Text.assemble(badge, (f"  exit code {said.exit_code}", f"bold {said.tone}")))
+        page.prose(Text(summary.reason, "bold"))
+        badge = (f" {summary.title} ", f"bold reverse {summary.tone}")
+        page.line(Text.assemble(badge, (f"  exit code {summary.exit_code}", f"bold {summary.tone}")))
     else:
-        page.line(f"{said.title} (exit code {said.exit_code}): {said.reason}")
+        page.line(f"{summary.title} (exit code {summary.exit_code}): {summary.reason}")

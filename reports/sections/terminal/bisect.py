@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 _STYLES = {"good": "green", "bad": "red", "skip": "yellow"}
 
 
-def show(found: Bisection, console: Console) -> None:
+def show(bisection: Bisection, console: Console) -> None:
     with Page(console) as page:
-        page.heading(f"bisection over {found.over}", f"bad: {clean(found.question)}")
-        for number, call, subject, why, took in arrange.rows(found):
+        page.heading(f"bisection over {bisection.over}", f"bad: {clean(bisection.question)}")
+        for number, call, subject, why, took in arrange.rows(bisection):
             page.prose(
                 Text(clean(subject), "bold"), Text.assemble(f"{number:>3}  ", (f"{call:<5}", _STYLES[call])), " " * 10
             )
             page.prose(Text(f"{clean(why)} ({took})", "dim"), " " * 10)
         page.rule()
-        for title, lines in arrange.results(found):
+        for title, lines in arrange.results(bisection):
             page.line(Text(title, "bold"))
             for line in lines:
                 page.prose(clean(line), "  ")
-        for note in found.notes:
+        for note in bisection.notes:
             page.prose(clean(note), "note: ")
-        page.path(clean(found.folder), "recordings: ")
-        page.command(clean(found.reproduce), "reproduce: ")
+        page.path(clean(bisection.folder), "recordings: ")
+        page.command(clean(bisection.reproduce), "reproduce: ")
         page.rule()
-        page.prose(f"{found.status}: {clean(found.reason)} (exit code {found.exit_code})")
+        page.prose(f"{bisection.status}: {clean(bisection.reason)} (exit code {bisection.exit_code})")

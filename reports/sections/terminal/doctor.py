@@ -80,5 +80,5 @@ def _command(page: Page, name: str, command: str) -> None:
 
 
 def _where(places: tuple[str, ...]) -> str:
-    shown = ", ".join(clean(place) for place in places[:4])
-    return f"{shown} and {len(places) - 4} more" if len(places) > 4 else shown
+    first_places = ", ".join(clean(place) for place in places[:4])
+    return f"{first_places} and {len(places) - 4} more" if len(places) > 4 else first_places

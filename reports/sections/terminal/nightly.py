@@ -21,14 +21,16 @@ def show(night: Night, console: Console, *, verbose: bool) -> None:
     """`verbose`: the cells that are as they were, too."""
     with Page(console) as page:
         page.heading(f"night {night.number} of {clean(night.matrix)}", clean(night.started))
-        shown = list(night.results) if verbose else arrange.noteworthy(night)
-        for one in shown:
-            style = _STYLES[arrange.tone(one.status, bool(one.new))]
-            seconds = arrange.duration(float(one.seconds))
+        results = list(night.results) if verbose else arrange.noteworthy(night)
+        for result in results:
+            style = _STYLES[arrange.tone(result.status, bool(result.new))]
+            seconds = arrange.duration(float(result.seconds))
             page.prose(
-                Text.assemble((f"{one.status}  ", style), (clean(one.cell), "bold"), f"  {one.verdict}, {seconds}")
+                Text.assemble(
+                    (f"{result.status}  ", style), (clean(result.cell), "bold"), f"  {result.verdict}, {seconds}"
+                )
             )
-            for line in arrange.lines(one):
+            for line in arrange.lines(result):
                 page.prose(clean(line), "    ")
         for name, why in night.left_out:
             page.prose(Text(f"not run  {clean(name)}: {clean(why)}", "dim"))

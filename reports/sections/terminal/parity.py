@@ -41,20 +41,20 @@ def details(page: Page, verdict: Verdict, verbose: bool) -> None:
 
 def _summary(page: Page, parity: Parity) -> None:
     """The eleven suspicions by name, then how many of the other checks there are in each state."""
-    suspicions, others = arrange.suspicions(parity), arrange.other_checks(parity)
+    suspicions, other_checks = arrange.suspicions(parity), arrange.other_checks(parity)
     beside = ", and both runs side by side" if len(parity.runs) > 1 else ""
     if suspicions:
         page.heading(SUSPICIONS, f"{arrange.tally(suspicions)}; --verbose prints the evidence of all{beside}")
         _names(page, [check for check in suspicions if check.state != "confirmed"])
         _confirmed(page, suspicions)
-    open_ = [check for check in others if check.state != "ruled out"]
+    open_ = [check for check in other_checks if check.state != "ruled out"]
     if open_:
-        page.heading(OTHERS, arrange.tally(others))
+        page.heading(OTHERS, arrange.tally(other_checks))
         _names(page, [check for check in open_ if check.state != "confirmed"])
         _confirmed(page, open_)
-    elif others:
+    elif other_checks:
         page.line()
-        page.prose(Text.assemble((OTHERS, "bold"), (f"   {arrange.tally(others)}", "dim")))
+        page.prose(Text.assemble((OTHERS, "bold"), (f"   {arrange.tally(other_checks)}", "dim")))
 
 
 def _names(page: Page, checks: list[Check]) -> None:

@@ -34,8 +34,8 @@ def _processes(page: Page, triage: Triage) -> None:
     widths = [1, 9, label, page.columns - 1 - 9 - label - 3]
     for party, name, key, state in rows[:SHOWN]:
         mark, style = MARKS.get(party, MARKS["bystander"])
-        said = state if name.startswith(key) or key in name else f"{state}  {key}"
-        page.row([Text(mark, style), Text(party, style), name, said], widths, ["", "", "", "state"])
+        state_text = state if name.startswith(key) or key in name else f"{state}  {key}"
+        page.row([Text(mark, style), Text(party, style), name, state_text], widths, ["", "", "", "state"])
 
 
 def _stacks(page: Page, triage: Triage) -> None:

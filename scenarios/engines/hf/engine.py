@@ -56,8 +56,8 @@ class HFEngine:
         self._device = torch.device(device)
         self._mapping = mapping = mapping or ParameterMap()
         parameters.check_sampling("hf", scenario.sampling, mode, ours=mapping.ours("hf", "sampling"))
-        asked = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=self._device.type)
-        self._arguments, self._described = start(mapping, "hf", asked, own_parameters.engine, lambda _: {})
+        requested = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=self._device.type)
+        self._arguments, self._described = start(mapping, "hf", requested, own_parameters.engine, lambda _: {})
         dtype = str(self._arguments.get("dtype", "auto"))
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             model_path, dtype=dtype if dtype == "auto" else getattr(torch, dtype)
@@ -68,8 +68,8 @@ class HFEngine:
         self._defaults = self._model_defaults() if self._described["given"]["generation_config"] else {}
         self._context = int(self._arguments.get("max_model_len") or self._model.config.max_position_embeddings)
         self._batch_size = int(self._arguments.get("max_num_seqs") or scenario.engine.max_num_seqs)
-        own = self._arguments.get("seed")
-        self._seed = torch.Generator().seed() if own is None else int(own)
+        mapped_seed = self._arguments.get("seed")
+        self._seed = torch.Generator().seed() if mapped_seed is None else int(mapped_seed)
         self._group: Any = None
         self.load = Load()
 
@@ -80,9 +80,9 @@ class HFEngine:
 
     def _model_defaults(self) -> dict[str, Any]:
         """Sampling parameters of the model's generation_config.json, and what overrides them."""
-        said = {one.name: getattr(self._model.generation_config, one.name, None) for one in DRAWN}
-        said |= self._arguments.get("override_generation_config") or {}
-        return {name: value for name, value in said.items() if value is not None}
+        defaults = {parameter.name: getattr(self._model.generation_config, parameter.name, None) for parameter in DRAWN}
+        defaults |= self._arguments.get("override_generation_config") or {}
+        return {name: value for name, value in defaults.items() if value is not None}
 
     def mapped(self, sampling: Sampling) -> Mapped:
         mapped = sample(self._mapping, "hf", sampling, defaults=self._defaults, model_ends=self._model_ends)
@@ -98,7 +98,7 @@ class HFEngine:
 
     def generate(self, requests: list[Request], sampling: Sampling, *, seed: int) -> list[Completion]:
         done: list[Completion] = []
-        requests = [self._encoded(one) if one.text is not None else one for one in requests]
+        requests = [self._encoded(request) if request.text is not None else request for request in requests]
         mapped = self.mapped(sampling)
         for begin in range(0, len(requests), self._batch_size):
             batch = requests[begin : begin + self._batch_size]
@@ -128,7 +128,7 @@ class HFEngine:
         if min(budget) < 1:
             raise EngineError(f"hf: a prompt leaves no room for a token in a context of {self._context}")
         seeds = [(self._seed * 1_000_003 + r.sample) % 2**31 for r in requests]
-        streams = [torch.Generator().manual_seed(one) for one in seeds]
+        streams = [torch.Generator().manual_seed(stream_seed) for stream_seed in seeds]
         native = self._mode == "native"
         outputs: list[list[int]] = [[] for _ in requests]
         logprobs: list[list[float]] = [[] for _ in requests]
@@ -147,8 +147,8 @@ class HFEngine:
             logits = out.logits[:, -1].float()
             scores = adjusted(logits, draws, [r.prompt_ids for r in requests], outputs)
             tokens = self._choose(scores, draws, step, mapped.given, streams)
-            told = scores if draws[0].reports_adjusted else logits
-            raw = reported(told, draws).gather(-1, tokens[:, None])[:, 0].tolist()
+            reported_logits = scores if draws[0].reports_adjusted else logits
+            raw = reported(reported_logits, draws).gather(-1, tokens[:, None])[:, 0].tolist()
             for row, token in enumerate(tokens.tolist()):
                 if finish[row]:
                     continue
@@ -186,7 +186,9 @@ class HFEngine:
         probabilities = torch.softmax(filtered(logits, draws[0]), dim=-1).cpu()
         for row, draw in enumerate(draws):
             probabilities[row] = draw.settled(probabilities[row], step)
-        drawn = [torch.multinomial(row, 1, generator=own) for row, own in zip(probabilities, streams, strict=True)]
+        drawn = [
+            torch.multinomial(row, 1, generator=stream) for row, stream in zip(probabilities, streams, strict=True)
+        ]
         return torch.cat(drawn).to(logits.device)
 
     @torch.no_grad()
@@ -202,7 +204,7 @@ class HFEngine:
     def layers(self, sequence: tuple[int, ...]) -> list[list[float]]:
         """Hidden states as projections (`scenarios.engines.layers`), [embeddings and layers][tokens x projections]."""
         states = self._model(input_ids=torch.tensor([sequence], device=self._device), output_hidden_states=True)
-        return [projections(one[0]).flatten().tolist() for one in states.hidden_states]
+        return [projections(layer_states[0]).flatten().tolist() for layer_states in states.hidden_states]
 
     def held(self, order: bytes) -> list[bytes]:
         """What this engine's only worker holds: see `scenarios.engines.held.answer`."""
@@ -250,8 +252,8 @@ class HFEngine:
             "end_ids": sorted(self._model_ends),
         }
         replaced = ("sampler",) if self._mode == "coupled" else ()
-        version, asked = transformers.__version__, dict(self._arguments)
-        return EngineInfo("hf", version, asked, resolved, replaced, (os.getpid(),), **self._described)
+        version, arguments = transformers.__version__, dict(self._arguments)
+        return EngineInfo("hf", version, arguments, resolved, replaced, (os.getpid(),), **self._described)
 
     def stats(self) -> dict[str, float]:
         return self.load.take(cache=False)

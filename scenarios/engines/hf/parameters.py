@@ -25,10 +25,10 @@ SAMPLING = {
 }
 
 
-def engine(asked: dict[str, Any]) -> dict[str, Any]:
+def engine(requested: dict[str, Any]) -> dict[str, Any]:
     """Arguments of the embedded engine."""
     names = ("dtype", "seed", "max_model_len", "max_num_seqs")
-    return {name: asked[name] for name in names} | {"generation_config": "none"}
+    return {name: requested[name] for name in names} | {"generation_config": "none"}
 
 
 def refusal(s: Sampling, mode: Mode, ours: bool) -> str:

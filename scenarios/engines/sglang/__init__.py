@@ -14,7 +14,7 @@ SPEC = EngineSpec(
     entry_points={"sglang.srt.plugins": "scenarios.engines.sglang.plugin:register"},
     coupled_variables={SWITCH: "1"},
     accepts="scenarios.engines.sglang.accepted:accepted",
-    maps=lambda asked, longest_context: parameters.engine(asked, longest_context=longest_context),
+    maps=lambda requested, longest_context: parameters.engine(requested, longest_context=longest_context),
     machine=parameters.machine,
     engine_arguments=parameters.ENGINE,
     sampling_arguments=parameters.SAMPLING,

@@ -80,10 +80,10 @@ class SGLangEngine:
         config = AutoConfig.from_pretrained(model_path)
         self._version = sglang.__version__
         longest = int(getattr(config, "max_position_embeddings", scenario.engine.max_model_len))
-        asked = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=device)
+        requested = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=device)
         ours = functools.partial(own_parameters.engine, longest_context=longest)
-        self._asked = asked
-        self._arguments, self._described = start(mapping, "sglang", asked, ours, own_parameters.machine)
+        self._asked = requested
+        self._arguments, self._described = start(mapping, "sglang", requested, ours, own_parameters.machine)
         if device == "cpu":
             self._arguments["device"] = "cpu"  # where it runs is the harness's to say, not the mapping's
             if hasattr(ServerArgs, SLEEP):  # its scheduler asks for work without a pause: one of the learner's cores
@@ -132,7 +132,7 @@ class SGLangEngine:
         native = parameters.without_draw(mapped.native, self._mode)
         params, processors = [], []
         for request in requests:
-            one = dict(
+            request_params = dict(
                 native,
                 max_new_tokens=request.max_tokens or mapped.given.max_tokens,
                 min_new_tokens=max(mapped.given.min_tokens - request.offset, 0),
@@ -140,9 +140,9 @@ class SGLangEngine:
             if self._mode == "coupled":
                 from scenarios.engines.sglang.coupled import Coupled
 
-                one["custom_params"] = {DRAW: draw_of(request, mapped, seed).to_json()}
+                request_params["custom_params"] = {DRAW: draw_of(request, mapped, seed).to_json()}
                 processors.append(Coupled.to_str())
-            params.append(one)
+            params.append(request_params)
         draw = self.through_router if self.through else self._directly
         with self.load.generating():
             answers = draw(requests, params, processors)
@@ -182,10 +182,10 @@ class SGLangEngine:
         """The same, drawn by whichever engines the router chooses."""
         bodies = [
             routed.body(
-                request, one, text=request.text, input_ids=() if request.text else request.prompt_ids,
+                request, sampling, text=request.text, input_ids=() if request.text else request.prompt_ids,
                 return_logprob=True, custom_logit_processor=processor, extra_key=request.salt,
             )
-            for request, one, processor in zip(requests, params, processors or [""] * len(requests), strict=True)
+            for request, sampling, processor in zip(requests, params, processors or [""] * len(requests), strict=True)
         ]  # fmt: skip
         answers: list[dict[str, Any]] = self._looked_at(routed.answers(self.through, bodies))
         return answers
@@ -235,12 +235,14 @@ class SGLangEngine:
         began = time.time()
         while reader is not None:
             await asyncio.sleep(LOOK_S)
-            fresh = [one for one in reader.read_all() if one.timestamp >= began]  # older ones are of an earlier batch
+            fresh = [
+                snapshot for snapshot in reader.read_all() if snapshot.timestamp >= began
+            ]  # older ones are of an earlier batch
             if fresh:
                 self.load.sample(
-                    running=sum(one.num_running_reqs for one in fresh),
-                    waiting=sum(one.num_waiting_reqs for one in fresh),
-                    kv=max(one.token_usage for one in fresh),
+                    running=sum(snapshot.num_running_reqs for snapshot in fresh),
+                    waiting=sum(snapshot.num_waiting_reqs for snapshot in fresh),
+                    kv=max(snapshot.token_usage for snapshot in fresh),
                 )
 
     def _completion(self, request: Request, answer: dict[str, Any]) -> Completion:
@@ -256,9 +258,9 @@ class SGLangEngine:
             raise EngineError(
                 f"SGLang returned {len(logprobs)} log-probabilities for {len(ids)} tokens of sample {request.sample}"
             )
-        seen = tuple(answer.get("prompt_token_ids") or ())
+        prompt_seen = tuple(answer.get("prompt_token_ids") or ())
         cached = int(meta.get("cached_tokens", 0))
-        return Completion(request.sample, seen, ids, logprobs, kind, cached)
+        return Completion(request.sample, prompt_seen, ids, logprobs, kind, cached)
 
     def rescore(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
         answers = self._call(
@@ -296,9 +298,9 @@ class SGLangEngine:
         if self._pure:
             return None
         with tempfile.TemporaryDirectory() as folder:
-            asked = Path(folder) / "order"
-            asked.write_bytes(order)
-            self._engine.collective_rpc("harness_held", order=str(asked), folder=folder)
+            order_file = Path(folder) / "order"
+            order_file.write_bytes(order)
+            self._engine.collective_rpc("harness_held", order=str(order_file), folder=folder)
             return [Path(folder, str(rank)).read_bytes() for rank in range(self._tensor_parallel)]
 
     def reload(self, path: str) -> None:
@@ -368,7 +370,7 @@ class SGLangEngine:
             "enforce_eager": bool(server.get("disable_cuda_graph")),
             "prefix_caching": not server.get("disable_radix_cache"),
             "max_num_seqs": server.get("max_running_requests")
-            or next((one.get("effective_max_running_requests_per_dp") for one in server["internal_states"]), None),
+            or next((state.get("effective_max_running_requests_per_dp") for state in server["internal_states"]), None),
             "chunked_prefill": (server.get("chunked_prefill_size") or -1) > 0,
             "tensor_parallel": server.get("tp_size"),
             "kv_cache_tokens": server.get("max_total_num_tokens"),

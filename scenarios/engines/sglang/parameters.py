@@ -116,40 +116,40 @@ CARRIED = {
 ALWAYS = {"skip_special_tokens": False}
 
 
-def engine(asked: dict[str, Any], *, longest_context: int) -> dict[str, Any]:
+def engine(requested: dict[str, Any], *, longest_context: int) -> dict[str, Any]:
     """Arguments of `sglang.Engine` for `engine_asked`. `longest_context`: the model's own max_position_embeddings."""
     arguments: dict[str, Any] = {
-        "model_path": asked["model"],
-        "dtype": asked["dtype"],
-        "random_seed": asked["seed"],
-        "disable_cuda_graph": asked["enforce_eager"],
-        "disable_radix_cache": not asked["prefix_caching"],
-        "max_running_requests": asked["max_num_seqs"],
-        "chunked_prefill_size": CHUNK if asked["chunked_prefill"] else -1,
-        "context_length": min(asked["max_model_len"] + CONTEXT_SLACK, longest_context),
-        "tp_size": asked["tensor_parallel"],
+        "model_path": requested["model"],
+        "dtype": requested["dtype"],
+        "random_seed": requested["seed"],
+        "disable_cuda_graph": requested["enforce_eager"],
+        "disable_radix_cache": not requested["prefix_caching"],
+        "max_running_requests": requested["max_num_seqs"],
+        "chunked_prefill_size": CHUNK if requested["chunked_prefill"] else -1,
+        "context_length": min(requested["max_model_len"] + CONTEXT_SLACK, longest_context),
+        "tp_size": requested["tensor_parallel"],
         "sampling_defaults": "openai",  # never sampling defaults from the model's generation_config.json
     }
-    if asked["device"] == "cpu":
-        arguments["max_total_tokens"] = asked["kv_cache_tokens"]
+    if requested["device"] == "cpu":
+        arguments["max_total_tokens"] = requested["kv_cache_tokens"]
     else:
         # SGLang's fraction counts weights and KV pool only, vLLM's the whole executor: the same number gives different
         # KV pools.
-        arguments["mem_fraction_static"] = asked["memory_fraction"]
+        arguments["mem_fraction_static"] = requested["memory_fraction"]
     return arguments
 
 
-def machine(asked: dict[str, Any]) -> dict[str, Any]:
+def machine(requested: dict[str, Any]) -> dict[str, Any]:
     """What the harness itself needs of `sglang.Engine`, whatever the mapping: used where the mapping says nothing."""
     arguments: dict[str, Any] = {"disable_overlap_schedule": True, "log_level": "error"}
-    if asked["sleep_level"] and asked["device"] != "cpu":  # there is no memory saver on a CPU
+    if requested["sleep_level"] and requested["device"] != "cpu":  # there is no memory saver on a CPU
         arguments["enable_memory_saver"] = True
-        arguments["enable_weights_cpu_backup"] = asked["sleep_level"] == 1
-    if asked["device"] == "cpu":
+        arguments["enable_weights_cpu_backup"] = requested["sleep_level"] == 1
+    if requested["device"] == "cpu":
         arguments |= {
             "attention_backend": "torch_native",
             "sampling_backend": "pytorch",
-            "max_total_tokens": asked["kv_cache_tokens"],
+            "max_total_tokens": requested["kv_cache_tokens"],
         }
     return arguments
 
@@ -172,17 +172,19 @@ def refusal(s: Sampling, mode: Mode, ours: bool) -> str:
     return ""
 
 
-def unlike(given: Values) -> dict[str, str]:
+def unlike(values: Values) -> dict[str, str]:
     """Canonical parameters that mean something else in SGLang's own sampler: name -> what."""
-    found = {}
-    if given["top_k"] > 0 and given["top_p"] < 1.0:
-        found[together("top_k", "top_p")] = "joint: top-p over the unfiltered mass, not over the renormalised top-k"
-    if given["repetition_penalty"] != 1.0:
-        found["repetition_penalty"] = "covers the output only, not prompt and output"
-    return found
+    differences = {}
+    if values["top_k"] > 0 and values["top_p"] < 1.0:
+        differences[together("top_k", "top_p")] = (
+            "joint: top-p over the unfiltered mass, not over the renormalised top-k"
+        )
+    if values["repetition_penalty"] != 1.0:
+        differences["repetition_penalty"] = "covers the output only, not prompt and output"
+    return differences
 
 
 def most_scored(resolved: Values) -> int:
     """Tokens of the longest sequence that it scores, by what it resolved; 0 where it does not say."""
-    held = [int(resolved.get(name) or 0) for name in ("context_length", "kv_cache_tokens")]
-    return max(0, min(filter(None, held), default=0) - REFUSES - 1)
+    limits = [int(resolved.get(name) or 0) for name in ("context_length", "kv_cache_tokens")]
+    return max(0, min(filter(None, limits), default=0) - REFUSES - 1)

@@ -68,8 +68,8 @@ def show_held(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     Loading.of(self.tp_worker.model_runner.model, rank=rank, workers=workers)
 
     def held(order: str, folder: str) -> None:
-        found = answer(self.tp_worker.model_runner.model, Path(order).read_bytes(), rank=rank, workers=workers)
-        Path(folder, str(rank)).write_bytes(found)
+        reply = answer(self.tp_worker.model_runner.model, Path(order).read_bytes(), rank=rank, workers=workers)
+        Path(folder, str(rank)).write_bytes(reply)
 
     self.harness_held = held
 
@@ -110,7 +110,7 @@ def _reported(raw: Any, params: list[dict[str, Any] | None] | None) -> Any:
     from scenarios.engines.coupling import Draw, reported
 
     drawn = [(item or {}).get(DRAW) for item in params or []]
-    return reported(raw, [Draw.from_json(one) if one else Draw(0, 0) for one in drawn])
+    return reported(raw, [Draw.from_json(draw) if draw else Draw(0, 0) for draw in drawn])
 
 
 _received: dict[str, str] = {}

@@ -89,13 +89,13 @@ class _Restoring:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._manager, name)
 
-    async def generate_request(self, asked: Any, request: Any = None) -> AsyncIterator[Any]:
-        labels, asked.custom_labels = asked.custom_labels or {}, None
+    async def generate_request(self, generate_input: Any, request: Any = None) -> AsyncIterator[Any]:
+        labels, generate_input.custom_labels = generate_input.custom_labels or {}, None
         if LABEL in labels:
-            asked.return_prompt_token_ids = True
+            generate_input.return_prompt_token_ids = True
         if DRAW in labels:
-            asked.sampling_params["custom_params"] = {DRAW: json.loads(labels[DRAW])}
-        async for answer in self._manager.generate_request(asked, request):
+            generate_input.sampling_params["custom_params"] = {DRAW: json.loads(labels[DRAW])}
+        async for answer in self._manager.generate_request(generate_input, request):
             if LABEL in labels:
                 self._answered(*json.loads(labels[LABEL]))
             yield answer
@@ -107,16 +107,20 @@ def body(request: Request, params: dict[str, Any], **fields: Any) -> dict[str, A
     labels = {LABEL: json.dumps([request.sample, request.offset])}
     if drawn := params.pop("custom_params", None):
         labels[DRAW] = json.dumps(drawn[DRAW])
-    return {"sampling_params": params, "custom_labels": labels, **{name: one for name, one in fields.items() if one}}
+    return {
+        "sampling_params": params,
+        "custom_labels": labels,
+        **{name: value for name, value in fields.items() if value},
+    }
 
 
 async def answers(router: str, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the engines behind the router answer, in the order of `bodies`, which it gets all at once."""
     import aiohttp
 
-    async def one(session: aiohttp.ClientSession, asked: dict[str, Any]) -> dict[str, Any]:
+    async def one(session: aiohttp.ClientSession, payload: dict[str, Any]) -> dict[str, Any]:
         try:
-            async with session.post(f"{router}/generate", json=asked) as response:
+            async with session.post(f"{router}/generate", json=payload) as response:
                 if response.status != 200:
                     why = (await response.text())[:300]
                     raise EngineError(f"sglang-router refused a request with status {response.status}", why)
@@ -128,7 +132,7 @@ async def answers(router: str, bodies: list[dict[str, Any]]) -> list[dict[str, A
 
     unlimited = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(timeout=unlimited, connector=aiohttp.TCPConnector(limit=0)) as session:
-        return list(await asyncio.gather(*(one(session, asked) for asked in bodies)))
+        return list(await asyncio.gather(*(one(session, payload) for payload in bodies)))
 
 
 class Router:
@@ -153,11 +157,11 @@ class Router:
         self._process = subprocess.Popen([sys.executable, "-c", PROGRAM, "--worker-urls", *engines, *words], env=direct)
         self.pid = self._process.pid
         until = time.monotonic() + START_S
-        while (known := self._known()) < len(engines):
+        while (healthy := self._known()) < len(engines):
             code = self._process.poll()
             if code is not None or time.monotonic() > until:
                 self.close()
-                why = f"it ended with code {code}" if code is not None else f"it found {known} in {START_S:.0f} s"
+                why = f"it ended with code {code}" if code is not None else f"it found {healthy} in {START_S:.0f} s"
                 raise EngineError(f"sglang-router did not start before {len(engines)} engines", why)
             time.sleep(LOOK_S)
 
@@ -166,7 +170,7 @@ class Router:
         try:
             direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
             with direct.open(f"{self.url}/workers", timeout=ANSWER_S) as answer:
-                return sum(one["is_healthy"] for one in json.load(answer)["workers"])
+                return sum(worker["is_healthy"] for worker in json.load(answer)["workers"])
         except OSError:  # nobody listens yet
             return 0
 

@@ -20,14 +20,14 @@ PROCESSOR = "scenarios.engines.vllm.coupled:Coupled"
 
 def coupled_engine(options: Mapping[str, Any]) -> dict[str, Any]:
     """What an engine with these options is started with, so that its requests may bring their draws."""
-    told = {
+    coupled_options = {
         **options,
         "logits_processors": [*(options.get("logits_processors") or ()), PROCESSOR],
         "async_scheduling": False,
     }
     if options.get("logprobs_mode"):  # after the processor they would be those of the one token that it leaves
-        told["logprobs_mode"] = "raw_logprobs"
-    return told
+        coupled_options["logprobs_mode"] = "raw_logprobs"
+    return coupled_options
 
 
 def drawn(seed: int, sample: int, params: Any, *, otherwise: str) -> Any:
@@ -40,15 +40,15 @@ def drawn(seed: int, sample: int, params: Any, *, otherwise: str) -> Any:
         return params
     if params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty:
         raise ValueError("coupled sampling has no penalties: take them out of the sampling parameters")
-    given = sampling_given("vllm", {name: getattr(params, name) for name in canonical.COUPLED})
+    canonical_values = sampling_given("vllm", {name: getattr(params, name) for name in canonical.COUPLED})
     neutral = Sampling()
-    plain = all(given[name] == getattr(neutral, name) for name in canonical.COUPLED)
+    plain = all(canonical_values[name] == getattr(neutral, name) for name in canonical.COUPLED)
     if params.logprobs is not None and not plain:
         raise ValueError(f"coupled sampling gives log-probabilities of the model's own distribution only: {otherwise}")
     draw = {"seed": seed, "sample": sample, **{name: getattr(params, name) for name in canonical.COUPLED}}
-    told = deepcopy(params)
+    coupled_params = deepcopy(params)
     # The processor leaves one token, which the engine's own sampler then takes: it is given nothing to filter.
     for name in canonical.COUPLED:
-        setattr(told, name, SAMPLING[name].write(getattr(neutral, name)))
-    told.extra_args = {**(told.extra_args or {}), DRAW: draw}
-    return told
+        setattr(coupled_params, name, SAMPLING[name].write(getattr(neutral, name)))
+    coupled_params.extra_args = {**(coupled_params.extra_args or {}), DRAW: draw}
+    return coupled_params

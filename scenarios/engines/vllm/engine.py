@@ -50,8 +50,10 @@ class VLLMEngine:
         self._mapping = mapping = mapping or ParameterMap()
         parameters.check_sampling("vllm", scenario.sampling, mode, ours=mapping.ours("vllm", "sampling"))
         self._mode = mode
-        asked = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=device)
-        self._arguments, self._described = start(mapping, "vllm", asked, own_parameters.engine, own_parameters.machine)
+        requested = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=device)
+        self._arguments, self._described = start(
+            mapping, "vllm", requested, own_parameters.engine, own_parameters.machine
+        )
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         if device == "cpu":
@@ -141,11 +143,11 @@ class VLLMEngine:
             elif self._mode == "native":
                 # vLLM without request seeds does not repeat across engine starts (measured).
                 extra["seed"] = (self._seed * 1_000_003 + request.sample) % 2**31
-            one = native | extra
-            one["min_tokens"] = max(mapped.given.min_tokens - request.offset, 0)
-            one["max_tokens"] = request.max_tokens or mapped.given.max_tokens
+            request_params = native | extra
+            request_params["min_tokens"] = max(mapped.given.min_tokens - request.offset, 0)
+            request_params["max_tokens"] = request.max_tokens or mapped.given.max_tokens
             try:
-                params.append(vllm.SamplingParams(**one))
+                params.append(vllm.SamplingParams(**request_params))
             except (TypeError, ValueError) as error:
                 raise EngineError(f"vLLM refuses the sampling parameters {native}: {error}") from error
             prompt: Any = (
@@ -160,8 +162,8 @@ class VLLMEngine:
         if len(outputs) != len(requests):
             raise EngineError(f"vLLM answered {len(outputs)} of {len(requests)} requests")
         completions = [
-            self._completion(request, output, given.seed)
-            for request, output, given in zip(requests, outputs, params, strict=True)
+            self._completion(request, output, sampling_params.seed)
+            for request, output, sampling_params in zip(requests, outputs, params, strict=True)
         ]
         self.load.add(completions)
         return completions
@@ -173,8 +175,16 @@ class VLLMEngine:
             raise EngineError(f"vLLM returned no log-probability for every token of sample {request.sample}")
         logprobs = tuple(float(entry[token].logprob) for entry, token in zip(answer.logprobs, ids, strict=True))
         cached = int(output.num_cached_tokens or 0)
-        seen = tuple(output.prompt_token_ids or ())
-        return Completion(request.sample, seen, ids, logprobs, str(answer.finish_reason or "error"), cached, seed)
+        prompt_seen = tuple(output.prompt_token_ids or ())
+        return Completion(
+            sample=request.sample,
+            prompt_seen=prompt_seen,
+            output_ids=ids,
+            logprobs=logprobs,
+            finish_reason=str(answer.finish_reason or "error"),
+            cached_tokens=cached,
+            seed=seed,
+        )
 
     def rescore(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
         import vllm
@@ -209,8 +219,8 @@ class VLLMEngine:
         parallel = self._llm.llm_engine.vllm_config.parallel_config
         if self._pure or parallel.world_size > parallel.tensor_parallel_size:
             return None
-        found: list[bytes] = self._llm.collective_rpc("harness_held", args=(order,))
-        return found
+        replies: list[bytes] = self._llm.collective_rpc("harness_held", args=(order,))
+        return replies
 
     def reload(self, path: str) -> None:
         """Load the weights in this directory in place."""

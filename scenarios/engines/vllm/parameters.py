@@ -90,41 +90,41 @@ CARRIED = {
 }
 
 
-def engine(asked: dict[str, Any]) -> dict[str, Any]:
+def engine(requested: dict[str, Any]) -> dict[str, Any]:
     """Arguments of `vllm.LLM` for `engine_asked`."""
     arguments: dict[str, Any] = {
-        "model": asked["model"],
-        "dtype": asked["dtype"],
-        "seed": asked["seed"],
-        "enforce_eager": asked["enforce_eager"],
-        "max_model_len": asked["max_model_len"],
-        "max_num_seqs": asked["max_num_seqs"],
-        "enable_prefix_caching": asked["prefix_caching"],
-        "enable_chunked_prefill": asked["chunked_prefill"],
-        "tensor_parallel_size": asked["tensor_parallel"],
+        "model": requested["model"],
+        "dtype": requested["dtype"],
+        "seed": requested["seed"],
+        "enforce_eager": requested["enforce_eager"],
+        "max_model_len": requested["max_model_len"],
+        "max_num_seqs": requested["max_num_seqs"],
+        "enable_prefix_caching": requested["prefix_caching"],
+        "enable_chunked_prefill": requested["chunked_prefill"],
+        "tensor_parallel_size": requested["tensor_parallel"],
         "generation_config": "vllm",  # never sampling defaults from the model's generation_config.json
     }
-    if asked["device"] == "cpu":
-        arguments["num_gpu_blocks_override"] = -(-asked["kv_cache_tokens"] // CPU_BLOCK)
+    if requested["device"] == "cpu":
+        arguments["num_gpu_blocks_override"] = -(-requested["kv_cache_tokens"] // CPU_BLOCK)
     else:
-        arguments["gpu_memory_utilization"] = asked["memory_fraction"]
+        arguments["gpu_memory_utilization"] = requested["memory_fraction"]
     return arguments
 
 
-def machine(asked: dict[str, Any]) -> dict[str, Any]:
+def machine(requested: dict[str, Any]) -> dict[str, Any]:
     """What the harness itself needs of `vllm.LLM`, whatever the mapping: used where the mapping says nothing of it."""
     arguments: dict[str, Any] = {
         "disable_log_stats": False,
         # raw_logprobs is the default today; asked explicitly because everything compares them
         "logprobs_mode": "raw_logprobs",
     }
-    if asked["sleep_level"] and asked["device"] != "cpu":  # refused on a CPU, where sleep is bookkeeping
+    if requested["sleep_level"] and requested["device"] != "cpu":  # refused on a CPU, where sleep is bookkeeping
         arguments["enable_sleep_mode"] = True
-    if asked["device"] == "cpu":
+    if requested["device"] == "cpu":
         # The CPU default of 128 tokens a block would never reuse a short prefix.
         arguments["block_size"] = CPU_BLOCK
-        arguments["num_gpu_blocks_override"] = -(-asked["kv_cache_tokens"] // CPU_BLOCK)
-        arguments["max_num_batched_tokens"] = max(2048, asked["max_model_len"])
+        arguments["num_gpu_blocks_override"] = -(-requested["kv_cache_tokens"] // CPU_BLOCK)
+        arguments["max_num_batched_tokens"] = max(2048, requested["max_model_len"])
     return arguments
 
 
@@ -139,8 +139,8 @@ def refusal(s: Sampling, mode: Mode, ours: bool) -> str:
     return ""
 
 
-def unlike(given: Values) -> dict[str, str]:
+def unlike(values: Values) -> dict[str, str]:
     """Canonical parameters that mean something else in vLLM's own sampler: name -> what."""
-    if given["min_p"] > 0.0 and given["top_p"] < 1.0:
+    if values["min_p"] > 0.0 and values["top_p"] < 1.0:
         return {together("min_p", "top_p"): "min-p before top-p, not after it"}
     return {}

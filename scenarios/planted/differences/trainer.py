@@ -114,8 +114,8 @@ class TrainerPlants(Hooks):
             shares[self.rank] = list(shares[0]) if self.dealing == "another's" else [own[0], *own[:-1]]
         return shares
 
-    def count(self, tokens: int, own: int, ranks: int) -> int:
-        return {"times ranks": tokens * ranks, "own": own}.get(self.divisor, tokens)
+    def count(self, tokens: int, rank_tokens: int, ranks: int) -> int:
+        return {"times ranks": tokens * ranks, "own": rank_tokens}.get(self.divisor, tokens)
 
     def gathered(self, role: str, parts: list[Any]) -> list[Any]:
         return super().gathered(role, parts[::-1] if role == self.exchanged else parts)

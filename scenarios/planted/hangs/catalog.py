@@ -83,8 +83,18 @@ def _training(name: str, kind: str, summary: str, program: str, phase: str, *, r
     """A program of the lab that runs as ranks; its culprit is `rank` unless said otherwise."""
     arguments = ("--phase", phase, *(("--rank", str(rank)) if rank is not None else ()))
     named = culprits if culprits is not None else () if rank is None else (rank,)
-    return Hang(name, kind, summary, _program(program), arguments, world, frozenset(named), cycle=frozenset(cycle),
-                frame=frame, launcher=launcher)  # fmt: skip
+    return Hang(
+        name=name,
+        kind=kind,
+        summary=summary,
+        program=_program(program),
+        arguments=arguments,
+        world=world,
+        culprits=frozenset(named),
+        cycle=frozenset(cycle),
+        frame=frame,
+        launcher=launcher,
+    )
 
 
 def _alone(name: str, kind: str, summary: str, program: str, phase: str, *, culprits: Iterable[int | str] = (),
@@ -330,9 +340,17 @@ ASYNC = tuple(
 
 def _looks(phase: str, summary: str, *, world: int = 2, verdict: str = "HEALTHY", kind: str = "",
            culprits: Iterable[int] = ()) -> Hang:  # fmt: skip
-    return Hang(f"look-{phase}" + (f"-{world}" if world > 2 else ""), kind, summary, _program("balanced"),
-                ("--phase", phase, "--seconds", "600"), world, frozenset(culprits), verdict,
-                looks=10 if verdict != "HUNG" else 2)  # fmt: skip
+    return Hang(
+        name=f"look-{phase}" + (f"-{world}" if world > 2 else ""),
+        kind=kind,
+        summary=summary,
+        program=_program("balanced"),
+        arguments=("--phase", phase, "--seconds", "600"),
+        world=world,
+        culprits=frozenset(culprits),
+        verdict=verdict,
+        looks=10 if verdict != "HUNG" else 2,
+    )
 
 
 LOOKS = (
@@ -343,9 +361,14 @@ LOOKS = (
     _looks("loads", "nobody watches a balanced job that loads its batches"),
     _looks("backward", "nobody watches a balanced job of torch's data parallelism"),
     _looks("late", "nobody watches a job whose rank 1 computes for longer in each step: no look tells that"),
-    _looks("stands", "nobody watches a job to whose collective rank 1 comes no more", verdict="HUNG", kind="K4",
-           culprits=(1,)),
-)  # fmt: skip
+    _looks(
+        "stands",
+        "nobody watches a job to whose collective rank 1 comes no more",
+        verdict="HUNG",
+        kind="K4",
+        culprits=(1,),
+    ),
+)
 
 
 def _hosts(
@@ -354,8 +377,18 @@ def _hosts(
     env: dict[str, str] | None = None,
 ) -> Hang:  # fmt: skip
     arguments = ("--phase", phase, "--steps", str(steps))
-    return Hang(name, kind, summary, _program("across_hosts"), arguments, 4, frozenset(culprits), verdict,
-                network=Network(hosts, event, host, env or {}), reason=reason)  # fmt: skip
+    return Hang(
+        name=name,
+        kind=kind,
+        summary=summary,
+        program=_program("across_hosts"),
+        arguments=arguments,
+        world=4,
+        culprits=frozenset(culprits),
+        verdict=verdict,
+        network=Network(hosts, event, host, env or {}),
+        reason=reason,
+    )
 
 
 HOSTS = (

@@ -62,6 +62,7 @@ def test_both_backends_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
 WORDS = st.lists(st.sampled_from(["a=1", "a=2", "+b=x", "--c", "--c=1", "--d", "1", "2", "e.py", "-m", ""]), max_size=8)
 
 
+@pytest.mark.slow
 @given(WORDS, WORDS, st.data())
 def test_parts_are_exchanged_and_no_word_is_lost(one: list[str], two: list[str], data: st.DataObject) -> None:
     good, bad = (Command.read(shlex.join(["python", *words])) for words in (one, two))

@@ -44,7 +44,7 @@ def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def other() -> None:
         pass
 
-    monkeypatch.setattr(cli, "app", app)
+    monkeypatch.setattr(cli, "commands", lambda: typer.main.get_command(app))
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_sigterm_takes_the_way_of_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys
     app = typer.Typer(cls=cli._Group)
     command: Callable[[], None] = app.command()(work)
     app.command()(lambda: None)
-    monkeypatch.setattr(cli, "app", app)
+    monkeypatch.setattr(cli, "commands", lambda: typer.main.get_command(app))
     assert cli.main([command.__name__]) == 143
     assert cleaned == ["yes"]
 

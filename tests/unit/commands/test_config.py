@@ -43,6 +43,7 @@ def test_the_resolved_scenario_survives_json(toml) -> None:
         ("", ["ppo.train_batch_size=7"], ["multiple", "ppo.train_batch_size"]),
         ("", ["rollout.mode=copled"], ["rollout.mode", "copled"]),
         ("not toml at all", [], ["not TOML"]),
+        ("a = " + "[" * 5000, [], ["not TOML"]),
         ("", ["ppo.actor_lr=-1"], ["ppo.actor_lr = -1.0", "above 0"]),
         ("", ["ppo.critic_lr=0"], ["ppo.critic_lr", "above 0"]),
         ("", ["ppo.clip=0"], ["ppo.clip", "above 0"]),

@@ -497,6 +497,7 @@ def test_a_node_that_knows_no_addresses_says_what_that_means(folder: Path, progr
 TOKEN = "RLHF_HARNESS_TOKEN"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("launcher", "own", "field", "there"),
     [

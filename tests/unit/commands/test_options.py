@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import typer
 
 from harness import cli
 from harness.errors import BadInput
@@ -79,4 +78,4 @@ def test_help_is_cut_nowhere(columns: int, monkeypatch: pytest.MonkeyPatch, caps
         for name, child in children.items():
             walk(child, (*words, name))
 
-    walk(typer.main.get_command(cli.app), ())
+    walk(cli.commands(), ())

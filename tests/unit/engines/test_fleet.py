@@ -38,6 +38,7 @@ class Answering:
         return {"sync": self._report, "pids": (id(self),), "starts": (1, 2.0)}.get(method)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 200), unique=True, min_size=1), st.integers(1, 5), st.integers(1, 5))
 def test_answers_come_in_the_order_of_the_requests(samples: list[int], engines: int, per_prompt: int) -> None:
     several = [Answering() for _ in range(engines)]

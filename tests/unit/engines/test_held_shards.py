@@ -109,6 +109,7 @@ def test_each_worker_holds_its_part(learned: dict[str, torch.Tensor], tmp_path: 
     assert list(found.unreadable) == ["mlp.strange.weight"] and not found.all_equal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "mlp.strange.weight"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_one_worker_holds_an_older_part(name: str, rank: int, learned: dict[str, torch.Tensor], tmp_path: Path) -> None:
@@ -168,6 +169,7 @@ def test_each_worker_loads_its_part(learned: dict[str, torch.Tensor]) -> None:
         assert one["otherwise"] == {} and set(one["read"]) == {*SHAPES} - {"mlp.strange.weight"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "mlp.strange.weight"])
 def test_a_part_that_is_kept_at_one_sync_is_told_at_that_one(name: str, learned: dict[str, torch.Tensor]) -> None:
     models = [worker(rank, learned) for rank in (0, 1)]

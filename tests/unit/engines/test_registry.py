@@ -16,8 +16,8 @@ from ppo_support import random_models
 
 from harness import envs
 from harness.errors import BadInput
-from harness.parity.checks.semantics import title
 from harness.parity.runs.preflight import preflight
+from harness.parity.subjects.sampling.checks_meaning import title
 from probes import plugins
 from scenarios.engines import given, registry
 from scenarios.engines.engine import Request

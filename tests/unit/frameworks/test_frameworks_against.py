@@ -55,6 +55,8 @@ def test_a_batch_that_differs_is_the_answer() -> None:
 def test_equal_jobs_on_two_engines_differ_in_the_engine_alone() -> None:
     found = report(SGLANG, VLLM)
     assert named(found) == ["backend"] and found.exit_code == 0 and found.verdict == "SAME"
+    [engine] = [item for item in found.hazards if item.check == "same-settings"]
+    assert engine.fix.startswith("harness mapping FILE.py --engine vllm ")  # of the user's own, to the second's engine
     assert not found.unchecked
 
 

@@ -10,9 +10,10 @@ import pytest
 from harness import cli
 from harness.errors import BadInput
 from harness.mapping.file import Asked, check
-from harness.mapping.judge import Mapping
-from harness.mapping.settings import Setting, settings
+from harness.mapping.judge import Mapping, Takes
+from harness.mapping.settings import Setting, owners, settings
 from scenarios.engines import registry
+from scenarios.engines.accepted import Accepted
 
 # After the user's log: what OpenRLHF's engine actor gave SGLang for vLLM's arguments, and its generate for
 # vLLM's sampling parameters.
@@ -258,3 +259,26 @@ def test_what_is_written_for_an_engine_is_read_back(engine: str, item: Setting) 
     """Of both values with which a mapping is tried; a context is written with room to spare."""
     for value in (item.first, item.second):
         assert item.parameter.fits(value, item.asked(value)), value
+
+
+def test_arguments_that_the_engine_does_not_take_are_named(tmp_path: Path) -> None:
+    """Also where no setting bears on them; without the list of its names nothing is said of names."""
+    takes = Takes(
+        source=Accepted(engine=("model", "enforce_eager")),
+        target=Accepted(
+            engine=tuple(sorted(parameters("sglang", "engine") | {"log_level"})),
+            sampling=tuple(sorted(parameters("sglang", "sampling"))),
+        ),
+    )
+    file = tmp_path / "mapping.py"
+    for extra, near in (("log_levl", "log_level"), ("enforce_eager", "leave"), ("log_level", "")):
+        file.write_text(TO_SGLANG.replace('return {\n        "model_path"', f'return {{"{extra}": 1, "model_path"'))
+        asked = Asked(str(file), "sglang", "vllm")
+        unknown = [item for item in check(asked, takes).findings if item.kind == "unknown"]
+        assert [item.setting for item in unknown] == ([extra] if near else [])
+        assert all(near in item.fix and item.gets == {extra: 1} for item in unknown)
+        assert not [item for item in check(asked).findings if item.kind == "unknown"]
+
+
+def parameters(engine: str, part: str) -> set[str]:
+    return {name for owner, name in owners(registry.get(engine)) if owner == part}

@@ -95,6 +95,7 @@ def test_configuration_and_generation_configuration_agree(policy: Path) -> None:
     assert not any(word in written for word in ("temperature", "top_p", "top_k", "do_sample"))
 
 
+@pytest.mark.slow
 def test_the_tokenizer_reads_back_as_it_was_trained(policy: Path) -> None:
     made, read = bpe.train(0), AutoTokenizer.from_pretrained(policy)
     rng = random.Random(0)

@@ -36,6 +36,7 @@ def test_names_and_values_are_those_of_the_checkpoint_on_disk(kind: str, tmp_pat
     assert all(torch.equal(named[name], written[name]) and named[name].is_contiguous() for name in written)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_that_takes_all_of_another_is_that_one(kind: str) -> None:
     one, other = made(kind, 0), made(kind, 1)

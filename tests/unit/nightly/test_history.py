@@ -180,6 +180,7 @@ def test_an_older_history_is_brought_up_to_date(place: str, monkeypatch: pytest.
         History.at(place)
 
 
+@pytest.mark.slow
 def test_a_migration_that_fails_changes_nothing(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with History.at(place) as history:
         support.keep(history, history.begin("trial", [], []), "a", support.observation())

@@ -379,6 +379,8 @@ def test_a_name_in_the_matrix_does_not_drive_the_terminal(folder: Path, capsys: 
     ("text", "words"),
     [
         ("name = ", "is not TOML"),
+        ("name = " + "[" * 5000, "is not TOML"),
+        ("name = 1" + "0" * 5000, "is not TOML"),
         ("", "name is missing"),
         ('name = "x"', "has no cell"),
         ('name = "x"\nnights = 3', "unknown key nights"),

@@ -35,6 +35,7 @@ def words(verdict: Verdict) -> str:
     return " ".join(told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["baseline", "candidate"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_sound_run_is_sound(side: str, dtype: str, tmp_path: Path) -> None:
@@ -153,6 +154,7 @@ def last_tokens(made: Recording, said: str, token: int, reason: str) -> int:
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "token", "reason", "named"),
     [
@@ -214,6 +216,7 @@ def test_no_check_of_one_run_compares_two_sides(plant: Callable[[Recording], Non
         one.run(e)
 
 
+@pytest.mark.slow
 def test_the_command_reads_runs_sides_and_bundles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "pair"
     for side in ("baseline", "candidate"):
@@ -231,6 +234,7 @@ def test_the_command_reads_runs_sides_and_bundles(tmp_path: Path, capsys: pytest
         assert "it holds the runs baseline and candidate" in told and f"harness audit {pair}/baseline" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["md", "json", "html", "junit", "openmetrics"])
 def test_every_format_shows_it(format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = make("candidate", native=False)

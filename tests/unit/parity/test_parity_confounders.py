@@ -51,6 +51,7 @@ def test_another_cut_of_the_batch_that_rounds_otherwise(tmp_path: Path, name: st
     assert [one.name for one in verdict.confounders] == [f"ppo.{name}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "factor", "verdict", "names"),
     [

@@ -130,6 +130,28 @@ def test_kinds_and_keys_that_nobody_reads_are_said(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     candidate.logs["trainer"].event("bounlaries", step=0)
     candidate.manifest["stepc"] = 8
+    next(candidate.events("data"))["prompst"] = "00"
+    next(candidate.events("boundaries"))["finich"] = "stop"
     verdict = put(tmp_path, baseline, candidate)
+    assert any("boundaries.finich, data.prompst" in line for line in verdict.missing)
+    assert not any("baseline" in line and "not read" in line for line in verdict.missing)
     assert any("bounlaries" in line for line in verdict.missing)
     assert any("stepc" in line for line in verdict.missing)
+
+
+@pytest.mark.parametrize("name", ["run.json", "events/rollout-0-5002.jsonl", "tokens/rollout-0-5002.bin"])
+def test_a_pipe_in_the_place_of_a_file_is_not_read(name: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sound(), tmp_path / "pair"))
+    (folder / "candidate" / name).unlink()
+    os.mkfifo(folder / "candidate" / name)
+    verdict = judge(folder / "baseline", folder / "candidate")
+    assert verdict.verdict in ("INCONCLUSIVE", "ERROR") and "not a regular file" in str(verdict)
+
+
+def test_journals_of_one_run_that_changed_names_are_noticed(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sound(), tmp_path / "pair")) / "candidate" / "events"
+    first, second = sorted(folder.iterdir())[:2]
+    first.rename(tmp_path / "first")
+    second.rename(first)
+    (tmp_path / "first").rename(second)
+    assert judge(tmp_path / "pair/baseline", tmp_path / "pair/candidate").verdict == "INCONCLUSIVE"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from recordings import FrameRecord, Log, Recording, check, pair, put, scenario
 
-from harness.parity.facts.engines import drawn_by_suspect, suspect
+from harness.parity.subjects.engines.observed import drawn_by_suspect, suspect
 from harness.parity.verdict import judged
 from scenarios.fleet import engine_of
 from scenarios.settings import Engine, Scenario
@@ -149,6 +149,7 @@ def test_the_engine_that_differs_is_named_behind_a_router(tmp_path: Path) -> Non
     assert [(one.effect, one.where) for one in named] == [("only samples of engine 1 of 2 differ", "candidate")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [0, 1])
 def test_a_request_that_is_answered_twice_is_told(tmp_path: Path, engine: int) -> None:
     """Sample 6 is engine 0's."""

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from recordings import FrameRecord, Jagged, Recording, jagged, make, pair, put, scenario
 
-from harness.parity.facts.floor import CAPS, EngineFloor, Tolerance, measure
-from harness.parity.facts.rounding import Rounding
+from harness.parity.subjects.precision.observed_floor import CAPS, EngineFloor, Tolerance, measure
+from harness.parity.subjects.precision.observed_rounding import Rounding
 from harness.recordings.store import Recording as Stored
 
 
@@ -192,6 +192,7 @@ def test_no_rounding_of_the_learner_excuses_more_than_ten_caps(tmp_path: Path) -
     assert put(tmp_path, *both).verdict == "DIVERGENT"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moved", "tolerance", "verdict"),
     [(None, 2.34e-5, "DIVERGENT"), (5e-6, 5e-5, "EQUIVALENT"), (3e-4, 2.34e-5, "DIVERGENT")],

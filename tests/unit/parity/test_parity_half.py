@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from recordings import FrameRecord, Jagged, Recording, causes, check, jagged, pair, put, scenario
 
-from harness.parity.facts import systematic
 from harness.parity.facts.align import Grid
-from harness.parity.facts.behind import Updates, sides
-from harness.parity.facts.clusters import Clusters, Mean
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.logprob_pairs import LogprobPairs
+from harness.parity.subjects.log_probabilities import observed_systematic as systematic
+from harness.parity.subjects.log_probabilities.observed_clusters import Clusters, Mean
+from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
+from harness.parity.subjects.weights.observed_lag import Updates, sides
 from harness.parity.verdict import judged
 from probes.format import SIDES
 from reports import render

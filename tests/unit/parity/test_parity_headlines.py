@@ -11,7 +11,7 @@ import pytest
 from recordings import jagged, pair, put
 
 from harness.parity.facts.align import around
-from harness.parity.facts.replayed import ROLLOUTS, TRAINING, answer
+from harness.parity.subjects.recording.observed_replay import ROLLOUTS, TRAINING, answer
 from reports.model import Finding, Verdict
 from reports.sections.parity import warnings
 from scenarios.ppo.selfcheck import _above, _at_least

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recordings import Recording, causes, check, make, put, scenario
 from test_parity_engines import TWO, split
 
-from harness.parity.facts.lifecycle import What, _missteps
+from harness.parity.subjects.engines.observed_lifecycle import What, _missteps
 from scenarios.engines.engine import EngineError
 from scenarios.session import EngineSession
 from scenarios.settings import Scenario
@@ -42,6 +42,7 @@ def run(side: str, level: int, change: Any = None) -> Recording:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "freed", "said"),
     [

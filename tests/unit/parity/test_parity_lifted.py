@@ -74,6 +74,7 @@ def test_half_precision_without_a_stage_is_not_tested_and_said(tmp_path: Path) -
     assert verdict.verdict == "EQUIVALENT" and "in float32: not tested" in verdict.account
 
 
+@pytest.mark.slow
 def test_a_sound_stage_rules_out_and_says_what_vanishes(tmp_path: Path) -> None:
     verdict = with_stages(tmp_path, pair(plan=HALF, native=False), stages())
     assert verdict.verdict == "EQUIVALENT", verdict.reason
@@ -85,6 +86,7 @@ def test_a_sound_stage_rules_out_and_says_what_vanishes(tmp_path: Path) -> None:
     assert "arithmetic of the format" in finding.summary and "another code path" in finding.summary
 
 
+@pytest.mark.slow
 def test_what_hides_in_bfloat16_is_confirmed_in_float32(tmp_path: Path) -> None:
     """1e-3 nats on every token: a fiftieth of what bfloat16 may differ by, ten times what float32 may."""
     runs = pair(plan=HALF, native=False)
@@ -123,6 +125,7 @@ def test_a_cause_of_the_stage_alone_says_where_it_was_seen(tmp_path: Path) -> No
     assert "in float32 with the same bfloat16 weights" in verdict.causes[0].evidence
 
 
+@pytest.mark.slow
 def test_the_verdict_that_interventions_made_of_the_stage_counts(tmp_path: Path) -> None:
     of_runs = stage("baseline"), biased(stage("candidate"), 1e-3)
     with_stages(tmp_path, pair(plan=HALF, native=False), of_runs)
@@ -186,6 +189,7 @@ def test_damage_hides_no_fault_that_the_stage_shows(damage: str, tmp_path: Path)
     untested(verdict)
 
 
+@pytest.mark.slow
 def test_other_weights_than_the_runs_prove_nothing(tmp_path: Path) -> None:
     one, two = stages()
     for event in [*one.events("weights"), *two.events("weights")]:
@@ -273,6 +277,7 @@ def test_what_vanishes_is_named_arithmetic_of_the_format_and_stays_divergent(tmp
     assert not found.proofs and "kernel that only bfloat16 runs" in found.evidence  # its rival is not excluded
 
 
+@pytest.mark.slow
 def test_more_than_rounding_is_not_called_rounding(tmp_path: Path) -> None:
     verdict = with_stages(tmp_path, tuple(rounded(run, 0.005) for run in coarse()), stages())  # type: ignore[arg-type]
     assert causes(verdict) == ["UNEXPLAINED"]

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from recordings import check, scenario
 
 from harness.parity import judge
-from harness.parity.checks.memory import NAME
-from harness.parity.facts.memory import ALPHA, FEWEST, LEAST, MIB, Held, by_phase, growth, recorded
+from harness.parity.subjects.engines.checks_memory import NAME
+from harness.parity.subjects.engines.observed_memory import ALPHA, FEWEST, LEAST, MIB, Held, by_phase, growth, recorded
 from harness.recordings.store import Recording
 from probes.format import encode_lines, write_manifest
 

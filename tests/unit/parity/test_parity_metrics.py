@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.parity.facts import metrics
 from harness.parity.facts.align import Grid
-from harness.parity.facts.logprob_pairs import LogprobPairs
-from harness.parity.facts.metrics import Mismatch
+from harness.parity.subjects.log_probabilities import observed_metrics
+from harness.parity.subjects.log_probabilities.observed_metrics import Mismatch
+from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 
 
 def collected(p: np.ndarray, q: np.ndarray, lengths: list[int], steps: int = 1, **options: object) -> Mismatch:
@@ -80,11 +80,11 @@ def test_quantiles_of_more_values_than_are_kept(monkeypatch: pytest.MonkeyPatch)
     values[:500] = 0.0
     shares = (0.0, 0.05, 0.5, 0.95, 0.99, 1.0)
     exact = np.quantile(values, shares, method="higher")
-    kept = metrics.Quantiles()
+    kept = observed_metrics.Quantiles()
     kept.add(values)
     assert kept.at(*shares) == exact.tolist()
-    monkeypatch.setattr(metrics, "EXACT", 700)
-    folded = metrics.Quantiles()
+    monkeypatch.setattr(observed_metrics, "EXACT", 700)
+    folded = observed_metrics.Quantiles()
     for part in np.split(values, 50):
         folded.add(part)
     assert folded.counts is not None

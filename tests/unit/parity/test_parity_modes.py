@@ -15,7 +15,7 @@ import pytest
 from recordings import Recording, check, digest, jagged, make, pair, put, scenario
 
 from harness.parity import judge
-from harness.parity.facts.integrity import Minimum
+from harness.parity.subjects.recording.observed_integrity import Minimum
 from probes.format import FORMAT_VERSION
 from probes.lines import decode_line, encode_events
 from reports.model import SUSPICIONS
@@ -155,6 +155,7 @@ def test_greedy_uses_the_plain_margin_whatever_the_temperature_says(tmp_path: Pa
     assert verdict.parity.floor["flip margin"] == pytest.approx(2 * verdict.parity.floor["tolerance"])
 
 
+@pytest.mark.slow
 def test_native_mode_compares_distributions_only(tmp_path: Path) -> None:
     baseline, candidate = pair(plan=scenario(mode="native", train=False))
     rng = np.random.default_rng(8)
@@ -220,6 +221,7 @@ def test_a_native_stage_at_other_weights_is_not_compared(tmp_path: Path) -> None
     assert any("weights" in item for item in verdict.missing)
 
 
+@pytest.mark.slow
 def test_the_engines_native_log_probabilities_are_held_against_the_learner(tmp_path: Path) -> None:
     baseline, candidate = pair()
     for frame in candidate.frames("native"):
@@ -240,6 +242,7 @@ def test_tempered_native_log_probabilities_are_said_and_not_compared(tmp_path: P
     assert any("temperature" in item for item in verdict.missing)
 
 
+@pytest.mark.slow
 def test_the_native_stage_can_be_left_out(tmp_path: Path) -> None:
     verdict = put(tmp_path, *pair(), native=False)
     assert verdict.verdict == "EQUIVALENT" and "native" not in verdict.coverage["modes"]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable
 
 import pytest
 
-from harness.parity import causes, rules
+from harness.parity import subjects, suspected
 from harness.parity.attribution.live import interventions
 from harness.parity.attribution.reference import trials
+from harness.parity.causes import unexplained
 from harness.parity.causes.turns import Turn, contests, in_order
 from harness.parity.explain import rules as every_rule
 
@@ -28,11 +27,7 @@ def turn(name: str, after: str, *, competes: bool = False) -> Turn:
 
 
 def test_each_rule_has_one_place_and_a_reason() -> None:
-    modules = [
-        importlib.import_module(f"{package.__name__}.{one.name}")
-        for package in (rules, causes)
-        for one in pkgutil.iter_modules(package.__path__)
-    ]
+    modules = [*subjects.modules("causes"), *subjects.modules("explain"), suspected, unexplained]
     written = {
         function
         for module in modules

@@ -11,7 +11,7 @@ import pytest
 from cause_keys import key, of
 from recordings import Log, Recording, causes, check, jagged, make, pair, put, scenario
 
-from harness.parity.checks import parameter_maps
+from harness.parity.subjects.sampling import checks as sampling_checks
 from reports.model import Finding, Verdict
 from scenarios.engines import parameters
 from scenarios.engines.mapping import ParameterMap, described, sample, start
@@ -201,11 +201,11 @@ def test_effects_are_measured_again_when_the_causes_change() -> None:
         Finding("STOP(ignore_eos)", "i", "x", cause=key("STOP(ignore_eos)")),
     ]
     stop, rest = of("STOP(ignore_eos)", "mapping", ""), of("UNEXPLAINED", "unknown", "")
-    assert parameter_maps.measured(findings, []) == findings
-    one, other, cause = (found.effect for found in parameter_maps.measured(findings, [stop]))
+    assert sampling_checks.measured(findings, []) == findings
+    one, other, cause = (found.effect for found in sampling_checks.measured(findings, [stop]))
     assert one == "none measured: without STOP(ignore_eos) nothing differs beyond the floor"
     assert other == "x" and "named cause" in cause
-    assert "not separated" in parameter_maps.measured(findings, [stop, rest])[0].effect
+    assert "not separated" in sampling_checks.measured(findings, [stop, rest])[0].effect
 
 
 def _second_engine(run: Recording) -> Log:
@@ -222,6 +222,7 @@ def _event(log: Log, kind: str) -> dict[str, Any]:
     return next(fields for known, fields in log.events if known == kind)
 
 
+@pytest.mark.slow
 def test_each_of_several_engines_is_held_against_what_was_asked(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     for run in (baseline, candidate):

@@ -9,8 +9,8 @@ from recordings import make, scenario
 
 from harness import cli
 from harness.parity import judge
-from harness.parity.facts import patience
-from harness.parity.facts.patience import Patience
+from harness.parity.facts import progress_messages
+from harness.parity.facts.progress_messages import Patience
 
 
 def test_nothing_at_first_and_then_now_and_then() -> None:
@@ -41,8 +41,8 @@ def test_a_slow_diff_says_so_on_stderr(
     arguments = ["diff", str(tmp_path / "baseline"), str(tmp_path / "candidate"), "--format", "json"]
     assert cli.main(arguments) == 0
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(patience, "FIRST_S", 0.0)
-    monkeypatch.setattr(patience, "EVERY_S", 0.0)
+    monkeypatch.setattr(progress_messages, "FIRST_S", 0.0)
+    monkeypatch.setattr(progress_messages, "EVERY_S", 0.0)
     assert cli.main(arguments) == 0
     shown = capsys.readouterr()
     assert "comparing step 2 of 3" in shown.err and shown.out.startswith("{")

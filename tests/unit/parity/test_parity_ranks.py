@@ -13,9 +13,9 @@ from framework_recordings import PLAN, job
 from recordings import TENSORS, FrameRecord, Jagged, Recording, causes, check, make, put, scenario
 
 from harness.errors import HarnessError
-from harness.parity.facts.rank_faults import What, _orders, dealt, divided, summed
-from harness.parity.facts.ranks import Updates
 from harness.parity.runs.recording import check_ranks
+from harness.parity.subjects.ranks.observed import Updates
+from harness.parity.subjects.ranks.observed_faults import What, _orders, dealt, divided, summed
 from reports.model import Verdict
 from scenarios.ppo.advantages import whiten
 
@@ -82,6 +82,14 @@ def test_ranks_that_recorded_nothing_are_not_tested(tmp_path: Path, lost: str) -
     candidate.drop(lost)
     verdict = put(tmp_path, run("baseline"), candidate)
     assert verdict.verdict == "INCONCLUSIVE" and check(verdict, "ranks").state == "not tested"
+
+
+@pytest.mark.slow
+def test_numbers_of_ranks_that_are_none_are_no_crash(tmp_path: Path) -> None:
+    candidate = run("candidate")
+    for event in candidate.events("share"):
+        event |= {"rank": "inf", "samples": [[0], "nan", None]}
+    assert put(tmp_path, run("baseline"), candidate).verdict == "INCONCLUSIVE"
 
 
 @pytest.mark.slow
@@ -221,6 +229,7 @@ def test_a_rank_that_does_not_apply_an_update(tmp_path: Path) -> None:
     named(judged(tmp_path, plant), What.UPDATE, "rank 1", "in step 2", "did not move those of rank 1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_weights_that_part_between_two_updates_are_told_by_the_other_run(tmp_path: Path, rank: int) -> None:
     def plant(made: Recording) -> None:

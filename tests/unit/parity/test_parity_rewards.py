@@ -43,6 +43,7 @@ def moved(folder: Path, name: str, by: Any) -> Verdict:
     return put(folder, baseline, candidate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", [0.01, 0.02, -0.02])
 def test_a_shift_of_all_rewards_is_no_rounding(tmp_path: Path, by: float) -> None:
     verdict = moved(tmp_path, "reward", lambda n: by)

@@ -31,10 +31,10 @@ from recordings import (
 )
 
 from harness.parity.attribution.case import LATEST, OFFENDING, choose
-from harness.parity.causes.retokenization import read_aloud
 from harness.parity.explain import explain, find
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Learned
+from harness.parity.subjects.prompts.causes_retokenization import read_aloud
 from harness.parity.verdict import judged
 from reports.model import Verdict
 
@@ -130,6 +130,7 @@ def test_a_template_without_a_generation_prompt_knows_no_template_fault(tmp_path
     assert causes(put(tmp_path, baseline, candidate)) == ["TRUNCATION(right)"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("same_text", [True, False])
 def test_other_ids_of_the_same_text_were_encoded_again(tmp_path: Path, same_text: bool) -> None:
     """Ids 1..8 became others; only what they decode to tells a tokenizer's other way from another prompt."""
@@ -168,6 +169,7 @@ def leave_out(recording: Recording, tensors: list[str], versions: range) -> None
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tensors", "names"),
     [
@@ -267,6 +269,7 @@ def test_a_limit_that_is_tested_before_the_end_tokens(wrong: str, tmp_path: Path
     assert check(verdict, "sampling-parameter-map").state == "not tested"  # it is none of the parameters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["given", "resolved"])
 def test_a_limit_at_an_end_token_that_is_ignored_names_nobody(ends: str, tmp_path: Path) -> None:
     baseline, candidate = plain()
@@ -351,6 +354,7 @@ def test_a_context_that_ends_at_one_total(tmp_path: Path) -> None:
     assert "26 tokens, prompt included" in verdict.causes[0].summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "limit", "named"),
     [(-2, 26, ["TRUNCATION(left)", "LENGTH(context)"]), (1, 0, ["TOKENIZATION(double BOS)"])],
@@ -394,6 +398,7 @@ def some_cut(candidate: Recording) -> None:
         cut(frame, {i: 20 - number for number, i in enumerate(rows)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("record", ["usage", "pool", "none"])
 def test_a_kv_pool_that_clips(tmp_path: Path, record: str) -> None:
     baseline, candidate = plain()
@@ -496,6 +501,7 @@ def test_prompts_that_are_another_samples_are_permuted(tmp_path: Path) -> None:
     settled(put(tmp_path, baseline, candidate), "ORDER")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guided", [True, False])
 @pytest.mark.parametrize("paired", ["with other prompts", "with their prompts", "and changed"])
 def test_samples_that_are_trained_on_with_the_responses_of_others(tmp_path: Path, guided: bool, paired: str) -> None:
@@ -536,6 +542,7 @@ def first_tokens_exchanged(frame: FrameRecord) -> None:
                 column.values[pair] = column.values[pair[::-1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shown", [True, False])
 def test_a_permutation_that_one_step_shows_is_believed_of_steps_that_show_less(shown: bool, tmp_path: Path) -> None:
     """One token that is another sample's may be so by chance: in every step, that is no permutation."""
@@ -817,6 +824,7 @@ def test_a_shift_in_one_step_and_a_scale_in_another_are_two_causes(tmp_path: Pat
     assert "in step 1" in cause(verdict, "ALIGNMENT").summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("last", "proven_by"), [(2, True), (STEPS, False)], ids=["fixed", "to the end"])
 def test_a_stale_tensor_that_a_later_sync_mends_is_proven_by_leaving_its_steps_out(
     tmp_path: Path, last: int, proven_by: bool
@@ -963,6 +971,7 @@ def warmed(recording: Recording, *, cold: int = 0) -> None:
         frame.arrays["cached"][:cold] = 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variants", [("prefill",), ("prefill", "batch")], ids=["scored otherwise", "noisy"])
 def test_an_engine_is_not_blamed_for_what_its_cache_may_have_done(tmp_path: Path, variants: tuple[str, ...]) -> None:
     """Every sample has cached tokens: to leave those out, which would tell, leaves nothing to compare with."""
@@ -1104,6 +1113,7 @@ def test_the_first_divergence_says_where_no_text_was_recorded(tmp_path: Path) ->
     assert "[900]" in context and "first and last eight ids only" in context
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("party", ["candidate", "baseline"])
 def test_ids_of_another_encoding_are_told_by_their_text_where_a_tokenizer_is_at_hand(
     party: str, tmp_path: Path

@@ -12,7 +12,7 @@ from framework_recordings import PLAN, job
 from recordings import Recording, causes, check, digest, jagged, make, scenario
 
 from harness.parity import judge
-from harness.parity.facts.floor import CAPS
+from harness.parity.subjects.precision.observed_floor import CAPS
 from reports.model import Verdict
 from scenarios.settings import Scenario
 
@@ -75,6 +75,7 @@ def redrawn(step: int) -> Plant:
     return plant
 
 
+@pytest.mark.slow
 def test_a_job_that_repeats_itself_can_be_equivalent(tmp_path: Path) -> None:
     verdict = judged(tmp_path)
     assert verdict.verdict == "EQUIVALENT", verdict.reason
@@ -246,6 +247,7 @@ def test_a_job_whose_configuration_nobody_recorded_does_not_pass(tmp_path: Path)
     assert "how the candidate's job was configured is not recorded" in verdict.account
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", ["openrlhf", "trl"])
 def test_a_job_that_says_nowhere_which_engine_drew_does_not_pass(tmp_path: Path, framework: str) -> None:
     runs = {"a": job("baseline"), "b": job("candidate"), "again": job("baseline", started=10**9)}
@@ -346,6 +348,7 @@ def test_a_version_between_two_syncs_needs_one_of_its_own(tmp_path: Path) -> Non
     assert sync.state == "not tested" and "rolled out without a recorded sync" in sync.evidence
 
 
+@pytest.mark.slow
 def test_a_tensor_that_arrived_as_another_is_found(tmp_path: Path) -> None:
     def plant(recording: Recording) -> None:
         received = next(recording.events("weights", source="received", version=3))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.parity.facts.native_result import EQUAL, UNDECIDED, Look, NativeResult, Quantity, Statistic
-from harness.parity.native.distributions import Compared, conclude, look
-from harness.parity.native.sequential import Plan
-from harness.parity.native.two_samples import Equivalence, p_value
+from harness.parity.subjects.native_sampler.observed import EQUAL, UNDECIDED, Look, NativeResult, Quantity, Statistic
+from harness.parity.subjects.native_sampler.observed_distributions import Compared, conclude, look
+from harness.parity.subjects.native_sampler.observed_looks import Plan
+from harness.parity.subjects.native_sampler.observed_two_samples import Equivalence, p_value
 
 MEAN, SHAPE = Statistic.of("length", "mean"), Statistic.of("length", "distribution (KS)")
 

@@ -12,10 +12,10 @@ from recordings import Recording, check, jagged, pair
 from harness.parity import explain
 from harness.parity.attribution import merge, merged
 from harness.parity.attribution.outcome import Attribution
-from harness.parity.causes.arithmetic import STAGE
 from harness.parity.causes.family import Seen
 from harness.parity.facts.evidence import Learned
 from harness.parity.interventions.situation import Named
+from harness.parity.subjects.precision.causes import STAGE
 from harness.parity.verdict import Judged, judged
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
@@ -91,6 +91,7 @@ def test_a_live_proof_of_everything_rules_out_the_environment(tmp_path: Path) ->
     assert not any(item.startswith("environment: ") for item in now.missing)
 
 
+@pytest.mark.slow
 def test_an_environment_is_not_ruled_out_where_something_is_left(tmp_path: Path) -> None:
     found = merged(moved(tmp_path), proven("STALE_DERIVED", 12))
     assert check(found, "environment").state == "not tested"
@@ -140,6 +141,7 @@ def test_the_recordings_are_read_once_more_with_what_the_bench_learned(
     assert [one.name for one in verdict.causes] == [one.name for one in found.verdict.causes]
 
 
+@pytest.mark.slow
 def test_a_withdrawn_cause_confirms_nothing_any_more(tmp_path: Path) -> None:
     found = merged(moved(tmp_path), proven("STALE_KV", 0))
     before = moved(tmp_path / "again")

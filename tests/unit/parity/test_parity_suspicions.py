@@ -142,6 +142,7 @@ def test_another_device_alone_is_no_other_shape(tmp_path: Path) -> None:
     assert check(put(tmp_path, baseline, candidate), "experience-matrix-shapes").state == "ruled out"
 
 
+@pytest.mark.slow
 def test_nccl_against_gloo(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for event in candidate.events("group"):
@@ -161,6 +162,7 @@ def test_another_number_of_workers_makes_other_groups(tmp_path: Path) -> None:
     assert check(put(tmp_path / "asked", baseline, candidate), "collective-backend").state == "ruled out"
 
 
+@pytest.mark.slow
 def test_a_sampling_parameter_that_was_dropped_is_a_warning_without_a_divergence(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for side in (baseline, candidate):
@@ -173,6 +175,7 @@ def test_a_sampling_parameter_that_was_dropped_is_a_warning_without_a_divergence
     assert any(one.severity == "warning" and "min_tokens" in one.summary for one in verdict.findings)
 
 
+@pytest.mark.slow
 def test_hit_rates_that_differ_are_a_finding(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for event in candidate.events("engine_stats"):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from recordings import Recording, causes, check, pair, put, scenario
 
-from harness.parity.facts import systematic
 from harness.parity.facts.align import Grid
-from harness.parity.facts.floor import CAPS, EPSILON, RESOLUTION, Tolerance
-from harness.parity.facts.logprob_pairs import LogprobPairs
+from harness.parity.subjects.log_probabilities import observed_systematic as systematic
+from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
+from harness.parity.subjects.precision.observed_floor import CAPS, EPSILON, RESOLUTION, Tolerance
 
 FLOAT32 = scenario(dtype="float32")
 ENGINES = systematic.Means(systematic.Compared.ENGINES)

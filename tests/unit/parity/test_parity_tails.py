@@ -10,9 +10,15 @@ import pytest
 from recordings import Recording, causes, check, jagged, make, pair, put, scenario
 
 from harness.parity.facts.align import Grid
-from harness.parity.facts.floor import Tolerance
-from harness.parity.facts.rounding import Rounding
-from harness.parity.facts.tails import FALSE_OUTLIERS, OUTLIERS, Share, Weighed, outliers
+from harness.parity.subjects.log_probabilities.observed_outliers import (
+    FALSE_OUTLIERS,
+    OUTLIERS,
+    Share,
+    Weighed,
+    outliers,
+)
+from harness.parity.subjects.precision.observed_floor import Tolerance
+from harness.parity.subjects.precision.observed_rounding import Rounding
 
 
 def moved(recording: Recording, step: int, positions: list[int], by: float) -> None:
@@ -68,6 +74,7 @@ def test_tokens_that_are_each_as_far_as_rounding_once_went_are_together_no_round
     assert "beyond 0.4 nats, where rounding leaves" in check(found, "logprobs").evidence
 
 
+@pytest.mark.slow
 def test_a_small_difference_of_many_tokens_is_no_rounding(tmp_path: Path) -> None:
     """Below the cap, but everywhere: a systematic difference."""
     baseline, candidate = pair(native=False)
@@ -147,6 +154,7 @@ def test_no_more_may_be_outliers_than_rounding_leaves_by_chance(seen: int, of: i
     assert share.allowed(tokens) == allowed <= max(3, np.ceil(share.most * tokens))
 
 
+@pytest.mark.slow
 def test_the_false_alarms_of_outliers_are_those_that_are_stated() -> None:
     """Two runs with the same rounding, in clumps: more outliers than allowed in one of a thousand."""
     rng, of, alarms = np.random.default_rng(3), 20_000, 0

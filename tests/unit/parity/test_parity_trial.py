@@ -18,6 +18,7 @@ from reports.model import Verdict
 # --- faults ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_stale_tensor_from_the_third_sync_on(tmp_path: Path) -> None:
     baseline, candidate = pair()
     stale, rng = TENSORS[3], np.random.default_rng(1)
@@ -52,6 +53,7 @@ def test_a_stale_tensor_from_the_third_sync_on(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_another_temperature_in_the_candidate(tmp_path: Path) -> None:
     baseline, candidate = pair()
     for sampling in candidate.events("sampling"):
@@ -94,6 +96,7 @@ def test_log_probabilities_shifted_by_one(tmp_path: Path, shift: int) -> None:
     assert check(verdict, "engine-against-learner").state == "confirmed"
 
 
+@pytest.mark.slow
 def test_a_double_bos_in_one_prompt_seen_by_the_engine(tmp_path: Path) -> None:
     baseline, candidate = pair()
     frame, row = candidate.frame("rollout", 2), 5
@@ -113,6 +116,7 @@ def test_a_double_bos_in_one_prompt_seen_by_the_engine(tmp_path: Path) -> None:
     assert check(verdict, "prompt-ids-in against prompt-ids-the-engine-saw").state == "confirmed"
 
 
+@pytest.mark.slow
 def test_a_candidate_whose_own_floor_exceeds_the_cap(tmp_path: Path) -> None:
     baseline, candidate = make("baseline"), make("candidate", noise=3e-3)
     verdict = put(tmp_path, baseline, candidate)
@@ -135,6 +139,7 @@ def test_noise_explains_no_flip_that_is_larger_than_it(tmp_path: Path, margin: f
     assert sorted(causes(put(tmp_path, baseline, candidate))) == [*left, "candidate-itself"]
 
 
+@pytest.mark.slow
 def test_another_engine_seed_in_native_mode_is_no_alarm(tmp_path: Path) -> None:
     baseline, candidate = pair()
     for frame in candidate.frames("native"):
@@ -215,6 +220,7 @@ def test_a_flip_is_no_tie_where_only_the_baselines_learner_takes_it_for_one(tmp_
     assert verdict.coverage["flips_beyond_margin"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flips", "seen"), [(2, "EQUIVALENT"), (40, "DIVERGENT")])
 def test_more_ties_than_a_draw_can_have_are_none(tmp_path: Path, flips: int, seen: str) -> None:
     """Margins that were lost in both recordings would excuse any number of flips."""
@@ -229,6 +235,7 @@ def test_more_ties_than_a_draw_can_have_are_none(tmp_path: Path, flips: int, see
     assert check(verdict, "tokens").state == ("confirmed" if seen == "DIVERGENT" else "ruled out")
 
 
+@pytest.mark.slow
 def test_another_batch_order_is_equal_after_alignment(tmp_path: Path) -> None:
     baseline, candidate = pair()
     for frame in (*candidate.frames("rollout"), *candidate.frames("experience"), *candidate.frames("floor")):
@@ -457,6 +464,7 @@ def test_a_native_stage_that_does_not_say_everything_was_not_passed(tmp_path: Pa
     assert f"`{lacking.split()[-1]}` of" in verdict.account
 
 
+@pytest.mark.slow
 def test_a_floor_that_only_one_side_scored_by_prefill_was_not_passed(tmp_path: Path) -> None:
     baseline, candidate = pair()
     for frame in candidate.frames("floor", variant="prefill"):

@@ -11,8 +11,8 @@ from recordings import make, put, scenario
 
 from harness import cli
 from harness.errors import BadInput
-from harness.parity.facts.replayed import ROLLOUTS, TRAINING, halves, replayed
 from harness.parity.runs.source import source
+from harness.parity.subjects.recording.observed_replay import ROLLOUTS, TRAINING, halves, replayed
 from harness.recordings.store import Recording
 from probes.format import encode_manifest, read_manifest
 

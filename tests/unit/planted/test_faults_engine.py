@@ -74,6 +74,7 @@ def test_without_plants_nothing_changes(
     assert same(drawn(engine, policy, requests), sound) == list(TOLD)
 
 
+@pytest.mark.slow
 def test_log_probabilities_move_by_one_and_ids_stay(
     engine: HFEngine, policy: str, requests: list[Request], sound: list[Completion]
 ) -> None:
@@ -280,6 +281,7 @@ def test_renormalised_log_probabilities_are_larger_by_one_amount_a_position(
         assert all(0.0 <= x - y <= -math.log(0.5) + 1e-6 for x, y in zip(own.logprobs, other.logprobs, strict=True))
 
 
+@pytest.mark.slow
 def test_joint_filters_draw_otherwise_only_where_both_are_on(
     engine: HFEngine, policy: str, requests: list[Request]
 ) -> None:

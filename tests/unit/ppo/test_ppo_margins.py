@@ -55,7 +55,7 @@ def test_greedy_margins_are_plain_logits() -> None:
 
 
 def test_no_greedy_margin_is_smaller_than_its_probability_says() -> None:
-    """What the judge holds greedy margins against (`harness.parity.facts.margins`)."""
+    """What the judge holds greedy margins against (`harness.parity.subjects.sampling.observed_margins`)."""
     greedy = with_(Scenario(), rollout={"mode": "greedy"}, sampling={"temperature": 0.0})
     sharp = LOGITS * 4
     best = sharp.argmax(dim=-1)

@@ -64,6 +64,7 @@ def test_teacher_forcing_agrees_with_scoring(paths: dict[str, str]) -> None:
         assert whole[len(sample.prompt) - 1 :] == pytest.approx(row.tolist(), abs=2e-5)
 
 
+@pytest.mark.slow
 def test_a_positive_advantage_raises_the_log_probability(paths: dict[str, str]) -> None:
     role = actor(paths)
     before = role.score(0, SAMPLES).logprob
@@ -194,6 +195,7 @@ def test_bfloat16_weights_move_by_less_than_their_own_resolution(paths: dict[str
     assert float((norm.detach() - 1).abs().max()) < 1e-3
 
 
+@pytest.mark.slow
 def test_a_learner_in_half_precision_scores_in_float32_as_well(paths: dict[str, str]) -> None:
     """With the weights of now and with those before the last update: what rounding is, and what an update moved."""
     role = actor(paths, dataclasses.replace(scenario(actor_lr=1e-2), model=Model(dtype="bfloat16")))
@@ -211,6 +213,7 @@ def test_a_learner_in_half_precision_scores_in_float32_as_well(paths: dict[str, 
     assert not actor(paths).score(0, SAMPLES).exact  # float32 needs no twin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_layers_cut_as_ranks_cut_them_are_the_same_model_but_for_rounding(paths: dict[str, str], dtype: str) -> None:
     role = actor(paths, dataclasses.replace(scenario(), model=Model(dtype=dtype)))

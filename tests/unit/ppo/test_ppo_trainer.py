@@ -105,6 +105,7 @@ def test_the_experience_frame_follows_from_its_own_numbers(run: tuple[recording.
     assert np.concatenate(rows["margin"]).min() > 0
 
 
+@pytest.mark.slow
 def test_the_learner_agrees_with_the_engine(run: tuple[recording.Run, list[dict[str, float]]]) -> None:
     recorded, _ = run
     for drawn, made in zip(recorded.frames(kind="rollout"), recorded.frames(kind="experience"), strict=True):

@@ -91,6 +91,7 @@ def test_the_learner_names_the_tensors_that_a_full_sync_sends(running: Stack, tm
     assert named["tensors"] == list(sent["digests"]) and "lm_head.weight" in named["tensors"]
 
 
+@pytest.mark.slow
 def test_an_omitted_tensor_is_named_and_shows_in_the_proof(running: Stack, tmp_path: Path) -> None:
     with install.start(tmp_path, role="trainer") as recorder:
         sync = connected(running, recorder)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from probes.format import FORMAT_VERSION, Flat, Ragged, Run, decode_frame, encode_frame
-from probes.kinds import EVENT_KINDS, MANIFEST_KEYS
+from probes.kinds import EVENT_KEYS, MANIFEST_KEYS
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "reference" / "format.md").read_text()
@@ -76,14 +76,20 @@ def test_everything_that_is_recorded_is_documented() -> None:
     for file, kind, fields in calls:
         missing = {kind, *fields} - known
         assert not missing, f"docs/reference/format.md does not know {sorted(missing)} of {kind!r}, recorded by {file}"
+        usual = EVENT_KEYS.get(kind)
+        assert usual is None or usual >= {*fields}, f"probes/kinds.py does not know {fields} of {kind!r}"
 
 
 def test_the_kinds_and_keys_that_are_read_are_those_of_the_page() -> None:
     events = PAGE[PAGE.index("| kind | fields |") : PAGE.index("A span with `hook`")]
-    assert set(re.findall(r"^\| `(\w+)` \|", events, re.MULTILINE)) == EVENT_KINDS
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", events, re.MULTILINE))
+    assert rows.keys() == EVENT_KEYS.keys()
+    for kind, keys in EVENT_KEYS.items():
+        missing = (keys or set()) - {"step"} - set(re.findall(r"`(\w+)`", rows[kind]))
+        assert not missing, f"docs/reference/format.md does not have {sorted(missing)} of {kind!r}"
     manifest = PAGE[PAGE.index("## run.json") : PAGE.index("## Events")]
-    rows = re.findall(r"^\| (`[^|]*?) \|", manifest, re.MULTILINE)
-    assert {key for row in rows for key in re.findall(r"`(\w+)`", row)} == MANIFEST_KEYS | {"checksum"}
+    named = re.findall(r"^\| (`[^|]*?) \|", manifest, re.MULTILINE)
+    assert {key for row in named for key in re.findall(r"`(\w+)`", row)} == MANIFEST_KEYS | {"checksum"}
 
 
 def test_the_page_says_which_version_it_describes() -> None:

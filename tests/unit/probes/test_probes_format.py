@@ -34,6 +34,7 @@ from probes.format import (
     read_lines,
     read_manifest,
     run_id,
+    whole,
     write_manifest,
 )
 from probes.install import start
@@ -574,3 +575,8 @@ def test_a_rank_beyond_any_job_makes_no_journal(tmp_path: Path, key: str, value:
     run_of(tmp_path, events_of(opening={**OPEN, key: value}))
     with pytest.raises(FormatError, match=f"{key} of the open event"):
         Run(tmp_path)
+
+
+@pytest.mark.parametrize("value", [None, True, "nan", "inf", "-inf", [1], {}, "x"])
+def test_what_is_no_whole_number_has_the_default(value: Any) -> None:
+    assert whole(value, -1) == -1 and whole("7", -1) == whole(7.0, -1) == whole(7, -1) == 7

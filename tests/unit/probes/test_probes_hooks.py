@@ -50,6 +50,7 @@ def test_shapes_never_read_a_value(tmp_path: Path) -> None:
     assert event.items() >= sizes.items()
 
 
+@pytest.mark.slow
 def test_a_value_on_a_device_is_not_read_behind_ones_back(tmp_path: Path) -> None:
     with start(tmp_path, role="actor") as recorder, pytest.raises(TypeError, match="would synchronise the device"):
         recorder.event("step", loss=torch.empty((), device="meta"))

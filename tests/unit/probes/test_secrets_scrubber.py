@@ -33,6 +33,7 @@ def test_the_catalogue_is_large_enough_and_unlike() -> None:
     assert len({one.value for one in PLANTED}) == len({one.kind for one in PLANTED}) == len(PLANTED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_a_diagnosis_needs_stays(text: str) -> None:
     assert redaction.text(text) == text

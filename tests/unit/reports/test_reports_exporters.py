@@ -38,6 +38,7 @@ def test_the_numbers_of_each_step(run: Path) -> None:
     assert second == (1, {"reward_mean": 0.5, "kl": math.inf})
 
 
+@pytest.mark.slow
 def test_tensorboard(run: Path, tmp_path: Path) -> None:
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     export("tensorboard", run, tmp_path / "out")

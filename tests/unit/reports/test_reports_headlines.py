@@ -73,6 +73,7 @@ def test_a_strict_verdict_that_was_written_is_read_again_and_an_edited_one_is_no
         verdict_file.read(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["text", "md", "html", "junit", "json"])
 def test_every_format_says_but_in_its_first_line(format) -> None:
     verdict = reserved(WARNING)
@@ -104,6 +105,7 @@ def test_warnings_stand_under_what_they_are_about() -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_evidence_stands_below_the_first_line() -> None:
     verdict = dataclasses.replace(reserved(), reason="9 of 9 tokens equal", evidence=["within the floor", "8 steps"])
     for format in ("text", "md", "html", "junit"):

@@ -51,9 +51,20 @@ class Page(html.parser.HTMLParser):
         return [attributes[name] for _, attributes in self.elements if name in attributes]
 
 
+EXAMPLES = {example.__name__: example for example in examples.ALL}
+
+
+class Rendered(dict):
+    """The page of each example, by its name, drawn when a test first asks for it."""
+
+    def __missing__(self, name):
+        self[name] = render(EXAMPLES[name](), "html")
+        return self[name]
+
+
 @pytest.fixture(scope="module")
 def pages():
-    return {example.__name__: render(example(), "html") for example in examples.ALL}
+    return Rendered()
 
 
 @pytest.mark.slow
@@ -62,7 +73,7 @@ def test_two_renderings_are_the_same_bytes(pages):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [example.__name__ for example in examples.ALL])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_nothing_is_loaded_run_or_sent(pages, name):
     page = Page(pages[name])
     assert page.open == []
@@ -78,7 +89,7 @@ def test_nothing_is_loaded_run_or_sent(pages, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [example.__name__ for example in examples.ALL])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_the_policy_admits_exactly_the_one_style_sheet(pages, name):
     (style,) = re.findall(r"<style>(.*?)</style>", pages[name], re.S)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -88,7 +99,8 @@ def test_the_policy_admits_exactly_the_one_style_sheet(pages, name):
     assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
-@pytest.mark.parametrize("name", [example.__name__ for example in examples.ALL])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_identifiers_are_unique_and_every_reference_resolves(pages, name):
     identifiers = Page(pages[name]).attributes("id")
     assert len(identifiers) == len(set(identifiers))
@@ -106,12 +118,13 @@ def test_hostile_text_is_text(pages):
     assert "alert" not in style
 
 
+@pytest.mark.slow
 def test_drawings_hold_no_text_from_outside(pages):
     drawings = re.findall(r"<svg.*?</svg>", pages["hostile"], re.S)
     assert drawings and not any(word in drawing for drawing in drawings for word in ("alert", "quoted", "tick"))
     texts = {
         text
-        for name in pages
+        for name in EXAMPLES
         for drawing in re.findall(r"<svg.*?</svg>", pages[name], re.S)
         for text in re.findall(r"<text[^>]*>(.*?)</text>", drawing)
     }

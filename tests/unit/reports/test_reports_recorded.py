@@ -21,6 +21,7 @@ def render(folder: Path, format: str) -> str:
     return rendered(RecordedRun.of(folder), format)
 
 
+@pytest.mark.slow
 def test_each_format_of_a_recorded_run(tmp_path: Path) -> None:
     write_manifest(tmp_path, {"command": "harness run ppo-tiny", "backend": "hf"})
     with start(tmp_path, role="trainer") as recorder:

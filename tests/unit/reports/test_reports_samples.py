@@ -80,9 +80,7 @@ def test_the_policy_admits_exactly_the_one_script_and_nothing_is_fetched(pair: P
     assert page == render(of(pair), "html")
 
 
-def test_numbers_in_base64_that_look_like_a_token_are_not_withheld(
-    pair: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_in_base64_that_look_like_a_token_are_not_withheld(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = base64.b64encode(base64.b64decode("AA/eyJ" + "a1" * 13))  # as a web token begins, behind a slash
     monkeypatch.setattr(samples, "of", lambda parity: samples.Samples(data.decode(), "{}", ""))
     assert data.decode() in render(of(pair), "html")

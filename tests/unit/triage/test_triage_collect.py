@@ -32,6 +32,7 @@ from harness.triage.collect import (
     scope,
     stacks,
 )
+from harness.triage.collect.draft import Draft
 from harness.triage.evidence import Frame, Group, Process, Thread
 from harness.triage.graph.subjects import load
 from probes.format import encode_json
@@ -203,9 +204,12 @@ def test_damaged_beats_are_notes_and_the_watchdogs_is_none(tmp_path: Path) -> No
     (folder / "9.json").write_bytes(b"")
     (folder / "10.json").write_bytes(block([1]))
     (folder / "watchdog.json").write_bytes(b"{}")
+    os.mkfifo(folder / "11.json")
+    (folder / "12.json").write_bytes(block({**BEAT, "count": "?"}).replace(b'"?"', b"1e999"))
+    (folder / "13.json").write_bytes(b'{"host":' * 5000)
     found, notes = beats.read(tmp_path, 10_000_000_000)
     assert list(found) == [("h", 7)]
-    assert [note.split()[0] for note in notes] == ["beats/10.json", "beats/8.json", "beats/9.json"]
+    assert [note.split()[0] for note in notes] == [f"beats/{pid}.json" for pid in (10, 11, 12, 13, 8, 9)]
     assert beats.read(tmp_path / "nowhere", 0) == ({}, ())
 
 
@@ -227,6 +231,7 @@ def recorded(path: Path, role: str = "rollout", filler: int = 0) -> Path:
     return recorder.path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filler", [0, 6_000])  # the second is longer than the tail
 def test_the_end_of_a_journal(tmp_path: Path, filler: int) -> None:
     path = recorded(tmp_path, filler=filler)
@@ -535,6 +540,36 @@ def test_a_rank_alone_in_its_world_has_its_number_on_a_busy_host(
         child.kill()
     [process] = [one for one in found.processes if one.pid == child.pid]
     assert (process.role, process.rank) == ("actor", 0), found.notes
+
+
+@pytest.mark.parametrize(("threads", "looks"), [((), 2), ((Thread("MainThread", 1, (), main=True),), 1)])
+def test_counters_are_kept_where_py_spy_is_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: tuple[Thread, ...], looks: int
+) -> None:
+    """Without any stack two looks at the counters say whether it moves; beside a stack the second would hide it."""
+    draft, now, before = Draft("h", os.getpid(), None), [0.0], []
+
+    def late(pid: int, *, timeout_s: float) -> stacks.Stacks:
+        before.append(len(draft.samples))
+        now[0] += 5.0
+        return stacks.Stacks(threads)
+
+    monkeypatch.setattr(stacks, "dump", late)
+    terms = conduct._Terms(
+        out=tmp_path,
+        began=0.0,
+        samples=2,
+        gap_s=0.0,
+        deadline_s=1.0,
+        native=False,
+        clock=lambda: now[0],
+        spies=threading.Semaphore(1),
+        sockets=connections.Sockets(lambda: now[0]),
+    )
+    conduct._look(draft, terms)
+    assert before == [1], "a look that is given up on meanwhile has its counters"
+    assert [look.at_s for look in draft.samples] == [0.0, 5.0][:looks]
+    assert all(look.cpu_s > 0 for look in draft.samples)
 
 
 def test_a_driver_is_of_the_cluster_that_it_joined(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,6 +212,15 @@ def test_a_dump_outside_the_directory_is_ignored(tmp_path: Path) -> None:
         assert found.notes
 
 
+def test_a_dump_that_is_a_link_to_itself_is_missing(tmp_path: Path) -> None:
+    evidence = example(tmp_path)
+    for process in evidence.processes:
+        (tmp_path / process.dump).unlink()
+        (tmp_path / process.dump).symlink_to(Path(process.dump).name)
+    read = directory.read(tmp_path)
+    assert [process.dump for process in read.processes] == ["", ""] and len(read.notes) == 2
+
+
 def test_a_bare_directory_of_dumps(tmp_path: Path) -> None:
     (tmp_path / "rank0.json").write_text('{"entries": []}')
     (tmp_path / "nccl_trace_rank_1").write_bytes(b"\x80\x04N.")

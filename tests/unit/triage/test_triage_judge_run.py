@@ -185,6 +185,7 @@ def test_the_command_refuses_in_one_line(capsys):
     assert capsys.readouterr().err.startswith("harness: /nowhere/at/all: no such file or directory\n  fix: ")
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_the_file_and_not_the_answer(dumps, tmp_path, monkeypatch):
     """What it would have said stands in the verdict that is printed, with why it is in no file."""
     folder, _ = dumps()
@@ -201,6 +202,7 @@ def test_a_full_disk_costs_the_file_and_not_the_answer(dumps, tmp_path, monkeypa
     assert any("No space left" in note for note in verdict.missing) and "verdict" not in verdict.paths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["a file", "one dump of eight", "no zip", "an empty directory", "a directory"])
 def test_the_advice_about_what_cannot_be_read_is_not_to_read_it_again(dumps, tmp_path, content):
     """Each fix is followed once: it may not end in the same advice, nor in advice about another thing to read."""

@@ -391,6 +391,7 @@ def test_the_host_that_is_cut_off_is_named_and_no_rank(job: Callable[..., Cluste
     assert f"the network of {cut}, not a rank" in verdict.reason and "TCP data between it" in wording(verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through", ["a", "d", "ab", "abd"])
 def test_a_cut_in_the_middle_of_an_operation_is_as_well(job: Callable[..., Cluster], through: str) -> None:
     """Some ranks got what they waited for before it; without a proof of the cut the evidence may be older."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,21 @@ def test_a_rank_that_polls_is_no_dead_peer(file: str, line: int, look: dict[str,
     verdict = judged(standing(rank(1, "main", world=2), at(file, line), **look))
     assert verdict.verdict == "INSUFFICIENT" and not named(verdict)
     assert any("rank 1" in missing for missing in verdict.missing)
+
+
+@pytest.mark.parametrize("line", [UNTIL, ATTEMPTS, ROUNDS])
+def test_a_rank_that_others_wait_for_is_not_said_to_wait(file: str, line: int) -> None:
+    """A loop that sleeps may be its work."""
+    verdict = judged(standing(rank(1, "main", world=2), at(file, line), wchan="hrtimer_nanosleep"))
+    assert "rank 1" in verdict.reason and not re.search(r"rank 1\b.* waits?\b", verdict.reason)
+
+
+@pytest.mark.parametrize(("line", "waits"), [(UNTIL, True), (ROUNDS, False)])
+def test_of_ranks_that_poll_that_which_looks_for_something_is_said_to_wait(file: str, line: int, waits: bool) -> None:
+    """Nobody waits for rank 1, and rank 0 waits for nobody who is known."""
+    poller = standing(rank(1, "main", world=2), at(file, line), wchan="hrtimer_nanosleep")
+    verdict = triage(evidence(rank(0, "main score getresponse", world=2, peers=(ADDRESS,)), woken(poller)), None)
+    assert verdict.verdict == "INSUFFICIENT" and bool(re.search(r"rank 1\b.* waits?\b", verdict.reason)) is waits
 
 
 @pytest.mark.parametrize("line", [KEPT, ONCE])

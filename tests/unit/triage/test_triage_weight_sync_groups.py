@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from triage_evidence import evidence, process
 
+from harness.triage import recorders
 from harness.triage.evidence import Call, Group, Journal, Process
 from harness.triage.judge import triage
 from reports.model import Verdict
@@ -126,3 +127,10 @@ def test_a_trainer_does_not_wait_for_the_engine_process_of_its_own_rank(tmp_path
     verdict = judged(tmp_path, trainer, asked, scheduler)
     assert verdict.triage is not None
     assert (verdict.verdict, verdict.triage.hang, keys(verdict)) == ("HUNG", "K13", {20}), verdict.reason
+
+
+def test_more_groups_than_any_job_has_are_not_all_compared(tmp_path: Path) -> None:
+    groups = tuple(Group(f"group {number}", (), "gloo", "", recorders.MAX_SPAN, 0) for number in range(20))
+    one = process(7, "rollout", "main:10 recv", journal=Journal("j", 9, 40.0, groups=groups))
+    notes: list[str] = []
+    assert len(recorders._spanning((one,), notes)) == 16 and len(notes) == 1

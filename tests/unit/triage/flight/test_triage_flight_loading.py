@@ -286,6 +286,7 @@ def with_size(size: int) -> bytes:
     return json.dumps(dump).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "pickle"])
 @pytest.mark.parametrize("damage", [with_status, with_member, with_size])
 def test_a_number_of_more_than_64_bits_costs_one_dump_at_most(tmp_path: Path, damage: Any, form: str) -> None:
@@ -299,6 +300,7 @@ def test_a_number_of_more_than_64_bits_costs_one_dump_at_most(tmp_path: Path, da
     assert compare(list(flights.values())).ranks
 
 
+@pytest.mark.slow
 def test_a_name_that_is_no_utf8_costs_nothing(tmp_path: Path) -> None:
     list(write(JOB, tmp_path))
     damaged = os.fsencode(tmp_path) + b"/\xff\xfe_rank_9"

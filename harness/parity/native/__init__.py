@@ -1,1 +1,0 @@
-"""The native stage: what each engine's own sampler drew, with none of our plugins loaded."""

@@ -1,0 +1,119 @@
+"""An engine that does not agree with itself explains differences of that size, and nothing beyond."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.parity.causes.family import CauseFamily, OnBench, contradicted
+from harness.parity.causes.turns import Turn
+from harness.parity.facts.divergence import DivergenceKey, Kind, keys
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import Explained, Explanation, among, scored_otherwise
+from harness.parity.subjects.precision.observed_floor import HEADROOM
+from harness.parity.subjects.prefix_cache.causes import untried_cache
+from harness.parity.subjects.sampling.causes_random_numbers import RNG
+from reports.model import Cause, CauseKey
+from reports.text import figure
+
+if TYPE_CHECKING:
+    from harness.parity.interventions.situation import Tried
+
+
+def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """An engine whose own floor exceeds the cap, or that does not draw the same tokens twice."""
+    for side in e.sides:
+        if not len(so_far.left(Kind.FLOOR.of(side.name))):
+            continue
+        floor = side.floor
+        place = e.first[Kind.FLOOR.of(side.name)].place
+        if not floor.exceeds(e.of_engines):  # the numbers agree, the tokens do not
+            yield Explanation(
+                Cause.of(
+                    RNG.key("seed ignored"),
+                    side.name,
+                    place.context,
+                    f"{floor.flips} samples were drawn otherwise at equal weights and seeds, though "
+                    f"log-probabilities of equal tokens agree within {figure(floor.largest)} nats",
+                    {"variants": floor.variants},
+                ),
+                keys((Kind.FLOOR, Kind.FLIP, Kind.LENGTH, Kind.FINISH, Kind.CHOICE), side.name),
+            )
+            continue
+        if untried_cache(e, side, so_far):
+            continue  # whether the engine or its cache is at fault no recording tells: UNEXPLAINED says so
+        reach = HEADROOM * max(floor.largest, e.of_engines.cap)
+        within = not np.isfinite(e.engines.largest[0]) or e.engines.largest[0] <= reach
+        kinds: tuple[Kind, ...] = (Kind.FLOOR,)
+        if within:
+            kinds += (Kind.LOGPROB, Kind.FLIP, Kind.ENGINE, Kind.CHOICE, Kind.SYNC, Kind.NATIVE_LEARNER)
+        otherwise = bool(scored_otherwise(e, side.name))
+        drawn = "; its draws agree with each other in other batches and orders: it draws otherwise than it scores, or "
+        drawn = drawn + "was sent other prompts than it says" if otherwise else ""
+        summary = f"the {side.name} does not score what it drew as it drew it, by more than the cap"
+        yield Explanation(
+            Cause.of(
+                itself(side.name),
+                side.name,
+                summary if otherwise else place.context,
+                f"max |Δ| {figure(floor.largest)} nats of the engine against "
+                f"itself at equal weights and randomness, cap {figure(e.of_engines.cap)}{drawn}",
+                {"variants": floor.variants},
+            ),
+            keys(kinds, side.name),
+            beyond=_beyond(e, side, reach),
+        )
+
+
+def _beyond(e: Evidence, side: Side, reach: float) -> dict[DivergenceKey, Callable[[np.ndarray], np.ndarray]]:
+    """Flips that noise of `reach` nats cannot make, of an engine that draws the same tokens each time: their margin,
+    in nats of logits over T, is larger."""
+    if side.floor.implausible_flips(e.of_engines.cap, e.tolerance.temperature):
+        return {}
+    far = np.abs(e.flips.margin) > reach * max(1.0, 1.0 / (e.tolerance.temperature or 1.0))
+    where = among(e.flips.table[far][:, :2])
+    return {Kind.FLIP.of(): where, Kind.CHOICE.of(side.name): where}
+
+
+def itself(side: str) -> CauseKey:
+    """What noise of this side's engine is."""
+    return (BASELINE_ITSELF if side == "baseline" else CANDIDATE_ITSELF).key()
+
+
+def _in_words(tried: Tried) -> str:
+    return f"{tried.intervention}: {tried.after} of {tried.before} tokens and log-probabilities come out otherwise"
+
+
+def _repeats_itself(bench: OnBench) -> str:
+    if not contradicted(bench) or bench.own[0].after:
+        return ""
+    first = bench.own[0]
+    return f"{bench.others} explains it: without that, to {first.intervention} changes none of {first.before} tokens"
+
+
+BASELINE_ITSELF = CauseFamily(
+    "baseline-itself",
+    meaning="the baseline gives other tokens or log-probabilities when it is asked the same again",
+    fix="make the baseline repeat itself first: it differs from itself under equal inputs",
+    alone="the engine is held against itself",
+    contradicted=_repeats_itself,
+    in_words=_in_words,
+    suspicion=4,
+)
+CANDIDATE_ITSELF = CauseFamily(
+    "candidate-itself",
+    meaning="the candidate gives other tokens or log-probabilities when it is asked the same again",
+    fix="make the candidate repeat itself first: it differs from itself under equal inputs",
+    alone="the engine is held against itself",
+    contradicted=_repeats_itself,
+    in_words=_in_words,
+    rules=(
+        Turn(
+            noisy, "seeds", "noise explains differences of any kind: it may cover only what is left of all the others"
+        ),
+    ),
+)
+
+FAMILIES = (BASELINE_ITSELF, CANDIDATE_ITSELF)

@@ -1,0 +1,127 @@
+"""Several engines of one run: did each draw what the rule, or a router, gives it, and is it one that differs?"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from harness.parity.checks.registry import Outcome, check, outcome
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.subjects.engines.observed import (
+    LEAST_OTHERS,
+    answered,
+    asked,
+    differing,
+    drawn,
+    engines,
+    routed,
+    rows,
+)
+from probes.format import mapping
+from reports.model import Finding
+from reports.text import counted
+from scenarios.fleet import engine_of
+
+
+def _several(e: Evidence) -> bool:
+    return any(engines(side) > 1 for side in e.sides)
+
+
+@check("engines", required=_several, applies=_several, alone=True)
+def one_of_several(e: Evidence) -> Outcome:
+    """Whether the differences are those of one engine among several, and whether each drew its own samples: those of
+    the rule, or of a router, where every request has one answer of one engine."""
+    texts, astray, silent = [], [], []
+    findings = []
+    alone: dict[tuple[str, str], list[str]] = {}  # (who differs, shares) -> sides of which that is true
+    for side in e.sides:
+        if engines(side) < 2:
+            continue
+        by, rule = drawn(side, e.steps), _rule(side)
+        if routed(side):
+            dealt = rows(side, e.steps)
+            astray += _answered_again(side, {sample for _, sample in dealt})
+            silent += _unanswered(side, sorted(set(dealt) - set(by)))
+            findings += _idle(side, by)
+        elif rule is None:
+            silent.append(f"the {side.name}'s scenario does not say which engine had to draw which sample")
+        else:
+            astray += _astray(side, by, *rule)
+        apart, drew = differing(e, side), Counter(by.values())
+        numbers = range(engines(side)) if routed(side) else sorted(drew)
+        shares = ", ".join(
+            f"engine {engine}: {apart[engine]:,} of {counted(drew[engine], 'sample')}" for engine in numbers
+        )
+        texts.append(f"{side.name}, samples that differ: {shares}")
+        lone_engine = _alone(apart, drew)
+        if lone_engine is not None:
+            alone.setdefault((f"only samples of engine {lone_engine} of {len(drew)} differ", shares), []).append(
+                side.name
+            )
+    findings += [
+        Finding("one engine of several", shares, effect=effect, severity="warning", where=" and ".join(sides))
+        for (effect, shares), sides in alone.items()
+    ]
+    text = "; ".join([*astray, *silent, *texts])
+    if astray or findings:
+        return outcome("engines", "confirmed", text, decides=bool(astray), findings=findings)
+    return outcome("engines", "not tested" if silent else "ruled out", text)
+
+
+def _alone(apart: Counter[int], drew: Counter[int]) -> int | None:
+    """The only engine whose samples differ, where the others drew enough that do not."""
+    if len(apart) != 1:
+        return None
+    (alone,) = apart
+    return alone if sum(drew.values()) - drew[alone] >= LEAST_OTHERS else None
+
+
+def _answered_again(side: Side, samples: set[int]) -> list[str]:
+    """Requests for these samples that engines behind a router answered more than once, in words."""
+    again = sorted((at, by) for at, by in answered(side).items() if len(by) > 1 and at[0] in samples)
+    if not again:
+        return []
+    (sample, _), by = again[0]
+    who = " and ".join(f"engine {engine}" for engine in sorted(set(by)))
+    text = f"{side.name}: {counted(len(again), 'request')} answered more than once behind the router, the first of them"
+    return [f"{text} sample {sample}, by {who}"]
+
+
+def _unanswered(side: Side, lost: list[tuple[int, int]]) -> list[str]:
+    """Samples, by step and number, that came through a router and that no engine says it drew, in words."""
+    if not lost:
+        return []
+    step, sample = lost[0]
+    text = f"{side.name}: no engine says that it drew {counted(len(lost), 'sample')}, the first of them"
+    return [f"{text} sample {sample} of step {step}"]
+
+
+def _idle(side: Side, by: dict[tuple[int, int], int]) -> list[Finding]:
+    """Engines that a router gave nothing: of their weights and settings the comparison has only proofs."""
+    drew, number = Counter(by.values()), engines(side)
+    idle = [engine for engine in range(number) if not drew[engine]]
+    if not idle or not drew:
+        return []
+    who = f"engine {' and '.join(map(str, idle))} of {number}"
+    policy = mapping(side.recording.scenario.get("engine")).get("router")
+    summary = f"the router ({policy}) sent no sample to {who}"
+    return [Finding("idle engine", summary, f"{who} drew nothing that was compared", "warning", side.name)]
+
+
+def _rule(side: Side) -> tuple[int, int] | None:
+    """What its samples were dealt by: how many a prompt has, and to how many engines; None where that is not known."""
+    per_prompt = mapping(side.recording.scenario.get("rollout")).get("samples_per_prompt")
+    number = asked(side)
+    return (per_prompt, number) if isinstance(per_prompt, int) and per_prompt > 0 and number else None
+
+
+def _astray(side: Side, by: dict[tuple[int, int], int], per_prompt: int, number: int) -> list[str]:
+    """Samples that another engine drew than the rule says, in words."""
+    wrong = [(*at, engine) for at, engine in sorted(by.items()) if engine_of(at[1], per_prompt, number) != engine]
+    if not wrong:
+        return []
+    step, sample, wrong_engine = wrong[0]
+    right = engine_of(sample, per_prompt, number)
+    return [
+        f"{side.name}: {counted(len(wrong), 'sample')} drawn by another engine than the rule says, the first of them "
+        f"sample {sample} of step {step}, by engine {wrong_engine} instead of {right}"
+    ]

@@ -1,0 +1,61 @@
+"""Whether each process of a run was on a host that its placement asked for."""
+
+from __future__ import annotations
+
+from harness.parity.checks.registry import Outcome, check, outcome
+from harness.parity.facts.evidence import Evidence, Side
+from probes.format import mapping
+from reports.model import Finding
+from scenarios.settings import Placement
+
+NAME = "placement"
+KINDS = Placement(engine="engine", learner="learner")  # role -> the key of run.json's `placement`
+
+
+@check(NAME, applies=lambda e: any(_asked(side) for side in e.sides), alone=True)
+def placement(e: Evidence) -> Outcome:
+    """Whether learner and engines ran on the nodes that `placement.learner` and `placement.engine` ask for."""
+    astray, silent, kept = [], [], []
+    for side in e.sides:
+        asked_hosts, hosts_by_role = _asked(side), _seen(side)
+        for kind, hosts in asked_hosts.items():
+            ran = {role: its for role, its in hosts_by_role.items() if KINDS.of(role) == kind}
+            if not hosts or not ran:
+                silent.append(f"{side.name}: {'no host' if ran else 'no process'} of {kind} was recorded")
+                continue
+            wrong = {role: sorted(its - hosts) for role, its in ran.items() if its - hosts}
+            astray += [
+                Finding(
+                    "placement",
+                    f"{role} ran on {', '.join(its)}, and {', '.join(sorted(hosts))} was asked for",
+                    effect="another node than asked for",
+                    severity="warning",
+                    where=side.name,
+                    about="setting",
+                )
+                for role, its in wrong.items()
+            ]
+            kept += [] if wrong else [f"{side.name}, {kind}: {', '.join(sorted(set().union(*ran.values())))}"]
+    if astray:
+        text = "; ".join(f"{finding.where}: {finding.summary}" for finding in astray)
+        return outcome(NAME, "confirmed", text, decides=False, findings=astray)
+    if silent:
+        return outcome(NAME, "not tested", "; ".join([*silent, *kept]))
+    return outcome(NAME, "ruled out", "; ".join(kept))
+
+
+def _asked(side: Side) -> dict[str, set[str]]:
+    """engine, learner -> hosts that offered what was asked for; none where they were not recorded."""
+    manifest_placement = mapping(side.recording.manifest.get("placement"))
+    scenario_placement = mapping(side.recording.scenario.get("placement"))
+    kinds = dict.fromkeys([*manifest_placement, *(kind for kind, place in scenario_placement.items() if place)])
+    return {kind: {str(host) for host in mapping(manifest_placement.get(kind)).get("hosts") or ()} for kind in kinds}
+
+
+def _seen(side: Side) -> dict[str, set[str]]:
+    """Role -> hosts of its processes, of those that said theirs."""
+    hosts_by_role: dict[str, set[str]] = {}
+    for event in side.recording.all("open"):
+        if event.get("host"):
+            hosts_by_role.setdefault(str(event.get("role")), set()).add(str(event["host"]))
+    return hosts_by_role

@@ -1,0 +1,345 @@
+"""One engine by itself: against its own floor, against the prompts it was sent, and against its learner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness.parity.facts.align import Grid, Match, around, first_difference, shared
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence, Far, Side, version_of, weight_version
+from harness.parity.subjects.log_probabilities import observed_drifts, observed_readings
+from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
+from harness.parity.subjects.precision.observed_rounding import both, misrounded
+from harness.parity.subjects.prompts import observed as prompts_observed
+from harness.parity.subjects.sampling.observed_flips import far_margin
+from harness.recordings.tables import Rows, Table
+from reports.model import Place
+
+LARGEST_ID = 1 << 20  # larger than any vocabulary; a larger id is a fault of its own
+
+
+def one_engine(e: Evidence, side: Side, rollout: Table, experience: Table | None) -> None:
+    output = rollout.rows("output")
+    if output is None:
+        return
+    side.samples += len(rollout.sample)
+    side.tokens += len(output.values)
+    cached = rollout.flat("cached")
+    side.cached_tokens += int(cached.sum()) if cached is not None else 0
+    prompts_observed.note(e, side, rollout)
+    _stops(side, rollout, output)
+    _not_finite(e, side, rollout)
+    version = weight_version(rollout)
+    side.versions.setdefault(version, []).append(rollout.step)
+    if experience is None:
+        side.no_experience.append(rollout.step)
+        return
+    trained_version = weight_version(experience)
+    if None not in (version, trained_version) and version != trained_version:
+        e.diverges(
+            Kind.VERSION.of(),
+            [],
+            Place(
+                step=rollout.step,
+                phase="rollout",
+                rank=int(rollout.rank[0]),
+                sample=-1,
+                position=-1,
+                field="weight_version",
+                baseline=version,
+                candidate=trained_version,
+                context=f"{side.name}: the rollout used version {version}, the learner was at {trained_version}",
+            ),
+        )
+        return
+    _against_learner(e, side, rollout, output, experience)
+
+
+def _stops(side: Side, rollout: Table, output: Rows) -> None:
+    """Count the tokens at which samples stop, and those at which they go on."""
+    ends = np.flatnonzero(output.lengths > 0)
+    last = output.offsets[1:][ends] - 1
+    if rollout.finish is not None:
+        stopped = output.values[last[rollout.finish[ends] == "stop"]]
+        for token, count in zip(*(part.tolist() for part in np.unique(stopped, return_counts=True)), strict=True):
+            side.stops[token] = side.stops.get(token, 0) + count
+    inner = np.delete(output.values, last)
+    inner = inner[(inner >= 0) & (inner < LARGEST_ID)]
+    counts = np.bincount(inner, minlength=len(side.inner))
+    counts[: len(side.inner)] += side.inner
+    side.inner = counts
+
+
+def _not_finite(e: Evidence, side: Side, rollout: Table) -> None:
+    """Log-probabilities that are no number, whatever the other side says of the token."""
+    logprob = rollout.rows("logprob")
+    if logprob is None:
+        return
+    bad = np.flatnonzero(~np.isfinite(logprob.values))
+    if not len(bad):
+        return
+    rows = np.searchsorted(logprob.offsets, bad, side="right") - 1
+    row = int(rows[0])
+    position = int(bad[0] - logprob.offsets[row])
+    e.diverges(
+        Kind.NOT_FINITE.of(side.name),
+        rollout.sample[np.unique(rows)],
+        Place(
+            step=rollout.step,
+            phase="rollout",
+            rank=int(rollout.rank[row]),
+            sample=int(rollout.sample[row]),
+            position=position,
+            field="logprob",
+            **side.paired(float(logprob.values[bad[0]]), None),
+            context=f"the {side.name} reports a log-probability that is not a number",
+        ),
+    )
+
+
+def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, experience: Table) -> None:
+    tokens, actor, logprob = experience.rows("tokens"), experience.rows("actor_logprob"), rollout.rows("logprob")
+    if tokens is None:
+        side.no_experience.append(rollout.step)
+        return
+    match = Match.of(rollout.sample, experience.sample)
+    where = f"step {rollout.step}: {side.name}"
+    e.unpaired(match, where, "rolled out but not trained on", "trained on but not rolled out")
+    uncompared = rollout.fields.get("uncompared")
+    if uncompared and isinstance(uncompared, str):  # of a framework's tools or environment; a number in our own runs
+        side.uncompared = side.uncompared or (rollout.step, uncompared)
+        side.no_experience.append(rollout.step)
+        return
+    follows_guide = bool(rollout.fields.get("guided"))  # then it trains on the baseline's tokens, not on its own
+    grid = shared([(output, match.a), (tokens, match.b)])
+    drawn, trained = grid.take(output, match.a), grid.take(tokens, match.b)
+    tokens_equal = drawn == trained
+    side.trained_tokens += grid.size
+    if not follows_guide:
+        _trained_tokens(
+            e=e,
+            side=side,
+            rollout=rollout,
+            output=output,
+            tokens=tokens,
+            match=match,
+            grid=grid,
+            tokens_equal=tokens_equal,
+        )
+    off = _learner_off(
+        e=e, rollout=rollout, output=output, experience=experience, match=match, grid=grid, tokens_equal=tokens_equal
+    )
+    _choices(
+        e=e,
+        side=side,
+        rollout=rollout,
+        experience=experience,
+        match=match,
+        grid=grid,
+        tokens_equal=tokens_equal,
+        off=off,
+    )
+    if (
+        actor is None
+        or logprob is None
+        or not np.array_equal(actor.lengths, tokens.lengths)
+        or not np.array_equal(logprob.lengths, output.lengths)
+    ):
+        side.no_experience.append(rollout.step)
+        return
+    p, q = grid.take(logprob, match.a), grid.take(actor, match.b)
+    cached = rollout.flat("cached")
+    cached = None if cached is None else cached[match.a]
+    pairs = LogprobPairs(grid, tokens_equal, p, q, match.sample, cached)
+    side.to_learner.add(pairs, step=rollout.step, version=version_of(rollout))
+    observed_drifts.against_learner(e, side, rollout, experience, match, pairs)
+    kind = Kind.ENGINE.of(side.name)
+    weighed = e.weigh(kind, grid, tokens_equal, pairs.size)
+    if not len(weighed.beyond):
+        return
+    first = weighed.deciding[0]
+    row, engine, learner = int(grid.row[first]), float(p[first]), float(q[first])
+    margin = experience.rows("margin")
+    has_margins = margin is not None and np.array_equal(margin.lengths, tokens.lengths)
+    gap = float(grid.take(margin, match.b)[first]) if margin is not None and has_margins else float("nan")
+    place = Place(
+        step=rollout.step,
+        phase="rollout",
+        rank=int(rollout.rank[match.a[row]]),
+        sample=int(match.sample[row]),
+        position=int(grid.position[first]),
+        field="logprob against the learner",
+        **side.paired(engine, learner),
+        margin=gap if np.isfinite(gap) else None,
+        context=f"the {side.name}'s engine reports {engine:.6g} for token {int(drawn[first])}, "
+        f"the learner computes {learner:.6g}",
+    )
+    if e.differs(kind, weighed, match.sample[np.unique(grid.row[weighed.deciding])], place):
+        prompt = rollout.rows("prompt")
+        lengths = prompt.lengths[match.a] if prompt is not None else None
+        observed_readings.reread(
+            e=e,
+            key=kind,
+            step=rollout.step,
+            sample=match.sample,
+            grid=grid,
+            truth=q,
+            engine=p,
+            tokens_equal=tokens_equal,
+            cached=cached,
+            prompt=lengths,
+            rounded=off > 0,
+        )
+
+
+def _trained_tokens(
+    e: Evidence,
+    side: Side,
+    rollout: Table,
+    output: Rows,
+    tokens: Rows,
+    match: Match,
+    grid: Grid,
+    tokens_equal: np.ndarray,
+) -> None:
+    wrong = np.union1d(
+        np.flatnonzero(output.lengths[match.a] != tokens.lengths[match.b]), np.unique(grid.row[~tokens_equal])
+    )
+    if not len(wrong):
+        return
+    row = int(wrong[0])
+    drawn_ids, trained_ids = output.row(int(match.a[row])), tokens.row(int(match.b[row]))
+    at = first_difference(drawn_ids, trained_ids)
+    e.diverges(
+        Kind.TRAINED.of(side.name),
+        match.sample[wrong],
+        Place(
+            step=rollout.step,
+            phase="experience",
+            rank=int(rollout.rank[match.a[row]]),
+            sample=int(match.sample[row]),
+            position=at,
+            field="token trained on",
+            baseline=around(drawn_ids, at),
+            candidate=around(trained_ids, at),
+            context=f"{side.name}: rolled out against trained on, from position {at}",
+        ),
+    )
+    drawn, trained = grid.take(output, match.a), grid.take(tokens, match.b)
+    observed_readings.reread_tokens(
+        e=e,
+        key=Kind.TRAINED.of(side.name),
+        step=rollout.step,
+        sample=match.sample,
+        grid=grid,
+        drawn=drawn,
+        trained=trained,
+    )
+
+
+def _learner_off(
+    e: Evidence, rollout: Table, output: Rows, experience: Table, match: Match, grid: Grid, tokens_equal: np.ndarray
+) -> np.ndarray:
+    """By how many nats the learner's number is off where the engine's is not (`rounding.misrounded`), on `grid`; 0
+    elsewhere, in float32, and where that was not recorded."""
+    by = np.zeros(grid.size)
+    logprob, learner_logprobs = rollout.rows("logprob"), both(experience, "actor_logprob", "exact_logprob")
+    if (
+        not e.tolerance.half
+        or learner_logprobs is None
+        or logprob is None
+        or not np.array_equal(logprob.lengths, output.lengths)
+    ):
+        return by
+    engine, learner, exact = (
+        grid.take(logprob, match.a),
+        grid.take(learner_logprobs[0], match.b),
+        grid.take(learner_logprobs[1], match.b),
+    )
+    places = np.flatnonzero(tokens_equal)
+    places = places[misrounded(engine[places], learner[places], exact[places], e.tolerance.extreme_drawn)]
+    by[places] = np.abs(learner[places].astype(np.float64) - exact[places])
+    return by
+
+
+def _choices(
+    e: Evidence, side: Side, rollout: Table, experience: Table, match: Match, grid: Grid, tokens_equal: np.ndarray,
+    off: np.ndarray,
+) -> None:  # fmt: skip
+    """Tokens that the learner, under the same randomness, would not have drawn: its margin is negative beyond the
+    tolerance. `off`: as `_learner_off` returns it.
+    """
+    margin, tokens = experience.rows("margin"), experience.rows("tokens")
+    if (
+        margin is None
+        or tokens is None
+        or not np.array_equal(margin.lengths, tokens.lengths)
+        or rollout.fields.get("mode", e.mode) not in ("coupled", "greedy")
+    ):
+        return
+    gap = grid.take(margin, match.b)
+    judged = tokens_equal & np.isfinite(gap)
+    side.choices += int(np.count_nonzero(judged))
+    beyond = np.flatnonzero(judged & (gap < -e.tolerance.margin))
+    if not len(beyond):
+        return
+    reach, edge = far_margin(e), experience.rows("edge")
+    turned = gap[beyond] >= -reach
+    by = off[beyond] / max(e.tolerance.temperature, 1e-6)  # in nats of logits/T, as the gap
+    turned |= (by > 0) & (gap[beyond] + by >= -reach)
+    if reach and edge is not None and np.array_equal(edge.lengths, tokens.lengths):
+        turned |= grid.take(edge, match.b)[beyond] <= e.tolerance.extreme_drawn
+    far = bool(turned.all())
+    row, position = int(grid.row[beyond[0]]), int(grid.position[beyond[0]])
+    best = experience.rows("runner_up")
+    token = int(grid.take(tokens, match.b)[beyond[0]])
+    instead: Any = int(grid.take(best, match.b)[beyond[0]]) if best is not None else "another token"
+    side.choices_against_learner += len(beyond)
+    samples = match.sample[np.unique(grid.row[beyond])]
+    place = Place(
+        step=rollout.step,
+        phase="rollout",
+        rank=int(rollout.rank[match.a[row]]),
+        sample=int(match.sample[row]),
+        position=position,
+        field="token against the learner's choice",
+        **side.paired(token, instead),
+        margin=float(gap[beyond[0]]),
+        context=f"the {side.name}'s engine drew {token}, the learner would have drawn {instead}",
+    )
+    if far:
+        e.rollouts.far.append(Far(Kind.CHOICE.of(side.name), samples, place, gap[beyond]))
+    else:
+        e.diverges(Kind.CHOICE.of(side.name), samples, place)
+
+
+def note_floors(e: Evidence) -> None:
+    """A floor above the cap, and flips that ties do not explain, as divergences."""
+    for side in e.sides:
+        floor, where = side.floor, side.floor.where
+        if floor.exceeds(e.of_engines):
+            context = f"the {side.name} differs from itself by more than the cap ({where.get('variant')} against base)"
+            if floor.not_finite:
+                context = f"the {side.name} reports {floor.not_finite} log-probabilities that are not finite"
+        elif floor.implausible_flips(e.of_engines.cap, e.tolerance.temperature):
+            context = f"the {side.name} does not draw the same tokens twice"
+        else:
+            continue
+        values = (where.get("base"), where.get("other"))
+        e.diverges(
+            Kind.FLOOR.of(side.name),
+            [],
+            Place(
+                step=int(where.get("step", -1)),
+                phase="floor",
+                rank=int(where.get("rank", 0)),
+                sample=int(where.get("sample", -1)),
+                position=int(where.get("position", -1)),
+                field=f"logprob of the {side.name} against itself",
+                baseline=values[0],
+                candidate=values[1],
+                context=context,
+            ),
+        )

@@ -1,0 +1,109 @@
+"""What the engines of one side did in their sleep: their recorded calls, in order.
+
+An engine that shares a device with the learner sleeps while that trains. Its weights and its cache are then no longer
+there, or are those of others: a sync must find its weights awake, a draw both. Weights that were kept aside are those
+of the version before: a draw of another version must find a sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from harness.recordings.store import Recording
+from probes.format import mapping, whole
+from scenarios.engines.engine import Part
+
+DRAWS = ("generate", "rescore")
+
+
+class What(StrEnum):
+    """What an engine must not: its name in a cause, and in words."""
+
+    words: str
+
+    SYNCED = "synced asleep", "was sent weights while its own were asleep: they are written into memory that it gave up"
+    DRAWN = "drawn asleep", "was asked to draw or to score while it slept"
+    UNSYNCED = (
+        "drawn unsynced",
+        "was woken and asked to draw or to score before a sync brought it the learner's current weights: it had given "
+        "its own up in its sleep, or still had those of an earlier version",
+    )
+    AWAKE = "stayed awake", "was not put to sleep after a rollout: the learner trains beside all of its memory"
+
+    def __new__(cls, name: str, words: str) -> What:
+        made = str.__new__(cls, name)
+        made._value_, made.words = name, words
+        return made
+
+
+@dataclass(frozen=True)
+class Misstep:
+    """`engine`: its number among those of the side."""
+
+    what: What
+    step: int
+    engine: int
+
+
+@dataclass(frozen=True)
+class Lifecycle:
+    """`sleeps`: times that an engine fell asleep. `engines`: those that did. `freed`: bytes that
+    sleep gave back to the device, largest; None where no device says so."""
+
+    level: int
+    sleeps: int
+    engines: int
+    missteps: tuple[Misstep, ...]
+    freed: int | None = None
+
+
+def lifecycle(recording: Recording, versions: Mapping[int, int | None]) -> Lifecycle | None:
+    """What was recorded of a run's sleep; None where its engines are to stay awake, and did. `versions`: the weight
+    version that each step says it drew with."""
+    level = whole(mapping(recording.scenario.get("engine")).get("sleep_level"), 0)
+    calls: dict[int, list[dict[str, Any]]] = {}
+    for call in recording.all("call"):
+        if call.get("role") == "rollout":
+            calls.setdefault(whole(call.get("rank"), 0), []).append(call)
+    slept = [call for engine_calls in calls.values() for call in engine_calls if call.get("name") == "sleep"]
+    if not level and not slept:
+        return None
+    drawn = {step: versions.get(step) for step in recording.steps("rollout")}
+    missteps = [
+        misstep for engine, engine_calls in sorted(calls.items()) for misstep in _missteps(engine, engine_calls, drawn)
+    ]
+    freed = [whole(call.get("freed"), 0) for call in slept if call.get("freed") is not None]
+    sleepers = {whole(call.get("rank"), 0) for call in slept}
+    return Lifecycle(level, len(slept), len(sleepers), tuple(missteps), max(freed, default=None))
+
+
+def _missteps(engine: int, calls: list[dict[str, Any]], versions: Mapping[int, int | None]) -> Iterator[Misstep]:
+    """`versions`: of each step that drew."""
+    asleep: set[str] = set()
+    slept, given_up = set(), False
+    synced = any(call.get("name") == "sync" for call in calls)  # else nobody records syncs here
+    drawn_version: int | None = None  # the version that was drawn with since the last sync
+    for call in calls:
+        name, step = call.get("name"), whole(call.get("step"), -1)
+        if name == "sleep":
+            asleep, given_up = set(Part), call.get("level") == 2
+            slept.add(step)
+        elif name == "wake":
+            asleep.discard(str(call.get("part")))
+        elif name == "sync":
+            given_up, drawn_version = False, None
+            if Part.WEIGHTS in asleep:
+                yield Misstep(What.SYNCED, step, engine)
+        elif name in DRAWS and asleep:
+            yield Misstep(What.DRAWN, step, engine)
+        elif name in DRAWS:
+            version = versions.get(step) if name == "generate" else None
+            older = synced and slept and None not in (version, drawn_version) and version != drawn_version
+            if given_up or older:
+                yield Misstep(What.UNSYNCED, step, engine)
+            elif version is not None:
+                drawn_version = version
+    yield from (Misstep(What.AWAKE, step, engine) for step in versions if slept and step not in slept)

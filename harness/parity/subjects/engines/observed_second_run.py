@@ -1,0 +1,93 @@
+"""A job that was run again: how far it is from itself, and from which step on it is another run.
+
+The engine of a user's own job cannot be asked to draw again, but the whole job can be started a second time, with the
+same command, engine, seeds and draws. What both of its runs draw at equal weights is the floor. Where they part, the
+job does not repeat itself, and no later difference says anything about the other engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence
+from harness.parity.subjects.engines.observed_repetition import SecondRun
+from harness.parity.subjects.recording.observed_integrity import bad_exit, copies, damage
+from harness.parity.subjects.sampling.observed_modes import drawn_in, unclear
+from harness.recordings.store import Recording
+
+VARIANT = "repeat"
+# Facts of one run by itself, which its repetition repeats: an engine against its learner, its prompts, its weights.
+_OF_EACH_RUN = {
+    Kind.ENGINE, Kind.CHOICE, Kind.PROMPT, Kind.TRAINED, Kind.SYNC, Kind.NOT_FINITE, Kind.FLOOR, Kind.VERSION,
+}  # fmt: skip
+_TOKENS = {Kind.FLIP, Kind.UNJUDGED_FLIP, Kind.LENGTH, Kind.FINISH}
+
+
+def compared(e: Evidence, other_recordings: Iterable[Recording] = ()) -> SecondRun:
+    """What the evidence of a run (`e.baseline`) against its repetition (`e.candidate`) says of the job.
+    `other_recordings`: the recordings that it is judged against, which are no repetition of it."""
+    first_run, repeated_run = (side.recording for side in e.sides)
+    broken = damage(repeated_run, "second run")
+    broken += [*unclear(repeated_run, "second run"), *bad_exit(repeated_run, "second run")]
+    if broken:
+        return SecondRun(broken[0])
+    if e.mode != drawn_in(repeated_run):
+        return SecondRun(f"the second run drew in {drawn_in(repeated_run)} mode, the first in {e.mode} mode")
+    if any(copies(repeated_run, recording) for recording in (first_run, *other_recordings)):
+        return SecondRun("the second run is a copy of another recording of this comparison")
+    if _engines(first_run) != _engines(repeated_run):
+        return SecondRun(
+            f"the second run is of another engine: {_engines(repeated_run)} instead of {_engines(first_run)}"
+        )
+    pairs = []
+    for step in e.steps:
+        first_rollout, second_rollout = (side.recording.table("rollout", step) for side in e.sides)
+        clear = step not in e.unjudged_steps and e.confounded("everything", "prompts", step=step) is None
+        if first_rollout is not None and second_rollout is not None and clear:
+            pairs.append((step, VARIANT, first_rollout, second_rollout))
+    # Of one step the likeliest reason comes first.
+    parts, why = min(_partings(e), key=lambda parting: parting[0], default=(None, ""))
+    kinds = {key: first.step for key, first in e.first.items()}
+    return SecondRun("", pairs, parts, why, kinds, drawn=e.mode in ("coupled", "greedy"))
+
+
+def _engines(recording: Recording) -> str:
+    engine_names = {f"{info.get('engine')} {info.get('version')}" for info in recording.all("engine_info")}
+    return " and ".join(sorted(engine_names)) or "unknown"
+
+
+def _partings(e: Evidence) -> Iterator[tuple[int, str]]:
+    """(step, what) of everything in which a job is not itself again."""
+    for confounder in e.confounders:
+        yield confounder.step, confounder.finding.summary
+    first_steps, second_steps = (set(side.recording.steps("rollout")) for side in e.sides)
+    for step in sorted(first_steps ^ second_steps)[:1]:
+        yield step, "only one of the two runs has rollouts there"
+    for first in e.first.values():
+        if first.kind in _TOKENS:
+            yield first.step, "its engine draws other tokens"
+        elif first.kind is Kind.LEARNER:
+            yield first.step, "its learner makes other weights of the same samples"
+        elif first.kind not in _OF_EACH_RUN:
+            yield first.step, f"{first.place.field} differs"
+    if e.learners.reordered is not None:
+        yield e.learners.reordered, "its learner takes the samples in another order, which rounds otherwise"
+    if e.learners.followed is not None:
+        yield e.learners.followed, "its learner trains on other tokens"
+    yield from e.unjudged_steps.items()
+
+
+def irreproducible(e: Evidence) -> str:
+    """A sentence where a side's job does not repeat itself; empty where each that was run again does."""
+    for side in e.sides:
+        second = e.second_runs.get(side.name)
+        if second is not None and second.parts is not None:
+            return f"{side.name}-itself: run again, the job is another run from step {second.parts} on: {second.why}"
+    return ""
+
+
+def required(e: Evidence, side: str) -> bool:
+    """Does a verdict need the floor of this side? Where only the other one was run again, the tolerance is that one's
+    alone: a side of which no noise was measured is allowed none."""
+    return not e.second_runs or side in e.second_runs

@@ -1,0 +1,1 @@
+"""Learner: do both learners make the same of the same rollouts?"""

@@ -1,0 +1,139 @@
+"""The trainer's own faults: its ranks do not do together what one process would, or one of them computes otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.turns import Turn
+from harness.parity.facts.divergence import Kind, keys
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import Explained, Explanation, from_step, when
+from harness.parity.subjects.ranks.observed_answers import odd_rank
+from harness.parity.subjects.ranks.observed_faults import RankFault, What
+from reports.model import Cause
+
+MADE = (Kind.EXPERIENCE.of(), Kind.REWARD.of(), Kind.LEARNER.of(), Kind.LOSS.of())
+SCORED = (Kind.ENGINE, Kind.CHOICE, Kind.DRIFT, Kind.BEHIND)  # what a rank's own weights change of its samples
+_WORDS = {
+    What.DEALT: "the {side}'s ranks do not train once on each sample",
+    What.DIVISOR: "the {side}'s loss depends on the number of ranks",
+    What.GRADIENT: "the {side}'s ranks do not sum their gradients",
+    What.UPDATE: "a rank of the {side} does not apply an update",
+    What.APART: "the {side}'s ranks hold other weights",
+    What.ANSWERS: "the {side}'s ranks answer in another order than their samples",
+    What.ADVANTAGES: "the {side}'s advantages are normalised over each rank's samples",
+}
+
+
+def ranks(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """What a learner's ranks recorded of themselves. It explains all that is made of their work from then on."""
+    for side in e.sides:
+        for what in What:
+            faults = [fault for fault in side.rank_faults if fault.what is what]
+            if faults:
+                yield _explained(e, side, what, faults)
+
+
+def _explained(e: Evidence, side: Side, what: What, faults: list[RankFault]) -> Explanation:
+    steps = sorted({step for fault in faults for step in fault.steps})
+    blamed, evidence = {rank for fault in faults for rank in fault.ranks}, faults[0].text
+    if not blamed and what in (What.DEALT, What.APART):
+        blamed = _unlike_the_other(e, side, faults[0])
+        who = f"rank {' and '.join(map(str, sorted(blamed)))} alone did otherwise than in the other run"
+        evidence += f"; {who}" if blamed else ""
+    who = f", rank {' and '.join(map(str, sorted(blamed)))} of {side.ranks.world}" if blamed else ""
+    details = {
+        "side": side.name,
+        "ranks": sorted(blamed),
+        "roles": sorted({fault.role for fault in faults}),
+        "steps": steps,
+    }
+    summary = f"{_WORDS[what].format(side=side.name)}{who} {when(e, steps)}"
+    apart = what in (What.GRADIENT, What.UPDATE, What.APART)  # then ranks score with other weights than are sent
+    beyond = {kind: _not_of_others(side) for kind in keys(SCORED, side.name)} if apart else {}
+    return Explanation(
+        Cause.of(TRAINER.key(what), "trainer", summary, evidence, details),
+        (Kind.RANKS.of(side.name), *MADE, *beyond, *((Kind.TRAINER_DRIFT.of(),) if apart else ())),
+        from_step(steps[0]),
+        beyond=beyond,
+    )
+
+
+def _unlike_the_other(e: Evidence, side: Side, fault: RankFault) -> set[int]:
+    """Ranks that did otherwise in that step than the same ranks of the other run, where that is sound."""
+    other_side = e.candidate if side is e.baseline else e.baseline
+    side_updates, other_updates = (
+        run.ranks.updates.get((fault.steps[0], fault.role), {}) for run in (side, other_side)
+    )
+    if set(side_updates) != set(other_updates) or any(
+        other_fault.what is fault.what for other_fault in other_side.rank_faults
+    ):
+        return set()
+    if fault.what is What.DEALT:
+        unlike = {rank for rank in side_updates if side_updates[rank].samples != other_updates[rank].samples}
+    else:
+        unlike = {rank for rank in side_updates if side_updates[rank].digest != other_updates[rank].digest}
+    return unlike if len(unlike) < len(side_updates) else set()
+
+
+def _not_of_others(side: Side) -> Callable[[np.ndarray], np.ndarray]:
+    """(step, sample) of samples that rank 0, whose weights are sent, scored itself."""
+    rank_0_samples = {(step, sample) for (step, role), by in side.ranks.shares.items() if role == "actor" and 0 in by
+           for sample in by[0].samples}  # fmt: skip
+    return lambda items: np.array([tuple(pair) in rank_0_samples for pair in items.tolist()], bool)
+
+
+def one_rank(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """A role of which only one rank answers otherwise than in the other run: it computes with something else."""
+    if not any(len(so_far.left(kind)) for kind in MADE):
+        return
+    for lone in odd_rank(e):
+        side = f"the {lone.side}'s" if lone.side else "one run's"
+        yield Explanation(
+            Cause.of(
+                TRAINER.key("answers of a rank"),
+                "trainer",
+                f"rank {lone.rank} of {side} {lone.role} answers otherwise than the other ranks {when(e, lone.steps)}",
+                lone.text,
+                {"side": lone.side, "ranks": [lone.rank], "roles": [lone.role], "steps": list(lone.steps)},
+            ),
+            MADE,
+            from_step(lone.steps[0]),
+        )
+
+
+def scaled_gradients(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Gradients that are the other run's, but for a divisor that ranks explain."""
+    parted, divisor = e.learners.parted, e.learners.scaled
+    if parted is None or divisor is None or not len(so_far.left(Kind.LEARNER.of())):
+        return
+    where = f"the {divisor.side}" if divisor.side else "one of the runs"
+    summary = f"gradients depend on the {divisor.what.removesuffix(' in the loss')} in {where}, "
+    summary += f"from step {parted} on"
+    details = {"side": divisor.side, "ranks": [], "roles": [], "steps": [parted]}
+    cause = Cause.of(TRAINER.key(divisor.what), "trainer", summary, divisor.text, details)
+    yield Explanation(cause, MADE, from_step(parted))
+
+
+TRAINER = CauseFamily(
+    "TRAINER",
+    meaning="the learner computes otherwise: its ranks, its loss or its log-probabilities",
+    fix="look at the trainer's code and settings: the rollouts are not the cause",
+    alone="it is read off the trainer's own records: one factor gives every number again, which no engine reports, or "
+    "its ranks say what each was asked, trained on, summed and applied",
+    rules=(
+        Turn(
+            ranks,
+            "",
+            "a learner's ranks say it of themselves; what they make is not evidence of anything else then",
+            alone=True,
+        ),
+        Turn(scaled_gradients, "one_rank", "a norm says less than the answers that it is made of"),
+        Turn(one_rank, "reasons", "it looks at what learners make of rollouts that nothing above explains"),
+    ),
+)
+
+FAMILIES = (TRAINER,)

@@ -1,0 +1,265 @@
+"""The suspicions about sizes and times: the experience matrix (3), and why one step takes an hour (11)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness.parity.checks.registry import Outcome, check, outcome, trains
+from harness.parity.checks.summary import spans_by_step, step_seconds
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.subjects.learner.observed_passes import other_passes, shape_of, sizes_of
+from harness.parity.subjects.ranks.observed_shapes import unequal_ranks
+from harness.parity.subjects.recording.checks import effect
+from probes.format import number
+from reports.model import SUSPICIONS, Finding
+from reports.text import counted, figure, show
+
+Shapes = dict[int, dict[str, Any]]  # step -> shape (compared), sizes (of each rank)
+
+
+@check(SUSPICIONS[3], 3)
+def experience_matrix_shapes(e: Evidence) -> Outcome:
+    """Shapes, padding, skew and longest sample of each experience batch, and the padded batches of each rank."""
+    name, number = SUSPICIONS[3], 3
+    baseline_shapes, candidate_shapes = (_shapes(side) for side in e.sides)
+    steps = [step for step in sorted(set(baseline_shapes) & set(candidate_shapes)) if step not in e.unjudged_steps]
+    steps = [step for step in steps if e.confounded("everything", "prompts", "experience", step=step) is None]
+    parted = e.experience.other_tokens
+    if not steps or not any(_skew(shapes, steps)["longest"] for shapes in (baseline_shapes, candidate_shapes)):
+        return outcome(name, "not tested", "no shapes of an experience batch that both runs share", number=number)
+    wrong = [step for step in steps if baseline_shapes[step]["shape"] != candidate_shapes[step]["shape"]]
+    skew: dict[str, Any] = {
+        side.name: _skew(shapes, steps)
+        for side, shapes in zip(e.sides, (baseline_shapes, candidate_shapes), strict=True)
+    }
+    for side in e.sides:
+        _name_longest(side, skew[side.name])
+    skew_text = "; ".join(
+        f"{side} padding ×{s['padding']:.2f}, longest {s['longest']:g} tokens (×{s['skew']:.1f} its step's mean)"
+        for side, s in skew.items()
+    )
+    ranks = unequal_ranks(e)
+    passes = other_passes(e, {step for step in steps if step not in wrong and step not in parted})
+    if wrong or ranks or passes.other:
+        texts = [unequal.text for unequal in ranks]
+        if passes.other:
+            step, phase, *batch_pair = passes.other
+            texts.append(
+                f"{phase} was given other batches in step {step} of the same experience: {_apart(*batch_pair)}"
+            )
+        text = "; ".join(texts)
+        if wrong:
+            parts = _apart(baseline_shapes[wrong[0]]["shape"], candidate_shapes[wrong[0]]["shape"])
+            why = " (the runs trained on other tokens)" if wrong[0] in parted else ""
+            text = f"shapes differ in {len(wrong)} of {len(steps):,} steps, first step {wrong[0]}{why}: {parts}" + (
+                f"; {text}" if text else ""
+            )
+        text += f"; {skew_text}"
+        finding = Finding("experience shapes", text, effect(e))
+        return outcome(name, "confirmed", text, number=number, decides=False, findings=[finding], **skew)
+    absent = [
+        step
+        for step in e.steps
+        if step not in e.unjudged_steps and not (step in baseline_shapes and step in candidate_shapes)
+    ]
+    if absent and trains(e):
+        text = f"no shapes of an experience batch in step {absent[0]} of both runs; {skew_text}"
+        return outcome(name, "not tested", text, number=number, **skew)
+    equal = f"equal in {counted(len(steps), 'step')}"
+    if passes.equal:
+        equal += f", and so are all {counted(passes.equal, 'shape')} that were recorded"
+    return outcome(name, "ruled out", f"{equal}; {skew_text}", number=number, **skew)
+
+
+def _apart(baseline_batches: list[dict[str, Any]], candidate_batches: list[dict[str, Any]]) -> str:
+    """The first few entries that differ, of the first rank that has any."""
+    if len(baseline_batches) != len(candidate_batches):
+        return f"{len(baseline_batches)} against {len(candidate_batches)} batches"
+    a, b = next(
+        (pair for pair in zip(baseline_batches, candidate_batches, strict=True) if pair[0] != pair[1]), ({}, {})
+    )
+    keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
+    entries = [f"{key} {_described(a.get(key))} against {_described(b.get(key))}" for key in keys[:3]]
+    return ", ".join(entries) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+
+
+def _described(value: Any) -> str:
+    """[[3, 20], "int64"] as `3×20 int64`."""
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[0], list):
+        return f"{'×'.join(show(size) for size in value[0]) or 'scalar'} {show(value[1])}"
+    return show(value)
+
+
+def _shapes(side: Side) -> Shapes:
+    by_step: Shapes = {}
+    for event in side.recording.labelled("shapes", "experience"):
+        if event.get("phase") == "experience" and isinstance(event.get("step"), int):
+            entry = by_step.setdefault(event["step"], {"shape": [], "sizes": []})
+            entry["shape"].append(shape_of(event))
+            entry["sizes"].append(sizes_of(event))
+    return by_step
+
+
+def _skew(shapes: Shapes, steps: list[int]) -> dict[str, Any]:
+    """Padding (padded over real tokens), the longest sample (tokens, its step); how far it stands out."""
+    sizes = [(step, size) for step in steps for size in shapes[step]["sizes"]]
+    padded, real = (sum(size[key] for _, size in sizes) for key in ("padded_tokens", "real_tokens"))
+    nothing: tuple[int, dict[str, float]] = (-1, {})
+    step, widest = max(sizes, key=lambda step_size: step_size[1]["longest"], default=nothing)
+    mean = widest.get("real_tokens", 0) / max(1, widest.get("samples", 0))
+    worst = sorted(
+        sizes, key=lambda step_size: step_size[1]["padded_tokens"] / max(1, step_size[1]["real_tokens"]), reverse=True
+    )[:3]
+    return {
+        "padding": padded / real if real else float("nan"),
+        "longest": widest.get("longest", 0),
+        "longest in step": step,
+        "skew": widest.get("longest", 0) / mean if mean else float("nan"),
+        "most padding": [{"step": at, **size} for at, size in worst],
+    }
+
+
+def _name_longest(side: Side, skew: dict[str, Any]) -> None:
+    """Which sample is the longest one of the step that has it."""
+    table = side.recording.table("rollout", skew["longest in step"]) if skew["longest in step"] >= 0 else None
+    prompt, output = (table.rows("prompt"), table.rows("output")) if table is not None else (None, None)
+    if table is not None and prompt is not None and output is not None:
+        skew["longest sample"] = int(table.sample[int(np.argmax(prompt.lengths + output.lengths))])
+
+
+SLOW = 5.0  # times the median step of the run
+SLOW_SECONDS = 5.0  # beyond the median: of steps of a tenth of a second, five times as long is nothing
+ENOUGH = 8  # steps that a line through times and sizes needs before it says anything
+EXPLAINED = 0.5  # of a step's time beyond the median, by its size: then the size says why
+
+
+@check(SUSPICIONS[11], 11, alone=True)
+def sizes_and_times(e: Evidence) -> Outcome:
+    """Input sizes and time of every step: does one take far longer than its run's median, and does its size say why?"""
+    name, number = SUSPICIONS[11], 11
+    seconds = {side.name: step_seconds(side) for side in e.sides}
+    if not all(seconds.values()):
+        return outcome(name, "not tested", "no step times were recorded", number=number)
+    sizes = {side.name: _step_sizes(side) for side in e.sides}
+    slow = []
+    for side, times in seconds.items():
+        median = _median(list(times.values()))
+        slow += [
+            (side, step, t, median)
+            for step, t in times.items()
+            if t > SLOW * median and t > median + SLOW_SECONDS and step != min(times)
+        ]
+    details: dict[str, Any] = {
+        side.name: {
+            "slowest": _slowest(side, seconds[side.name], sizes[side.name]),
+            "seconds by tokens": _fit(seconds[side.name], sizes[side.name]),
+            "seconds": seconds[side.name],
+        }
+        for side in e.sides
+    }
+    if slow:
+        side, step, t, median = max(slow, key=lambda slow_step: slow_step[2])
+        text = f"the {side}'s step {step} took {t:.1f} s, its median step {median:.1f} s"
+        text += _because(step, t, median, seconds[side], sizes[side])
+        finding = Finding("slow step", text, where=side, details={"slowest": details[side]["slowest"]})
+        return outcome(name, "confirmed", text, number=number, decides=False, findings=[finding], **details)
+    parts = []
+    for side, times in seconds.items():
+        worst = max(times, key=times.__getitem__)
+        parts.append(
+            f"{side} median {_median(list(times.values())):.2f} s, longest {times[worst]:.2f} s "
+            f"(step {worst}{_size_of(sizes[side], worst)})"
+        )
+    times_text = "; ".join(parts)
+    unsized = [
+        f"step {step} of the {side}"
+        for side, times in seconds.items()
+        for step in times
+        if "tokens" not in sizes[side].get(step, {})
+    ]
+    if trains(e) and unsized:
+        text = f"no input sizes of {unsized[0]} were recorded; {times_text}"
+        return outcome(name, "not tested", text, number=number, **details)
+    return outcome(name, "ruled out", f"no step stands out: {times_text}", number=number, **details)
+
+
+def _step_sizes(side: Side) -> dict[int, dict[str, float]]:
+    """What made each step large: tokens and padding of its batch, what the engine generated, how full it was."""
+    by_step: dict[int, dict[str, float]] = {}
+    for step, entry in _shapes(side).items():
+        sums = {key: float(sum(size[key] for size in entry["sizes"])) for key in ("real_tokens", "padded_tokens")}
+        longest = max(size["longest"] for size in entry["sizes"])
+        by_step[step] = {"tokens": sums["real_tokens"], "padded_tokens": sums["padded_tokens"], "longest": longest}
+    for event in side.recording.all("engine_stats"):
+        if isinstance(event.get("step"), int) and event["step"] >= 0:
+            engine_stats = {
+                key: number(event.get(key)) for key in ("generated_tokens", "kv_usage", "running", "waiting")
+            }
+            by_step.setdefault(event["step"], {}).update(
+                {key: value for key, value in engine_stats.items() if value == value}
+            )
+    return by_step
+
+
+def _slowest(side: Side, times: dict[int, float], sizes: dict[int, dict[str, float]]) -> list[dict[str, Any]]:
+    """The three slowest steps with their phases and sizes."""
+    spans = spans_by_step(side.recording)
+    worst = sorted(times, key=lambda step: times[step], reverse=True)[:3]
+    return [
+        {
+            "step": step,
+            "seconds": times[step],
+            **{phase: value for (phase, at), value in spans.items() if at == step and phase != "step"},
+            **sizes.get(step, {}),
+        }
+        for step in worst
+    ]
+
+
+def _fit(times: dict[int, float], sizes: dict[int, dict[str, float]], without: int = -1) -> dict[str, float]:
+    """Seconds of a step as a line in its tokens, without the first step (it warms up) and one more; {} for too few."""
+    pairs = [
+        (sizes[step]["tokens"], t)
+        for step, t in times.items()
+        if step not in (without, min(times)) and "tokens" in sizes.get(step, {})
+    ]
+    if len(pairs) < ENOUGH or len({tokens for tokens, _ in pairs}) < 3:
+        return {}
+    x, y = (np.array(column, np.float64) for column in zip(*pairs, strict=True))
+    slope, intercept = np.polyfit(x, y, 1)
+    spread = float(((y - y.mean()) ** 2).sum())
+    residual = float(((y - slope * x - intercept) ** 2).sum())
+    share = 1.0 - residual / spread if spread > 0 else 0.0
+    return {"steps": len(pairs), "seconds per 1,000 tokens": 1e3 * slope, "seconds at none": intercept, "r2": share}
+
+
+def _because(step: int, t: float, median: float, times: dict[int, float], sizes: dict[int, dict[str, float]]) -> str:
+    """Whether the step's size explains its time, by the line through the other steps."""
+    step_size = sizes.get(step, {})
+    size_text = _size_of(sizes, step)
+    if "tokens" not in step_size:
+        return "; its size was not recorded"
+    usual = _median([size["tokens"] for size in sizes.values() if "tokens" in size])
+    text = f"{size_text}: {step_size['tokens'] / max(1.0, usual):.1f} times the median's tokens"
+    line = _fit(times, sizes, without=step)
+    if not line:
+        return f"{text}; too few steps to tell whether that explains it"
+    expected = line["seconds at none"] + line["seconds per 1,000 tokens"] * step_size["tokens"] / 1e3
+    if expected - median >= EXPLAINED * (t - median):
+        return f"{text}, which explain {expected:.1f} s of it by the other steps' seconds per token"
+    return f"{text}, which explain no more than {max(expected, 0.0):.1f} s by the other steps' seconds per token"
+
+
+def _size_of(sizes: dict[int, dict[str, float]], step: int) -> str:
+    step_size = sizes.get(step, {})
+    if "tokens" not in step_size:
+        return ""
+    text = f", {figure(step_size['tokens'])} tokens, longest {figure(step_size['longest'])}"
+    text += f", padding ×{step_size['padded_tokens'] / step_size['tokens']:.2f}" if step_size["tokens"] else ""
+    return text + (f", KV pool {step_size['kv_usage']:.0%} full" if "kv_usage" in step_size else "")
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2] if values else float("nan")

@@ -1,0 +1,265 @@
+"""Learner against learner: in a guided run both make the same updates, bit for bit, for the whole run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence, OtherDivisor
+from harness.parity.subjects.learner.observed_experience import ROUNDINGS, SPACING
+from harness.parity.subjects.ranks.observed_faults import What
+from harness.parity.subjects.recording.observed_confounders import CUTS, DEALING
+from harness.parity.subjects.recording.observed_missing_steps import BATCH, CRITIC, LOSSES, NORMS
+from harness.recordings.store import Recording
+from probes.format import mapping, number
+from reports.model import Place
+from reports.text import figure
+
+# Equal updates have equal losses; where a framework sums those of its micro-batches in another order, this much apart.
+SAME_LOSS = 1e-6  # relative; a loss of normalised advantages cancels to nearly nothing, so this is absolute as well:
+NO_LOSS = 1e-7  # as said above
+# A step records the mean norm over its updates, of which all but the first have other weights by then. Measured over
+# two updates of a loss that was divided by two: the norms were halved but for 2e-6 (actor) and 2e-4 (critic) of them.
+SAME_NORM = 1e-2
+# A sum of absolute values times one factor; 2e-8 was measured in float32, over two ranks. In half precision each
+# gradient is rounded, and so is what it is made of: `ROUNDINGS` of its type.
+SAME_SIZE = 1e-5
+SPREAD = 4  # times as far apart as that: ranks of which each has a factor of its own
+# What a loss depends on whose gradient is another one under another cut of the batch; each name of `CUTS`.
+_IN_THE_LOSS = {
+    "ppo.world_size": What.DIVISOR,
+    "ppo.micro_batch_size": "size of micro-batches in the loss",
+    "ppo.packing": "packing in the loss",
+    DEALING: "samples of the ranks in the loss",
+}
+# Which digest parts first says where the runs parted.
+_DIGESTS = (("batch", "experience"), ("actor", "train"), ("critic", "train"))
+
+
+def learners(e: Evidence) -> None:
+    """Compare `learner` digests step by step, up to the first update that differs; what follows differs because of
+    it.
+    """
+    baseline_updates, candidate_updates = e.weights.updates
+    if not e.weights.comparable:
+        made = (f"those of the {side.name} were made by {side.recording.hashed_by}" for side in e.sides)
+        e.missing.append(f"digests were not compared: {', '.join(made)}")
+    e.learners.updates = {"baseline": sorted(baseline_updates), "candidate": sorted(candidate_updates)}
+    compared = []
+    for step in sorted(set(baseline_updates) & set(candidate_updates)):
+        pairs: dict[str, tuple[Any, Any]] = {
+            name: (baseline_updates[step].get(name), candidate_updates[step].get(name)) for name, _ in _DIGESTS
+        }
+        if None in pairs["actor"]:
+            continue  # the weights themselves: without their digest the update was not compared
+        for name, what in (("batch", BATCH), ("critic", CRITIC)):
+            e.note_recorded(what, step, *(value is not None for value in pairs[name]))
+        wrong = [
+            (name, phase) for name, phase in _DIGESTS if None not in pairs[name] and pairs[name][0] != pairs[name][1]
+        ]
+        if not wrong:
+            compared.append(step)
+            continue
+        e.learners.equal = compared
+        e.learners.parted = step
+        confounder = e.confounded("everything", "prompts", "experience", "train", step=step)
+        if _only_cut(e):
+            e.learners.scaled = _scaled(e, step) if wrong[0][0] != "batch" else None
+            e.learners.scaled = e.learners.scaled or _by_cut(e, step)
+        if (confounder is not None or e.learners.cuts) and e.learners.scaled is None:
+            unequal = confounder.finding if confounder is not None else e.learners.cuts[0]
+            e.learners.confounded = unequal.summary
+        elif not e.guided and _trained_apart(e, step):
+            e.learners.followed = step
+        elif _reordered(e, step):
+            e.learners.reordered = step
+        else:
+            name, phase = wrong[0]
+            names = ", ".join(name for name, _ in wrong)
+            context = f"{names} differ after the update of step {step}; before it the learners were equal"
+            e.diverges(
+                Kind.LEARNER.of(),
+                [],
+                Place(
+                    step=step,
+                    phase=phase,
+                    rank=0,
+                    sample=-1,
+                    position=-1,
+                    field=f"{name} digest",
+                    baseline=pairs[name][0],
+                    candidate=pairs[name][1],
+                    context=context,
+                ),
+            )
+        return
+    e.learners.equal = compared
+    _losses(e, compared)
+
+
+def _losses(e: Evidence, steps: list[int]) -> None:
+    """Losses of equal updates are equal numbers, and numbers."""
+    metrics_by_side = [
+        {event.get("step"): mapping(event.get("metrics")) for event in side.recording.all("step")} for side in e.sides
+    ]
+    for step in steps:
+        for name in LOSSES:
+            values = [metrics.get(step, {}).get(name) for metrics in metrics_by_side]
+            if None in values:  # the weights agree without it
+                e.note_recorded(name, step, *(value is not None for value in values))
+                continue
+            baseline_value, candidate_value = map(number, values)
+            e.note_recorded(name, step, math.isfinite(baseline_value), math.isfinite(candidate_value))
+            if not (math.isfinite(baseline_value) and math.isfinite(candidate_value)):
+                e.odd_columns.add(name)
+            allowed = max(NO_LOSS, SAME_LOSS * max(abs(baseline_value), abs(candidate_value)))
+            if (
+                math.isfinite(baseline_value) != math.isfinite(candidate_value)
+                or abs(baseline_value - candidate_value) > allowed
+            ):
+                context = "of an update that left both learners bit-identical"
+                e.diverges(
+                    Kind.LOSS.of(),
+                    [],
+                    Place(
+                        step=step,
+                        phase="train",
+                        rank=0,
+                        sample=-1,
+                        position=-1,
+                        field=name,
+                        baseline=baseline_value,
+                        candidate=candidate_value,
+                        context=context,
+                    ),
+                )
+            elif baseline_value != candidate_value and math.isfinite(baseline_value):
+                e.learners.losses_differ.setdefault(name, step)
+
+
+def _only_cut(e: Evidence) -> bool:
+    """Do the runs have the same to learn from, however they cut it into ranks and micro-batches?"""
+    return all(confounder.finding.name in CUTS for confounder in e.confounders)
+
+
+def _scaled(e: Evidence, step: int) -> OtherDivisor | None:
+    """How gradients of equal weights on an equal batch are each other's times a factor that ranks explain: on each rank
+    another one, or all of them as many times the other run's as there are ranks. None where they are not."""
+    return _own_divisors(e, step) or _times_ranks(e, step)
+
+
+def _by_cut(e: Evidence, step: int) -> OtherDivisor | None:
+    """Do runs that cut the same batch otherwise have other gradients than rounding makes of it? Only the first update
+    is asked, which both make by equal weights; how far they are apart is noted. A learner rounds a gradient by no more,
+    relative to its size, than a log-probability in nats."""
+    if not e.learners.cuts or any(kind in e.first for kind in (Kind.EXPERIENCE.of(), Kind.REWARD.of())):
+        return None
+    allowed = max(_same_size(e), e.tolerance.rounding.largest)
+    descriptions, apart = [], None
+    for role in ("actor", "critic"):
+        norms = [mapping(updates[step].get("norms")).get(role) for updates in e.weights.updates]
+        norm_b, norm_c = (
+            number(run_norms[0]) if isinstance(run_norms, list) and run_norms else math.nan for run_norms in norms
+        )
+        if not (math.isfinite(norm_b) and math.isfinite(norm_c) and norm_b > 0):
+            return None
+        relative = abs(norm_c / norm_b - 1)
+        descriptions.append(f"{figure(relative)} ({role})")
+        if relative > allowed and apart is None:
+            apart = f"by equal weights and of an equal batch the norm of the {role}'s first gradient of step {step} is "
+            apart += f"{figure(norm_b)} in the baseline and {figure(norm_c)} in the candidate; rounding moves it by "
+            apart += f"{figure(allowed)} of itself at most"
+    e.learners.norms = (
+        f"the norms of their first gradients differ, relative to themselves, by {' and '.join(descriptions)}: "
+    )
+    e.learners.norms += f"at most {figure(allowed)} is rounding"
+    first, *further_cuts = e.learners.cuts
+    what = "cut of the batch in the loss" if further_cuts else _IN_THE_LOSS[first.name]
+    return OtherDivisor("", f"{apart}; {first.summary}", what) if apart else None
+
+
+def _same_size(e: Evidence) -> float:
+    """How far sizes of equal gradients may be apart, relative to them."""
+    return max(SAME_SIZE, ROUNDINGS * SPACING.get(e.tolerance.dtype, 0.0))
+
+
+def _own_divisors(e: Evidence, step: int) -> OtherDivisor | None:
+    """Each rank's gradient before the sum, held against that of the same samples in the other run: where a rank divides
+    by its own tokens and not by the mini-batch's, the factor is the ratio of the two, on each rank another. Only the
+    first update is asked: later ones have other weights."""
+    allowed = _same_size(e)
+    for role in ("actor", "critic"):
+        ranks, candidate_ranks = (side.ranks.updates.get((step, role), {}) for side in e.sides)
+        if (
+            len(ranks) < 2
+            or set(ranks) != set(candidate_ranks)
+            or any(ranks[rank].samples[:1] != candidate_ranks[rank].samples[:1] for rank in ranks)
+        ):
+            continue
+        tokens = np.array([updates.tokens[0] for updates in ranks.values()], np.float64)
+        sizes = np.array([[by[rank].size[0].sum() for rank in ranks] for by in (ranks, candidate_ranks)])
+        if not (tokens > 0).all() or not (np.isfinite(sizes) & (sizes > 0)).all():
+            continue
+        factors, shares = sizes[1] / sizes[0], tokens.sum() / tokens
+        if np.ptp(shares) <= SPREAD * allowed * shares.max():
+            continue  # ranks of as many tokens: all have one factor
+        for side, factor in (("candidate", factors), ("baseline", 1 / factors)):
+            times = factor / shares
+            for how, by in (("sum", 1.0), ("mean", 1 / len(ranks))):
+                if (np.abs(times / by - 1) <= allowed).all():
+                    text = f"by equal weights and of equal samples the {role}'s gradients of the first update of step "
+                    text += f"{step} are {_listed(factors)} times the baseline's on ranks {_listed(ranks)}, which have "
+                    text += f"{_listed(tokens)} of the mini-batch's {tokens.sum():.0f} response tokens; the {side} "
+                    text += f"applies the {how} of its ranks' means, each over that rank's own tokens"
+                    return OtherDivisor(side, text)
+    return None
+
+
+def _listed(values: Iterable[float]) -> str:
+    return " and ".join(f"{value:.4g}" for value in values)
+
+
+def _times_ranks(e: Evidence, step: int) -> OtherDivisor | None:
+    """The norm of one sum, however many ranks make it."""
+    factors = {times for side in e.sides for times in (side.ranks.world, 1 / side.ranks.world) if times != 1}
+    events_by_side = [[event for event in side.recording.all("step") if event.get("step") == step] for side in e.sides]
+    for name in NORMS if all(events_by_side) else ():
+        norm_b, norm_c = (number(mapping(events[0].get("metrics")).get(name)) for events in events_by_side)
+        for factor in sorted(factors):
+            if norm_b > 0 and abs(norm_c / (norm_b * factor) - 1) <= SAME_NORM:
+                text = (
+                    f"on an equal batch and by equal weights {name} of step {step} is {figure(norm_b)} in the baseline "
+                )
+                text += f"and {figure(norm_c)} in the candidate, {figure(factor)} times: the number of ranks"
+                return OtherDivisor("", text)
+    return None
+
+
+def _trained_apart(e: Evidence, step: int) -> bool:
+    """In a free run: did the samples themselves differ, in this step or before? Then the update had to. Samples of the
+    engines' own samplers do."""
+    if e.mode == "native" and not e.seeded:
+        return True
+    return bool([trained_step for trained_step in e.experience.other_tokens if trained_step <= step])
+
+
+def _reordered(e: Evidence, step: int) -> bool:
+    """Did the learners take the samples in another order, in this step or before? Frameworks take them as engines
+    finish them, and a sum in another order rounds otherwise. Only recordings that say their order are asked."""
+    for earlier_step in range(step + 1):
+        baseline_order, candidate_order = (_order(side.recording, earlier_step) for side in e.sides)
+        if baseline_order is not None and candidate_order is not None and baseline_order != candidate_order:
+            return True
+    return False
+
+
+def _order(recording: Recording, step: int) -> Any:
+    for kind, name in (("experience", "order"), ("rollout", "arrival")):
+        table = recording.table(kind, step) if step in recording.steps(kind) else None
+        if table is not None and table.fields.get(name):
+            return table.fields[name]
+    return None

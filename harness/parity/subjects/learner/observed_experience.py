@@ -1,0 +1,225 @@
+"""Learner against learner: what both made of the same tokens must be the same numbers, bit for bit while nothing
+confounds them.
+
+The harness' own learners are deterministic and take the samples in one order: where every token of a step is equal, so
+is every bit of what they make of it. Elsewhere another batch, or another order, may round: log-probabilities within
+their tolerance, and what has no tolerance of its own by a few roundings of the learner's type at the column's scale.
+
+Rounding has mean zero: what a frozen model makes of equal tokens, the reward and the reference's log-probability, is
+tested for a mean difference as well, over the run and each step. The error rate is that of all these tests together;
+values are clustered by their prompt (`clusters`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.parity.facts.align import Grid, Match, around, equal_rows, first_difference, shared
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence
+from harness.parity.subjects.log_probabilities.observed_clusters import Clusters, Mean, prompts, student
+from harness.parity.subjects.log_probabilities.observed_systematic import ALLOWED_BIAS, FALSE_ALARM
+from harness.parity.subjects.precision.observed_floor import EPSILON, RESOLUTION
+from harness.parity.subjects.recording.observed_missing_steps import COLUMNS, note_experience
+from harness.parity.subjects.sampling import observed_margins
+from harness.recordings.tables import Table
+from reports.model import Place
+from reports.text import counted, figure
+
+ROUNDINGS = 4  # of a reward, value, advantage or return, in a batch that is not the other run's
+SPACING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # half the distance of two numbers near one
+_LOGPROBS = ("actor_logprob", "reference_logprob", "kl")
+FROZEN = ("reward", "reference_logprob")  # functions of the tokens alone
+_DELTA, _SQUARE, _SIZE, _ONE, _TWO = range(1, 6)  # columns of the sums
+
+
+def experiences(e: Evidence, b: Table, c: Table) -> None:
+    """What the learners made of the same tokens: it must be the same numbers, bit for bit while nothing confounds
+    them.
+    """
+    blocked = e.confounded("everything", "experience", "prompts", step=b.step)
+    if blocked is not None or b.step in e.unjudged_steps:
+        return
+    note_experience(e, b, c)
+    match = Match.of(b.sample, c.sample)
+    tokens, tokens2 = b.rows("tokens"), c.rows("tokens")
+    if tokens is None or tokens2 is None or not len(match.sample):
+        return
+    e.unpaired(match, f"step {b.step}", "trained on in the baseline only", "trained on in the candidate only")
+    tokens_equal = equal_rows(tokens, match.a, tokens2, match.b)
+    if not tokens_equal.all():
+        e.experience.other_tokens.append(b.step)
+        if e.guided:
+            row = int(np.flatnonzero(~tokens_equal)[0])
+            baseline_values, candidate_values = tokens.row(int(match.a[row])), tokens2.row(int(match.b[row]))
+            at = first_difference(baseline_values, candidate_values)
+            e.diverges(
+                Kind.TRAINED.of("candidate"),
+                match.sample[~tokens_equal],
+                Place(
+                    step=b.step,
+                    phase="experience",
+                    rank=int(c.rank[match.b[row]]),
+                    sample=int(match.sample[row]),
+                    position=at,
+                    field="token trained on",
+                    baseline=around(baseline_values, at),
+                    candidate=around(candidate_values, at),
+                    context="guided runs train on the baseline's tokens",
+                ),
+            )
+    e.counts.experience_samples += int(np.count_nonzero(tokens_equal))
+    ia, ib, sample = match.a[tokens_equal], match.b[tokens_equal], match.sample[tokens_equal]
+    rounds = bool(e.learners.cuts) or any(side.recording.manifest.get("framework") for side in e.sides)
+    exact = not rounds and bool(tokens_equal.all()) and not len(match.only_a) and not len(match.only_b)
+    observed_margins.note_apart(e, b, c, ia, ib, exact=exact)
+    for name in COLUMNS:
+        column, column2 = b.rows(name), c.rows(name)
+        if column is None or column2 is None:
+            continue  # said by `gaps`
+        if name in ("advantage", "return") and not tokens_equal.all():
+            continue  # normalised over the batch, of which some samples differ
+        grid = shared([(column, ia), (column2, ib)])
+        one, two = grid.take(column, ia), grid.take(column2, ib)
+        if name in FROZEN and not exact:
+            _shift(e, name, b, sample[grid.row], one, two)
+        where = _Compared(b.step, sample, c.rank[ib], grid)
+        _same_numbers(e, Kind.EXPERIENCE, name, where, one, two, exact=exact)
+    reward, reward2 = b.flat("reward"), c.flat("reward")
+    if reward is not None and reward2 is not None:
+        e.counts.rewards += int(np.count_nonzero(np.isfinite(reward[ia]) & np.isfinite(reward2[ib])))
+        one, two = reward[ia], reward2[ib]
+        if not exact:
+            _shift(e, "reward", b, sample, one, two)
+        _same_numbers(e, Kind.REWARD, "reward", _Compared(b.step, sample, c.rank[ib]), one, two, exact=exact)
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Where the values of a column belong: their samples, in rows of `grid`, or one value a sample without it.
+    `rank`: of each sample, in the candidate."""
+
+    step: int
+    sample: np.ndarray
+    rank: np.ndarray
+    grid: Grid | None = None
+
+    def rows(self, flat: np.ndarray) -> np.ndarray:
+        return flat if self.grid is None else self.grid.row_of(flat)
+
+    def position(self, flat: int, row: int) -> int:
+        return -1 if self.grid is None else flat - int(self.grid.start[row])
+
+
+def _same_numbers(
+    e: Evidence, kind: Kind, name: str, where: _Compared, first: np.ndarray, second: np.ndarray, *, exact: bool
+) -> None:
+    """Note where the numbers of both learners differ by more than is allowed, flat."""
+    apart = first != second
+    if apart.any():
+        apart &= ~(np.isnan(first) & np.isnan(second))
+    if not apart.any():
+        return
+    e.experience.not_identical.setdefault(name, where.step)
+    allowed = 0.0 if exact else _allowed(e, name, first)
+    size = np.abs(second - first)
+    beyond = np.flatnonzero(apart & ~(size <= allowed))
+    within = size[apart & (size <= allowed)]
+    largest = e.experience.apart
+    largest[name] = max(largest.get(name, (0.0, 0.0)), (float(np.max(within, initial=0.0)), allowed))
+    if len(beyond):
+        rows, flat = where.rows(beyond), int(beyond[0])
+        row = int(rows[0])
+        e.diverges(
+            kind.of(),
+            where.sample[np.unique(rows)],
+            Place(
+                step=where.step,
+                phase="experience",
+                rank=int(where.rank[row]),
+                sample=int(where.sample[row]),
+                position=where.position(flat, row),
+                field=name,
+                baseline=float(first[flat]),
+                candidate=float(second[flat]),
+                context=f"on the same tokens; {counted(len(beyond), 'value')} "
+                + (f"differ by more than {figure(allowed)}" if allowed else "not bit-identical"),
+            ),
+        )
+
+
+def _allowed(e: Evidence, name: str, values: np.ndarray) -> float:
+    """What a number may differ by that another batch rounded."""
+    spacing = SPACING.get(e.tolerance.dtype)
+    if spacing is None or name in _LOGPROBS:
+        return e.tolerance.value
+    scale = float(np.max(np.abs(values[np.isfinite(values)]), initial=1.0))
+    return ROUNDINGS * spacing * scale
+
+
+def _shift(
+    e: Evidence, name: str, b: Table, sample: np.ndarray, baseline_values: np.ndarray, candidate_values: np.ndarray
+) -> None:
+    """Note one step's differences of a column that frozen models make, by prompt; flat, one sample number a value."""
+    rollout = e.baseline.recording.table("rollout", b.step)
+    finite = np.isfinite(baseline_values) & np.isfinite(candidate_values)
+    if rollout is None or not finite.any():
+        return
+    order = np.argsort(rollout.sample)
+    at = order[np.searchsorted(rollout.sample[order], sample[finite]).clip(max=len(order) - 1)]
+    first, second = baseline_values[finite].astype(np.float64), candidate_values[finite].astype(np.float64)
+    delta = second - first
+    columns = (delta, delta * delta, np.maximum(np.abs(first), np.abs(second)), first, second)
+    steps = e.experience.means.setdefault(name, {})
+    steps.setdefault(b.step, Clusters()).add(prompts(rollout)[at], *columns)
+
+
+def settle(e: Evidence) -> None:
+    """Turn mean differences that rounding does not have into divergences, where no single value diverged already."""
+    made: list[tuple[str, str, int, np.ndarray]] = []
+    for name, steps in e.experience.means.items():
+        # A framework may refresh its reference from its learner: after learners part, it is another one.
+        parted = e.learners.parted
+        last = np.inf if name == "reward" or parted is None else parted
+        run = Clusters()
+        for step, clusters in sorted(steps.items()):
+            if step <= last:
+                run.extend(clusters)
+                made.append((name, f"step {step}", step, clusters.table()))
+        made.append((name, "the run", min(steps), run.table()))
+    for name, where, step, table in made:
+        key = (Kind.REWARD if name == "reward" else Kind.EXPERIENCE).of()
+        count = table[:, 0].sum()
+        mean = Mean.of(table, table[:, _DELTA]) if count else None
+        if mean is None or not table[:, _SQUARE].any():
+            continue
+        if mean.clusters < 2:
+            if where == "the run":
+                e.experience.untested[name] = f"{name} differs over one prompt only, which tells no mean"
+            continue
+        bound = RESOLUTION * EPSILON * max(1.0, float(table[:, _SIZE].sum() / count))
+        if name in _LOGPROBS:  # of normalised distributions, see `systematic`
+            bound += ALLOWED_BIAS * float(table[:, _SQUARE].sum() / count)
+        critical = student(FALSE_ALARM / len(made) / 2, mean.clusters - 1)
+        if key in e.first or not abs(mean.value) - bound > critical * mean.error:
+            continue
+        values = float(table[:, _ONE].sum() / count), float(table[:, _TWO].sum() / count)
+        context = f"on the same tokens: {name} of {where} is {figure(mean.value)} higher in the candidate on average, "
+        context += f"standard error {figure(mean.error)} over {counted(mean.clusters, 'prompt')}; rounding has no mean"
+        e.diverges(
+            key,
+            [],
+            Place(
+                step=step,
+                phase="experience",
+                rank=0,
+                sample=-1,
+                position=-1,
+                field=f"mean {name}",
+                baseline=values[0],
+                candidate=values[1],
+                context=context,
+            ),
+        )

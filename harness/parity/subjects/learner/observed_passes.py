@@ -1,0 +1,77 @@
+"""Batches of the learner's passes (forward passes, updates): were both runs' the same, of the same experience?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.parity.facts.evidence import Evidence, Side
+from probes.format import mapping, number
+
+PASSES = ("_forward", "_minibatch")  # how the names of their phases end
+FEW = 20_000  # lines that are parsed: a run of a million steps has one for each of its micro-batches
+Shape = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How many shapes both runs recorded, all equal (0: not all are); where the first differ: step, phase, of both."""
+
+    equal: int = 0
+    other: tuple[int, str, list[Shape], list[Shape]] | None = None
+
+
+def other_passes(e: Evidence, steps: set[int]) -> Passes:
+    """What the passes of these steps were given: micro-batches and their padding, in whatever order.
+
+    Lines are compared as they are written, so that few are parsed; where more than 20,000 differ (another device is in
+    each) nothing is said.
+    """
+    hashes_by_side = [side.recording.content_hashes("shapes") for side in e.sides]
+    unique_hashes, count = np.unique(np.concatenate(hashes_by_side), return_inverse=True)
+    sign = np.concatenate(
+        [np.full(len(hashes), weight) for hashes, weight in zip(hashes_by_side, (1, -1), strict=True)]
+    )
+    unequal_hashes = unique_hashes[np.bincount(count, weights=sign, minlength=len(unique_hashes)) != 0]
+    if not len(unequal_hashes):
+        return Passes(equal=len(hashes_by_side[0]))
+    masks = [np.isin(hashes, unequal_hashes) for hashes in hashes_by_side]
+    if max(int(mask.sum()) for mask in masks) > FEW:
+        return Passes()
+    baseline_shapes, candidate_shapes = (
+        _by_phase(side, mask, steps) for side, mask in zip(e.sides, masks, strict=True)
+    )
+    for step, phase in sorted(baseline_shapes.keys() | candidate_shapes.keys()):
+        shape_lists = baseline_shapes.get((step, phase), []), candidate_shapes.get((step, phase), [])
+        if shape_lists[0] != shape_lists[1]:
+            return Passes(other=(step, phase, *shape_lists))
+    return Passes()
+
+
+def _by_phase(side: Side, mask: np.ndarray, steps: set[int]) -> dict[tuple[int, str], list[Shape]]:
+    shapes_by_phase: dict[tuple[int, str], list[Shape]] = {}
+    for event in _parsed(side, mask):
+        if event.get("step") in steps and str(event.get("phase")).endswith(PASSES):
+            shapes_by_phase.setdefault((event["step"], str(event["phase"])), []).append(shape_of(event))
+    return {key: sorted(shapes, key=repr) for key, shapes in shapes_by_phase.items()}
+
+
+def _parsed(side: Side, mask: np.ndarray) -> Iterator[dict[str, Any]]:
+    for (journal, line), wanted in zip(side.recording.lines("shapes"), mask, strict=True):
+        event = side.recording.parsed(journal, line) if wanted else None
+        if event is not None:
+            yield event
+
+
+def shape_of(event: dict[str, Any]) -> Shape:
+    """Shape and dtype of each tensor of a `shapes` event, without its device, and the sizes in tokens."""
+    tensors = mapping(event.get("tensors"))
+    return {key: value[:2] if isinstance(value, list) else value for key, value in tensors.items()} | sizes_of(event)
+
+
+def sizes_of(event: dict[str, Any]) -> dict[str, float]:
+    """Padded and real tokens of a `shapes` event, its longest sample in tokens, its samples; 0 where it has none."""
+    return {key: number(event.get(key), 0) for key in ("padded_tokens", "real_tokens", "longest", "samples")}

@@ -1,0 +1,36 @@
+"""Log-probabilities that stand beside other tokens than their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.turns import Turn
+from harness.parity.interventions.situation import Situation
+from harness.parity.interventions.trial import Trial
+from harness.parity.subjects.log_probabilities.observed_readings import SHIFTS
+
+
+def shifted(s: Situation) -> Iterator[Trial]:
+    """Log-probabilities of the tokens before or after."""
+    if not s.rest.of("logprobs") or s.rest.of("scores"):
+        return
+    for shift in SHIFTS:
+        yield Trial(
+            ALIGNMENT.key(),
+            f"read {shift:+d} position",
+            f"log-probabilities are shifted by {abs(shift)}, to {'after' if shift > 0 else 'before'} their tokens",
+            {"report": f"shift:{shift:+d}"},
+            details={"shift": shift},
+        )
+
+
+ALIGNMENT = CauseFamily(
+    "ALIGNMENT",
+    meaning="each log-probability is that of a neighbouring token",
+    fix="align log-probabilities with tokens: entry t belongs to token t",
+    alone="its proof finds every number at a neighbouring position",
+    trials=(Turn(shifted, "parameters", "numbers hide the choices beside them while they are misread"),),
+)
+
+FAMILIES = (ALIGNMENT,)

@@ -1,0 +1,90 @@
+"""Means of differences, where a tolerance on single tokens passes too much."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from harness.parity.checks.registry import Outcome, check, outcome, unless_native
+from harness.parity.facts.evidence import Evidence
+from harness.parity.subjects.log_probabilities import observed_systematic as systematic
+from harness.parity.subjects.log_probabilities.observed_drifts import describe
+from harness.parity.subjects.log_probabilities.observed_systematic import Compared, Means
+from reports.text import counted, figure
+
+# Of the cap: a bias that could be larger than this without being found was not tested for.
+LARGEST_UNSEEN = 0.2
+
+
+def _comparable(e: Evidence) -> bool:
+    """Not runs of an engine's own sampler whose log-probabilities no learner scored: nothing has a mean there."""
+    return bool(_expected(e) or e.drift_tests)
+
+
+@check("systematic", required=unless_native, applies=_comparable, alone=True)
+def systematic_differences(e: Evidence) -> Outcome:
+    """Mean differences of engines and learners, which rounding does not have."""
+    results = e.drift_tests
+    kinds = tuple(key for key in e.first if key.kind.systematic)
+    tests = [test for mean_tests in results.values() for test in mean_tests]
+    details: dict[str, Any] = {
+        "error rate of all tests": systematic.FALSE_ALARM,
+        "tests": len(tests),
+        "power": systematic.POWER,
+        "smallest": {means.label: _smallest(mean_tests) for means, mean_tests in results.items() if mean_tests},
+    }
+    positive_tests = [(means, test) for means, mean_tests in results.items() for test in mean_tests if test.found]
+    if positive_tests:
+        text = "; ".join(f"{means.words}: {describe(test)}" for means, test in positive_tests[:3])
+        text += f"; and {len(positive_tests) - 3} more" if len(positive_tests) > 3 else ""
+        return outcome("systematic", "confirmed", text, kinds=kinds, decides=bool(kinds), **details)
+    wanted = dict.fromkeys([*_expected(e), *results])
+    absent = [f"{means.words} was not compared" for means in wanted if not results.get(means)]
+    if absent:
+        missing = [f"systematic: {gap}" for gap in absent]
+        return outcome("systematic", "not tested", absent[0], missing=missing, **details)
+    unseen = max((mean_tests[0].smallest, means.label, means) for means, mean_tests in results.items())
+    if not unseen[0] <= LARGEST_UNSEEN * e.tolerance.cap:
+        run = results[unseen[2]][0]
+        text = f"{unseen[2].words}: over {counted(run.mean.clusters, 'prompt')} only a bias of more than "
+        return outcome("systematic", "not tested", f"{text}{figure(unseen[0])} nats would be found", **details)
+    text = "; ".join(
+        _power(means, mean_tests) for means, mean_tests in results.items() if means.compared is not Compared.TRAINER
+    )
+    text += f"; {len(tests)} tests, false alarms {systematic.FALSE_ALARM:g} together, power {systematic.POWER:g}"
+    missing = []
+    if not e.tolerance.half and math.isnan(e.mean_floor):
+        missing = ["systematic: the size of differences was not held against a floor: none was measured"]
+    if e.tolerance.half and not e.tolerance.rounding.measured:
+        why = e.tolerance.rounding.refused or "the learner's log-probabilities in float32 were not recorded"
+        missing = [f"systematic: the size of differences was not held against the learner's rounding: {why}"]
+    return outcome("systematic", "ruled out", text, missing=missing, **details)
+
+
+def _expected(e: Evidence) -> list[Means]:
+    """What has to be compared: what is compared of one side is expected of each."""
+    engines = [] if e.alone or e.mode == "native" else [Means(Compared.ENGINES)]
+    scored = [Compared.ENGINE] if any(side.to_learner.tokens for side in e.sides) else []
+    scored += [Compared.TRAINER] if any(means.compared is Compared.TRAINER for means in e.drift_tests) else []
+    return [*engines, *(Means(compared, side.name) for compared in scored for side in e.sides)]
+
+
+def _smallest(tests: list[systematic.Tested]) -> dict[str, float]:
+    """What would have been found, nats: a bias of the run and of the worst step, a mean |Δ|."""
+    run = {test.what: test.smallest for test in tests if test.where == systematic.RUN}
+    steps = [test.smallest for test in tests if test.what == "bias" and test.where.startswith("step")]
+    return {**{f"{what} of the run": value for what, value in run.items()}, "bias of a step": max(steps)}
+
+
+def _power(means: Means, tests: list[systematic.Tested]) -> str:
+    run = tests[0]
+    text = f"{means.words}: mean Δ {figure(run.mean.value)} ± {figure(run.mean.error)} nats, a bias of "
+    text += (
+        f"{figure(run.smallest)} ({figure(run.smallest / run.unit)} of mean |Δ|) would be found"
+        if run.unit
+        else (f"{figure(run.smallest)} would be found")
+    )
+    sizes = [test for test in tests if test.what == "size" and test.where == systematic.RUN]
+    for test in sizes if run.unit else ():
+        text += f", mean |Δ| {figure((test.mean.value + test.bound) / test.unit)} times {test.unit_of}"
+    return text

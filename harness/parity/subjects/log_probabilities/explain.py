@@ -1,0 +1,363 @@
+"""Causes that show when the recorded numbers are read in another way: what removes the difference names the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy import stats
+
+from harness.parity.causes.family import Seen
+from harness.parity.facts.divergence import DivergenceKey, Kind, keys
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.explanation import Explained, Explanation, among, and_runs, keys_of, scored_otherwise, when
+from harness.parity.subjects.learner.causes import TRAINER
+from harness.parity.subjects.log_probabilities.causes import ALIGNMENT
+from harness.parity.subjects.log_probabilities.observed_outliers import FALSE_OUTLIERS
+from harness.parity.subjects.log_probabilities.observed_readings import SHIFTS
+from harness.parity.subjects.log_probabilities.observed_rereading import Readings
+from harness.parity.subjects.sampling.causes_meaning import LOGPROB_SEMANTICS
+from harness.parity.subjects.weights.causes_mixed_version import MIXED_VERSION
+from probes.format import SIDES, mapping
+from reports.model import RESIDUE, Cause, Proof
+from reports.text import figure
+
+BESIDE = 0.25  # and this one at most, next to tokens of its own
+CLEAR = 5  # tokens from which on a sample speaks for itself; shorter ones follow those of their step
+LEAST = 10  # tokens that a re-reading must have set right in all
+MOST_OF_IT = 0.1  # a re-reading that leaves less than this share of the nats is right, though more is wrong as well
+SAME_SCALE = 0.01  # relative: two samples' factors that are nearer are one factor
+AT_ONE = 2  # tokens beside a position that are still at it
+MOST_SAMPLES = 0.9  # of those that differ in a step must show what is said of the step
+
+
+def _open(kind: DivergenceKey, readings: Readings, so_far: Explained) -> np.ndarray:
+    """Which rows still differ, and are explained by no cause named so far."""
+    return (readings["beyond"] > 0) & np.isin(keys_of(readings.keys), keys_of(so_far.left(kind)))
+
+
+def _with_short_ones(readings: Readings, open_: np.ndarray, good: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Of the rows that a re-reading sets right, the clear ones, and the short ones of the same steps.
+
+    Once it is clear, a later step of short ones alone follows as well, where it sets every one of them right.
+    """
+    clear = good & (size >= CLEAR)
+    if size[clear].sum() < LEAST:
+        return np.zeros(len(good), bool)
+    steps = readings["step"]
+    contradicted = np.isin(steps, steps[open_ & ~good & (size > 0)])
+    follows = np.isin(steps, steps[clear]) | ((steps > steps[clear].min()) & ~contradicted)
+    sound: np.ndarray = good & follows
+    return sound
+
+
+# What is read off an engine's distance from the learner's numbers, which are wrong where the learner's are.
+_FROM_THE_LEARNER = (Kind.TRAINER_DRIFT.of(), *(kind.of(side) for kind in (Kind.BEHIND, Kind.DRIFT) for side in SIDES))
+_MADE = (Kind.EXPERIENCE.of(), Kind.LEARNER.of())
+# What is said where one engine and its own learner are apart and nothing else shows which of the two is off.
+_EITHER = "which of the two is off no equal token of a second run shows"
+
+
+def _whose(e: Evidence, side: str, affected: np.ndarray) -> str:
+    """Whose numbers are off where an engine and its learner are apart in these samples: the side of the engine,
+    "trainer", "either" where most tokens could be compared of neither, and "" where they were and agree within the
+    tolerance: then nothing is misread that is not so in the other run.
+    """
+    if e.alone:
+        return "either"
+    here = among(affected)
+    if here(e.found(Kind.LOGPROB.of())).any():
+        return side
+    other_side = next(each_side.name for each_side in e.sides if each_side.name != side)
+    if here(e.found(Kind.EXPERIENCE.of())).any() or here(e.found(Kind.ENGINE.of(other_side))).any():
+        return "trainer"  # the learners differ on the same tokens, or both engines are apart from theirs
+    return "" if 2 * e.counts.compared_tokens >= min(each_side.tokens for each_side in e.sides) else "either"
+
+
+def alignment(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Read one position further, the difference vanishes."""
+    for side in e.sides:
+        kinds: tuple[DivergenceKey, ...]
+        for kind, trainer in ((Kind.ENGINE.of(side.name), False), (Kind.TRAINED.of(side.name), True)):
+            for shift in SHIFTS:
+                shift_result = _shift(e, so_far, kind, shift)
+                if shift_result is None:
+                    continue
+                rows, partial, proof = shift_result
+                affected = e.readings[kind].keys[rows]
+                where = when(e, affected[:, 0])
+                whose = "" if trainer else _whose(e, side.name, affected)
+                learner = whose == "trainer"
+                if not trainer and not whose:
+                    continue
+                if whose == "either":
+                    text = f"log-probabilities of the {side.name}'s engine and of its learner are {abs(shift)} position"
+                    text += f"{'s' * (abs(shift) > 1)} apart {where}; {_EITHER}"
+                    kinds = (kind,)
+                elif learner:  # the engines agree with each other
+                    text = f"log-probabilities of the learner are shifted by {abs(shift)} {where}"
+                    kinds = (kind, *_MADE, *_FROM_THE_LEARNER)
+                elif trainer:
+                    text = (
+                        f"the tokens trained on are those rolled out, shifted by {abs(shift)} (a mask is off) {where}"
+                    )
+                    kinds = (kind, Kind.ENGINE.of(side.name), Kind.CHOICE.of(side.name))
+                    kinds += (Kind.EXPERIENCE.of(), Kind.REWARD.of(), Kind.LEARNER.of())
+                else:
+                    text = f"log-probabilities are shifted by {abs(shift)} {where}: each stands "
+                    text += f"{'after' if shift > 0 else 'before'} its token"
+                    kinds = (Kind.LOGPROB.of(), kind, *scored_otherwise(e, side.name))
+                evidence = (
+                    f"read {shift:+d} position, {figure(proof.after)} of {figure(proof.before)} {proof.unit} are left"
+                )
+                evidence += "; what is left has another cause" if partial else ""
+                yield Explanation(
+                    Cause.of(
+                        ALIGNMENT.key(),
+                        "trainer" if trainer or learner else side.name,
+                        text,
+                        evidence,
+                        {"shift": shift, "samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
+                        [proof],
+                    ),
+                    kinds,
+                    and_runs(affected),
+                    partial,
+                )
+
+
+def _rounded_far(e: Evidence, compared: np.ndarray) -> np.ndarray:
+    """Tokens of a sample that half precision rounds beyond the tolerance: as many as a share of them makes with a
+    probability of `FALSE_OUTLIERS`, and one at most."""
+    if not e.tolerance.half:
+        return np.zeros(len(compared))
+    likely = stats.binom.isf(FALSE_OUTLIERS, compared, e.tolerance.share.most)
+    return np.asarray((compared >= 2 * CLEAR) * np.minimum(likely, 1.0))
+
+
+def _rounding_beside(
+    e: Evidence, readings: Readings, kind: DivergenceKey, open_rows: np.ndarray, shift: int
+) -> np.ndarray:
+    """Of `open_rows`, samples in which a shift leaves no more than rounding does: in half precision, where all the
+    tokens that it leaves are as few as are tolerated of a sound pair, and none is further off than one may be."""
+    compared, remaining = readings[f"shift {shift:+d} compared"], readings[f"shift {shift:+d} left"]
+    has_sizes = f"shift {shift:+d} size" in readings
+    if not (e.tolerance.half and has_sizes and open_rows.any()):
+        return np.zeros(len(open_rows), bool)
+    tolerated, all_ = e.tolerated(kind.kind), compared > 0
+    if remaining[all_].sum() > tolerated.share.allowed(int(compared[all_].sum())):
+        return np.zeros(len(open_rows), bool)
+    reach = tolerated.extreme + tolerated.value * compared
+    return np.asarray(open_rows & all_ & (remaining < compared) & (readings[f"shift {shift:+d} size"] <= reach))
+
+
+def _shift(e: Evidence, so_far: Explained, kind: DivergenceKey, shift: int) -> tuple[np.ndarray, bool, Proof] | None:
+    """(rows that the shift sets right, whether something else is left in them, proof); None where it sets none."""
+    readings = e.readings.get(kind)
+    if readings is None:
+        return None
+    open_ = _open(kind, readings, so_far)
+    compared, remaining = readings[f"shift {shift:+d} compared"], readings[f"shift {shift:+d} left"]
+    # Next to a token of its own, a number of another token stands: that is no fault of this reading.
+    beside = np.minimum(2 * readings["other"], BESIDE * compared)
+    good = open_ & (remaining <= np.maximum.reduce([RESIDUE * compared, beside, _rounded_far(e, compared)]))
+    rows = _with_short_ones(readings, open_, good, compared)
+    if rows.any():
+        rows |= _rounding_beside(e, readings, kind, open_ & ~rows, shift)
+        return rows, False, Proof(f"read {shift:+d} position", int(compared[rows].sum()), int(remaining[rows].sum()))
+    if f"shift {shift:+d} size" not in readings:
+        return None
+    rows = (readings["beyond"] > 0) & (compared >= CLEAR)
+    before, after = (
+        float(readings[f"shift {shift:+d} size before"][rows].sum()),
+        float(readings[f"shift {shift:+d} size"][rows].sum()),
+    )
+    if before > 0 and compared[rows].sum() >= 2 * LEAST and after <= MOST_OF_IT * before:
+        return rows, True, Proof(f"read {shift:+d} position", before, after, "nats")
+    return None
+
+
+def scaled(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """One factor turns the engine's numbers into the learner's: log-probabilities divided by T, say."""
+    for side in e.sides:
+        kind = Kind.ENGINE.of(side.name)
+        readings = e.readings.get(kind)
+        if readings is None:
+            continue
+        beyond, remaining = readings["beyond"], readings["scale left"]
+        open_ = _open(kind, readings, so_far)
+        good = open_ & (remaining <= RESIDUE * beyond) & (np.abs(readings["scale"] - 1) > SAME_SCALE)
+        rows = _with_short_ones(readings, open_, good, beyond)
+        if not rows.any():
+            continue
+        rows &= ~np.isin(readings["step"], _other_steps(readings, open_ & (beyond >= CLEAR), rows))
+        if not rows.any():
+            continue
+        factor = float(np.median(readings["scale"][rows]))
+        rows &= np.abs(readings["scale"] - factor) <= SAME_SCALE * abs(factor)
+        affected = readings.keys[rows]
+        whose = _whose(e, side.name, affected)
+        if not whose:
+            continue
+        trainer = whose == "trainer"
+        party = "trainer" if trainer else side.name
+        key = TRAINER.key("log-probabilities scaled") if trainer else LOGPROB_SEMANTICS.key("scaled")
+        proof = Proof(f"multiply by {figure(factor)}", int(beyond[rows].sum()), int(remaining[rows].sum()))
+        details = {"scale": factor, "samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()}
+        temperature = e.tolerance.temperature
+        matching = [text for text, value in (("T", temperature), ("1/T", 1 / temperature)) if temperature != 1.0
+                    and abs(factor - value) < SAME_SCALE]  # fmt: skip
+        evidence = f"after an exact linear fit {proof.after} of {proof.before:,} tokens still differ"
+        evidence += f"; the factor is the {matching[0]} of the run" if matching else ""
+        text = f"log-probabilities of the {'learner' if trainer else side.name} are scaled by "
+        text += f"{figure(factor if trainer else 1 / factor)} {when(e, affected[:, 0])}"
+        if whose == "either":
+            text = f"log-probabilities of the {side.name}'s learner are {figure(factor)} times its engine's "
+            text += f"{when(e, affected[:, 0])}; {_EITHER}"
+        yield Explanation(
+            Cause.of(
+                key,
+                party,
+                text,
+                evidence,
+                details,
+                [proof],
+            ),
+            (kind, *_MADE, *_FROM_THE_LEARNER)
+            if trainer
+            else (kind, Kind.LOGPROB.of(), *scored_otherwise(e, side.name)),
+            and_runs(np.concatenate([affected, _quiet(readings, rows, remaining)])),
+        )
+
+
+def _quiet(readings: Readings, rows: np.ndarray, remaining: np.ndarray) -> np.ndarray:
+    """(step, sample) of the same steps that read so as well, and differ too little from their own learner to speak:
+    what is in all numbers of a step adds there to what the other run rounds by."""
+    quiet: np.ndarray = readings.keys[np.isin(readings["step"], readings["step"][rows]) & (remaining == 0)]
+    return quiet
+
+
+def _other_steps(readings: Readings, clear: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Steps in which most of the clear samples are none of `rows`: a factor is in all numbers of a step."""
+    steps = np.unique(readings["step"][rows])
+    of = readings["step"]
+    return np.array([s for s in steps if (rows & clear & (of == s)).sum() < MOST_SAMPLES * (clear & (of == s)).sum()])
+
+
+def semantics(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Reported after temperature or renormalised over the nucleus: within the bounds that this sets to each token.
+
+    Bounds are no removal: one token's log-probability cannot be re-tempered without the whole distribution. So this is
+    supported by the records and proven only on a live engine.
+    """
+    for side in e.sides:
+        kind = Kind.ENGINE.of(side.name)
+        readings = e.readings.get(kind)
+        if readings is None:
+            continue
+        for name in ("tempered", "renormalised"):
+            if f"{name} left" not in readings:
+                continue
+            outside, telling = readings[f"{name} left"], readings[f"{name} telling"]
+            open_ = _open(kind, readings, so_far)
+            good = open_ & (outside <= RESIDUE * readings["tokens"])
+            rows = _with_short_ones(readings, open_, good, readings["beyond"])
+            # Bounds hold for many faults that are small: most of what differs must lie within, and tell.
+            if telling[rows].sum() < 2 * LEAST or rows.sum() < MOST_SAMPLES * _open(kind, readings, so_far).sum():
+                continue
+            affected = readings.keys[rows]
+            sampling = mapping(e.baseline.recording.scenario.get("sampling"))
+            parameter = {"tempered": "temperature", "renormalised": "top_p"}[name]
+            yield Explanation(
+                Cause.of(
+                    LOGPROB_SEMANTICS.key(name),
+                    side.name,
+                    f"the {side.name}'s engine reports log-probabilities {name} by {parameter} "
+                    f"{sampling.get(parameter)} {when(e, affected[:, 0])}",
+                    f"{int((readings['tokens'] - outside)[rows].sum())} of {int(readings['tokens'][rows].sum())} "
+                    f"tokens lie within the bounds that this sets; at {int(telling[rows].sum())} the raw one would not",
+                    {"samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
+                ),
+                (kind, Kind.LOGPROB.of(), *scored_otherwise(e, side.name)),
+                among(np.concatenate([affected, _quiet(readings, rows, outside)])),
+            )
+
+
+def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Differences up to one position of each sample only, or from one on: the weights changed while it was drawn."""
+    for side in e.sides:
+        kind = Kind.ENGINE.of(side.name)
+        readings = e.readings.get(kind)
+        if readings is None or side.name not in _moved(e):
+            continue
+        open_ = _open(kind, readings, so_far)
+        for ahead in (True, False):
+            clean = readings["after" if ahead else "before"]
+            dense = 2 * readings["beyond"] >= readings["tokens"] - clean
+            split = open_ & dense & (clean >= 2) & (readings["beyond"] >= 2)
+            cut = readings["last"] + 1 if ahead else readings["first"]
+            if split.sum() < 3 or clean[split].sum() < 2 * LEAST:
+                continue
+            # Samples that lie on one side of the change altogether, or nearly, are of its steps as well.
+            consistent = (readings["last"] < cut[split].max()) if ahead else (readings["first"] >= cut[split].min())
+            steps = np.isin(readings["step"], readings["step"][split])
+            rows = open_ & dense & consistent & steps
+            if rows.sum() < MOST_SAMPLES * open_[steps].sum():
+                continue
+            within_cut = (
+                readings["beyond"] <= cut[split].max() if ahead and e.tolerance.half else np.zeros(len(rows), bool)
+            )
+            rows |= (
+                open_ & steps & (consistent | within_cut)
+            )  # less of it is beyond the tolerance, or one more is by rounding
+            affected = np.concatenate(
+                [readings.keys[rows], _flipped(e, int(cut[split].max()) if ahead else 0, rows, readings)]
+            )
+            words = "before" if ahead else "from"
+            proof = Proof(
+                f"read the tokens {'behind' if ahead else 'ahead of'} the position of the change only",
+                int(readings["beyond"][rows].sum()),
+                0,
+            )
+            yield Explanation(
+                Cause.of(
+                    key=MIXED_VERSION.key(),
+                    party=side.name,
+                    summary=f"the weights changed in mid-generation {when(e, affected[:, 0])}",
+                    evidence=f"the engine differs from its learner {words} one position of each sample, and agrees "
+                    f"{'behind' if ahead else 'ahead of'} it; {int(split.sum())} samples are split, at "
+                    f"positions {int(cut[split].min())} to {int(cut[split].max())}; "
+                    f"{int(clean[split].sum())} tokens on the other side agree",
+                    details={
+                        "samples": len(affected),
+                        "positions": np.unique(cut[split]).tolist()[:20],
+                    },
+                    proofs=[proof],
+                    observed=(Seen.CUTS_VARY,) if _vary(cut, readings["prompt"], split, ahead) else (),
+                ),
+                keys((Kind.LOGPROB, Kind.ENGINE, Kind.FLIP, Kind.CHOICE), side.name),
+                among(affected),
+            )
+
+
+def _vary(cut: np.ndarray, prompt: np.ndarray, split: np.ndarray, ahead: bool) -> bool:
+    """Whether samples change at positions of their own, counted from the response and from the prompt. A fault of the
+    position itself begins or ends at one, but for a few tokens there that happen to agree."""
+    for cuts in (cut[split], (cut + prompt)[split]):
+        near = cuts >= cuts.max() - AT_ONE if ahead else cuts <= cuts.min() + AT_ONE
+        if 2 * near.sum() >= len(cuts):
+            return False
+    return bool((prompt[split] >= 0).all())
+
+
+def _flipped(e: Evidence, cut: int, rows: np.ndarray, readings: Readings) -> np.ndarray:
+    """Samples of the same steps whose flips all lie ahead of the change: they were drawn with the older weights."""
+    flips = e.flips.table
+    flips = flips[np.isin(flips[:, 0], readings["step"][rows])]
+    keys = keys_of(flips[:, :2])
+    late = np.unique(keys[flips[:, 2] > cut])
+    return flips[~np.isin(keys, late), :2] if cut else np.empty((0, 2), np.int64)
+
+
+def _moved(e: Evidence) -> set[str]:
+    return {side.name for side in e.sides if Kind.ENGINE.of(side.name) in e.first}

@@ -1,0 +1,124 @@
+"""Mean differences, gathered beside the largest ones while the steps are compared."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.parity.facts.align import Match
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.subjects.log_probabilities import observed_systematic as systematic
+from harness.parity.subjects.log_probabilities.observed_clusters import prompts
+from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
+from harness.parity.subjects.log_probabilities.observed_systematic import Compared, Means
+from harness.parity.subjects.precision.observed_rounding import both
+from harness.parity.subjects.weights import observed_lag
+from harness.recordings.tables import Table
+from reports.model import Place
+from reports.text import figure
+
+NAMES = ("actor_logprob", "exact_logprob")
+BEFORE = ("behind_logprob", "behind_exact_logprob")
+
+
+def engines(e: Evidence, b: Table, match: Match, pairs: LogprobPairs) -> None:
+    """Engine against engine, one step."""
+    _drift(e, Means(Compared.ENGINES), b, match, pairs)
+
+
+def against_learner(
+    e: Evidence, side: Side, rollout: Table, experience: Table, match: Match, pairs: LogprobPairs
+) -> None:
+    """One engine (the first of `pairs`) against its learner (the second), one step: in half precision against what
+    float32 makes of the same weights, where that is known."""
+    columns = both(experience, *NAMES)
+    means, grid, same = Means(Compared.ENGINE, side.name), pairs.grid, pairs.same
+    if columns is None or not e.tolerance.rounding.measured:
+        _drift(e, means, rollout, match, pairs, backwards=True)
+        return
+    engine, learner, exact = pairs.first, pairs.second, grid.take(columns[1], match.b)
+    by_float32 = [LogprobPairs(grid, same, exact, number, pairs.sample, pairs.cached) for number in (engine, learner)]
+    _drift(e, means, rollout, match, by_float32[0], by_float32[1].delta)
+    _drift(e, Means(Compared.TRAINER, side.name), rollout, match, by_float32[1])
+    before = both(experience, *BEFORE)
+    if before is not None and same.any():
+        updates: observed_lag.Updates = e.updates.setdefault(side.name, observed_lag.Updates())
+        then = (grid.take(before[0], match.b)[same], grid.take(before[1], match.b)[same])
+        cluster = prompts(rollout)[match.a][grid.row[same]]
+        updates.add(rollout.step, cluster, engine[same], (learner[same], exact[same]), then)
+
+
+def _drift(
+    e: Evidence,
+    means: Means,
+    rollout: Table,
+    match: Match,
+    pairs: LogprobPairs,
+    rounding: np.ndarray | None = None,
+    *,
+    backwards: bool = False,
+) -> None:
+    if pairs.same.any():
+        drift = e.drifts.setdefault(means, systematic.Drift())
+        drift.add(rollout.step, prompts(rollout)[match.a], pairs, rounding, backwards=backwards)
+
+
+def settle(e: Evidence) -> None:
+    """Turn what the tests found into divergences, where no single token of the comparison diverged already."""
+    e.drift_tests = results = systematic.tested(e.drifts, systematic.Null.of(e.tolerance, e.mean_floor))
+    for (compared, side), tests in results.items():
+        if compared.single is not None and compared.single.of(side) in e.first:
+            continue
+        for mean_test in tests:
+            if mean_test.found:
+                field, values = "mean log-probability", _values(e, side, mean_test)
+                e.diverges(
+                    compared.drift.of(side),
+                    [],
+                    Place(
+                        step=mean_test.step,
+                        phase="rollout",
+                        rank=0,
+                        sample=-1,
+                        position=-1,
+                        field=field,
+                        **values,
+                        context=describe(mean_test),
+                    ),
+                )
+    e.weights_in_use = sides = observed_lag.sides(e.updates)
+    for name, in_use in sides.items():
+        for test in in_use.behind:
+            context = f"over {test.where} the {name} is nearer to the learner's weights before the last update than to "
+            context += f"its weights, by {figure(-test.errors)} standard errors ({test.reading})"
+            place = Place(
+                step=test.step,
+                phase="rollout",
+                rank=0,
+                sample=-1,
+                position=-1,
+                field="distance from the learner's weights",
+                **e.side(name).paired(in_use.now, in_use.before),
+                context=context,
+            )
+            e.diverges(Kind.BEHIND.of(name), [], place)
+
+
+def _values(e: Evidence, side: str | None, test: systematic.Tested) -> dict[str, float]:
+    """The means as fields of a `Place`; of a side the reference stands in the other's place."""
+    reference, compared = test.values
+    return e.side(side).paired(compared, reference) if side else {"baseline": reference, "candidate": compared}
+
+
+def describe(test: systematic.Tested) -> str:
+    """One test in words."""
+    if test.what == "size":
+        mean = test.mean.value + test.bound
+        size = f"mean |Δ| of {test.where} {figure(mean)} nats"
+        return (
+            f"{size}, {figure(mean / test.unit)} times {test.unit_of}" if test.unit else f"{size}, and none is allowed"
+        )
+    return (
+        f"mean Δ of {test.where} {figure(test.mean.value)} nats, standard error {figure(test.mean.error)} over "
+        f"{test.mean.clusters} prompts; rounding alone leaves {figure(test.bound)}"
+    )

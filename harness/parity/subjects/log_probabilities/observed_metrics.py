@@ -1,0 +1,256 @@
+"""How far two sets of log-probabilities of the same tokens are apart, by the names that the field uses.
+
+Sources: k1 and k3 are Schulman's estimators (2020, "Approximating KL Divergence"); token_mult_prob_error is NVIDIA
+NeMo-RL's ("Add New Models"); rollout_probs_diff_* and rollout_actor_probs_pearson_corr, the effective sample size,
+chi² and the log-perplexity difference are verl's (debug metrics, rollout correction). `reports.limits` holds the
+limits that their authors publish.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness.parity.subjects.log_probabilities.observed_pairs import POSITION_EDGES, LogprobPairs
+
+# A log-probability this far from 0 has seven digits in float32, and kernels of two makers seldom agree in all of them.
+SIZEABLE = 0.01
+LIKELY = 2.0  # nearer to 0 than this, float32 has steps of 1.2e-7 nats at most: finer than what kernels round by
+CLAMP = 20.0  # nats; beyond it an importance weight says nothing more (verl clamps there too)
+PROBABILITY_EDGES = (1e-3, 1e-2, 0.1, 0.5)
+_POSITIONS = [
+    f"{low}-{high - 1}" if high - low > 1 else str(low)
+    for low, high in zip((0, *POSITION_EDGES), POSITION_EDGES, strict=False)
+]
+LABELS = {
+    "position": [*_POSITIONS, f"{POSITION_EDGES[-1]}+"],
+    "probability": ["< 0.001", "0.001-0.01", "0.01-0.1", "0.1-0.5", "≥ 0.5"],
+    "cached": ["not cached", "cached"],
+}
+_LOG_EDGES = np.log(PROBABILITY_EDGES)
+
+
+@dataclass
+class Buckets:
+    """Count, sum and maximum of |Δ| per bucket of one kind."""
+
+    count: np.ndarray
+    total: np.ndarray
+    largest: np.ndarray
+
+    @staticmethod
+    def empty(size: int) -> Buckets:
+        return Buckets(np.zeros(size, np.int64), np.zeros(size), np.zeros(size))
+
+    def add(self, index: np.ndarray, delta: np.ndarray) -> None:
+        size = len(self.count)
+        self.count += np.bincount(index, minlength=size)
+        self.total += np.bincount(index, weights=delta, minlength=size)
+        np.maximum.at(self.largest, index, delta)
+
+    def add_sums(self, index: np.ndarray, pairs: LogprobPairs) -> None:
+        """The same of whole cells; `index`: the bucket of each."""
+        size = len(self.count)
+        self.count += np.bincount(index, weights=pairs.tokens, minlength=size).astype(np.int64)
+        self.total += np.bincount(index, weights=pairs.size_sums, minlength=size)
+        np.maximum.at(self.largest, index, pairs.largest)
+
+
+def _counted(before: tuple[int, int], chosen: np.ndarray, identical: np.ndarray) -> tuple[int, int]:
+    """`before`, with the chosen tokens of a step and the identical ones among them added."""
+    tokens, same = before
+    return tokens + int(np.count_nonzero(chosen)), same + int(np.count_nonzero(chosen & identical))
+
+
+EXACT = 1 << 22  # values that are kept as they are: 16 MiB
+_FOLDED_BITS = 11  # of 32 dropped when they are folded: one part in 4,096 of a value is lost
+
+
+@dataclass
+class Quantiles:
+    """Quantiles of float32 values that are not negative, in bounded memory.
+
+    Up to `EXACT` values exactly; beyond that they are counted by their leading bits, whose order is that of the
+    numbers, and a quantile is the largest value of its bin: at most 1/4,096 too large, never too small.
+    """
+
+    fresh: list[np.ndarray] = field(default_factory=list)
+    waiting: int = 0  # values in `fresh`
+    counts: np.ndarray | None = None
+
+    def add(self, values: np.ndarray) -> None:
+        self.fresh.append(values.astype(np.float32, copy=False))
+        self.waiting += len(values)
+        if self.waiting > EXACT:
+            self._fold()
+
+    def _fold(self) -> None:
+        bins = np.concatenate(self.fresh).view(np.uint32) >> _FOLDED_BITS
+        counts = np.bincount(bins, minlength=1 << (31 - _FOLDED_BITS))
+        self.counts = counts if self.counts is None else self.counts + counts
+        self.fresh, self.waiting = [], 0
+
+    def at(self, *quantiles: float) -> list[float]:
+        """The smallest values that these shares of all do not exceed."""
+        if self.counts is None:
+            exact_values: list[float] = np.quantile(np.concatenate(self.fresh), quantiles, method="higher").tolist()
+            return exact_values
+        if self.fresh:
+            self._fold()
+        total = np.cumsum(self.counts)
+        ranks = [math.ceil(quantile * (total[-1] - 1)) for quantile in quantiles]
+        bins = np.searchsorted(total, ranks, side="right").astype(np.uint32)
+        largest = (bins + 1 << _FOLDED_BITS) - 1
+        values: list[float] = largest.astype(np.uint32).view(np.float32).astype(float).tolist()
+        return values
+
+
+@dataclass
+class Mismatch:
+    """Log-probabilities `q` of tokens that were drawn under `p`, collected step by step. Δ = q − p, in nats."""
+
+    tokens: int = 0
+    not_finite: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    deltas: Quantiles = field(default_factory=Quantiles)  # |Δ|
+    buckets: dict[str, Buckets] = field(
+        default_factory=lambda: {name: Buckets.empty(len(v)) for name, v in LABELS.items()}
+    )
+    versions: dict[int, tuple[int, float, float]] = field(
+        default_factory=dict
+    )  # weight version -> tokens, sum and max of |Δ|
+    largest: tuple[float, int, int, int] = (0.0, -1, -1, -1)  # |Δ|, step, sample, position
+    # Step -> (tokens whose `p` is sizeable, those of them that are the same number in `q`).
+    identical: dict[int, tuple[int, int]] = field(default_factory=dict)
+    identical_likely: tuple[int, int] = (0, 0)  # the same of all steps, of likely tokens
+
+    _quantiles: tuple[int, list[float]] = field(
+        default=(-1, []), repr=False
+    )  # of so many tokens: the 50th, 95th and 99th percentile
+
+    def add(self, pairs: LogprobPairs, *, step: int, version: int) -> None:
+        """One step's tokens, `p` first. `version`: of the weights that they were drawn with."""
+        p, q, delta, size = map(pairs.at_compared, (pairs.first, pairs.second, pairs.delta, pairs.size))
+        self.not_finite += int(np.count_nonzero(pairs.same)) - len(p)
+        if not len(p):
+            return
+        self.deltas.add(size)
+        self.tokens += len(p)
+        self._count_identical(np.abs(p), size == 0.0, step)
+        at = int(size.argmax())
+        if size[at] > self.largest[0]:
+            row, position = pairs.place(at)
+            self.largest = (float(size[at]), step, int(pairs.sample[row]), position)
+        self._sum(p, q, delta, size, pairs)
+        self._add_buckets(p, size, pairs)
+        count, total, largest = self.versions.get(version, (0, 0.0, 0.0))
+        self.versions[version] = (count + len(p), total + float(size.sum()), max(largest, float(size[at])))
+
+    def _count_identical(self, magnitude: np.ndarray, identical: np.ndarray, step: int) -> None:
+        """`magnitude`: |p|; `identical`: whether `q` is the same number."""
+        sizeable = magnitude > SIZEABLE
+        likely = sizeable & (magnitude < LIKELY)
+        self.identical[step] = _counted(self.identical.get(step, (0, 0)), sizeable, identical)
+        self.identical_likely = _counted(self.identical_likely, likely, identical)
+
+    def _add_buckets(self, p: np.ndarray, size: np.ndarray, pairs: LogprobPairs) -> None:
+        cells = pairs.cells
+        self.buckets["position"].add_sums(cells.bucket, pairs)
+        if pairs.cached is not None:
+            self.buckets["cached"].add_sums((pairs.cached > 0).astype(np.intp)[cells.row], pairs)
+        bucket = np.zeros(len(p), np.intp)
+        for edge in _LOG_EDGES:
+            bucket += p >= edge
+        self.buckets["probability"].add(bucket, size)
+
+    def _sum(self, p: np.ndarray, q: np.ndarray, delta: np.ndarray, size: np.ndarray, pairs: LogprobPairs) -> None:
+        clamped = np.clip(delta, -CLAMP, CLAMP)
+        weight = np.exp(clamped)
+        prob_p, prob_q = np.exp(p), np.exp(q)
+        apart = np.abs(prob_q - prob_p)
+        counts = np.bincount(pairs.cells.row, weights=pairs.tokens)
+        present = counts > 0
+        sequence = np.bincount(pairs.cells.row, weights=-pairs.delta_sums)[present] / counts[present]
+        sums = {
+            "delta": size.sum(),
+            "k1": -delta.sum(),
+            "k3": (weight - 1.0 - clamped).sum(),
+            "mult": np.exp(np.minimum(size, CLAMP)).sum(),
+            "weight": weight.sum(),
+            "weight2": (weight * weight).sum(),
+            "apart": apart.sum(),
+            "apart2": (apart * apart).sum(),
+            "p": prob_p.sum(),
+            "q": prob_q.sum(),
+            "pp": (prob_p * prob_p).sum(),
+            "qq": (prob_q * prob_q).sum(),
+            "pq": (prob_p * prob_q).sum(),
+            "sequences": float(len(sequence)),
+            "sequence": sequence.sum(),
+        }
+        for name, value in sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + float(value)
+        self.sums["apart_max"] = max(self.sums.get("apart_max", 0.0), float(apart.max()))
+
+    def result(self) -> dict[str, Any]:
+        """Every metric; {} when there was nothing to compare."""
+        if not self.tokens:
+            return {}
+        n, s = self.tokens, self.sums
+        if self._quantiles[0] != n:
+            self._quantiles = n, self.deltas.at(0.5, 0.95, 0.99)
+        p50, p95, p99 = self._quantiles[1]
+        apart = s["apart"] / n
+        spread = np.sqrt(max(n * s["pp"] - s["p"] ** 2, 0.0) * max(n * s["qq"] - s["q"] ** 2, 0.0))
+        metrics = {
+            "mean_delta_logprob": s["delta"] / n,
+            "p50": p50,
+            "p95": p95,
+            "p99": p99,
+            "max_delta_logprob": self.largest[0],
+            "k1": s["k1"] / n,
+            "k3": s["k3"] / n,
+            "token_mult_prob_error": s["mult"] / n,
+            "rollout_probs_diff_mean": apart,
+            "rollout_probs_diff_max": s["apart_max"],
+            "rollout_probs_diff_std": float(np.sqrt(max(s["apart2"] / n - apart * apart, 0.0))),
+            "rollout_actor_probs_pearson_corr": min(1.0, float((n * s["pq"] - s["p"] * s["q"]) / spread))
+            if spread > 0
+            else float("nan"),
+            "ess": s["weight"] ** 2 / (n * s["weight2"]),
+            "importance_weight_mean": s["weight"] / n,
+            "chi2": s["weight2"] / n - 1.0,
+            "log_perplexity_difference": s["sequence"] / s["sequences"],
+            "tokens": n,
+        }
+        if self.not_finite:
+            metrics["not_finite"] = self.not_finite
+        return metrics
+
+    def where(self) -> dict[str, Any]:
+        """Where the largest |Δ| is."""
+        size, step, sample, position = self.largest
+        return {"max_delta_logprob": size, "step": step, "sample": sample, "position": position}
+
+    def by_bucket(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Tokens, mean and maximum of |Δ| per bucket; empty buckets are left out."""
+        by_kind = {
+            kind: {
+                label: {
+                    "tokens": int(buckets.count[i]),
+                    "mean": float(buckets.total[i] / buckets.count[i]),
+                    "max": float(buckets.largest[i]),
+                }
+                for i, label in enumerate(LABELS[kind])
+                if buckets.count[i]
+            }
+            for kind, buckets in self.buckets.items()
+        }
+        versions = sorted(self.versions.items())
+        by_kind["weight version"] = {
+            str(v): {"tokens": c, "mean": total / c, "max": m} for v, (c, total, m) in versions
+        }
+        return by_kind

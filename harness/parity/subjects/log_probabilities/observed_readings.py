@@ -1,0 +1,177 @@
+"""Re-readings: the recorded numbers read in another way, sample by sample, and how much then still differs.
+
+Shifted by one position, scaled by one factor, as softmax(logits/T) or renormalised over a nucleus, on one side of a
+position, without cached samples. A cause is named for the samples whose difference its re-reading removes, and for no
+others: two faults in one run, or one that starts at a later step, stay apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness.parity.facts.align import Grid
+from harness.parity.facts.divergence import DivergenceKey
+from harness.parity.facts.evidence import Evidence
+from harness.parity.subjects.log_probabilities.observed_rereading import Readings
+from probes.format import mapping, number, whole
+
+SHIFTS = (1, -1, 2, -2)
+
+
+def reread(
+    e: Evidence,
+    key: DivergenceKey,
+    step: int,
+    sample: np.ndarray,
+    grid: Grid,
+    truth: np.ndarray,
+    engine: np.ndarray,
+    tokens_equal: np.ndarray,
+    cached: np.ndarray | None,
+    prompt: np.ndarray | None = None,
+    rounded: np.ndarray | None = None,
+) -> None:
+    """Add one step's samples: what is left of |engine − truth| beyond the tolerance under each reading of `engine`.
+
+    Flat float arrays on `grid`; `tokens_equal`: positions of equal tokens; `sample`, `cached`, `prompt` (tokens): per
+    row. `rounded`: positions at which `truth` is off by itself (`rounding.misrounded`), where no factor need fit.
+    """
+    truth, engine = truth.astype(np.float64), engine.astype(np.float64)
+    tolerance = e.tolerated(key.kind).value
+    delta = engine - truth
+    beyond = tokens_equal & ~(np.abs(delta) <= tolerance)
+    columns = _extent(grid, step, sample, tokens_equal, beyond)
+    columns |= {"cached": _known(grid, cached), "prompt": _known(grid, prompt)}
+    columns["size"] = _per_row(grid, np.where(beyond, np.nan_to_num(np.abs(delta), nan=0.0, posinf=0.0), 0.0))
+    for shift in SHIFTS:
+        moved, inside = shifted(grid, engine, shift)
+        # Where a number is read from, the token must be the same as well: else it is the number of another token.
+        valid = tokens_equal & inside & np.roll(tokens_equal, -shift)
+        apart = np.abs(moved - truth)
+        columns[f"shift {shift:+d} compared"] = _per_row(grid, valid & beyond)
+        columns[f"shift {shift:+d} left"] = _per_row(grid, valid & ~(apart <= tolerance))
+        moving = valid & beyond & np.isfinite(delta) & np.isfinite(apart)  # what is not a number is not set right
+        columns[f"shift {shift:+d} size before"] = _per_row(grid, np.where(moving, np.nan_to_num(np.abs(delta)), 0.0))
+        columns[f"shift {shift:+d} size"] = _per_row(grid, np.where(moving, np.nan_to_num(apart), 0.0))
+    used = tokens_equal & np.isfinite(truth) & np.isfinite(engine)
+    products = _per_row(grid, np.where(used, truth * engine, 0.0))
+    squares = _per_row(grid, np.where(used, engine * engine, 0.0))
+    columns["scale"] = products / np.maximum(squares, 1e-30)
+    factor = _common(columns["scale"], columns["beyond"])
+    columns["scale"][:] = factor
+    apart = np.abs(factor * engine - truth)
+    fits = apart <= tolerance * max(1.0, abs(factor))
+    columns["scale left"] = _per_row(grid, tokens_equal & ~(fits if rounded is None else fits | rounded))
+    for name, (low, high) in _semantics(e, truth).items():
+        columns[f"{name} left"] = _per_row(
+            grid, tokens_equal & ~((engine >= low - tolerance) & (engine <= high + tolerance))
+        )
+        # Tokens that this reading explains and the learner's own number does not.
+        telling = beyond & ((truth < low - tolerance) | (truth > high + tolerance) | (name == "renormalised"))
+        columns[f"{name} telling"] = _per_row(grid, telling)
+    e.readings.setdefault(key, Readings()).add(columns)
+
+
+def reread_tokens(
+    e: Evidence, key: DivergenceKey, step: int, sample: np.ndarray, grid: Grid, drawn: np.ndarray, trained: np.ndarray
+) -> None:
+    """The same for tokens: is what was trained on what was rolled out, moved by one?"""
+    differs = drawn != trained
+    columns = _extent(grid, step, sample, np.ones(grid.size, bool), differs)
+    columns["other"][:] = 0
+    for shift in SHIFTS:
+        moved, inside = shifted(grid, trained, shift)
+        columns[f"shift {shift:+d} compared"] = _per_row(grid, inside & differs)
+        columns[f"shift {shift:+d} left"] = _per_row(grid, inside & (moved != drawn))
+    e.readings.setdefault(key, Readings()).add(columns)
+
+
+def shifted(grid: Grid, values: np.ndarray, shift: int) -> tuple[np.ndarray, np.ndarray]:
+    """(value that stands `shift` places later in the same row, where there is one)."""
+    inside = (grid.position + shift >= 0) & (grid.position + shift < grid.length[grid.row])
+    return np.roll(values, -shift), inside
+
+
+def _extent(
+    grid: Grid, step: int, sample: np.ndarray, tokens_equal: np.ndarray, beyond: np.ndarray
+) -> dict[str, np.ndarray]:
+    rows = len(grid.length)
+    first = grid.first(beyond)
+    places = np.flatnonzero(beyond)
+    last = np.full(rows, -1, np.int64)
+    last[grid.row[places]] = grid.position[places]  # the last assignment of a row wins, and positions rise
+    count = _per_row(grid, beyond)
+    first = np.where(count > 0, first, -1)
+    return {
+        "step": np.full(rows, step, np.int64),
+        "sample": np.asarray(sample, np.int64),
+        "tokens": _per_row(grid, tokens_equal),
+        "other": _per_row(grid, ~tokens_equal),
+        "beyond": count,
+        "first": first,
+        "last": last,
+        "before": _per_row(grid, tokens_equal & (grid.position < first[grid.row])),
+        "after": _per_row(grid, tokens_equal & (grid.position > last[grid.row])),
+    }
+
+
+def _known(grid: Grid, values: np.ndarray | None) -> np.ndarray:
+    """[rows] of what was recorded of each sample, -1 where it was not."""
+    return np.full(len(grid.length), -1, np.int64) if values is None else np.asarray(values, np.int64)
+
+
+def _per_row(grid: Grid, values: np.ndarray) -> np.ndarray:
+    """Sum over each row: of booleans a count, of floats a float."""
+    if values.dtype == bool:
+        return np.bincount(grid.row[values], minlength=len(grid.length)).astype(np.int64)
+    return np.bincount(grid.row, weights=values, minlength=len(grid.length))
+
+
+def _common(scales: np.ndarray, beyond: np.ndarray) -> float:
+    """The factor that most samples of the step agree on: the median of the samples that differ."""
+    usable_scales = scales[(beyond > 0) & np.isfinite(scales) & (scales != 0)]
+    return float(np.median(usable_scales)) if len(usable_scales) else 1.0
+
+
+def _semantics(e: Evidence, truth: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Bounds of a reported log-probability, given the raw one, if it was taken after temperature or after top-p.
+
+    Renormalised over a nucleus of mass S ≥ top_p: log p − log S.
+    """
+    sampling = mapping(e.baseline.recording.scenario.get("sampling"))
+    temperature, top_p = number(sampling.get("temperature"), 1.0), number(sampling.get("top_p"), 1.0)
+    bounds = {}
+    if temperature > 0 and temperature != 1.0:
+        bounds["tempered"] = tempered_bounds(truth, temperature, vocabulary(e))
+    elif 0 < top_p < 1:
+        bounds["renormalised"] = (truth, np.minimum(truth - np.log(top_p), 0.0))
+    return bounds
+
+
+def tempered_bounds(truth: np.ndarray, temperature: float, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(least, largest) log-probability after temperature, given the raw ones of a vocabulary of `size` ids.
+
+    With a = 1/T, log softmax(a·logits) of a token of probability p is a·log p − log Σ pᵢᵃ, and the sum lies between
+    p^a + (1−p)^a (all other mass on one token) and p^a + (V−1)^(1−a)·(1−p)^a (spread over the vocabulary).
+    """
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        a, p = 1.0 / temperature, np.exp(np.minimum(truth, 0.0))
+        token_mass, other_mass = p**a, (1.0 - p) ** a
+        spread = other_mass * float(size - 1) ** (1.0 - a)
+        ends = np.stack([a * truth - np.log(token_mass + other_mass), a * truth - np.log(token_mass + spread)])
+    return ends.min(axis=0), np.minimum(ends.max(axis=0), 0.0)
+
+
+def vocabulary(e: Evidence) -> int:
+    """Ids that the run's tokenizer knows; 2^20, more than any has, where it was not recorded."""
+    return whole(tokenizer(e).get("size"), 1 << 20)
+
+
+def tokenizer(e: Evidence) -> dict[str, Any]:
+    """The `tokenizer` event of the run, the baseline's first; {} where neither recorded one."""
+    for side in e.sides:
+        for event in side.recording.all("tokenizer"):
+            return event
+    return {}

@@ -1,0 +1,242 @@
+"""Systematic differences: a mean that rounding does not have, beside the largest difference.
+
+A tolerance on single tokens lets a bias of its own size pass: in bfloat16 0.05 nats, where one token may round by 0.06,
+in float32 3e-5, where a token rounds by 2e-7 on average. Tested over the run, each step, positions and cached samples:
+
+- bias: the mean of Δ. The tokens are drawn by one of two normalised distributions p and q, so that E[log q − log p]
+  under p is −KL(p‖q), about −Δ²/2, whatever the kernels do: errors of single tokens, however their size, have no mean
+  of the first order. Drawing prefers what rounding raised by Δ²/T. Twice mean Δ²/T is allowed, and what the numbers
+  resolve: in float32 the mean error of rounding one number of the learner's scale.
+- size: the mean |Δ|. In half precision of an engine from float32's log-probabilities, in units of the learner's own.
+  In float32 of each comparison, in units of the floor: what the engines were from themselves on average, and at least
+  the mean error of one rounding, for a floor can be exactly 0 where other kernels are 2e-7 away.
+
+The error rate is that of all tests together; tokens are clustered by their prompt (`clusters`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.parity.facts.divergence import Kind
+from harness.parity.subjects.log_probabilities.observed_clusters import Clusters, Mean, student
+from harness.parity.subjects.log_probabilities.observed_metrics import LABELS
+from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
+from harness.parity.subjects.precision.observed_floor import EPSILON, HEADROOM, LARGEST_SCALE, RESOLUTION, Tolerance
+
+FALSE_ALARM = 1e-3  # of all tests of a check together (Bonferroni)
+POWER = 0.99  # with which the smallest effect that is stated is found
+# Engines may round so many times as much as the learner. Measured on a CPU in bfloat16: vLLM 0.99, SGLang 0.99, the
+# embedded engine 1.00.
+ROUGHER = 2.0
+ALLOWED_BIAS = 2.0  # times mean Δ² over T, and times one rounding in float32, see above
+# Nats. Log-probabilities are recorded, and by some engines computed, in float32.
+RESOLVED = RESOLUTION * EPSILON * LARGEST_SCALE
+# Floors: what the mean |Δ| of other kernels may be, as the largest may (`floor.HEADROOM`). Measured in float32 on a
+# CPU, vLLM and SGLang against each other and their learners, over runs, steps, positions and cached samples of 11
+# sound pairs: 0.5 to 1.9 floors; mean Δ 7.6e-8 nats at most, where 2.4e-7 is the least that was allowed.
+APART = HEADROOM
+RUN = "the run"
+_DELTA, _SQUARE, _SIZE, _ROUNDING, _ONE, _TWO = range(1, 7)  # columns of the sums
+
+
+class Compared(Enum):
+    """Two columns of log-probabilities whose means are compared, each with the divergence that its single tokens
+    show, the one that its mean shows, and its words."""
+
+    ENGINES = ("logprob", Kind.LOGPROB, Kind.ENGINE_DRIFT, "engine against engine")
+    ENGINE = ("learner", Kind.ENGINE, Kind.DRIFT, "the {side}'s engine")  # against its learner
+    TRAINER = ("trainer", None, Kind.TRAINER_DRIFT, "the {side}'s learner against float32")
+
+    def __init__(self, label: str, single: Kind | None, drift: Kind, words: str) -> None:
+        self.label = label
+        self.single = single
+        self.drift = drift
+        self.words = words
+
+
+class Means(NamedTuple):
+    """One comparison of means, and the side that it is of."""
+
+    compared: Compared
+    side: str | None = None
+
+    @property
+    def label(self) -> str:
+        return self.compared.label if self.side is None else f"{self.compared.label}:{self.side}"
+
+    @property
+    def words(self) -> str:
+        return self.compared.words.format(side=self.side)
+
+
+@dataclass(frozen=True)
+class Null:
+    """What the means of a sound pair may be. `resolved`: a bias, nats, that numbers of this type may have. `floor`: the
+    unit of mean |Δ| in float32, nats; NaN where no floor was measured; None in half precision, whose unit is the
+    learner's rounding."""
+
+    temperature: float
+    resolved: float
+    floor: float | None
+
+    @staticmethod
+    def of(tolerance: Tolerance, mean_floor: float) -> Null:
+        if tolerance.half:
+            return Null(tolerance.temperature, RESOLVED, None)
+        # Spacing of float32 at the learner's scale, over 4: the mean of what rounding to the nearest leaves.
+        one_rounding = tolerance.resolution / RESOLUTION / 4
+        floor = min(max(mean_floor, one_rounding), tolerance.cap / APART)
+        if np.isnan(mean_floor):
+            return Null(tolerance.temperature, ALLOWED_BIAS * one_rounding, mean_floor)
+        return Null(tolerance.temperature, max(ALLOWED_BIAS * one_rounding, floor), floor)
+
+
+@dataclass(frozen=True)
+class Tested:
+    """One test. `bound`: what the statistic may be without any noise; `critical`: standard errors above it that chance
+    does not give; in nats."""
+
+    what: str  # "bias" or "size"
+    where: str
+    step: int
+    mean: Mean
+    bound: float
+    critical: float
+    reach: float  # standard errors beyond the bound at which an effect is found with `POWER`
+    unit: float  # mean |Δ| of the learner's own rounding, of the floor, or of the comparison
+    unit_of: str  # in words
+    values: tuple[float, float]  # mean log-probability of both
+
+    @property
+    def found(self) -> bool:
+        excess = abs(self.mean.value) - self.bound if self.what == "bias" else self.mean.value
+        return excess > 0 and excess > self.critical * self.mean.error
+
+    @property
+    def smallest(self) -> float:
+        """The smallest effect that would have been found, nats."""
+        return self.bound + self.reach * self.mean.error
+
+
+@dataclass
+class Drift:
+    """The differences of one comparison, by cluster, in the run, its steps and its parts."""
+
+    steps: dict[int, Clusters] = field(default_factory=dict)
+    parts: dict[str, Clusters] = field(default_factory=dict)
+    sized: bool = True  # was the learner's rounding known at every token?
+
+    def add(
+        self,
+        step: int,
+        cluster: np.ndarray,
+        pairs: LogprobPairs,
+        rounding: np.ndarray | None = None,
+        *,
+        backwards: bool = False,
+    ) -> None:
+        """One step's tokens. `cluster`: a key for each row. `rounding`: |learner's rounding|, flat, where it is known.
+        `backwards`: Δ is that of the first from the second."""
+        self.sized &= rounding is not None
+        delta, first, second = pairs.delta_sums, pairs.cell_sums(pairs.first), pairs.cell_sums(pairs.second)
+        if backwards:
+            delta, first, second = -delta, second, first
+        size = np.zeros(len(delta)) if rounding is None else pairs.cell_sums(np.abs(rounding))
+        square = pairs.cell_sums(pairs.delta * pairs.delta)
+        columns = [pairs.tokens, delta, square, pairs.size_sums, size, first, second]
+        keys, place = np.unique(cluster, return_inverse=True)
+        cells = pairs.cells
+        by_position = _summed(len(LABELS["position"]), cells.bucket, len(keys), place[cells.row], columns)
+        _add_sums(self.steps, step, keys, _summed(1, 0, len(keys), place[cells.row], columns)[0])
+        for label, rows in zip(LABELS["position"], by_position, strict=True):
+            _add_sums(self.parts, f"positions {label}", keys, rows)
+        if pairs.cached is not None:
+            cached = (pairs.cached > 0).astype(np.intp)[cells.row]
+            by_cached = _summed(2, cached, len(keys), place[cells.row], columns)
+            for label, rows in zip(LABELS["cached"], by_cached, strict=True):
+                _add_sums(self.parts, f"samples {label}", keys, rows)
+
+    def tables(self) -> Iterator[tuple[str, int, np.ndarray]]:
+        """(where, step, sums by cluster): the run first."""
+        if not self.steps:
+            return
+        run, first = Clusters(), min(self.steps)
+        for clusters in self.steps.values():
+            run.extend(clusters)
+        yield RUN, first, run.table()
+        for step, step_clusters in sorted(self.steps.items()):
+            yield f"step {step}", step, step_clusters.table()
+        if len(self.parts) > 1:
+            for name, part_clusters in self.parts.items():
+                yield name, first, part_clusters.table()
+
+
+def _summed(
+    parts: int, part: np.ndarray | int, clusters: int, cluster: np.ndarray, columns: list[np.ndarray]
+) -> np.ndarray:
+    """[part, cluster, column] sums of columns with a value for each cell. `part`, `cluster`: of each cell."""
+    place = part * clusters + cluster
+    sums = [np.bincount(place, weights=column, minlength=parts * clusters) for column in columns]
+    return np.stack(sums, axis=1).reshape(parts, clusters, len(columns))
+
+
+def _add_sums(tables: dict[Any, Clusters], name: Any, keys: np.ndarray, rows: np.ndarray) -> None:
+    """Add to the table of this name, which exists only where tokens were compared."""
+    if rows[:, 0].any():
+        tables.setdefault(name, Clusters()).add_sums(keys, rows)
+
+
+def tested(drifts: dict[Means, Drift], null: Null) -> dict[Means, list[Tested]]:
+    """Comparison -> its tests, the run's first. All of them share one error rate."""
+    made: list[tuple[Means, str, str, int, np.ndarray]] = []
+    for kind, drift in drifts.items():
+        for where, step, table in drift.tables():
+            made.append((kind, "bias", where, step, table))
+            rounding = drift.sized and table[:, _ROUNDING].any()
+            if rounding if null.floor is None else np.isfinite(null.floor):
+                made.append((kind, "size", where, step, table))
+    results: dict[Means, list[Tested]] = {kind: [] for kind in drifts}
+    for kind, what, where, step, table in made:
+        results[kind].append(_test(what, where, step, table, FALSE_ALARM / len(made), null))
+    return results
+
+
+def _test(what: str, where: str, step: int, table: np.ndarray, error_rate: float, null: Null) -> Tested:
+    tokens = table[:, 0]
+    count = tokens.sum()
+    free = max(1, len(table) - 1)
+    critical = student(error_rate / 2, free)
+    reach = critical + student(1 - POWER, free)
+    rounding = bool(table[:, _ROUNDING].any())
+    unit = float(table[:, _ROUNDING if rounding else _SIZE].sum() / count)
+    unit_of = "the learner's own rounding" if rounding else "mean |Δ|"
+    values = float(table[:, _ONE].sum() / count), float(table[:, _TWO].sum() / count)
+    if what == "bias":
+        square = float(table[:, _SQUARE].sum() / count)
+        bound = max(null.resolved, ALLOWED_BIAS * square / min(1.0, max(null.temperature, 1e-6)))
+        mean = Mean.of(table, table[:, _DELTA])
+    elif null.floor is None:
+        bound = ROUGHER * unit
+        mean = Mean.of(table, table[:, _SIZE] - ROUGHER * table[:, _ROUNDING])
+    else:
+        unit, unit_of = null.floor, "the floor's own mean"
+        bound = APART * unit
+        mean = Mean.of(table, table[:, _SIZE] - bound * tokens)
+    return Tested(
+        what=what,
+        where=where,
+        step=step,
+        mean=mean,
+        bound=bound,
+        critical=critical,
+        reach=reach,
+        unit=unit,
+        unit_of=unit_of,
+        values=values,
+    )

@@ -1,0 +1,241 @@
+"""The native stage: what the samples are likely under, what the reported numbers mean, and whether a seed is kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from harness.parity.causes.family import Seen
+from harness.parity.facts.divergence import NATIVE, Kind, keys
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import Explained, Explanation
+from harness.parity.subjects.log_probabilities.causes import ALIGNMENT
+from harness.parity.subjects.native_sampler.observed_meaning import RAW, evidence
+from harness.parity.subjects.native_sampler.observed_repeats import EXCHANGED
+from harness.parity.subjects.native_sampler.observed_samples import tables
+from harness.parity.subjects.order.causes import ORDER
+from harness.parity.subjects.prompts.causes import UNDONE, prompt_key
+from harness.parity.subjects.sampling.causes import SAMPLING_PARAM
+from harness.parity.subjects.sampling.causes_meaning import LOGPROB_SEMANTICS
+from harness.parity.subjects.sampling.causes_random_numbers import RNG
+from harness.parity.subjects.sampling.causes_sampler import JOINT, SPORADIC
+from harness.parity.subjects.stop_conditions.causes import FEWEST, LENGTH, STOP, end_ids
+from probes.format import mapping, number, whole
+from reports.model import Cause, Proof
+from reports.text import counted, figure
+from scenarios.engines import canonical
+from scenarios.engines.native import apart
+
+STRUCTURE = {
+    "joint": JOINT,
+    "blind": SAMPLING_PARAM.key("repetition_penalty"),
+    "passed": SPORADIC,
+}
+SAID = {
+    "joint": "takes top-p over the unfiltered mass beside top-k, not over the renormalised top-k",
+    "blind": "lets the repetition penalty cover the output only, not prompt and output",
+}
+NEVER = {penalty.name: penalty.off for penalty in canonical.PENALTIES if not penalty.asked}
+LIKELIER = math.log(100)  # nats over the next best change: it would mislead once in a hundred stages
+FIELD = {"joint": "top_p", "blind": "repetition_penalty"}
+
+
+def native_prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """What became of the native stage's prompts: with none of our plugins loaded, an engine may be sent others."""
+    for side in e.sides:
+        kinds = side.native_prompts.kinds
+        for kind, where in kinds.items():
+            samples = len(set(where))
+            yield Explanation(
+                Cause.of(
+                    prompt_key(kind),
+                    side.name,
+                    f"the engine saw other prompt ids than it was sent in the native stage: {kind}",
+                    f"{counted(samples, 'sample')}, the first is {where[0][1]}",
+                    {
+                        "side": side.name,
+                        "stage": "native",
+                        "kind": kind,
+                        "samples": [list(place) for place in where[:50]],
+                    },
+                    [Proof(UNDONE[kind], samples, 0, "prompts")] if kind in UNDONE else [],
+                ),
+                keys((Kind.NATIVE_PROMPT, *NATIVE), side.name),
+            )
+
+
+def native_ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """What makes all native samples of a side shorter: their last token is left out, or a limit is lower than the other
+    side's."""
+    for side in e.sides if e.native is not None else ():
+        ends_at, (lengths, last, finish) = end_ids(e, side), _endings(side)
+        longest = _endings(e.candidate if side is e.baseline else e.baseline)[0].max(initial=0)
+        stopped, cut = finish == "stop", finish == "length"
+        lost = stopped & ~np.isin(last, sorted(ends_at))
+        key, text = None, ""
+        if ends_at and lost.sum() >= FEWEST and lost.sum() == stopped.sum():
+            key, affected = STOP.key("end token dropped"), lost
+            text = "no native sample ends with the token at which it stopped"
+        elif cut.sum() >= FEWEST and lengths.max() < longest and len(set(lengths[cut].tolist())) == 1:
+            key, affected = LENGTH.key("context"), cut
+            text = f"native samples end after {int(lengths.max())} tokens, the other side's after up to {int(longest)}"
+        if key:
+            details = {"side": side.name, "stage": "native", "samples": int(affected.sum())}
+            cause = Cause.of(key, side.name, text, counted(int(affected.sum()), "sample"), details)
+            yield Explanation(cause, keys((Kind.NATIVE, Kind.NATIVE_SAMPLER), side.name))
+
+
+def _endings(side: Side) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tokens, the last one (-1 without any) and why it ended, of each native sample."""
+    lengths, last, finish = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, object)]
+    for table in tables(side, "native"):
+        output = table.rows("output")
+        if output is None or table.finish is None:
+            continue
+        has_output = output.lengths > 0
+        ends = np.full(len(has_output), -1, np.int64)
+        ends[has_output] = output.values[output.offsets[1:][has_output] - 1]
+        lengths.append(output.lengths)
+        last.append(ends)
+        finish.append(np.asarray(table.finish, object))
+    return np.concatenate(lengths), np.concatenate(last), np.concatenate(finish)
+
+
+def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """What the sampler did instead: the change under which the learner finds its samples likely."""
+    result = e.native
+    for side in e.sides:
+        kind = Kind.NATIVE_SAMPLER.of(side.name)
+        if result is None or not len(so_far.left(kind)):
+            continue
+        for fit in result.sampler[side.name]["fits"]:
+            change, value = str(fit.get("change")), number(fit.get("value"))
+            gain, before, after = (number(fit.get(name)) for name in ("gain", "before", "after"))
+            outside = [whole(fit.get(name), 0) for name in ("outside_before", "outside_after")]
+            requested, over = _asked(side).get(change), number(fit.get("over"), 0.0)
+            likelihood = "impossible" if gain == float("inf") else f"{figure(gain)} nats less likely"
+            if change == "passed":
+                did = f"takes the second best token now and then: at {value:.1%} of its tokens"
+            else:
+                did = SAID.get(
+                    change, f"draws with {change} {figure(value)}, asked was {NEVER.get(change, requested)!r}"
+                )
+            if outside[0] > outside[1]:
+                proof = Proof(f"read as drawn with {_words(change, value)}", outside[0], outside[1], "tokens outside")
+            else:
+                proof = Proof(
+                    f"read as drawn with {_words(change, value)}",
+                    abs(before),
+                    abs(after),
+                    "standard errors of surprisal",
+                )
+            yield Explanation(
+                Cause.of(
+                    key=STRUCTURE.get(change) or SAMPLING_PARAM.key(change),
+                    party=_party(side, change),
+                    summary=f"the {side.name}'s own sampler {did}",
+                    evidence=f"its samples are {likelihood} under what was asked",
+                    details={
+                        "side": side.name,
+                        "stage": "native",
+                        "asked": requested,
+                        "fitted": value,
+                        "gain": gain,
+                        "over": over,
+                    },
+                    proofs=[proof],
+                    observed=_observed(side, change, over),
+                ),
+                (Kind.NATIVE.of(), kind),
+            )
+
+
+def meanings(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Log-probabilities of another meaning than the engine documents."""
+    result = e.native
+    for side in e.sides:
+        kind = Kind.NATIVE_LEARNER.of(side.name)
+        facts = result.semantics.get(side.name, {}) if result is not None else {}
+        meaning = facts.get("recognised")
+        if result is None or not len(so_far.left(kind)):
+            continue
+        if shift := facts.get("shift"):
+            text = f"native log-probabilities are shifted by {abs(shift['by'])}: each stands "
+            text += f"{'after' if shift['by'] > 0 else 'before'} its token"
+            proof = Proof(f"read {shift['by']:+d} position", shift["before"], shift["after"], "tokens")
+            details = {"side": side.name, "stage": "native", **shift}
+            yield Explanation(Cause.of(ALIGNMENT.key(), side.name, text, "", details, [proof]), (kind,))
+        if meaning in (None, "", RAW, facts["documented"]):
+            continue
+        before, after = facts["beyond"]["learner_logprob"], facts["beyond"][facts["column"]]
+        yield Explanation(
+            Cause.of(
+                LOGPROB_SEMANTICS.key(meaning),
+                "mapping" if meaning in _set(str(facts["said"])) else side.name,
+                f"the {side.name}'s native log-probabilities are {meaning}, not the model's own",
+                evidence(result, side.name),
+                {"side": side.name, "stage": "native", **facts},
+                [Proof(f"held against the learner's {meaning} ones", before, after, "tokens")],
+            ),
+            (kind,),
+        )
+
+
+def seeds(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """A request drawn again with its seed gives another sample, though the engine honours request seeds."""
+    result = e.native
+    for side in e.sides:
+        kind = Kind.NATIVE_REPEAT.of(side.name)
+        if result is None or kind not in e.first:
+            continue
+        repeat = result.repeats[side.name]
+        samples, details = repeat["samples"], {"side": side.name, "stage": "native", **repeat}
+        key, text, proofs = RNG.key("seed ignored"), "the same requests with the same seeds draw other samples", []
+        if repeat["state"] == EXCHANGED:
+            key, text = ORDER.key(), "the same requests with the same seeds draw the samples of others"
+            proofs = [Proof("match samples by their tokens", samples, samples - repeat["exchanged"], "samples")]
+        evidence_text = f"{repeat['alike']} of {samples} samples alike, {figure(repeat['expected'])} expected by chance"
+        yield Explanation(Cause.of(key, side.name, text, evidence_text, details, proofs), (kind,))
+
+
+def _observed(side: Side, change: str, over: float) -> list[Seen]:
+    """What excludes another change: the likelihood, or the engine's own record."""
+    observations = [Seen.LIKELIER] if over >= LIKELIER else []
+    return [*observations, Seen.GIVEN] if _party(side, change) == "mapping" else observations
+
+
+def _asked(side: Side) -> dict[str, Any]:
+    return mapping(side.recording.scenario.get("sampling"))
+
+
+def _words(change: str, value: float) -> str:
+    descriptions = {
+        "joint": "joint top-k and top-p",
+        "blind": "a penalty blind to the prompt",
+        "passed": f"the second best token at {value:.1%} of all",
+    }
+    return descriptions.get(change, f"{change} {figure(value)}")
+
+
+def _party(side: Side, change: str) -> str:
+    """The mapping where the engine was given something else than was asked, or what it does not mean alike."""
+    name = FIELD.get(change, change)
+    for event in side.recording.all("sampling"):
+        if event.get("mode") == "native":
+            engine_values, requested = mapping(event.get("given")), mapping(event.get("canonical"))
+            if name in engine_values and engine_values[name] != requested.get(name):
+                return "mapping"
+            unlike = {word for key in mapping(event.get("unlike")) for word in apart(key)}
+            if event.get("mapping", "ours") != "ours" and name in unlike:
+                return "mapping"
+    return side.name
+
+
+def _set(mode: str) -> tuple[str, ...]:
+    """What an engine said that it would report, in our words. Processed are also tempered where nothing is filtered."""
+    if "processed" in mode:
+        return "renormalised", "tempered"
+    return ("tempered",) if "temperature" in mode else (RAW,)

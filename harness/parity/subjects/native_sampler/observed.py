@@ -1,0 +1,229 @@
+"""What the native stage showed: plain data, filled part by part."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from reports.model import Finding
+from reports.text import figure
+
+FINISH = "finish"  # the quantity: the share of the most common finish reason
+NOT_RUN = "not run"  # in the coverage, of a stage that neither run has
+MARGIN = 0.2  # standard deviations: a small effect by Cohen (1988), the usual smallest effect of interest
+MOST_DRAWS = 20  # that may be planned; more looks leave each next to nothing to spend
+DRAWS = 4  # at most. Of 1,024 samples each: then one of equal and different is shown, whatever the means are
+ALPHA = 0.001  # sound samplers are called different once in a thousand stages: a nightly run has sixty of them
+EQUIVALENCE_ALPHA = 0.05  # of two one-sided tests: the interval of 90 % lies within the margin
+
+
+class Statistic(str):
+    """A test's name, as reports list it, and what it is of: a `quantity` of both stages, or one `side`'s sampler."""
+
+    quantity: str
+    side: str
+
+    @classmethod
+    def of(cls, quantity: str, what: str) -> Statistic:
+        return cls._made(f"finish reasons ({what})" if quantity == FINISH else f"{quantity}: {what}", quantity, "")
+
+    @classmethod
+    def of_sampler(cls, side: str, what: str) -> Statistic:
+        return cls._made(f"{side} sampler: {what} against the learner", "", side)
+
+    @classmethod
+    def _made(cls, text: str, quantity: str, side: str) -> Statistic:
+        made = cls(text)
+        made.quantity, made.side = quantity, side
+        return made
+
+
+Tests = dict[Statistic, dict[str, float]]  # statistic, p, p_holm, both means, detectable
+EQUAL, DIFFERENT, UNDECIDED = "equal", "different", "undecided"
+NEEDED = ("length", "surprisal", FINISH)  # quantities whose equality the stage must show; reward where there is one
+UNIT = {"length": " tokens", "surprisal": " nats a token", FINISH: " with the most common reason"}
+OUT_OF_REACH = 10**9  # samples: no number of them would do
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One quantity of both stages, in its own unit. `means`: of the baseline and the candidate, over all prompts;
+    `difference`, its standard `error` and `spread` (a standard deviation): within prompts. `p` of two one-sided tests
+    against `margin`, `p_holm` corrected within the look. `samples` a side were drawn until it was decided, or until
+    now. `enough` would show equality four times in five if there were no difference, `needed` decide if there is the
+    one that was measured. `detectable`: the difference of means that the last look finds four times in five.
+    """
+
+    outcome: str
+    means: tuple[float, float]
+    samples: int
+    difference: float
+    error: float
+    margin: float
+    spread: float
+    p: float
+    p_holm: float
+    enough: int
+    needed: int
+    detectable: float
+
+
+@dataclass(frozen=True)
+class Look:
+    """What all samples of the first `draws` showed. It may spend `alpha` on differences and `equivalence_alpha` on
+    equality. `doubtful`: tests of a difference that do not reject, and of which more samples may say more.
+    """
+
+    draws: int
+    samples: tuple[int, int]
+    alpha: float
+    equivalence_alpha: float
+    tests: Tests
+    rejected: list[Statistic]
+    doubtful: list[Statistic]
+    equal: list[str]
+
+    def facts(self) -> dict[str, Any]:
+        """For a verdict's details; the tests of the last look are there already."""
+        return {name: value for name, value in vars(self).items() if name != "tests"}
+
+
+@dataclass
+class NativeResult:
+    """`looks`: one after each draw, at most `draws`. `tests`: of a difference at the last of them, name -> statistic,
+    p, p_holm; `rejected`: those that showed a difference, at any. `most`: samples a side that may be drawn.
+    `sampler`, `semantics`, `repeats`: side -> what is in the module of that name.
+    """
+
+    looks: list[Look] = field(default_factory=list)
+    tests: Tests = field(default_factory=dict)
+    rejected: list[Statistic] = field(default_factory=list)
+    quantities: dict[str, Quantity] = field(default_factory=dict)
+    margin: float = MARGIN
+    alpha: float = ALPHA
+    equivalence_alpha: float = EQUIVALENCE_ALPHA
+    draws: int = DRAWS
+    most: int = 0
+    samples: tuple[int, int] = (0, 0)
+    identical: int = 0  # samples of one number that both sides drew alike
+    identical_expected: float = 0.0  # by chance, as the learner's likelihoods say
+    prompts: int = 0
+    skipped: str = ""  # why nothing was tested
+    sampler: dict[str, dict[str, Any]] = field(default_factory=dict)
+    semantics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    repeats: dict[str, dict[str, Any]] = field(default_factory=dict)
+    learner_delta: dict[str, float] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    not_compared: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)  # what a stage lacks to be held against the learner and itself
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """Quantity -> its outcome."""
+        return {name: quantity.outcome for name, quantity in self.quantities.items()}
+
+    @property
+    def absent(self) -> list[str]:
+        """Quantities that the stage must compare and that were not recorded."""
+        return [name for name in NEEDED if name not in self.quantities]
+
+    @property
+    def undecided(self) -> list[str]:
+        """Quantities of which neither equality nor a difference was shown."""
+        return self._of(UNDECIDED)
+
+    @property
+    def adequate(self) -> bool:
+        """Was equality shown of everything that must be equal?"""
+        return not self.absent and all(outcome == EQUAL for outcome in self.outcomes.values())
+
+    @property
+    def covered(self) -> str | dict[str, str]:
+        """Quantity -> outcome, or why there is none."""
+        return self.skipped or self.outcomes
+
+    @property
+    def doubtful(self) -> list[Statistic]:
+        """Tests of a difference that the next draw would settle; none once a difference was shown, or at the cap."""
+        ended = self.rejected or len(self.looks) >= self.draws
+        return [] if ended or not self.looks else self.looks[-1].doubtful
+
+    @property
+    def wants_more(self) -> bool:
+        """Would another draw decide more? Not once a difference was shown, nor for what all draws could not show."""
+        if self.rejected or not self.looks or len(self.looks) >= self.draws:
+            return False
+        undecided = [] if self.skipped else [self.quantities[name] for name in self.undecided]
+        within_reach = [min(quantity.enough, quantity.needed) <= self.most for quantity in undecided]
+        return bool(self.doubtful) or any(within_reach)
+
+    def details(self) -> dict[str, Any]:
+        """For the check `native`."""
+        plain = {name: value for name, value in vars(self).items() if name != "findings"}
+        return plain | {
+            "looks": [look.facts() for look in self.looks],
+            "quantities": {name: dataclasses.asdict(quantity) for name, quantity in self.quantities.items()},
+            "outcomes": self.outcomes,
+        }
+
+    def summary(self) -> str:
+        """One line: what is equal, and a clause for each quantity that is not."""
+        if self.skipped:
+            return self.skipped
+        equal = self._of(EQUAL)
+        equal_clause = f"{', '.join(equal)} equal in the mean to within {figure(self.margin)} standard deviations"
+        clauses = [self._clause(name) for name in self.quantities if name not in equal]
+        clauses += [f"{name} not recorded" for name in self.absent]
+        if self.doubtful:
+            clauses.append(f"a difference that may be chance: {ranked(self.doubtful, self.tests)}")
+        return "; ".join([*clauses, *([equal_clause] if equal else [])]) or "nothing compared"
+
+    def sentences(self) -> list[str]:
+        """How much was drawn, and a sentence for each quantity."""
+        drawn = " and ".join(f"{count:,}" for count in self.samples)
+        most = f", at most {self.most:,} a side" if len(self.looks) < self.draws else ""
+        lines = [f"{drawn} samples of {self.prompts:,} prompts in {len(self.looks)} of {self.draws} draws{most}"]
+        lines += [f"{self._clause(name)} ({self._means(name)})" for name in self.quantities]
+        return lines + [f"{name} not tested: it was not recorded for every sample" for name in self.absent]
+
+    def _clause(self, name: str) -> str:
+        quantity = self.quantities[name]
+        if quantity.outcome == EQUAL:
+            return f"{name} equal to within {figure(self.margin)} standard deviations"
+        if quantity.outcome == DIFFERENT:
+            return f"{name} different"
+        text = f"{name} undecided after {quantity.samples:,} of at most {self.most:,} samples a side"
+        if self.rejected:
+            return f"{text}, where a difference ended the drawing"
+        if quantity.needed >= OUT_OF_REACH:
+            return f"{text}; more samples of each prompt are needed"
+        return f"{text}; about {rounded(quantity.needed):,} would decide it"
+
+    def remedy(self) -> str:
+        """The setting that draws as many samples as every undecided quantity needs; empty where there is none."""
+        needed = max((self.quantities[name].needed for name in self.undecided), default=0)
+        if self.rejected or not self.most < needed < OUT_OF_REACH:
+            return ""
+        return f" (--set native.samples={rounded(-(-needed // self.draws))})"
+
+    def _means(self, name: str) -> str:
+        first, second = self.quantities[name].means
+        template = "{:.1%}" if name == FINISH else "{:.3g}"
+        return f"{template.format(first)} and {template.format(second)}{UNIT.get(name, '')}"
+
+    def _of(self, outcome: str) -> list[str]:
+        return [name for name, quantity in self.quantities.items() if quantity.outcome == outcome]
+
+
+def ranked(names: Iterable[Statistic], tests: Tests) -> str:
+    """The tests of these names with their p, the smallest first."""
+    ordered = sorted(names, key=lambda name: tests[name]["p_holm"])
+    return ", ".join(f"{name} (p = {figure(tests[name]['p_holm'])})" for name in ordered)
+
+
+def rounded(count: int) -> int:
+    """A number of samples to two digits, upwards: what is estimated is no nearer."""
+    step = int(10 ** max(0, len(str(count)) - 2))
+    return -(-count // step) * step

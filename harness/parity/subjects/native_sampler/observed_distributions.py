@@ -1,0 +1,189 @@
+"""Two native stages as distributions: which quantities differ, and which are equal.
+
+Location (difference of means) and shape (Kolmogorov-Smirnov distance) of lengths, rewards and surprisal, and the counts
+of finish reasons: tests of a difference, permuted within prompts, in one family with those of each sampler against the
+learner. Equality is of the mean, to within a margin; of a shape only a difference can be shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from harness.parity.facts.divergence import DivergenceKey, Kind
+from harness.parity.facts.evidence import Evidence
+from harness.parity.subjects.native_sampler.observed import (
+    DIFFERENT,
+    EQUAL,
+    FINISH,
+    UNDECIDED,
+    Look,
+    NativeResult,
+    Quantity,
+    Statistic,
+    Tests,
+)
+from harness.parity.subjects.native_sampler.observed_looks import DOUBT, Plan
+from harness.parity.subjects.native_sampler.observed_samples import QUANTITIES, Samples
+from harness.parity.subjects.native_sampler.observed_two_samples import (
+    PERMUTATIONS,
+    Equivalence,
+    equivalence,
+    holm,
+    permuted_labels,
+    quantile_sum,
+    statistics_of,
+)
+from probes.format import SIDES
+from reports.model import Place
+from reports.text import figure
+
+MOST_SAMPLES = 20_000  # of both stages: 1,999 permutations of as many booleans are 40 MB, their weights four times that
+
+
+@dataclass
+class Compared:
+    """Both stages at one look. `means`: quantity -> of the baseline and the candidate, over all prompts."""
+
+    prompts: int = 0
+    tests: Tests = field(default_factory=dict)
+    equalities: dict[str, Equivalence] = field(default_factory=dict)
+    means: dict[str, tuple[float, float]] = field(default_factory=dict)
+    not_compared: list[str] = field(default_factory=list)
+
+
+def compared(
+    baseline: Samples, candidate: Samples, *, margin: float, permutations: int = PERMUTATIONS
+) -> Compared | None:
+    """The tests of a difference and of equality of two stages; None where they have no prompt in common."""
+    pair = baseline, candidate
+    shared_prompts = sorted(set(baseline.prompt) & set(candidate.prompt))
+    if not shared_prompts:
+        return None
+    comparison = Compared()
+    total = len(baseline) + len(candidate)
+    if total > MOST_SAMPLES:
+        shared_prompts = shared_prompts[: max(1, len(shared_prompts) * MOST_SAMPLES // total)]
+        comparison.not_compared.append(
+            f"native samples beyond the first {len(shared_prompts)} prompts: the permutations would not fit in memory"
+        )
+    comparison.prompts = len(shared_prompts)
+    number_of = {prompt: index for index, prompt in enumerate(shared_prompts)}
+    keep = [np.array([i for i, prompt in enumerate(samples.prompt) if prompt in number_of], int) for samples in pair]
+    for side, samples, kept in zip(SIDES, pair, keep, strict=True):
+        if len(kept) < len(samples):
+            comparison.not_compared.append(
+                f"{side}: {len(samples) - len(kept)} native samples of prompts that the other run does not have"
+            )
+    stratum = np.concatenate(
+        [[number_of[samples.prompt[i]] for i in kept] for samples, kept in zip(pair, keep, strict=True)]
+    ).astype(int)
+    labels = np.repeat([True, False], [len(kept) for kept in keep])
+    data = {
+        name: np.concatenate([samples.values[name][kept] for samples, kept in zip(pair, keep, strict=True)])
+        for name in QUANTITIES
+    }
+    usable = {name: values for name, values in data.items() if np.isfinite(values).all()}
+    comparison.not_compared += [
+        f"{name} of the native samples: not recorded for every sample" for name in QUANTITIES if name not in usable
+    ]
+    finish = np.concatenate([samples.finish[kept] for samples, kept in zip(pair, keep, strict=True)])
+    ended = not {None, ""} & set(finish)
+    if not ended:
+        comparison.not_compared.append("finish reasons of the native samples: not recorded for every sample")
+    permuted = permuted_labels(labels, stratum, permutations=permutations)
+    comparison.tests = statistics_of(permuted, stratum, usable, finish if ended else None)
+    if ended:
+        usable[FINISH] = (finish == _commonest(finish)).astype(np.float64)
+    for name, values in usable.items():
+        comparison.equalities[name] = equivalence(values, stratum, labels, margin=margin)
+        comparison.means[name] = float(values[labels].mean()), float(values[~labels].mean())
+    return comparison
+
+
+def _commonest(finish: np.ndarray) -> object:
+    reasons, counts = np.unique(finish.astype(str), return_counts=True)
+    return reasons[np.argmax(counts)]
+
+
+def look(comparison: Compared, plan: Plan, draws: int, samples: tuple[int, int]) -> Look:
+    """What the samples of so many draws show, each family corrected and held to what this look may spend.
+
+    A test that does not reject and whose p is at most `DOUBT` is worth another draw. That costs no error: a look may
+    spend its part of alpha, whatever made it happen.
+    """
+    alpha, equivalence_alpha = plan.level(plan.alpha, draws), plan.level(plan.equivalence_alpha, draws)
+    holm(comparison.tests)
+    corrected = {name: {"p": equality.p} for name, equality in comparison.equalities.items()}
+    holm(corrected)
+    return Look(
+        draws, samples, alpha, equivalence_alpha, comparison.tests,
+        rejected=[name for name, test in comparison.tests.items() if test["p_holm"] <= alpha],
+        doubtful=[name for name, test in comparison.tests.items() if alpha < test["p_holm"] <= DOUBT],
+        equal=[name for name, test in corrected.items() if test["p_holm"] <= equivalence_alpha],
+    )  # fmt: skip
+
+
+def conclude(result: NativeResult, last: Compared, plan: Plan) -> None:
+    """Put into `result` what its looks show together: what differs at any of them, and what became of each quantity."""
+    result.prompts, result.tests = last.prompts, last.tests
+    result.rejected = list(dict.fromkeys(name for look in result.looks for name in look.rejected))
+    corrected = {name: {"p": equality.p} for name, equality in last.equalities.items()}
+    holm(corrected)
+    alpha, equivalence_alpha = plan.strictest
+    alpha, equivalence_alpha = alpha / max(1, len(last.tests)), equivalence_alpha / max(1, len(last.equalities))
+    doubtful = {name.quantity for name in result.doubtful}
+    for name, equality in last.equalities.items():
+        different = [look for look in result.looks if name in {test.quantity for test in look.rejected}]
+        equal = [look for look in result.looks if name in look.equal] if name not in doubtful else []
+        decided = (different or equal or result.looks[-1:])[0]
+        result.quantities[name] = Quantity(
+            outcome=DIFFERENT if different else EQUAL if equal else UNDECIDED,
+            means=last.means[name],
+            samples=min(decided.samples),
+            difference=equality.difference,
+            error=equality.error,
+            margin=equality.margin,
+            spread=equality.spread,
+            p=equality.p,
+            p_holm=corrected[name]["p_holm"],
+            enough=equality.enough(equivalence_alpha),
+            needed=equality.needed(equivalence_alpha, alpha),
+            detectable=quantile_sum(result.looks[-1].alpha, len(last.tests)) * equality.error,
+        )
+
+
+def identical(baseline: Samples, candidate: Samples) -> tuple[int, float]:
+    """How many samples of one number both sides drew alike, and how many chance would, as the learner says."""
+    drawn = dict(zip(baseline.sample.tolist(), baseline.output, strict=True))
+    equal_count = sum(
+        drawn.get(number) == row for number, row in zip(candidate.sample.tolist(), candidate.output, strict=True)
+    )
+    shared_numbers = np.isin(candidate.sample, baseline.sample)
+    likelihood = np.nan_to_num(candidate.likelihood[shared_numbers], nan=-np.inf)
+    return equal_count, float(np.exp(likelihood).sum())
+
+
+def note(e: Evidence, result: NativeResult) -> None:
+    """Note what the rejected tests show: samplers that do not draw what they were asked, and those that draw unlike."""
+    for name in result.rejected:
+        _note(e, Kind.NATIVE_SAMPLER.of(name.side) if name.side else Kind.NATIVE.of(), name, result)
+
+
+def _note(e: Evidence, key: DivergenceKey, name: Statistic, result: NativeResult) -> None:
+    look = next(look for look in result.looks if name in look.rejected)
+    test = look.tests[name]
+    text = f"p = {figure(test['p_holm'])} after Holm's correction, alpha {figure(look.alpha)} at look {look.draws}"
+    place = Place(
+        step=-1,
+        phase="native",
+        rank=0,
+        sample=-1,
+        position=-1,
+        field=name,
+        baseline=test.get("baseline"),
+        candidate=test.get("candidate"),
+        context=text,
+    )
+    e.diverges(key, [], place, phase="native")

@@ -1,0 +1,211 @@
+"""What the engine's native log-probabilities mean: the model's own, tempered, or renormalised over what was kept.
+
+Recognised by the numbers: the learner says each token's log-probability in every meaning, and the engine's own must be
+one of them. Engines differ by their documented defaults (vLLM: raw; SGLang: after penalties and temperature), which is
+a finding; an engine that reports something else than its default is a difference.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.subjects.log_probabilities.observed_outliers import Weighed
+from harness.parity.subjects.log_probabilities.observed_readings import SHIFTS, shifted, tempered_bounds, vocabulary
+from harness.parity.subjects.native_sampler.observed import NativeResult
+from harness.parity.subjects.native_sampler.observed_samples import Samples, Tokens
+from harness.parity.subjects.recording.observed_unknowns import filtered
+from harness.parity.subjects.sampling.observed import engine_infos
+from probes.format import mapping, number
+from reports.model import RESIDUE, Finding, Place
+from reports.text import figure
+from scenarios.engines import registry
+
+RAW, TEMPERED, RENORMALISED = "raw", "tempered", "renormalised"
+# In the order in which one is preferred where several fit: at T = 1 with nothing cut off all are one.
+MEANING = {
+    "learner_logprob": RAW,
+    "tempered_logprob": TEMPERED,
+    "blind_logprob": TEMPERED,  # after a penalty that does not see the prompt
+    "processed_logprob": RENORMALISED,
+    "joint_logprob": RENORMALISED,
+}
+FEWEST = 20  # tokens; a meaning is not recognised by fewer
+ESTIMATE, STEPS = 0.05, 5  # how far a fitted temperature may be off, as a share of it, and readings on either side
+
+
+def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> None:
+    """Recognise this side's meaning, and note the difference where the numbers are not what they should be."""
+    parts = [tokens for tokens in samples.tokens if tokens.reported is not None and tokens.grid.size]
+    if not parts:
+        return
+    info: dict[str, Any] = next(iter(engine_infos(side, "native")), {})
+    engine, mode = str(info.get("engine", "")), str(mapping(info.get("resolved")).get("logprobs_mode", ""))
+    spec = registry.find(engine)
+    documented = RAW if spec is None else spec.logprobs
+    unread = e.tolerance.temperature != 1.0 and not all("tempered_logprob" in tokens.views for tokens in parts)
+    if unread and (documented != RAW or "temperature" in mode or "processed" in mode):
+        result.not_compared.append(
+            f"{side.name}: native log-probabilities come after temperature, which cannot be undone for one token, and "
+            "the learner did not score the samples at that temperature"
+        )
+        return
+    scored_columns = [name for name in MEANING if all(name in _views(tokens) for tokens in parts)]
+    weighed_by_name = {
+        name: _left(e, [_difference(e, tokens, name) for tokens in parts], parts) for name in scored_columns
+    }
+    fitting = [
+        name
+        for name, weighed in weighed_by_name.items()
+        if weighed.compared >= FEWEST and _fits(e, side, name, weighed)
+    ]
+    expected = [name for name in fitting if MEANING[name] == documented]
+    name = fitting[0] if fitting and RAW in (MEANING[fitting[0]], documented) else (expected or fitting or [""])[0]
+    meaning = MEANING.get(name, "")
+    result.semantics[side.name] = {
+        "engine": engine,
+        "said": mode,
+        "documented": documented,
+        "recognised": meaning,
+        "column": name,
+        "beyond": {column: len(weighed.beyond) for column, weighed in weighed_by_name.items()},
+        "tokens": weighed_by_name["learner_logprob"].compared,
+        "shift": {},
+    }
+    sound = meaning in (RAW, documented)
+    compared = name if sound and name else "learner_logprob"
+    result.learner_delta[side.name] = max(_largest(e, tokens, compared) for tokens in parts)
+    if sound:
+        if meaning != RAW:
+            text = f"{engine or side.name} reports {meaning} native log-probabilities, as it documents; they were held "
+            text += f"against the learner's {meaning} ones"
+            result.findings.append(Finding("native log-probabilities", text, where=side.name))
+        for part in parts:
+            e.weigh(Kind.NATIVE_LEARNER.of(side.name), part.grid, *_difference(e, part, compared))
+        return
+    if documented == TEMPERED and not meaning and _as_drawn(e, side, parts, samples, result):
+        return
+    if not meaning:
+        plain = [name for name in scored_columns if MEANING[name] in (RAW, documented)]
+        result.semantics[side.name]["shift"] = _shift(e, parts, plain)
+    for part in parts:
+        _note(e, side, part)
+
+
+def _fits(e: Evidence, side: Side, name: str, weighed: Weighed) -> bool:
+    """What is renormalised in half precision hangs on which tokens the filters leave, and rounding moves some over
+    their edges: a few may be off by all that such a token is likely. No engine documents that, so it excuses nothing.
+    """
+    edges = e.tolerance.half and MEANING[name] == RENORMALISED and filtered(side)
+    return not weighed.diverges or (edges and len(weighed.beyond) <= RESIDUE * weighed.compared)
+
+
+def _shift(e: Evidence, parts: list[Tokens], names: list[str]) -> dict[str, int]:
+    """By how many positions the numbers stand apart from their tokens, and how many tokens differ before and after
+    they are moved; {} where moving them explains nothing."""
+    for name in names:
+        before = _left(e, [_difference(e, tokens, name) for tokens in parts], parts)
+        for shift in SHIFTS:
+            after = _left(e, [_difference(e, tokens, name, shift) for tokens in parts], parts)
+            if after.compared >= FEWEST and not after.diverges:
+                return {"by": shift, "before": len(before.beyond), "after": len(after.beyond)}
+    return {}
+
+
+def _as_drawn(e: Evidence, side: Side, parts: list[Tokens], samples: Samples, result: NativeResult) -> bool:
+    """Are the numbers of an engine that documents tempered ones as they follow from the temperature that its samples
+    show? Then the sampler is at fault, and its reports are not. One token's number cannot be tempered again without the
+    whole distribution, but bounded."""
+    drawn = next((number(fit.get("value")) for fit in samples.fits if fit.get("change") == "temperature"), 0.0)
+    if not drawn > 0:
+        return False
+    size, slack = vocabulary(e), e.tolerance.value
+    tokens = sum(part.grid.size for part in parts)
+    outside = tokens
+    for temperature in np.linspace(1 - ESTIMATE, 1 + ESTIMATE, 2 * STEPS + 1) * drawn:
+        misfits = 0
+        for part in parts:
+            assert part.reported is not None
+            low, high = tempered_bounds(part.learner.astype(np.float64), float(temperature), size)
+            misfits += int(np.count_nonzero(~((part.reported >= low - slack) & (part.reported <= high + slack))))
+        outside = min(outside, misfits)
+    if outside > RESIDUE * tokens:
+        return False
+    engine = result.semantics[side.name]["engine"]
+    text = f"the {side.name} reports native log-probabilities after temperature, as {engine} documents, and after "
+    text += f"the one that they show: {outside} of {tokens} tokens lie outside of the bounds that {figure(drawn)} sets"
+    result.findings.append(Finding("native log-probabilities", text, where=side.name))
+    return True
+
+
+def _views(part: Tokens) -> dict[str, np.ndarray]:
+    return {"learner_logprob": part.learner, **part.views}
+
+
+def _difference(e: Evidence, part: Tokens, name: str, shift: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """(which tokens can be compared, |difference|), of the numbers `shift` places later. A token that rounding let in
+    has no value in a cut-off meaning. What comes after a temperature below 1 rounds by as many times more, and
+    rounding in half precision was measured before it."""
+    assert part.reported is not None
+    scale = min(1.0, e.tolerance.temperature) if e.tolerance.half and MEANING[name] != RAW else 1.0
+    value, (reported, inside) = _views(part)[name], shifted(part.grid, part.reported, shift)
+    return np.isfinite(value) & inside, scale * np.abs(reported - np.where(np.isfinite(value), value, 0.0))
+
+
+def _left(e: Evidence, differences: list[tuple[np.ndarray, np.ndarray]], parts: list[Tokens]) -> Weighed:
+    share = e.tolerated(Kind.NATIVE_LEARNER).share
+    bounds = (e.tolerance.value, e.tolerance.extreme, share)
+    spared = e.tolerance.spared(sum(int(np.count_nonzero(comparable)) for comparable, _ in differences))
+    pairs = zip(parts, differences, strict=True)
+    return Weighed.together(
+        [Weighed.of(part.grid, comparable, size, *bounds, spared) for part, (comparable, size) in pairs]
+    )
+
+
+def _largest(e: Evidence, part: Tokens, name: str) -> float:
+    size = _difference(e, part, name)[1]
+    return float(np.nanmax(size)) if np.isfinite(size).any() else float("nan")
+
+
+def _note(e: Evidence, side: Side, part: Tokens) -> None:
+    assert part.reported is not None
+    kind = Kind.NATIVE_LEARNER.of(side.name)
+    weighed = e.weigh(kind, part.grid, *_difference(e, part, "learner_logprob"))
+    if not len(weighed.beyond):
+        return
+    first = int(weighed.deciding[0])
+    row = part.rows[int(part.grid.row[first])]
+    place = Place(
+        step=part.table.step,
+        phase="native",
+        rank=int(part.table.rank[row]),
+        sample=int(part.table.sample[row]),
+        position=int(part.grid.position[first]),
+        field="native logprob against the learner",
+        **side.paired(float(part.reported[first]), float(part.learner[first])),
+        context=f"{len(weighed.beyond)} of {part.grid.size:,} tokens",
+    )
+    e.differs(kind, weighed, part.table.sample[part.rows[np.unique(part.grid.row[weighed.deciding])]], place)
+
+
+def both(result: NativeResult) -> None:
+    """A finding where two engines mean different things by their documented defaults."""
+    meant: dict[str, Any] = {side: facts["recognised"] for side, facts in result.semantics.items()}
+    if len(meant) == 2 and len(set(meant.values())) == 2 and all(meant.values()):
+        clauses = ", ".join(f"the {side}'s are {what}" for side, what in meant.items())
+        result.findings.append(
+            Finding("native log-probability semantics", f"{clauses}: never mix the two in one loss", where="both")
+        )
+
+
+def evidence(result: NativeResult, side: str) -> str:
+    """How well the recognised meaning fits, in one line."""
+    facts, largest = result.semantics[side], figure(result.learner_delta[side])
+    beyond_count = facts["beyond"].get(facts["column"], 0)
+    return (
+        f"{beyond_count} of {facts['tokens']} tokens beyond the tolerance in that meaning; "
+        f"read as raw, the largest is {largest}"
+    )

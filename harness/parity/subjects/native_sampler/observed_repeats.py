@@ -1,0 +1,205 @@
+"""Randomness of the native stage: does a sampler repeat itself under the same seed, and are its samples their own?
+
+Equal samples of one prompt, more than the learner's probabilities allow, are clones (RNG_COLLISION). A few samples are
+drawn twice with the same seed; an engine that honours request seeds draws them alike. Samples of several engines have
+seeds of their own: the answers do not show it, because the prompts differ.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from harness.parity.facts.align import Match
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Collisions, Evidence, Side
+from harness.parity.subjects.engines.observed import engines
+from harness.parity.subjects.native_sampler.observed import NativeResult
+from harness.parity.subjects.native_sampler.observed_samples import Samples, tables
+from harness.parity.subjects.sampling.observed import engine_infos
+from probes.format import mapping
+from reports.model import CauseKey, Finding, Place
+from reports.text import figure
+
+_SEED = CauseKey("CONFIG", ("seed",))  # as `engine-parameter-map` names it: both find one setting
+COLLISION = 1e-6  # probability below which equal samples of a prompt are clones
+HONOURED = 0.8  # of the repeated samples are alike; ties that rounding turns may part a few
+CHANCE = 0.01  # probability that as many are alike by chance, above which nothing speaks for a seed
+PROMISES = ("honoured", "ignored")  # what an engine says of request seeds
+EXCHANGED = "exchanged"  # what is drawn again are the samples of others
+FEWEST = 5  # samples that chance alone would not repeat; fewer show nothing
+
+
+def collisions(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> bool:
+    """Note clones; returns whether there are any.
+
+    A pair of independent samples of one prompt is equal with probability E[p(x)], estimated by the mean likelihood of
+    the samples themselves; the number of equal pairs is about Poisson. A sampler that is sharper than it was asked to
+    be draws more equal ones as well: where the learner says that one is, only a majority of equal pairs are clones.
+    """
+    groups: dict[bytes, list[int]] = {}
+    for index, prompt in enumerate(samples.prompt):
+        groups.setdefault(prompt, []).append(index)
+    expected, equal, clones, pairs = 0.0, 0, 0, 0
+    for members in groups.values():
+        n = len(members)
+        likelihood = np.exp(np.nan_to_num(samples.likelihood[members], nan=-np.inf))
+        expected += (n - 1) / 2 * float(likelihood.sum())
+        pairs += n * (n - 1) // 2
+        counts = list(_counts([samples.output[i] for i in members]).values())
+        equal += sum(count * (count - 1) // 2 for count in counts)
+        clones += sum(count for count in counts if count > 1)
+    scored = bool(np.isfinite(samples.likelihood).any())
+    side.collisions = Collisions(equal, expected, clones)
+    if not scored or not equal or float(stats.poisson.sf(equal - 1, expected)) >= COLLISION:
+        return False
+    if samples.fits and 2 * equal <= pairs:
+        result.not_compared.append(
+            f"{side.name}: {equal} equal pairs of native samples, which a sampler other than asked may draw"
+        )
+        return False
+    text = f"{side.name}: {equal} equal pairs, {figure(expected)} expected"
+    place = Place(
+        step=-1,
+        phase="native",
+        rank=0,
+        sample=-1,
+        position=-1,
+        field="equal samples of one prompt",
+        **side.paired(equal, expected),
+        context=text,
+    )
+    e.diverges(Kind.COLLISION.of(side.name), [], place, phase="native")
+    return True
+
+
+def shared_seeds(e: Evidence, side: Side, draws: int, result: NativeResult) -> None:
+    """Note samples of one engine that were drawn with seeds of another one's."""
+    drawn = tables(side, "native", draws)
+    if engines(side) < 2 or not drawn:
+        return
+    columns = [table.flat("seed") for table in drawn]
+    recorded_seeds = [column for column in columns if column is not None]
+    if len(recorded_seeds) < len(columns):
+        seeds = {mapping(info.get("resolved")).get("seed") for info in engine_infos(side, "native")}
+        clause = f"; each was started with the seed {seeds.pop()}" if len(seeds) == 1 and None not in seeds else ""
+        result.not_compared.append(
+            f"{side.name}: whether its engines share seeds: no sample has one of its own{clause}"
+        )
+        return
+    rank = np.concatenate([table.rank for table in drawn])
+    values, place = np.unique(np.concatenate(recorded_seeds), return_inverse=True)
+    owner = np.full(len(values), rank.max())
+    np.minimum.at(owner, place, rank)
+    shared = rank > owner[place]
+    for engine in np.unique(rank[shared]).tolist():
+        borrowed = shared & (rank == engine)
+        owners = ", ".join(map(str, np.unique(owner[place][borrowed]).tolist()))
+        text = (
+            f"engine {engine} of the {side.name} drew {int(borrowed.sum()):,} of its {int((rank == engine).sum()):,} "
+            f"native samples with seeds of samples of engine {owners}"
+        )
+        at = Place(
+            step=-1,
+            phase="native",
+            rank=engine,
+            sample=-1,
+            position=-1,
+            field="seeds of two engines",
+            **side.paired(engine, owners),
+            context=text,
+        )
+        e.diverges(Kind.SHARED_SEEDS.of(side.name), [], at, phase="native")
+
+
+def _counts(values: list[bytes]) -> dict[bytes, int]:
+    counts: dict[bytes, int] = {}
+    for value in values:
+        counts[value] = counts.get(value, 0) + 1
+    return counts
+
+
+def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> None:
+    """Compare the samples that were drawn twice, with what the engine promises of its seeds."""
+    drawn = tables(side, "repeat")
+    if not drawn:
+        if len(samples):
+            result.not_compared.append(f"{side.name}: no native sample was drawn twice")
+        return
+    equal_count, expected, compared, elsewhere = 0, 0.0, 0, 0
+    first_outputs = set(samples.output)
+    for table in drawn:
+        output = table.rows("output")
+        match = Match.of(samples.sample, table.sample)
+        if output is None:
+            continue
+        for a, b in zip(match.a.tolist(), match.b.tolist(), strict=True):
+            compared += 1
+            drawn_again = output.row(b).tobytes()
+            equal_count += samples.output[a] == drawn_again
+            elsewhere += samples.output[a] != drawn_again and drawn_again in first_outputs
+            expected += float(np.exp(np.nan_to_num(samples.likelihood[a], nan=-np.inf)))
+    promise = str(drawn[0].fields.get("request_seed", "not reported"))
+    chance = float(stats.poisson.sf(equal_count - 1, expected)) if equal_count else 1.0
+    state = "too few samples"
+    if compared and equal_count >= HONOURED * compared and chance <= CHANCE:
+        state = "repeated"
+    elif compared - expected >= FEWEST:
+        state = "not repeated" if chance > CHANCE else "partly repeated"
+        if elsewhere >= FEWEST and equal_count + elsewhere >= HONOURED * compared:
+            state = EXCHANGED
+    result.repeats[side.name] = {
+        "samples": compared, "alike": equal_count, "exchanged": elsewhere, "expected": expected,
+        "request_seed": promise, "state": state,
+    }  # fmt: skip
+    _seed(side, result)
+    if state == "too few samples":
+        twice = f"{compared} drawn twice are too few to tell"
+        result.not_compared.append(f"does the {side.name}'s sampler repeat itself: {twice}")
+    text = (
+        f"{equal_count} of {compared:,} samples drawn alike under the same seed, {figure(expected)} expected by chance"
+    )
+    if state == EXCHANGED or (state == "not repeated" and promise == "honoured"):
+        context = f"{side.name}: {text}"
+        place = Place(
+            step=-1,
+            phase="native",
+            rank=0,
+            sample=-1,
+            position=-1,
+            field="samples drawn twice",
+            **side.paired(equal_count, compared),
+            context=context,
+        )
+        e.diverges(Kind.NATIVE_REPEAT.of(side.name), [], place, phase="native")
+    elif state == "partly repeated" or (state == "not repeated" and promise == "ignored"):
+        why = "it promises no repetition: request seeds are ignored" if promise == "ignored" else "not all of them"
+        result.findings.append(Finding("native seeds", f"{text}; {why}", where=side.name))
+
+
+def _seed(side: Side, result: NativeResult) -> None:
+    """A seed that was asked and not resolved, with what it does to the draws."""
+    requested_seed = mapping(side.recording.scenario.get("engine")).get("seed")
+    infos: list[dict[str, Any]] = engine_infos(side, "native")
+    resolved = mapping(infos[0].get("resolved")).get("seed") if infos else None
+    if requested_seed is None or resolved is None or requested_seed == resolved:
+        return
+    repeat = result.repeats[side.name]
+    effect = "the samples are repeated within a session all the same"
+    if repeat["state"] != "repeated":
+        effect = f"{repeat['alike']} of {repeat['samples']} samples repeat: this run cannot be drawn again"
+    text = f"the engine's seed was asked as {requested_seed} and resolved as {resolved}"
+    result.findings.append(
+        Finding(
+            name="native seeds",
+            summary=text,
+            effect=effect,
+            severity="warning",
+            where=side.name,
+            details={"asked": requested_seed, "resolved": resolved},
+            cause=_SEED,
+            about="setting",
+        )
+    )

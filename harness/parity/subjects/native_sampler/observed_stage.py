@@ -1,0 +1,130 @@
+"""Native stage: each engine's own sampler at the same weights, compared as distributions and held against the learner.
+
+- `distributions`: the two stages against each other: different, equal, or undecided.
+- `sampler`: each against the learner's own distribution: which of the two does not draw what it was asked.
+- `semantics`: what the log-probabilities that an engine reports mean.
+- `repeats`: clones, and seeds that are not honoured.
+
+The stages are drawn in parts and looked at after each (`sequential`).
+"""
+
+from __future__ import annotations
+
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.subjects.native_sampler import observed_distributions, observed_meaning
+from harness.parity.subjects.native_sampler.observed import NativeResult, ranked
+from harness.parity.subjects.native_sampler.observed_looks import Plan
+from harness.parity.subjects.native_sampler.observed_repeats import PROMISES, collisions, repeats, shared_seeds
+from harness.parity.subjects.native_sampler.observed_sampler import sampler, sampler_tests, unread
+from harness.parity.subjects.native_sampler.observed_samples import Samples, draws_of, samples_of, tables
+from harness.parity.subjects.prompts import observed as prompts_observed
+from harness.recordings.tables import Table
+
+
+def native_stage(e: Evidence) -> None:
+    """Read both native stages into `e.native`, and their differences into the divergences."""
+    plan = Plan.of(e.baseline.recording)
+    result = NativeResult(
+        alpha=plan.alpha, equivalence_alpha=plan.equivalence_alpha, margin=plan.margin, draws=plan.draws
+    )
+    e.native = result
+    stages = [tables(side, "native") for side in e.sides]
+    if not all(stages):
+        absent = [side.name for side, stage in zip(e.sides, stages, strict=True) if not stage]
+        result.skipped = "no native stage was recorded" + (f" for the {absent[0]}" if len(absent) == 1 else "")
+        return
+    draws = min(plan.draws, *map(draws_of, e.sides))  # a suite's baseline has drawn on for another fault
+    samples = [samples_of(side, draws) for side in e.sides]
+    result.samples = (len(samples[0]), len(samples[1]))
+    result.most = plan.draws * max(len(drawn.first(1)) for drawn in samples)
+    _versions(e, stages, result)
+    readable: set[str] = set()
+    for side, drawn in zip(e.sides, samples, strict=True):
+        for table in (*tables(side, "native", draws), *tables(side, "repeat")):
+            prompts_observed.note(e, side, table)
+        result.not_compared += drawn.missing
+        observed_meaning.semantics(e, side, drawn, result)
+        if collisions(e, side, drawn, result):
+            result.not_compared.append(f"{side.name}: clones are no samples of their own to hold against the learner")
+        else:
+            sampler(e, side, drawn, result)
+            readable.add(side.name)
+        repeats(e, side, drawn, result)
+        shared_seeds(e, side, draws, result)
+        result.unread += _unread(side, drawn, result)
+    observed_meaning.both(result)
+    everything = e.confounded("everything")
+    if everything is not None:
+        result.skipped = f"the runs differ in {everything.finding.name}"
+    _looks(e, samples, readable, plan, result)
+    observed_distributions.note(e, result)
+
+
+def _looks(e: Evidence, samples: list[Samples], readable: set[str], plan: Plan, result: NativeResult) -> None:
+    """Look at both stages after each draw, as it was done while they were drawn: a later look spends what the looks
+    before it left, and a verdict on the recording is the one that ended the drawing.
+
+    `readable`: sides that are held against the learner as well.
+    """
+    comparison = observed_distributions.Compared()
+    for draw in range(1, max(drawn.draws for drawn in samples) + 1):
+        so_far = [drawn.first(draw) for drawn in samples]
+        if not result.skipped:
+            measured = observed_distributions.compared(so_far[0], so_far[1], margin=plan.margin)
+            if measured is None:
+                result.skipped = "the two stages have no prompt in common"
+            comparison = measured or comparison
+        for side, drawn in zip(e.sides, so_far, strict=True):
+            if side.name in readable:
+                comparison.tests |= sampler_tests(e, side, drawn)
+        result.looks.append(observed_distributions.look(comparison, plan, draw, (len(so_far[0]), len(so_far[1]))))
+    result.not_compared += comparison.not_compared
+    if not result.skipped:
+        result.identical, result.identical_expected = observed_distributions.identical(*samples)
+    observed_distributions.conclude(result, comparison, plan)
+
+
+def in_doubt(e: Evidence) -> list[str]:
+    """The sentence on a difference between the native stages that may be chance; [] without one."""
+    if e.native is None or not e.native.doubtful:
+        return []
+    doubtful_tests = ranked(e.native.doubtful, e.native.tests)
+    draws = f"{len(e.native.looks)} of {e.native.draws} draws were recorded"
+    return [f"the engines' own samplers: a difference that may be chance, {doubtful_tests}; only {draws}"]
+
+
+def _unread(side: Side, samples: Samples, result: NativeResult) -> list[str]:
+    """What this side's stage lacks of what our own always write: without it nobody knows whether its sampler draws what
+    it was asked, of the prompts that it was sent, or whether it repeats itself.
+    """
+    lacking = unread(side, samples)
+    if not result.repeats.get(side.name, {}).get("samples"):
+        lacking.append("`repeat` frames (samples drawn twice)")
+    elif result.repeats[side.name]["request_seed"] not in PROMISES:
+        lacking.append("`request_seed` of the samples drawn twice: whether the engine honours it")
+    drawn = tables(side, "native", samples.draws)
+    if not all((seen_prompts := table.rows("prompt_seen")) and seen_prompts.lengths.all() for table in drawn):
+        lacking.append("`prompt_seen` of every sample")
+    return [f"the {side.name}'s native stage has no {what}" for what in lacking]
+
+
+def _versions(e: Evidence, stages: list[list[Table]], result: NativeResult) -> None:
+    """Native stages are comparable at equal weights only."""
+    versions = [stage[0].fields.get("weight_version") for stage in stages]
+    baseline_versions, candidate_versions = e.weights.versions
+    if versions[0] in baseline_versions and versions[1] in candidate_versions:
+        if baseline_versions[versions[0]] != candidate_versions[versions[1]]:
+            result.skipped = f"the weights differ (versions {versions[0]} and {versions[1]})"
+    elif versions[0] != versions[1]:
+        result.skipped = f"the weight versions differ ({versions[0]} and {versions[1]})"
+
+
+def samplers_said(e: Evidence) -> str:
+    """What the stage showed of the engines' own samplers, for the reason of a verdict that found no difference."""
+    result = e.native
+    if result is None:
+        return "the engines' own samplers were not tested: no native stage"
+    if result.skipped:
+        return f"the engines' own samplers were not tested: {result.skipped}"
+    in_part = f" were tested in part: {result.unread[0]}; " if result.unread else ": "
+    return f"the engines' own samplers{in_part}{result.summary()}"

@@ -1,0 +1,1 @@
+"""Order: does every sample have its own response?"""

@@ -1,0 +1,217 @@
+"""Whose response a sample has: another's of its step (permuted), or the same one as its whole group (clones)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.turns import Intervention, Turn
+from harness.parity.facts.divergence import ROLLOUT, DivergenceKey, Kind, keys
+from harness.parity.facts.evidence import Evidence, Source
+from harness.parity.facts.explanation import Explained, Explanation, among, and_runs, keys_of, when
+from harness.parity.interventions.situation import LEAST, Named, Situation, Tried
+from harness.parity.subjects.learner.causes import MADE, SCORED
+from harness.parity.subjects.order.observed import TOLD
+from harness.parity.subjects.prompts.observed import PERMUTED
+from reports.model import RESIDUE, Cause, Proof
+from scenarios.bench.case import Symptoms
+
+MOST = 0.98  # of a step's differing responses that have another owner
+FEWEST = 2  # one response that is another's may be a short one by chance
+
+
+def mispaired(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Samples that were trained on with each other's responses, though their engines recorded their own. That prompts
+    did not change places with them is seen by the digest of what was trained on."""
+    for side in e.sides:
+        paired = {step for step, agrees in side.witnesses.batch_agrees.items() if agrees}
+        steps = sorted((step, exchange) for step, exchange in side.exchanged.items() if step in paired)
+        if not steps:
+            continue
+        affected = np.array([(step, sample) for step, exchange in steps for sample in exchange.samples], np.int64)
+        compared = sum(exchange.compared for _, exchange in steps)
+        evidence = (
+            f"{len(affected)} of {compared} samples were trained on with the response that an engine recorded for "
+        )
+        evidence += "another one of the step, token for token and one to one, after these samples' own prompts"
+        if all(exchange.by_engine for _, exchange in steps):
+            evidence += "; they stand one engine after the other, and are numbered by place"
+        differing = np.unique(keys_of(np.concatenate([affected, e.found(Kind.TRAINED.of(side.name))])))
+        remaining = len(differing) - len(affected)
+        yield Explanation(
+            Cause.of(
+                ORDER.key(),
+                side.name,
+                f"samples are trained on with the responses of others {when(e, affected[:, 0])}",
+                f"the {side.name}'s answers are paired with other prompts where they are put together, after its "
+                f"engines recorded them; {evidence}",
+                {"samples": affected[:50].tolist()},
+                [Proof("match responses trained on by their tokens", len(differing), remaining, "samples")],
+            ),
+            (*keys((Kind.TRAINED, *SCORED), side.name), *MADE),
+            and_runs(affected),
+        )
+
+
+def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """The responses of a step are the baseline's, each under one other sample number."""
+    noted = e.rollouts.sources
+    open_ = set(keys_of(np.concatenate([so_far.left(Kind.FLIP.of()), so_far.left(Kind.LOGPROB.of())])).tolist())
+    matched = []
+    for step in sorted({row[0] for row in noted}):
+        rows = [row for row in noted if row[0] == step and int(keys_of(np.array([row[:2]]))[0]) in open_]
+        if len(rows) >= FEWEST and _matched(rows) >= max(FEWEST, MOST * len(rows)):
+            matched.append(rows)
+    # One token may agree by chance, and within a group its log-probability does too: several must not. What one step
+    # shows so is believed of the others of which every response has another owner.
+    if not any(_told(rows) >= min(2 * len(rows), TOLD) for rows in matched):
+        matched = []
+    affected = [(row[0], row[1]) for rows in matched for row in rows if row[4]]
+    compared = sum(map(len, matched))
+    exchanged = {side.name: side.prompts.kinds.get(PERMUTED, []) for side in e.sides}
+    for side in e.sides:
+        if exchanged[side.name] and not affected:
+            yield _permuted(e, side.name, [], 0, exchanged[side.name])
+    if affected:
+        party = _party(e, affected)
+        yield _permuted(e, party, affected, compared, exchanged[party])
+
+
+def _permuted(
+    e: Evidence, party: str, affected: list[tuple[int, int]], compared: int, exchanged: list[tuple[int, int]]
+) -> Explanation:
+    """`affected`: samples with another's response, of `compared`; `exchanged`: those with another's prompt."""
+    samples = sorted({*affected, *exchanged})
+    proofs = (
+        [Proof("match responses by their tokens", compared, compared - len(affected), "samples")] if affected else []
+    )
+    proofs += [Proof("match prompts by their ids", len(exchanged), 0, "prompts")] if exchanged else []
+    parts = [f"{len(affected)} of {compared} differing responses are another sample's of the same step, token for "
+             "token and with its log-probabilities"] if affected else []  # fmt: skip
+    parts += [f"{len(exchanged)} prompts that the engine saw are another sample's"] if exchanged else []
+    return Explanation(
+        Cause.of(
+            ORDER.key(),
+            party,
+            f"responses are permuted {when(e, [step for step, _ in samples])}: the same, under other sample numbers",
+            "; ".join(parts),
+            {"samples": [list(pair) for pair in samples[:50]]},
+            proofs,
+        ),
+        (*keys((*ROLLOUT, Kind.PROMPT, Kind.TRAINED), party), *_floor(e, party, samples)),
+        among(set(samples)),
+    )
+
+
+def _floor(e: Evidence, party: str, affected: list[tuple[int, int]]) -> tuple[DivergenceKey, ...]:
+    """The side's floor, where it was taken in a step whose responses are permuted, or shows by itself that they are:
+    other batches permute otherwise."""
+    recording = e.side(party).recording
+    floor_steps = set(recording.steps("floor"))
+    permuted = bool(floor_steps) and (
+        floor_steps <= {step for step, _ in affected} or all(_reordered(e, party, s) for s in floor_steps)
+    )
+    return (Kind.FLOOR.of(party),) if permuted else ()
+
+
+def _reordered(e: Evidence, party: str, step: int) -> bool:
+    """Are responses of the floor's other order the first order's, token for token and with their log-probabilities,
+    under other sample numbers?"""
+    recording = e.side(party).recording
+    tables = [recording.table("floor", step, variant=variant) for variant in ("base", "order")]
+    rows = [(table.rows("output"), table.rows("logprob")) for table in tables if table is not None]
+    if len(rows) < 2 or any(part is None for pair in rows for part in pair):
+        return False
+    (base_output, base_logprobs), (order_output, order_logprobs) = rows
+    assert (
+        tables[0] is not None
+        and tables[1] is not None
+        and base_output
+        and order_output
+        and base_logprobs
+        and order_logprobs
+    )
+    owners: dict[bytes, list[int]] = {}
+    for row in range(len(tables[0].sample)):
+        owners.setdefault(base_output.row(row).tobytes(), []).append(row)
+    differing = matches = 0
+    for row, number in enumerate(tables[1].sample.tolist()):
+        like = owners.get(order_output.row(row).tobytes(), [])
+        if any(tables[0].sample[at] == number for at in like):
+            continue
+        differing += 1
+        matches += any(
+            np.all(np.abs(base_logprobs.row(at) - order_logprobs.row(row)) <= e.tolerance.cap) for at in like
+        )
+    return differing >= FEWEST and matches >= MOST * differing
+
+
+def _told(rows: list[Source]) -> int:
+    """How many tokens of their own agree with those of another sample."""
+    return sum(row[2] for row in rows if row[3] and row[4])
+
+
+def _matched(rows: list[Source]) -> int:
+    """How many samples find a source of their own."""
+    sources = {source: index for index, source in enumerate(sorted({s for row in rows for s in row[4]}))}
+    if not sources:
+        return 0
+    at = [(i, sources[s]) for i, row in enumerate(rows) for s in row[4]]
+    graph = csr_array((np.ones(len(at), np.int8), tuple(zip(*at, strict=True))), shape=(len(rows), len(sources)))
+    return int(np.count_nonzero(maximum_bipartite_matching(graph, perm_type="column") >= 0))
+
+
+def _party(e: Evidence, affected: list[tuple[int, int]]) -> str:
+    """The learner's opinion at the flips: whose tokens it would have drawn."""
+    flips = e.flips.table
+    chosen = np.isin(keys_of(flips[:, :2]), keys_of(np.array(affected)))
+    margins = e.flips.margin[chosen]
+    return "baseline" if len(margins) and 2 * np.count_nonzero(margins < 0) > len(margins) else "candidate"
+
+
+def other_sample_numbers(s: Situation) -> None:
+    """Look for each differing response under the other sample numbers; ORDER when they are all there."""
+    if not s.rest.of("tokens", "lengths") or s.rest.of("scores"):
+        return
+    started = s.clock()
+    wrong, remaining = s.bench.unmatched(s.side)
+    seconds = s.clock() - started
+    good = wrong >= LEAST and remaining <= RESIDUE * wrong
+    s.tried.append(
+        Tried(
+            intervention="look under other sample numbers",
+            cause=ORDER.key(),
+            side=s.side,
+            before=wrong,
+            after=remaining,
+            seconds=seconds,
+            removed=good,
+        )
+    )
+    if good:
+        proof = Proof("look under other sample numbers", wrong, remaining, "samples", "live engines", round(seconds, 3))
+        summary = "responses are permuted: the same ones, under other sample numbers"
+        s.named.append(Named(ORDER.key(), s.side, s.side, summary, proof))
+        s.symptoms = Symptoms(compared=s.symptoms.compared)  # the responses themselves are the reference's
+
+
+ORDER = CauseFamily(
+    "ORDER",
+    meaning="responses or prompts are assigned to other samples than their own",
+    fix="assign responses to prompts by request id, not by the order in which they finish",
+    alone="its proof finds each response, whole, under another sample number",
+    prompts={PERMUTED: ()},
+    rules=(
+        Turn(mispaired, "ranks", "of another sample's response the learner's numbers say nothing about an engine"),
+        Turn(permuted, "data_type", "whole responses of others are looked for where no record says why tokens differ"),
+    ),
+    interventions=(
+        Intervention(other_sample_numbers, "", "the responses are there already: nothing is drawn again", "order"),
+    ),
+)
+
+FAMILIES = (ORDER,)

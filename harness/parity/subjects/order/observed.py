@@ -1,0 +1,97 @@
+"""Responses under other sample numbers: whose response is it that a sample has, or was trained on with?
+
+A response is known by its tokens together with their log-probabilities, as far as the runs can show it: in a guided run
+up to its first difference (there the guide takes over), else to its end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from harness.parity.facts.align import Match, equal_rows, first_difference
+from harness.recordings.tables import Rows, Table
+
+if TYPE_CHECKING:
+    from harness.parity.facts.evidence import Evidence, Side
+
+TOLD = 20  # tokens: fewer may be another sample's by chance
+MOST = 2_000  # differing samples of a step; a step in which more differ says no more
+
+
+class Exchange(NamedTuple):
+    """Samples of one step that were trained on with each other's responses. `by_engine`: each has the response of its
+    place among those of the first engine, then the next one's."""
+
+    samples: tuple[int, ...]
+    compared: int  # samples of the step
+    by_engine: bool
+
+
+def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
+    """Note in `e.rollouts.sources`, for each differing sample of a step, the samples of the baseline whose response
+    the candidate gave it: (step, sample, response length compared, whether its log-probabilities told, sources).
+    """
+    output, output2 = b.rows("output"), c.rows("output")
+    if output is None or output2 is None:
+        return
+    differing = np.flatnonzero(~equal_rows(output, match.a, output2, match.b))
+    if len(differing) < 2:
+        return
+    baseline_logprobs, candidate_logprobs = _scored(b, output), _scored(c, output2)
+    by_first: dict[int, list[int]] = {}
+    for row, at in enumerate(match.a):
+        if output.lengths[at]:
+            by_first.setdefault(int(output.values[output.offsets[at]]), []).append(row)
+    exchange_sources = e.rollouts.sources
+    for row in differing[:MOST].tolist():
+        drawn = output2.row(int(match.b[row]))
+        begun = first_difference(output.row(int(match.a[row])), drawn) + 1 if e.guided else len(drawn)
+        like, logprobs_agree, length = [], False, 0
+        for source in by_first.get(int(drawn[0]), []) if len(drawn) else []:
+            source_output = output.row(int(match.a[source]))
+            n = len(drawn) if np.array_equal(source_output, drawn) else begun if e.guided else 0
+            if source == row or not n or not np.array_equal(source_output[:n], drawn[:n]):
+                continue
+            if baseline_logprobs is not None and candidate_logprobs is not None:
+                source_logprobs, drawn_logprobs = (
+                    baseline_logprobs.row(int(match.a[source]))[:n],
+                    candidate_logprobs.row(int(match.b[row]))[:n],
+                )
+                if not np.all(np.abs(source_logprobs - drawn_logprobs) <= e.tolerance.extreme):
+                    continue
+                logprobs_agree = True
+            like.append(int(match.sample[source]))
+            length = max(length, n)
+        exchange_sources.append((b.step, int(match.sample[row]), length, logprobs_agree, like))
+
+
+def exchanged(side: Side, source: Table, side_rollout: Table, experience: Table) -> None:
+    """Note in `side.exchanged` the samples of a step that were trained on with each other's responses. `source`: the
+    rollout whose responses are trained on, which in a guided run is the baseline's; `side_rollout`: the side's."""
+    output, tokens = source.rows("output"), experience.rows("tokens")
+    if output is None or tokens is None:
+        return
+    match = Match.of(source.sample, experience.sample)
+    wrong = np.flatnonzero(~equal_rows(output, match.a, tokens, match.b))
+    drawn, trained = (
+        Counter(_bytes(rows, row) for row in index[wrong].tolist())
+        for rows, index in ((output, match.a), (tokens, match.b))
+    )
+    if drawn != trained or tokens.lengths[match.b[wrong]].sum() < TOLD:
+        return
+    engine = dict(zip(side_rollout.sample.tolist(), side_rollout.rank.tolist(), strict=True))
+    places = np.array(sorted(range(len(match.sample)), key=lambda at: engine.get(int(match.sample[at]), 0)), np.int64)
+    joined = len({*engine.values()}) > 1 and bool(equal_rows(output, match.a[places], tokens, match.b).all())
+    side.exchanged[side_rollout.step] = Exchange(tuple(match.sample[wrong].tolist()), len(match.sample), joined)
+
+
+def _bytes(rows: Rows, row: int) -> bytes:
+    return rows.row(row).astype(np.int64).tobytes()
+
+
+def _scored(table: Table, output: Rows) -> Rows | None:
+    logprob = table.rows("logprob")
+    return logprob if logprob is not None and np.array_equal(logprob.lengths, output.lengths) else None

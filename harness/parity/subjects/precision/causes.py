@@ -1,0 +1,132 @@
+"""The lifted stage: what differs in float32 too, by its own causes; what differs in half precision only, as such."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from harness.parity.causes.family import CauseFamily, OnBench, contradicted
+from harness.parity.causes.turns import Turn
+from harness.parity.causes.unexplained import UNEXPLAINED
+from harness.parity.facts.divergence import DivergenceKey, Kind
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import Explained, Explanation
+from harness.parity.subjects.precision.observed_lifted import STAGE, LiftedResult
+from harness.recordings.tables import Table
+from reports.model import Cause
+from reports.text import figure
+
+# Two engines that round independently are 1.4 times as far from each other as each is from the exact value.
+BULK = 3.0
+NATIVE_TAIL = 0.01  # of the tokens; between vLLM and its learner, both in bfloat16, 4 of 1,158 lay beyond the cap
+# What a fault that moves log-probabilities shows in half precision beside what it shows in float32: in the mean of a
+# run, and in the native stage.
+_ALSO = frozenset({Kind.ENGINE_DRIFT, Kind.DRIFT, Kind.BEHIND, Kind.NATIVE_LEARNER})
+
+
+def logic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """The causes of the lifted stage, UNEXPLAINED among them. Where they are all named and of one engine, differences
+    of that engine that are left in half precision, and that the stage shows too, are theirs."""
+    result = e.lifted
+    if result is None or result.verdict is None or not len(so_far.left(Kind.LIFTED.of())):
+        return
+    for cause in result.verdict.causes:
+        details = {**cause.details, "stage": STAGE}
+        computed = f"computed in float32 with the same {result.held} weights"
+        evidence = f"{cause.evidence}; {computed}" if cause.evidence else computed
+        named = dataclasses.replace(cause, evidence=evidence, details=details)
+        yield Explanation(named, (Kind.LIFTED.of(), *_of_the_same_engine(e, so_far, result)))
+
+
+def _of_the_same_engine(e: Evidence, so_far: Explained, result: LiftedResult) -> tuple[DivergenceKey, ...]:
+    causes = result.verdict.causes if result.verdict is not None else []
+    parties = {cause.party for cause in causes}
+    if len(parties) != 1 or any(UNEXPLAINED.has(cause.key) for cause in causes):
+        return ()
+    (party,) = parties
+    moved = bool(result.kinds & {Kind.LOGPROB.of(), Kind.ENGINE.of(party)})
+    shared_keys = []
+    for key in e.first:
+        is_in_stage = key in result.kinds or (moved and key.kind in _ALSO)
+        if key.side in (None, party) and is_in_stage and len(so_far.left(key)):
+            shared_keys.append(key)
+    return tuple(shared_keys) if party in (side.name for side in e.sides) else ()
+
+
+def arithmetic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Differences of log-probabilities that float32 does not show, no larger than the learner's own rounding; of the
+    native stage no more than a few of them, and none beyond what a tail of rounding reaches.
+
+    Tokens that differ, lengths and ends are left open: of those rounding is only one of the reasons.
+    """
+    result = e.lifted
+    if result is None or not result.equal:
+        return
+    kinds = tuple(
+        kind for kind in (Kind.LOGPROB.of(), *(Kind.ENGINE.of(s.name) for s in e.sides)) if len(so_far.left(kind))
+    )
+    tails = (Kind.NATIVE_LEARNER.of(side.name) for side in e.sides if _tail(e, side.name))
+    kinds += tuple(kind for kind in tails if len(so_far.left(kind)))
+    compared_sides = [side for side in e.sides if side.to_learner.tokens]
+    means = {side.name: side.to_learner.sums["delta"] / side.to_learner.tokens for side in compared_sides}
+    rounding = {side.name: _rounding(side) for side in e.sides}
+    if not kinds or not all(means.get(name, np.inf) <= BULK * mean for name, mean in rounding.items()):
+        return
+    evidence = "; ".join(
+        f"the {name} is {figure(means[name])} nats from its learner on average, which rounds by {figure(mean)} itself"
+        for name, mean in rounding.items()
+    )
+    away = {key.side for key in kinds if key.side is not None}
+    party = away.pop() if len(away) == 1 else "comparison"
+    yield Explanation(
+        Cause.of(
+            ARITHMETIC.key(result.held),
+            party,
+            f"log-probabilities part beyond what is tolerated in {result.held}, and agree {result.said()}",
+            f"{evidence}; a defect of a kernel that only {result.held} runs would look the same and was not told apart",
+            {"kinds": [key.label for key in kinds], "mean": means, "rounding of the learner": rounding},
+        ),
+        kinds,
+    )
+
+
+def _tail(e: Evidence, side: str) -> bool:
+    """Is what the native stage reports of its tokens off by a tail of rounding only?"""
+    tail, result = e.tails.get(Kind.NATIVE_LEARNER.of(side)), e.native
+    if tail is None or result is None or tail.beyond > NATIVE_TAIL * tail.compared:
+        return False
+    return bool(result.learner_delta.get(side, np.inf) <= e.tolerance.extreme)
+
+
+def _rounding(side: Side) -> float:
+    """The mean |Δ| that the learner's own rounding makes, nats; 0, which excuses nothing, where it was not recorded."""
+    steps = side.recording.steps("floor")
+    tables: list[Table | None] = [side.recording.table("floor", step, variant="rounding") for step in steps]
+    rows = [
+        rounding_rows for table in tables if table is not None and (rounding_rows := table.rows("rounding")) is not None
+    ]
+    values = np.concatenate([step_rows.values for step_rows in rows]) if rows else np.zeros(0)
+    return float(values[np.isfinite(values)].mean()) if np.isfinite(values).any() else 0.0
+
+
+def _another_cause(bench: OnBench) -> str:
+    """The lifted stage has a sync of its own, which may cure what the run had."""
+    explains = f"the differences go without arithmetic in another format: {bench.others} explains them"
+    return explains if bench.gone and bench.named else contradicted(bench)
+
+
+ARITHMETIC = CauseFamily(
+    "ARITHMETIC",
+    meaning="rounding in half precision: the difference is gone in float32",
+    contradicted=_another_cause,
+    fix="compute in a wider type: the difference is rounding beyond what was believed",
+    alone="it is gone in float32, and was there in half precision",
+    rules=(
+        Turn(logic, "noisy", "the causes of the lifted stage claim what is left in half precision"),
+        Turn(arithmetic, "logic", "rounding is what remains once float32 agrees"),
+    ),
+)
+
+FAMILIES = (ARITHMETIC,)

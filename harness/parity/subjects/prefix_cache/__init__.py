@@ -1,0 +1,1 @@
+"""Prefix cache: does an engine use keys and values of earlier weights?"""

@@ -1,0 +1,203 @@
+"""A prefix cache with keys and values of earlier weights: only samples with cached tokens differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from scipy import stats
+
+from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen, best, differences
+from harness.parity.causes.turns import Intervention, Turn
+from harness.parity.facts.divergence import ROLLOUT, Kind, keys
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, scored_otherwise, when
+from harness.parity.interventions.situation import Situation, Tried, improves
+from harness.parity.interventions.steps import Undone, add_cause, tell, undo
+from reports.model import Cause, Proof
+from reports.text import counted, figure
+
+CHANCE = 1e-3  # probability that so many differing samples all have cached tokens by chance
+FEWEST = 3  # samples, on either side of a restriction
+
+
+def stale_cache(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Only samples with cached tokens differ from the learner."""
+    for side in e.sides:
+        cached_only = only_cached(e, side, so_far)
+        if cached_only is None:
+            continue
+        affected, warm, cold, observed = cached_only
+        yield Explanation(
+            Cause.of(
+                key=STALE_KV.key(),
+                party=side.name,
+                summary="the engine differs from its learner on samples with cached tokens only, "
+                f"{when(e, affected[:, 0])}",
+                evidence=f"{len(affected)} of {warm:,} samples with cached tokens, 0 of {cold} others",
+                details={
+                    "samples": len(affected),
+                    "steps": np.unique(affected[:, 0]).tolist(),
+                },
+                proofs=[Proof("leave out the samples with cached tokens", len(affected), 0, "samples")],
+                observed=observed,
+            ),
+            # scoring reads no cache: where drawing does, the engine differs from itself between the two
+            (*keys(ROLLOUT, side.name), *scored_otherwise(e, side.name)),
+            among(affected),
+        )
+
+
+def only_cached(e: Evidence, side: Side, so_far: Explained) -> tuple[np.ndarray, int, int, list[Seen]] | None:
+    """((step, sample) that differ, samples with cached tokens, samples without, what tells the cache apart from
+    the place in the group and from the prompt's length) where only cached ones differ, and more of them than chance
+    gives; None elsewhere.
+
+    Only what no cause named so far explains is looked at, in the steps in which it differs.
+    """
+    kind = Kind.ENGINE.of(side.name)
+    readings = e.readings.get(kind)
+    if readings is None or not len(so_far.left(kind)):
+        return None
+    open_ = so_far.left(kind)
+    wrong = np.isin(keys_of(readings.keys), keys_of(open_)) & (readings["beyond"] > 0)
+    steps = np.isin(readings["step"], readings["step"][wrong])
+    explained = np.isin(keys_of(readings.keys), keys_of(e.found(kind))) & ~wrong
+    comparable = steps & (readings["tokens"] > 0) & ~explained
+    warm, cold = comparable & (readings["cached"] > 0), comparable & (readings["cached"] == 0)
+    wrong &= comparable
+    if (wrong & ~warm).any() or wrong.sum() < FEWEST or cold.sum() < FEWEST:
+        return None
+    chance = stats.hypergeom.sf(wrong.sum() - 1, warm.sum() + cold.sum(), warm.sum(), wrong.sum())
+    if chance > CHANCE:
+        return None
+    # Where the first of each prompt fills the cache for the others, a fault of all but the first looks the same.
+    first = _first_of_group(e, readings.keys)
+    crossed = (wrong & first).sum() >= FEWEST or (cold & ~first).sum() >= FEWEST
+    observed = [Seen.CACHE_CROSSED] if crossed else []
+    # Short prompts fill no block of a cache: a fault of long ones looks the same where only those have cached tokens.
+    prompt = readings["prompt"]
+    if (cold & (prompt >= prompt[wrong].min()) & (prompt[wrong].min() >= 0)).sum() >= FEWEST:
+        observed.append(Seen.AS_LONG_AGREE)
+    return readings.keys[wrong], int(warm.sum()), int(cold.sum()), observed
+
+
+def _first_of_group(e: Evidence, keys: np.ndarray) -> np.ndarray:
+    """Which of these (step, sample) is the first one of its prompt in its step."""
+    leaders: set[tuple[int, int]] = set()
+    for step in np.unique(keys[:, 0]).tolist():
+        table = e.baseline.recording.table("rollout", step)
+        rows = table.rows("prompt") if table is not None else None
+        first: dict[bytes, int] = {}
+        for row, sample in enumerate(table.sample.tolist() if table is not None and rows is not None else ()):
+            ids = np.asarray(rows.row(row)).tobytes() if rows is not None else b""
+            first[ids] = min(sample, first.get(ids, sample))
+        leaders |= {(step, sample) for sample in first.values()}
+    return np.array([(int(step), int(sample)) in leaders for step, sample in keys], bool)
+
+
+def untried_cache(e: Evidence, side: Side, so_far: Explained) -> str:
+    """Why a stale cache is suspected of a side that repeats its draws and scores the same tokens otherwise, though it
+    cannot be proven: every sample that differs had cached tokens, and too few had none. "" where it is not suspected.
+
+    A cache that holds keys of earlier weights shows like that, and so does an engine whose decode is not its prefill.
+    """
+    if side.name in e.learned.past_cache:
+        return ""
+    kind = Kind.ENGINE.of(side.name)
+    readings, open_ = e.readings.get(kind), so_far.left(kind)
+    if (
+        readings is None
+        or not len(open_)
+        or not len(so_far.left(Kind.FLOOR.of(side.name)))
+        or not scored_otherwise(e, side.name)
+    ):
+        return ""
+    wrong = np.isin(keys_of(readings.keys), keys_of(open_)) & (readings["beyond"] > 0)
+    comparable = np.isin(readings["step"], readings["step"][wrong]) & (readings["tokens"] > 0)
+    wrong &= comparable
+    cold = int((comparable & (readings["cached"] == 0)).sum())
+    if not wrong.any() or (wrong & (readings["cached"] <= 0)).any():
+        return ""
+    return (
+        f"the {side.name} draws the same in other batches and orders, and scores the same tokens otherwise, by up to "
+        f"{figure(side.floor.largest)} nats; suspected, not proven: a stale prefix cache (STALE_KV), as all "
+        f"{counted(int(wrong.sum()), 'sample')} that differ from the learner had cached tokens, and to leave those "
+        f"out leaves {cold} of the same steps: too few to compare with; a decode that is not the prefill looks the same"
+    )
+
+
+def differ_past_cache(tried: Iterable[Tried]) -> tuple[str, ...]:
+    """Sides that differ with nothing from a cache: `Learned.past_cache`."""
+    past = [attempt for attempt in tried if STALE_KV.has(attempt.cause)]
+    return tuple(
+        sorted(
+            {attempt.side for attempt in past if attempt.after} - {attempt.side for attempt in past if attempt.removed}
+        )
+    )
+
+
+def past_cache(s: Situation) -> None:
+    """Read the engine past its prefix cache from now on; STALE_KV when the difference goes. An order to flush is not
+    relied on: it may be answered with success and not followed, which is then said."""
+    if not s.symptoms.cached:
+        s.notes.append(f"STALE_KV ({s.side}): no prompt token of the case came from a cache")
+        return
+    what, cached = "draw past the prefix cache", s.symptoms.cached
+    done = undo(s, lambda: s.bench.past_cache(s.side, True))
+    s.past_cache, before = True, s.symptoms
+    good = improves(before, done.after)
+    tell(s, what, STALE_KV.key(), done, good)
+    s.symptoms = done.after
+    if not good:
+        return
+    s.bench.past_cache(s.side, False)
+    flushed = undo(s, lambda: s.bench.flush(s.side))
+    kept = not improves(before, flushed.after)
+    tell(s, "flush the prefix cache", STALE_KV.key(), flushed, not kept)
+    s.bench.past_cache(s.side, True)
+    summary = f"the {s.side}'s engine reuses keys and values of earlier weights from its prefix cache"
+    if kept:
+        summary += "; it answers an order to flush it with success, and does not follow it"
+    details = {"cached prompt tokens before": cached, "a flush removes it": not kept}
+    done = Undone(before, done.after, done.seconds)
+    add_cause(
+        s=s,
+        cause=STALE_KV.key(),
+        intervention=what,
+        done=done,
+        summary=summary,
+        details=details,
+        exclusions=(Seen.PAST_CACHE_AGREES,),
+    )
+
+
+def _past_cache_differs(bench: OnBench) -> str:
+    if bench.own and not bench.removed:
+        return f"{Seen.PAST_CACHE_DIFFERS}: {differences(best(bench.own))}"
+    return ""
+
+
+STALE_KV = CauseFamily(
+    "STALE_KV",
+    meaning="samples were drawn from cached keys and values of earlier weights",
+    contradicted=_past_cache_differs,
+    fix="flush the prefix cache after every weight sync",
+    rivals=(
+        Rival("a fault of the place in the group", (Seen.PAST_CACHE_AGREES, Seen.CACHE_CROSSED)),
+        Rival("a fault of long prompts", (Seen.PAST_CACHE_AGREES, Seen.AS_LONG_AGREE)),
+    ),
+    suspicion=8,
+    premise=True,
+    rules=(Turn(stale_cache, "vocabulary", "it needs samples that differ for no reason of their own", alone=True),),
+    interventions=(
+        Intervention(
+            past_cache,
+            "other_sample_numbers",
+            "one draw; what a cache kept would spoil the readings that follow",
+            "cache",
+        ),
+    ),
+)
+
+FAMILIES = (STALE_KV,)

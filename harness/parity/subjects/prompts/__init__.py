@@ -1,0 +1,1 @@
+"""Prompts: did each engine see the token ids that it was sent?"""

@@ -1,0 +1,259 @@
+"""Prompts: the engine saw other ids than it was sent. What became of them says which of its causes it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from harness.parity.causes import registry
+from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.turns import Turn
+from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import (
+    Explained,
+    Explanation,
+    among,
+    and_native,
+    restricted,
+    scored_otherwise,
+    when,
+)
+from harness.parity.interventions.situation import Situation
+from harness.parity.interventions.trial import Trial
+from harness.parity.subjects.log_probabilities.observed_readings import tokenizer
+from harness.parity.subjects.prompts.observed import ENCODED_AGAIN, PERMUTED, how
+from harness.parity.subjects.prompts.observed_text import by_sample
+from harness.parity.subjects.stop_conditions.causes import cut_earlier
+from reports.model import Cause, CauseKey, Proof
+from reports.text import counted
+from scenarios.bench.case import Alteration
+
+# What makes the prompt that was seen the one that was sent again.
+UNDONE = {
+    "double BOS": "leave out the first id that the engine saw",
+    "no BOS": "put the BOS in front of what the engine saw",
+    "truncated left": "leave out the ids in front, of what was sent",
+    "truncated right": "leave out the ids at the end, of what was sent",
+    "truncated in the middle": "leave out ids in the middle of what was sent",
+    "no generation prompt": "append the generation prompt to what the engine saw",
+    "generation prompt twice": "leave out the last generation prompt that the engine saw",
+    "ids added in front": "leave out the ids in front that the engine saw",
+    "ids added at the end": "leave out the ids at the end that the engine saw",
+}
+
+
+def prompt_key(kind: str) -> CauseKey:
+    """The cause of a prompt that became this (`prompts_seen.how`)."""
+    cause_keys = (
+        family.key(*family.prompts[kind]) for family in registry.families().values() if kind in family.prompts
+    )
+    return next(cause_keys, TOKENIZATION.key(kind))
+
+
+def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """One cause for each thing that became of prompts."""
+    for side in e.sides:
+        for kind, where in _kinds(e, side).items():
+            if kind == PERMUTED:
+                continue  # a matter of order
+            affected = np.array(where, np.int64)
+            retold = _same_text(e, side, where) if kind == "other ids" else 0
+            became = ENCODED_AGAIN if retold else kind
+            evidence = f"{counted(len(affected), 'sample')}, first step {where[0][0]}, sample {where[0][1]}"
+            native = side.native_prompts.kinds.get(kind, [])
+            limited = cut_earlier(e, side)
+            evidence += f"; {counted(len(set(native)), 'sample')} of the native stage too" if native else ""
+            if retold:
+                evidence += f"; in {retold} of them the recorded text of the prompt's ends is the same"
+            yield Explanation(
+                Cause.of(
+                    prompt_key(became),
+                    side.name,
+                    f"the engine saw other prompt ids than it was sent {when(e, affected[:, 0])}: {became}",
+                    evidence,
+                    {"samples": [list(pair) for pair in where[:50]], "kind": kind},
+                    _proofs(e, side, kind, affected),
+                ),
+                (
+                    *keys((Kind.PROMPT, *ROLLOUT), side.name),
+                    *scored_otherwise(e, side.name),
+                    *(keys((Kind.NATIVE_PROMPT, *NATIVE), side.name) if native else ()),
+                ),
+                and_native(affected) if native else among(affected),
+                beyond={Kind.LENGTH.of(): among(limited)} if limited else {},
+            )
+
+
+# What one token more or less makes of a prompt, and what it is beside prompts that were cut to the same length.
+CUT = {"no generation prompt": "truncated right", "no BOS": "truncated left"}
+
+
+def _kinds(e: Evidence, side: Side) -> dict[str, list[tuple[int, int]]]:
+    """What became of prompts -> (step, sample). Cut to one length, one may lack the generation prompt by chance."""
+    kinds = dict(side.prompts.kinds)
+    lengths = side.prompts.lengths
+    for kind, cut in CUT.items():
+        if kind in kinds and len({*lengths[kind], *lengths.get(cut, [-1])}) == 1:
+            kinds[cut] = sorted([*kinds[cut], *kinds.pop(kind)])
+    return kinds
+
+
+def _proofs(e: Evidence, side: Side, kind: str, affected: np.ndarray) -> list[Proof]:
+    proofs = [Proof(UNDONE[kind], len(affected), 0, "prompts")] if kind in UNDONE else []
+    rollouts = tuple(key for key in keys(ROLLOUT, side.name) if key in e.first)
+    return proofs + restricted(e, rollouts, affected, "leave out the samples whose prompt the engine saw otherwise")
+
+
+def _same_text(e: Evidence, side: Side, where: list[tuple[int, int]]) -> int:
+    """Of how many samples do both ends of the prompt have the same text, though the ids there differ?
+
+    The recordings hold the text of the first eight ids and of the last eight together with the output's first eight.
+    The other side's boundaries stand for what was sent. Tokens of another cut cover more or less text, so one text must
+    begin (or, at the end, end) with the other.
+    """
+    other_side = e.candidate if side is e.baseline else e.baseline
+    trusted = {tuple(pair) for kind in other_side.prompts.kinds.values() for pair in kind}
+    wanted = {pair for pair in where if pair not in trusted}
+    side_boundaries, other_boundaries = by_sample(side, wanted), by_sample(other_side, wanted)
+    return sum(
+        _retold(side_boundaries[key], other_boundaries[key]) for key in side_boundaries.keys() & other_boundaries.keys()
+    )
+
+
+def _retold(seen_boundary: dict[str, Any], sent_boundary: dict[str, Any]) -> bool:
+    fronts = [str(boundary.get("text_first") or "") for boundary in (seen_boundary, sent_boundary)]
+    seams = [str(boundary.get("text_seam") or "") for boundary in (seen_boundary, sent_boundary)]
+    front = bool(min(fronts)) and _nested(fronts, str.startswith)
+    differs = seen_boundary.get("prompt_first") != sent_boundary.get("prompt_first")
+    if seen_boundary.get("output_first") == sent_boundary.get("output_first"):
+        seam = bool(min(seams)) and _nested(seams, str.endswith)
+        return front and seam and (differs or seen_boundary.get("prompt_last") != sent_boundary.get("prompt_last"))
+    return front and differs
+
+
+def _nested(pair: list[str], holds: Any) -> bool:
+    return bool(holds(*pair) or holds(*pair[::-1]))
+
+
+_ALSO = ", in continuations too"
+
+
+def prompts_seen(s: Situation) -> Iterator[Trial]:
+    """Give the reference the ids that the engine says it saw."""
+    if not s.rest.of("prompts"):
+        return
+    kinds: dict[CauseKey, dict[int, tuple[int, ...]]] = {}
+    sent = _sent(s)
+    sent_prompts = set(sent.values())
+    # The prompt of another sample of the same call is a matter of order: nothing happened to the ids.
+    other_prompts = {number: ids for number, ids in s.bench.prompts_seen(s.side).items() if ids not in sent_prompts}
+    for number, ids in other_prompts.items():
+        kinds.setdefault(_prompt_cause(s, number, sent[number], ids), {})[number] = ids
+    for cause, inputs in kinds.items():
+        for everywhere in (False, True):
+            yield Trial(
+                cause,
+                f"the reference is given the ids that the engine saw{_ALSO if everywhere else ''}",
+                f"the engine saw other prompt ids than it was sent, in {counted(len(inputs), 'sample')} of the case",
+                {"prompts": _joined(s.alteration, inputs), "everywhere": everywhere},
+                recorded=True,
+            )
+
+
+def prompts_hidden(s: Situation) -> Iterator[Trial]:
+    """The same where the engine says that it saw what it was sent, and draws otherwise."""
+    if s.rest.of("scores") or not s.rest.of("logprobs"):
+        return
+    wrong = sorted(s.rest.by_sample)
+    kinds: dict[CauseKey, dict[int, tuple[int, ...]]] = {}
+    sent = _sent(s)
+    sent_prompts = set(sent.values())
+    for number, used in s.bench.prompts_used(s.side, wrong).items():
+        if used not in sent_prompts:
+            kinds.setdefault(_prompt_cause(s, number, sent[number], used), {})[number] = used
+    for cause, inputs in kinds.items():
+        for everywhere in (False, True):
+            yield Trial(
+                cause,
+                f"the reference is given the ids of the engine's forward pass{_ALSO if everywhere else ''}",
+                f"the engine drew {counted(len(inputs), 'sample')} of the case from other prompt ids than it was sent, "
+                "and says that it saw what was sent; it scores the whole prompt",
+                {"prompts": _joined(s.alteration, inputs), "everywhere": everywhere},
+            )
+    ways = (
+        ("text", TOKENIZATION.key("double BOS"), "the prompt was sent as text and tokenized again, specials added"),
+        ("again", prompt_key(ENCODED_AGAIN), "the prompt was turned into text and tokenized again"),
+        ("no BOS", prompt_key("no BOS"), "the prompt lacks its BOS"),
+        (
+            "no generation prompt",
+            TEMPLATE.key("no generation prompt"),
+            "the prompt lacks the template's generation prompt",
+        ),
+    )
+    for way, cause, summary in ways:
+        ids = s.bench.reprompted(s.side, wrong, way)
+        for everywhere in (False, True) if ids else ():
+            change = {"prompts": _joined(s.alteration, ids), "everywhere": everywhere}
+            yield Trial(cause, f"prompts of the reference: {way}", summary, change)
+
+
+def _sent(s: Situation) -> dict[int, tuple[int, ...]]:
+    return {sample.number: sample.prompt for sample in s.samples}
+
+
+def _joined(alteration: Alteration, ids: dict[int, tuple[int, ...]]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    return tuple(sorted({**dict(alteration.prompts), **ids}.items()))
+
+
+def _prompt_cause(s: Situation, number: int, sent_ids: tuple[int, ...], seen_ids: tuple[int, ...]) -> CauseKey:
+    if s.bench.reprompted(s.side, [number], "no BOS").get(number) == seen_ids:
+        return prompt_key("no BOS")
+    kind = how(np.array(sent_ids), np.array(seen_ids), tokenizer(s.evidence))
+    if kind == "other ids" and s.bench.reprompted(s.side, [number], "again").get(number) == seen_ids:
+        return prompt_key(ENCODED_AGAIN)
+    return prompt_key(kind)
+
+
+TOKENIZATION = CauseFamily(
+    "TOKENIZATION",
+    meaning="the engine saw other prompt ids than it was sent: some were added, left out or changed",
+    fix="send token ids, and let one place alone add special tokens",
+    alone="its proof compares whole prompts, id by id",
+    suspicion=10,
+    premise=True,
+    rules=(
+        Turn(
+            prompts,
+            "one_update_behind",
+            "ids are recorded: what an engine continues comes before how it draws",
+            alone=True,
+        ),
+    ),
+    trials=(
+        Turn(prompts_seen, "", "a record; with other ids everything that follows is drawn and scored otherwise"),
+        Turn(prompts_hidden, "filters", "ids that no record speaks of cost a forward pass each"),
+    ),
+)
+TRUNCATION = CauseFamily(
+    "TRUNCATION",
+    meaning="the engine cut prompts",
+    fix="raise the engine's limit on prompts, or refuse longer ones before they are sent",
+    alone="its proof compares whole prompts, id by id",
+    suspicion=10,
+    premise=True,
+    prompts={"truncated left": ("left",), "truncated right": ("right",), "truncated in the middle": ("middle",)},
+)
+TEMPLATE = CauseFamily(
+    "TEMPLATE",
+    meaning="the chat template was applied without its generation prompt, or twice",
+    fix="apply the chat template once, with add_generation_prompt=True",
+    alone="its proof compares whole prompts, id by id",
+    suspicion=10,
+    premise=True,
+    prompts={kind: (kind,) for kind in ("no generation prompt", "generation prompt twice")},
+)
+
+FAMILIES = (TOKENIZATION, TRUNCATION, TEMPLATE)

@@ -1,0 +1,174 @@
+"""Responses that were decoded and encoded again: other ids of the same text, where the recordings hold the text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.turns import Turn
+from harness.parity.facts.divergence import ROLLOUT, Kind, keys
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
+from harness.parity.interventions.situation import Situation
+from harness.parity.interventions.trial import Trial
+from harness.parity.subjects.prompts.observed import ENCODED_AGAIN
+from harness.parity.subjects.prompts.observed_text import by_sample
+from reports.model import Cause, Proof
+
+FEWEST = 2  # flips of which the text tells
+MOST = 0.9  # of the flips of which a text was recorded have the same text
+LOOKED_AT = 10_000  # flips
+AHEAD = 8  # ids of a response whose text one id of another encoding may cover
+
+
+def retokenized(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Flips whose two tokens read the same: the ids were made anew from the text.
+
+    The recordings hold the text of a response's first and last eight ids; of others it is known where a tokenizer
+    was asked for it (`read_aloud`). An id that the encoding made there, it made elsewhere too.
+    """
+    flips, margins = _open(e, so_far)
+    if not len(flips):
+        return
+    aloud = e.learned.aloud
+    if aloud:  # a baseline that was encoded again has what follows at other positions
+        first = _firsts(flips)
+        flips, margins = flips[first], margins[first]
+    wanted = {(int(step), int(sample)) for step, sample in flips[:, :2]}
+    texts = [by_sample(side, wanted) for side in e.sides]
+    read, equal, pairs = 0, 0, set()
+    for step, sample, position, baseline_token, candidate_token in flips.tolist():
+        events = [boundaries.get((step, sample), {}) for boundaries in texts]
+        reads_same = _same_text(events[0], events[1], position)
+        reads_same = aloud.get((step, sample, position), reads_same)
+        read += reads_same is not None
+        equal += bool(reads_same)
+        if reads_same:
+            pairs.add((baseline_token, candidate_token))
+    if equal < FEWEST or equal < MOST * read:
+        return
+    is_retokenized = np.array(
+        [(baseline_token, candidate_token) in pairs for baseline_token, candidate_token in flips[:, 3:].tolist()]
+    )
+    party = "baseline" if 2 * np.count_nonzero(margins[is_retokenized] < 0) > is_retokenized.sum() else "candidate"
+    column = 3 if party == "baseline" else 4  # where the ids are that the encoding made
+    chosen = np.isin(flips[:, column], sorted({pair[column - 3] for pair in pairs}))
+    affected = np.unique(flips[chosen, :2], axis=0)
+    yield Explanation(
+        Cause.of(
+            RETOKENIZATION.key(),
+            party,
+            f"the {party}'s responses were decoded and encoded again {when(e, affected[:, 0])}",
+            f"{equal} of {read:,} tokens that differ, and whose text was recorded, are other ids of the same text, the "
+            f"first are {' and '.join(map(str, sorted(pairs)[0]))}",
+            {"samples": len(affected), "tokens": sorted(pairs)[:20]},
+            [Proof("compare texts instead of ids", read, read - equal)],
+        ),
+        keys(ROLLOUT, party),
+        among(affected),
+    )
+
+
+def read_aloud(
+    e: Evidence, so_far: Explained, texts: Callable[[list[list[int]]], list[str]]
+) -> dict[tuple[int, int, int], bool]:
+    """Ask a tokenizer whether the candidate's token at the first flip of each sample, of those that nothing explains,
+    begins the text that the baseline goes on with: `Learned.aloud`."""
+    flips, _ = _open(e, so_far)
+    if not len(flips):
+        return {}
+    flips = flips[_firsts(flips)]
+    ahead = _followed(e, flips)
+    decoded = texts([*ahead.values(), *([token] for token in flips[:, 4].tolist())])
+    begins = zip(ahead, decoded[: len(flips)], decoded[len(flips) :], strict=True)
+    return {where: bool(token_text) and text.startswith(token_text) for where, text, token_text in begins}
+
+
+def _open(e: Evidence, so_far: Explained) -> tuple[np.ndarray, np.ndarray]:
+    """Flips that no cause named so far explains, and their margins."""
+    flips = e.flips.table
+    open_ = np.isin(keys_of(flips[:, :2]), keys_of(so_far.left(Kind.FLIP.of())))
+    return flips[open_][:LOOKED_AT], e.flips.margin[open_][:LOOKED_AT]
+
+
+def _firsts(flips: np.ndarray) -> np.ndarray:
+    """The row of the first flip of each sample."""
+    order = np.lexsort((flips[:, 2], flips[:, 1], flips[:, 0]))
+    _, at = np.unique(keys_of(flips[order, :2]), return_index=True)
+    return order[at]
+
+
+def _followed(e: Evidence, flips: np.ndarray) -> dict[tuple[int, int, int], list[int]]:
+    """(step, sample, position) of each flip, in their order -> the baseline's ids from there on."""
+    following_ids: dict[tuple[int, int, int], list[int]] = {tuple(place): [] for place in flips[:, :3].tolist()}
+    for step in np.unique(flips[:, 0]).tolist():
+        table = e.baseline.recording.table("rollout", step)
+        output = table.rows("output") if table is not None else None
+        if table is None or output is None:
+            continue
+        rows = {int(number): row for row, number in enumerate(table.sample)}
+        for _, sample, position, _, _ in flips[flips[:, 0] == step].tolist():
+            ids = output.row(rows[sample])
+            following_ids[step, sample, position] = ids[position : position + AHEAD].tolist()
+    return following_ids
+
+
+def _same_text(baseline_event: dict[str, Any], candidate_event: dict[str, Any], position: int) -> bool | None:
+    """Do both runs read the same around this position? None where no text of it was recorded."""
+    lengths: list[Any] = [event.get("output_len") for event in (baseline_event, candidate_event)]
+    for field, ids, at_end in (("text_seam", "output_first", False), ("text_last", "output_last", True)):
+        kept: list[Any] = [event.get(ids) for event in (baseline_event, candidate_event)]
+        if not all(isinstance(row, list) for row in kept) or not all(isinstance(length, int) for length in lengths):
+            continue
+        within = [
+            position >= length - len(row) if at_end else position < len(row)
+            for length, row in zip(lengths, kept, strict=True)
+        ]
+        if all(within):
+            text = [str(event.get(field) or "") for event in (baseline_event, candidate_event)]
+            if all(text) and kept[0] != kept[1]:
+                return text[0] == text[1] or _doubled(*text)
+    return None
+
+
+def _doubled(first_text: str, second_text: str) -> bool:
+    """Is one text the other with a piece of it twice in a row? Guided, the guide's ids follow after a longer token."""
+    short, long = sorted((first_text, second_text), key=len)
+    more = len(long) - len(short)
+    return (
+        any(
+            long[: at + more] == short[: at + more] and long[at + more :] == short[at:]
+            for at in range(len(short) - more + 1)
+        )
+        if more
+        else False
+    )
+
+
+def encoded_again(s: Situation) -> Iterator[Trial]:
+    """Answers that were turned into text and back."""
+    if s.answers_differ:
+        yield Trial(
+            RETOKENIZATION.key(),
+            "the reference's answers decoded and encoded again",
+            "responses were turned into text and tokenized again",
+            {"output": "again"},
+        )
+
+
+RETOKENIZATION = CauseFamily(
+    "RETOKENIZATION",
+    meaning="ids were made by encoding text again: the same text in other tokens",
+    fix="train on the ids that the engine drew; do not decode and encode them again",
+    alone="its proof makes the very ids by encoding the text of the others",
+    suspicion=1,
+    premise=True,
+    prompts={ENCODED_AGAIN: ()},
+    rules=(Turn(retokenized, "permuted", "tokens of another sample may read alike here and there"),),
+    trials=(Turn(encoded_again, "end_dropped", "it alters every answer, not the last token alone", competes=True),),
+)
+
+FAMILIES = (RETOKENIZATION,)

@@ -1,0 +1,56 @@
+"""Ids that no tokenizer knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.turns import Turn
+from harness.parity.facts.divergence import ROLLOUT, Kind, keys
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.explanation import Explained, Explanation, among, restricted, when
+from harness.parity.subjects.log_probabilities.observed_readings import tokenizer
+from probes.format import number
+from reports.model import Cause
+
+
+def vocabulary(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """An id that the tokenizer does not know: padding of the vocabulary was drawn."""
+    size = number(tokenizer(e).get("size"))
+    flips = e.flips.table
+    if not size > 0 or not len(flips):
+        return
+    for column, side in ((3, e.baseline), (4, e.candidate)):
+        rows = flips[flips[:, column] >= size]
+        if not len(rows):
+            continue
+        affected = np.unique(rows[:, :2], axis=0)
+        proofs = restricted(e, (Kind.FLIP.of(),), affected, "leave out the samples with ids beyond the vocabulary")
+        yield Explanation(
+            Cause.of(
+                VOCAB.key(),
+                side.name,
+                f"the engine draws ids that the tokenizer does not know {when(e, affected[:, 0])}",
+                f"{len(rows)} tokens in {len(affected)} samples, the first is {int(rows[0, column])}; "
+                f"the tokenizer has {int(size)} ids",
+                {"ids": np.unique(rows[:, column]).tolist()[:20], "size": int(size)},
+                proofs,
+            ),
+            keys(ROLLOUT, side.name),
+            among(affected),
+        )
+
+
+VOCAB = CauseFamily(
+    "VOCAB",
+    meaning="the engine drew ids that the tokenizer does not have",
+    fix="mask the ids above the tokenizer's size before the engine samples",
+    alone="the id itself is not in the tokenizer",
+    rules=(
+        Turn(vocabulary, "numeric", "logits that are not finite make an engine draw any id, one of the padding too"),
+    ),
+)
+
+FAMILIES = (VOCAB,)

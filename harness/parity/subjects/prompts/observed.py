@@ -1,0 +1,91 @@
+"""Prompts: what each engine says it saw, against what it was sent, and what became of those that differ; in the
+rollouts and in the native stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness.parity.facts.align import around, equal_rows, first_difference
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.subjects.log_probabilities.observed_readings import tokenizer
+from harness.recordings.tables import Table
+from reports.model import Place
+
+PERMUTED = "another sample's prompt"
+ENCODED_AGAIN = "other ids of the same text"
+MOST = 4096  # prompts of a step that are looked at one by one
+
+
+def note(e: Evidence, side: Side, rollout: Table) -> None:
+    """Note one step's prompts that the engine saw otherwise, each with its kind, in `side.prompts`; of the native
+    stage, whose kind of divergence and step are its own, in `side.native_prompts`."""
+    sent, observed = rollout.rows("prompt"), rollout.rows("prompt_seen")
+    if sent is None or observed is None:
+        return
+    native = rollout.kind != "rollout"
+    all_rows = np.arange(len(rollout.sample))
+    reported = observed.lengths > 0
+    side.seen_samples += 0 if native else int(reported.sum())
+    wrong = np.flatnonzero(reported & ~equal_rows(sent, all_rows, observed, all_rows))
+    if not len(wrong):
+        return
+    wrong = wrong[np.argsort(rollout.sample[wrong])]
+    prompts = side.native_prompts if native else side.prompts
+    event = tokenizer(e)
+    # Prompts are exchanged only among samples that all have another one: the samples of a group share a prompt, so one
+    # that was changed and came back right is like those of its siblings.
+    exchanged = {sent.row(row).tobytes() for row in wrong[:MOST]}
+    for row in wrong[:MOST]:
+        kind = how(sent.row(row), observed.row(row), event)
+        if kind == "other ids" and observed.row(row).tobytes() in exchanged:
+            kind = PERMUTED
+        prompts.kinds.setdefault(kind, []).append((rollout.step, int(rollout.sample[row])))
+        prompts.lengths.setdefault(kind, []).append(len(observed.row(row)))
+    row = int(wrong[0])
+    ids, seen_ids = sent.row(row), observed.row(row)
+    at = first_difference(ids, seen_ids)
+    e.diverges(
+        (Kind.NATIVE_PROMPT if native else Kind.PROMPT).of(side.name),
+        rollout.sample[wrong],
+        Place(
+            step=rollout.step,
+            phase="native" if native else "prompt",
+            rank=int(rollout.rank[row]),
+            sample=int(rollout.sample[row]),
+            position=at,
+            field="prompt_seen",
+            **side.paired(around(seen_ids, at), around(ids, at)),
+            context=f"{side.name}: sent {len(ids)} ids, the engine saw {len(seen_ids)}: {how(ids, seen_ids, event)}",
+        ),
+    )
+
+
+def how(sent: np.ndarray, observed: np.ndarray, tokenizer_event: dict[str, Any]) -> str:
+    """What a prompt has become on its way, in words. `tokenizer_event`: the run's `tokenizer` event, or {}."""
+    extra = len(observed) - len(sent)
+    template = np.array(tokenizer_event.get("generation_prompt") or [], np.int64)
+    bos = tokenizer_event.get("bos")
+    if extra > 0 and np.array_equal(observed[extra:], sent):
+        doubled = extra == 1 and len(sent) and observed[0] == sent[0] and bos in (None, int(sent[0]))
+        return "double BOS" if doubled else "ids added in front"
+    if extra > 0 and np.array_equal(observed[: len(sent)], sent):
+        doubled = len(template) and np.array_equal(observed[len(sent) :], template)
+        return "generation prompt twice" if doubled else "ids added at the end"
+    if extra < 0 and np.array_equal(sent[-extra:], observed):
+        return "no BOS" if extra == -1 and bos is not None and sent[0] == bos else "truncated left"
+    if extra < 0 and np.array_equal(sent[: len(observed)], observed):
+        cut = len(template) and np.array_equal(sent[len(observed) :], template)
+        return "no generation prompt" if cut else "truncated right"
+    if extra < 0 and len(observed) and _is_cut_in_the_middle(sent, observed):
+        return "truncated in the middle"
+    return "other ids"
+
+
+def _is_cut_in_the_middle(sent: np.ndarray, observed: np.ndarray) -> bool:
+    """Is it the beginning and the end of what was sent, with a run of ids left out between them?"""
+    start = first_difference(sent, observed)
+    end = first_difference(sent[::-1], observed[::-1])
+    return start + end >= len(observed)

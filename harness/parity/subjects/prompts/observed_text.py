@@ -1,0 +1,76 @@
+"""Token boundaries as text: what a recording holds of the text around a place, and that it holds none elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from harness.parity.facts.align import AHEAD, around
+from harness.parity.facts.evidence import Evidence, Side
+from reports.model import Place
+
+FEW = 16  # samples that are worth a search of their own in the journal
+
+
+def by_sample(side: Side, wanted: set[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
+    """The `boundaries` events of these (step, sample), parsed."""
+    events: dict[tuple[int, int], dict[str, Any]] = {}
+    if not wanted:
+        return events
+    # Few are wanted of very many: the sample's number is looked for before a line is parsed.
+    numbers = [f'"sample":{sample}'.encode() for _, sample in wanted] if len(wanted) <= FEW else []
+    for journal, line in side.recording.lines("boundaries"):
+        if numbers and not any(number in line for number in numbers):
+            continue
+        event = side.recording.parsed(journal, line) or {}
+        key = (event.get("step"), event.get("sample"))
+        if key in wanted:
+            events[key] = event
+    return events
+
+
+def with_text(e: Evidence, place: Place | None) -> Place | None:
+    """The place, and in its context the ids and the text around it, as far as the recordings hold them."""
+    if place is None or place.sample < 0 or place.step < 0:
+        return place
+    prompt = place.phase == "prompt"
+    if place.position < 0:
+        return place
+    descriptions = []
+    for side in e.sides:
+        ids = _ids(side, place, "prompt_seen" if prompt else "output")
+        text = _text(side, place, prompt)
+        if ids is None:
+            descriptions.append(f"{side.name}: its ids were not recorded")
+        else:
+            descriptions.append(f"{side.name}: {ids}" + (f", in “{text}”" if text else ""))
+    text = "; ".join(descriptions)
+    if "“" not in text:
+        text += "; the recordings hold the text of the first and last eight ids only"
+    return dataclasses.replace(place, context=f"{place.context}; {text}" if place.context else text)
+
+
+def _ids(side: Side, place: Place, column: str) -> str | None:
+    """The ids around the place; None where they were not recorded."""
+    table = side.recording.table("rollout", place.step)
+    rows = table.rows(column) if table is not None else None
+    if table is None or rows is None:
+        return None
+    where = (table.sample == place.sample).nonzero()[0]
+    if not len(where):
+        return None
+    return around(rows.row(int(where[0])), place.position, behind=AHEAD)
+
+
+def _text(side: Side, place: Place, prompt: bool) -> str:
+    """The recorded text that the place lies in; empty where none does."""
+    event = by_sample(side, {(place.step, place.sample)}).get((place.step, place.sample), {})
+    kind, length = ("prompt", event.get("prompt_len")) if prompt else ("output", event.get("output_len"))
+    first, last = event.get(f"{kind}_first"), event.get(f"{kind}_last")
+    if not isinstance(first, list) or not isinstance(last, list) or not isinstance(length, int):
+        return ""
+    if place.position < len(first):
+        return str(event.get("text_first" if prompt else "text_seam") or "")
+    if place.position >= length - len(last):
+        return str(event.get("text_seam" if prompt else "text_last") or "")
+    return ""

@@ -1,0 +1,135 @@
+"""What the ranks of a run's learner recorded: what each was asked about, trained on, summed and applied. A learner of
+one rank records nothing of this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from harness.recordings.store import Recording
+from harness.recordings.tables import FrameArrays
+from probes.format import mapping, whole
+from reports.text import counted
+
+# Role -> phase in which it answers, and the column of the experience that its answers become.
+ANSWERS = {
+    "actor": ("actor_forward", "actor_logprob"),
+    "reference": ("reference_forward", "reference_logprob"),
+    "critic": ("critic_forward", "value"),
+    "reward": ("reward_forward", "reward"),
+}
+MOST_RANKS = 1 << 16  # a world of more is not a number of ranks
+_ROLES = {phase: role for role, (phase, _) in ANSWERS.items()}
+
+
+def world_size(recording: Recording) -> int:
+    """How many ranks the learner has by its scenario; 1 where that is not a number of ranks."""
+    world = mapping(recording.scenario.get("ppo")).get("world_size")
+    return world if isinstance(world, int) and 0 < world <= MOST_RANKS else 1
+
+
+@dataclass(frozen=True)
+class Updates:
+    """A step's updates on one rank. `own`, `size`, `summed`: of each [update, parameter] the sum of the gradient's
+    numbers before the ranks' were summed, that of their absolute values, and the sum after. `weights`: the sum of all
+    weights before the first update and after each."""
+
+    rank: int
+    parameters: tuple[str, ...]
+    samples: tuple[tuple[int, ...], ...]
+    tokens: tuple[int, ...]
+    divisors: tuple[int, ...]
+    digest: str
+    own: np.ndarray
+    size: np.ndarray
+    summed: np.ndarray
+    norm: np.ndarray
+    weights: np.ndarray
+
+
+@dataclass(frozen=True)
+class Share:
+    """The samples that one rank of a role was asked about in one step, and the digest of its answer."""
+
+    samples: tuple[int, ...]
+    digest: str
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The records of one run. `world`: how many ranks there are by its scenario."""
+
+    recording: Recording
+
+    @property
+    def world(self) -> int:
+        return world_size(self.recording)
+
+    @cached_property
+    def updates(self) -> dict[tuple[int, str], dict[int, Updates]]:
+        """(step, role) -> each rank's."""
+        updates_by_key: dict[tuple[int, str], dict[int, Updates]] = {}
+        for step in self.recording.steps("updates"):
+            for frame in self.recording.frames_of("updates", step):
+                made = _updates(frame)
+                if made is not None:
+                    updates_by_key.setdefault((step, str(frame.fields.get("role"))), {})[frame.rank] = made
+        return {key: dict(sorted(by.items())) for key, by in sorted(updates_by_key.items())}
+
+    @cached_property
+    def shares(self) -> dict[tuple[int, str], dict[int, Share]]:
+        """(step, role) -> each rank's."""
+        shares_by_key: dict[tuple[int, str], dict[int, Share]] = {}
+        for event in self.recording.all("share"):
+            role, step, samples = _ROLES.get(str(event.get("phase"))), event.get("step"), event.get("samples")
+            if role and isinstance(step, int) and isinstance(samples, list):
+                share = Share(tuple(whole(sample, -1) for sample in samples), str(event.get("digest")))
+                shares_by_key.setdefault((step, role), {})[whole(event.get("rank"), 0)] = share
+        return {key: dict(sorted(by.items())) for key, by in sorted(shares_by_key.items())}
+
+    def lacking(self, steps: Iterable[int]) -> str:
+        """What was not recorded of these steps, in words; empty where all was."""
+        for step in steps:
+            for what, records, roles in (
+                ("updates", self.updates, ("actor", "critic")),
+                ("answers", self.shares, ANSWERS),
+            ):
+                for role in roles:
+                    rank_count = len(records.get((step, role), ()))
+                    if rank_count != self.world:
+                        return f"{what} of {rank_count} of {counted(self.world, 'rank')} of the {role} in step {step}"
+        return ""
+
+
+def _updates(frame: FrameArrays) -> Updates | None:
+    """The updates of a frame; None where its parts do not fit each other."""
+    columns = [frame.arrays.get(name) for name in ("own", "size", "summed", "norm", "weights")]
+    lists: list[Any] = [frame.fields.get(name) for name in ("parameters", "samples", "tokens", "divisors")]
+    if not all(isinstance(column, np.ndarray) for column in columns) or not all(
+        isinstance(listing, list) for listing in lists
+    ):
+        return None
+    own_sum, size, summed, norm, weights = (np.asarray(column, np.float64) for column in columns)
+    parameters, samples, tokens, divisors = lists
+    updates, grid = len(samples), (len(samples), len(parameters))
+    if {len(own_sum), len(size), len(summed)} != {grid[0] * grid[1]} or len(weights) != updates + 1:
+        return None
+    if {len(norm), len(tokens), len(divisors)} != {updates}:
+        return None
+    return Updates(
+        rank=frame.rank,
+        parameters=tuple(parameters),
+        samples=tuple(tuple(map(int, ids)) for ids in samples),
+        tokens=tuple(tokens),
+        divisors=tuple(divisors),
+        digest=str(frame.fields.get("digest")),
+        own=own_sum.reshape(grid),
+        size=size.reshape(grid),
+        summed=summed.reshape(grid),
+        norm=norm,
+        weights=weights,
+    )

@@ -1,0 +1,107 @@
+"""Answers of a role's ranks against those of the other run: is it one rank's samples alone that differ?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.parity.facts.align import Match, equal_rows
+from harness.parity.facts.evidence import Evidence
+from harness.parity.subjects.engines.observed import LEAST_OTHERS
+from harness.parity.subjects.ranks.observed import ANSWERS
+from harness.recordings.tables import Table
+from reports.text import counted
+
+FROZEN = ("reference", "reward")  # what they answer depends on no update
+
+
+@dataclass(frozen=True)
+class OddRank:
+    """`side`: where it is at fault; empty where nothing tells."""
+
+    side: str
+    role: str
+    rank: int
+    steps: tuple[int, ...]
+    text: str
+
+
+def odd_rank(e: Evidence) -> Iterator[OddRank]:
+    """The first role of which one rank's samples differ and no other's, in the order in which they are answered."""
+    if e.confounded("everything", "prompts", "experience") is not None:
+        return
+    parted = e.learners.parted
+    for role, (_, name) in ANSWERS.items():
+        steps = [step for step in e.steps if role in FROZEN or parted is None or step <= parted]
+        sizes, apart, where = Counter[int](), Counter[int](), set[int]()
+        for step in steps:
+            shares = [side.ranks.shares.get((step, role), {}) for side in e.sides]
+            by_rank = shares[0] or shares[1]
+            differing = _differing(e, step, name)
+            if len(by_rank) < 2 or differing is None or (all(shares) and shares[0].keys() != shares[1].keys()):
+                continue
+            for rank, share in by_rank.items():
+                sizes[rank] += len(share.samples)
+                apart[rank] += len(differing.intersection(share.samples))
+                where |= {step} if differing.intersection(share.samples) else set()
+        differing_ranks = [rank for rank in sizes if apart[rank]]
+        if len(differing_ranks) == 1 and sizes.total() - sizes[differing_ranks[0]] >= LEAST_OTHERS:
+            (rank,) = differing_ranks
+            text = (
+                f"{name} differs in {apart[rank]:,} of {counted(sizes[rank], 'sample')} that rank {rank} of the {role} "
+            )
+            text += f"answered for, and in none of {sizes.total() - sizes[rank]:,} of the other ranks"
+            yield OddRank(_side(e, rank) if role == "reference" else "", role, rank, tuple(sorted(where)), text)
+            return
+        if differing_ranks:
+            return  # it differs everywhere: what follows from it does too
+
+
+def _tables(e: Evidence, step: int) -> list[Table | None]:
+    return [side.recording.table("experience", step) for side in e.sides]
+
+
+def _differing(e: Evidence, step: int, name: str) -> set[int] | None:
+    """Samples of the same tokens of which this column differs, to the last bit; None where it cannot be compared."""
+    baseline_table, candidate_table = _tables(e, step)
+    if baseline_table is None or candidate_table is None:
+        return None
+    match = Match.of(baseline_table.sample, candidate_table.sample)
+    tokens, columns = (
+        [baseline_table.rows("tokens"), candidate_table.rows("tokens")],
+        [baseline_table.rows(name), candidate_table.rows(name)],
+    )
+    flat = [baseline_table.flat(name), candidate_table.flat(name)]
+    if tokens[0] is None or tokens[1] is None:
+        return None
+    tokens_equal = equal_rows(tokens[0], match.a, tokens[1], match.b)
+    if columns[0] is not None and columns[1] is not None:
+        values_equal = equal_rows(columns[0], match.a, columns[1], match.b)
+    elif flat[0] is not None and flat[1] is not None:
+        values_equal = flat[0][match.a] == flat[1][match.b]
+    else:
+        return None
+    return {int(sample) for sample in match.sample[tokens_equal & ~np.asarray(values_equal)]}
+
+
+def _side(e: Evidence, rank: int) -> str:
+    """The run whose reference is not its own first policy on the samples of that rank, and is on the others."""
+    faulty_sides = []
+    for side in e.sides:
+        shares, table = side.ranks.shares.get((0, "reference"), {}), side.recording.table("experience", 0)
+        reference, actor = (table.rows(name) if table else None for name in ("reference_logprob", "actor_logprob"))
+        if table is None or reference is None or actor is None:
+            return ""
+        all_rows = np.arange(len(table.sample))
+        rows_equal = equal_rows(reference, all_rows, actor, all_rows)
+        other_samples = {
+            sample for other_rank, share in shares.items() if other_rank != rank for sample in share.samples
+        }
+        in_other_ranks = np.isin(table.sample, sorted(other_samples))
+        if not rows_equal[in_other_ranks].all():
+            return ""
+        faulty_sides += [side.name] if not rows_equal[~in_other_ranks].all() else []
+    return faulty_sides[0] if len(faulty_sides) == 1 else ""

@@ -1,0 +1,277 @@
+"""What is wrong with the ranks of one run's learner by their own records, whatever the other run does.
+
+A step's samples are dealt to the ranks once in every epoch. The losses of a mini-batch are divided by one count of its
+tokens. The gradient that a rank applies is the sum of all ranks'. After every update all ranks hold the same weights.
+Each sample has the answer of the rank that was asked about it. Advantages are normalised over the batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TypeVar
+
+import numpy as np
+
+from harness.parity.subjects.precision.observed_floor import EPSILON
+from harness.parity.subjects.ranks.observed import ANSWERS, Ranks, Share, Updates
+from harness.recordings.tables import Rows, Table
+from probes import weights
+from probes.format import mapping, whole
+from reports.text import counted
+
+SAME = 1e-5  # advantages made again from float32 columns: as other means that are (`agreement`)
+LISTED = 3  # parameters that are named; more are counted
+MOST_ORDERS = 4  # ranks of which every order is tried; of more, each rotation and the reverse
+
+T = TypeVar("T")
+Key = tuple[int, str]  # step, role
+Group = Mapping[int, Updates]  # by rank
+
+
+class What(StrEnum):
+    """What is wrong: its name in a cause."""
+
+    DEALT = "samples of a rank"
+    DIVISOR = "number of ranks in the loss"
+    GRADIENT = "gradient of a rank"
+    UPDATE = "update of a rank"
+    APART = "weights of a rank"
+    ANSWERS = "order of ranks"
+    ADVANTAGES = "advantages per rank"
+
+
+@dataclass(frozen=True)
+class RankFault:
+    """`ranks`: those at fault; none where it is all of them, or where these records do not tell which."""
+
+    what: What
+    role: str
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    text: str
+
+
+def rank_faults(ranks: Ranks) -> tuple[RankFault, ...]:
+    """One for each kind, role and set of ranks, with all its steps and the words of the first."""
+    faults: dict[tuple[What, str, tuple[int, ...]], RankFault] = {}
+    for fault in _every(ranks):
+        key = (fault.what, fault.role, fault.ranks)
+        faults[key] = replace(faults[key], steps=(*faults[key].steps, *fault.steps)) if key in faults else fault
+    return tuple(faults.values())
+
+
+def _every(ranks: Ranks) -> Iterator[RankFault]:
+    recording, ppo = ranks.recording, mapping(ranks.recording.scenario.get("ppo"))
+    made = set(recording.steps("experience"))
+    for (step, role), group in _of_all(ranks, ranks.updates):
+        table = recording.table("experience", step) if step in made else None
+        misdealt = list(dealt(role, step, group, [] if table is None else table.sample, whole(ppo.get("epochs"), 0)))
+        yield from misdealt or divided(role, step, group)
+        yield from summed(role, step, group)
+        yield from applied(role, step, group, ranks.updates.get((step - 1, role), {}))
+    normalises = ppo.get("normalize_advantages") is True and not recording.manifest.get("framework")
+    for (step, role), shares in _of_all(ranks, ranks.shares):
+        table = recording.table("experience", step) if step in made else None
+        if table is not None and recording.hashed_by == weights.HASH:
+            yield from answered(role, step, shares, table)
+        if table is not None and role == "actor" and normalises:
+            yield from normalised(step, shares, table)
+
+
+def _of_all(ranks: Ranks, records: Mapping[Key, Mapping[int, T]]) -> Iterator[tuple[Key, Mapping[int, T]]]:
+    """Records of steps of which every rank has one, where there are several."""
+    return ((key, by) for key, by in records.items() if len(by) > 1 and len(by) >= ranks.world)
+
+
+def dealt(role: str, step: int, group: Group, samples: Iterable[int], epochs: int) -> Iterator[RankFault]:
+    """Samples on which the ranks trained more or less often than once an epoch. A rank is named that has one twice in a
+    mini-batch; of a sample that several ranks have, nothing here says whose it is."""
+    often = Counter(sample for updates in group.values() for batch in updates.samples for sample in batch)
+    wanted = epochs or max(often.values(), default=0)
+    more = sorted(sample for sample, count in often.items() if count > wanted)
+    less = sorted(int(sample) for sample in samples if often[int(sample)] < wanted)
+    if more or less:
+        twice = tuple(
+            rank for rank, updates in group.items() if any(len(set(batch)) < len(batch) for batch in updates.samples)
+        )
+        parts = [f"{how} often on {counted(len(miscounted), 'sample')} (sample {miscounted[0]} for one)"
+                 for how, miscounted in (("more", more), ("less", less)) if miscounted]  # fmt: skip
+        text = f"in step {step} the {role}'s ranks trained {' and '.join(parts)} than once an epoch"
+        text += f"; {_named(twice)} had one twice in a mini-batch" if twice else ""
+        yield RankFault(What.DEALT, role, twice, (step,), text)
+
+
+def divided(role: str, step: int, group: Group) -> Iterator[RankFault]:
+    """Losses that are not divided by the number of response tokens of the whole mini-batch."""
+    for batch, each in enumerate(zip(*(updates.tokens for updates in group.values()), strict=False)):
+        total, divisors = sum(each), [updates.divisors[batch] for updates in group.values()]
+        wrong = tuple(rank for rank, divisor in zip(group, divisors, strict=True) if divisor != total)
+        if not wrong:
+            continue
+        if divisors == [len(group) * total] * len(group):
+            how = f"and each rank divides by {divisors[0]}: by the number of ranks as well"
+        elif divisors == list(each):
+            how = f"and each rank divides by its own, {' and '.join(map(str, each))}, before their gradients are summed"
+        else:
+            how = f"and {_named(wrong)} by {', '.join(str(divisor) for divisor in divisors if divisor != total)}"
+        text = f"mini-batch {batch} of step {step} has {total} response tokens on the {role}'s ranks, {how}"
+        yield RankFault(What.DIVISOR, role, wrong if len(wrong) < len(group) else (), (step,), text)
+        return
+
+
+def summed(role: str, step: int, group: Group) -> Iterator[RankFault]:
+    """Gradients that are applied and are not the sum of the ranks' own."""
+    rank_updates = list(group.values())
+    if len({(updates.own.shape, updates.parameters) for updates in rank_updates}) > 1:
+        return
+    own_sums, used = (
+        np.stack([updates.own for updates in rank_updates]),
+        np.stack([updates.summed for updates in rank_updates]),
+    )
+    # A float32 sum in any order is off by less than one rounding for each addend of the sum of their sizes: Higham,
+    # Accuracy and Stability of Numerical Algorithms, 2002, section 4.2.
+    allowed = EPSILON * len(rank_updates) * np.sum([updates.size for updates in rank_updates], axis=0)
+    off = (np.abs(used - own_sums.sum(axis=0)) > allowed) & np.isfinite(own_sums).all(axis=0)
+    if not off.any():
+        return
+    update = int(np.flatnonzero(off.any(axis=(0, 2)))[0])
+    reasons: dict[tuple[tuple[int, ...], str], list[str]] = {}
+    for place in np.flatnonzero(off[:, update].any(axis=0)):
+        at = (slice(None), update, place)
+        reason = _instead(tuple(group), own_sums[at], used[at], float(allowed[update, place]), off[at])
+        reasons.setdefault(reason, []).append(rank_updates[0].parameters[place])
+    for (ranks, how), names in reasons.items():
+        listed_names = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+        text = f"update {update} of step {step}, gradient of {listed_names} of the {role}: {how}"
+        yield RankFault(What.GRADIENT, role, ranks, (step,), text)
+
+
+def _instead(
+    ranks: tuple[int, ...], own_sums: np.ndarray, used: np.ndarray, allowed: float, off: np.ndarray
+) -> tuple[tuple[int, ...], str]:
+    """(ranks at fault, what they applied instead of the sum). `off`: those that applied something else."""
+    wrong = tuple(ranks[at] for at in np.flatnonzero(off))
+    without = [at for at in range(len(ranks)) if (np.abs(used - (own_sums.sum() - own_sums[at])) <= allowed).all()]
+    if (np.abs(used - own_sums) <= allowed)[off].all():
+        return (wrong if len(wrong) < len(ranks) else ()), f"{_named(wrong)} applied its own, not the sum of all ranks'"
+    if len(without) == 1:
+        return (ranks[without[0]],), f"the sum that all ranks applied lacks that of rank {ranks[without[0]]}"
+    if (np.abs(len(ranks) * used - own_sums.sum()) <= len(ranks) * allowed).all():
+        return (), "ranks applied the mean of all ranks', where losses are divided for the sum"
+    return (
+        wrong if len(wrong) < len(ranks) else ()
+    ), f"{_named(wrong)} applied something else than the sum of all ranks'"
+
+
+def applied(role: str, step: int, group: Group, before: Group) -> Iterator[RankFault]:
+    """Ranks whose weights part in this step. A rank whose weights an update did not move did not apply it; of others
+    nothing here says which one is right."""
+    weights_by_rank = {rank: updates.weights for rank, updates in group.items()}
+    if (
+        not _alike(updates.weights[-1:] for updates in before.values())
+        or len({len(rank_weights) for rank_weights in weights_by_rank.values()}) > 1
+    ):
+        return
+    equal_at = [
+        _alike(rank_weights[at : at + 1] for rank_weights in weights_by_rank.values())
+        for at in range(len(next(iter(weights_by_rank.values()))))
+    ]
+    if all(equal_at) and len({updates.digest for updates in group.values()}) < 2:
+        return
+    after = len(equal_at) - 1 if all(equal_at) else equal_at.index(False)
+    still = tuple(
+        rank
+        for rank, rank_weights in weights_by_rank.items()
+        if not all(equal_at) and after and rank_weights[after] == rank_weights[after - 1]
+    )
+    place = f"after update {after - 1} of step {step}" if after else f"before the first update of step {step}"
+    text = f"{place} the {role}'s ranks hold other weights"
+    if still and len(still) < len(group):
+        text += f": the update did not move those of {_named(still)}"
+        yield RankFault(What.UPDATE, role, still, (step,), text)
+    elif not any(summed(role, step, group)):  # else that is why
+        yield RankFault(What.APART, role, (), (step,), text)
+
+
+def answered(role: str, step: int, shares: Mapping[int, Share], table: Table) -> Iterator[RankFault]:
+    """Samples that have the answers of others: the ranks' parts, put together in another order."""
+    name = ANSWERS[role][1]
+    column = table.flat(name) if role == "reward" else table.rows(name)
+    place = {int(sample): row for row, sample in enumerate(table.sample)}
+    rank_shares = list(shares.values())
+    if column is None or not {sample for share in rank_shares for sample in share.samples} <= {*place}:
+        return
+    rows = [[place[sample] for sample in share.samples] for share in rank_shares]
+    values = [_values(column, rank_rows) for rank_rows in rows]
+    all_values = np.concatenate(values)
+    for order in _orders(len(rank_shares)):
+        parts = np.split(all_values, np.cumsum([len(values[at]) for at in order])[:-1])
+        if [weights.digest(part) for part in parts] != [rank_shares[at].digest for at in order]:
+            continue
+        if order != tuple(range(len(rank_shares))):
+            ranks = ", ".join(str(list(shares)[at]) for at in order)
+            text = f"in step {step} the answers of the {role}'s ranks were put together in the order {ranks}: samples "
+            yield RankFault(What.ANSWERS, role, (), (step,), text + "have the answers of others")
+        return
+
+
+def _values(column: Rows | np.ndarray, rows: list[int]) -> np.ndarray:
+    """The numbers of these rows, end to end."""
+    values = [column.row(row) for row in rows] if isinstance(column, Rows) else [column[rows]]
+    return np.concatenate([np.zeros(0, np.float32), *values]).astype(np.float32)
+
+
+def _orders(ranks: int) -> Iterator[tuple[int, ...]]:
+    """Orders of the ranks, their own first."""
+    natural_order = tuple(range(ranks))
+    if ranks <= MOST_ORDERS:
+        yield from itertools.permutations(natural_order)
+    else:
+        yield from (natural_order[first:] + natural_order[:first] for first in range(ranks))
+        yield natural_order[::-1]
+
+
+def normalised(step: int, shares: Mapping[int, Share], table: Table) -> Iterator[RankFault]:
+    """Advantages that were normalised over each rank's samples: returns less values, normalised anew, say so."""
+    advantages, returns, values = (table.rows(name) for name in ("advantage", "return", "value"))
+    place = {int(sample): row for row, sample in enumerate(table.sample)}
+    parts = [
+        [place[sample] for sample in share.samples if sample in place] for share in shares.values() if share.samples
+    ]
+    if advantages is None or returns is None or values is None or len(parts) < 2:
+        return
+    plain = returns.values.astype(np.float64) - values.values.astype(np.float64)
+    if len(plain) != len(advantages.values) or not np.isfinite(plain).all():
+        return
+    all_indices = np.arange(len(plain))
+    by_rank = [
+        np.concatenate([all_indices[advantages.offsets[row] : advantages.offsets[row + 1]] for row in rows])
+        for rows in parts
+    ]
+    if _apart(advantages.values, plain, [all_indices]) > SAME >= _apart(advantages.values, plain, by_rank):
+        text = f"the advantages of step {step} are normalised over each rank's samples, not over those of all ranks"
+        yield RankFault(What.ADVANTAGES, "actor", (), (step,), text)
+
+
+def _apart(advantages: np.ndarray, plain: np.ndarray, parts: Sequence[np.ndarray]) -> float:
+    """How far advantages are from these ones normalised over each part, relative to the largest of it."""
+    off = 0.0
+    for part in parts:
+        part_values = plain[part]
+        variance = part_values.var(ddof=1) if len(part_values) > 1 else 0.0
+        made = (part_values - part_values.mean()) / np.sqrt(variance + 1e-8)  # as `scenarios.ppo.advantages.whiten`
+        off = max(off, float(np.abs(advantages[part] - made).max() / max(1.0, np.abs(made).max())))
+    return off
+
+
+def _alike(values: Iterable[np.ndarray]) -> bool:
+    """Are all of these the same to the last bit?"""
+    return len({value.tobytes() for value in values}) < 2
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {' and '.join(map(str, ranks))}"

@@ -1,0 +1,69 @@
+"""Batches of a run's ranks: how many samples and padded tokens each got, and whether the shares are equal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.parity.facts.evidence import Evidence, Side
+from probes.format import number, whole
+
+Share = tuple[float, float, float]  # samples, real tokens, padded tokens
+
+
+@dataclass(frozen=True)
+class Unequal:
+    """Ranks of one role whose batches differ where the other run's do not. `steps`: where."""
+
+    side: Side
+    phase: str
+    steps: tuple[int, ...]
+    shares: dict[int, Share]  # of the first of them, by rank
+    text: str
+
+
+def unequal_ranks(e: Evidence) -> list[Unequal]:
+    """One for each phase in which one run gives its ranks unequal numbers of samples and the other does not.
+
+    Ranks pad to their own longest sample, so padded sizes differ from rank to rank in any sound run; the number of
+    samples does by one at most.
+    """
+    shares = {side.name: _shares(side) for side in e.sides}
+    unequal = []
+    for side in e.sides:
+        other_side = e.candidate if side is e.baseline else e.baseline
+        phases = sorted({phase for phase, _ in shares[side.name]})
+        for phase in phases:
+            steps = []
+            for (at, step), ranks in sorted(shares[side.name].items()):
+                theirs = shares[other_side.name].get((at, step), {})
+                if at == phase and step not in e.unjudged_steps and theirs and _apart(ranks) and not _apart(theirs):
+                    steps.append(step)
+            if steps:
+                ranks, theirs = shares[side.name][phase, steps[0]], shares[other_side.name][phase, steps[0]]
+                text = f"the {side.name}'s ranks got {_shown(ranks)} in {phase} of step {steps[0]}, "
+                text += f"the {other_side.name}'s {_shown(theirs)}"
+                unequal.append(Unequal(side, phase, tuple(steps), ranks, text))
+    return unequal
+
+
+def _shares(side: Side) -> dict[tuple[str, int], dict[int, Share]]:
+    """(phase, step) -> rank -> what it got, of every phase that several ranks share."""
+    by_phase: dict[tuple[str, int], dict[int, Share]] = {}
+    for event in side.recording.labelled("shapes", "_forward"):
+        step, phase = event.get("step"), str(event.get("phase"))
+        if isinstance(step, int) and phase.endswith("_forward"):
+            ranks = by_phase.setdefault((phase, step), {})
+            rank = whole(event.get("rank"), 0)
+            share_so_far = ranks.get(rank, (0.0, 0.0, 0.0))
+            keys = ("samples", "real_tokens", "padded_tokens")
+            ranks[rank] = tuple(a + number(event.get(key), 0.0) for a, key in zip(share_so_far, keys, strict=True))  # type: ignore[assignment]
+    return {key: ranks for key, ranks in by_phase.items() if len(ranks) > 1}
+
+
+def _apart(ranks: dict[int, Share]) -> bool:
+    samples = [share[0] for share in ranks.values()]
+    return max(samples) - min(samples) > 1
+
+
+def _shown(ranks: dict[int, Share]) -> str:
+    return " and ".join(f"{share[0]:g} samples ({share[2]:g} padded tokens)" for _, share in sorted(ranks.items()))

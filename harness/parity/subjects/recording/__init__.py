@@ -1,0 +1,1 @@
+"""The recording: is it whole, consistent and comparable, and what surrounded the run?"""

@@ -1,0 +1,281 @@
+"""The suspicions about what surrounds the engines: collective backends, cache, environment.
+
+Most of these find differences that are no divergence by themselves: they are findings with their effect.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from harness.parity.checks.registry import Outcome, check, outcome
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import Explained
+from harness.parity.subjects.prefix_cache.causes import only_cached
+from harness.parity.subjects.recording.observed_confounders import differences, learner_devices, learner_packages, show
+from probes.format import mapping, number, whole
+from reports.model import SUSPICIONS, CheckState, Finding
+from reports.text import counted, figure
+from scenarios.engines import registry
+
+_LEARNERS = {"trainer", "actor", "critic", "reference", "reward"}
+_NAMED = 6  # differing variables that a finding names; all of them with their values stand in its details
+
+
+def effect(e: Evidence) -> str:
+    """What all differences together moved, in numbers; of one run alone nothing is known."""
+    if e.alone:
+        return ""
+    if not e.engines.tokens:
+        return "not measured"
+    beyond = e.counts.flips_beyond_margin
+    moved = [f"max |Δ logprob| {figure(e.engines.largest[0])} nats", f"{counted(beyond, 'flip')} beyond the margin"]
+    for key in e.first:
+        if key.kind not in (Kind.LOGPROB, Kind.FLIP):
+            items = e.found(key)
+            samples = len(np.unique(items, axis=0)) if (items[:, 1] >= 0).all() else 0
+            moved.append(key.words + (f" ({counted(samples, 'sample')})" if samples else ""))
+    return f"{'together with everything else' if e.first else 'none beyond the floor'}: {', '.join(moved)}"
+
+
+@check(SUSPICIONS[5], 5)
+def collective_backend(e: Evidence) -> Outcome:
+    """gloo against nccl, per group; group names lose their digits, because runs number them. Sizes are compared where
+    both runs were asked for as many processes."""
+    name, number = SUSPICIONS[5], 5
+    as_many = _processes(e.baseline) == _processes(e.candidate)
+    baseline_groups, candidate_groups = (_groups(side, sizes=as_many) for side in e.sides)
+    shared_keys = sorted(set(baseline_groups) & set(candidate_groups))
+    if not shared_keys:
+        return outcome(name, "not tested", "no process group that both runs recorded", number=number)
+    wrong = [key for key in shared_keys if baseline_groups[key] != candidate_groups[key]]
+    if wrong:
+        role, group = wrong[0]
+        text = f"{len(wrong)} of {len(shared_keys)} groups differ, first {group} of {role}: "
+        text += f"{_group(baseline_groups[wrong[0]])} against {_group(candidate_groups[wrong[0]])}"
+        return outcome(
+            name,
+            "confirmed",
+            text,
+            number=number,
+            decides=False,
+            findings=[Finding("collective backend", text, effect(e))],
+        )
+    alone = sorted(
+        (set(baseline_groups) ^ set(candidate_groups))
+        - {key for key in (*baseline_groups, *candidate_groups) if key[0] in _ENGINES}
+    )
+    if alone and as_many:
+        role, group = alone[0]
+        text = f"{len(alone)} of the learners' groups were recorded in one run only, first {group} of {role}, in the "
+        text += "baseline" if alone[0] in baseline_groups else "candidate"
+        return outcome(name, "not tested", text, number=number)
+    backends = sorted({backend for key in shared_keys for backend, _ in baseline_groups[key]})
+    return outcome(
+        name,
+        "ruled out",
+        f"{', '.join(backends)} in both runs, {len(shared_keys)} groups{' of equal size' if as_many else ''}",
+        number=number,
+    )
+
+
+# Processes that run another engine run other groups.
+_ENGINES = {"rollout", "process"}
+
+
+def _processes(side: Side) -> tuple[Any, ...]:
+    """How many a run was asked for: workers of an engine, engines, ranks of a learner."""
+    engine, ppo = (mapping(side.recording.scenario.get(part)) for part in ("engine", "ppo"))
+    return engine.get("tensor_parallel"), engine.get("engines"), ppo.get("world_size")
+
+
+def _groups(side: Side, *, sizes: bool) -> dict[tuple[str, str], set[tuple[str, int]]]:
+    backends_by_group: dict[tuple[str, str], set[tuple[str, int]]] = {}
+    for event in side.recording.all("group"):
+        if event.get("backend") is None:
+            continue
+        key = (str(event.get("role")), re.sub(r"[0-9a-f]{8,}|\d+", "#", str(event.get("name"))))
+        backends_by_group.setdefault(key, set()).add(
+            (str(event.get("backend")), whole(event.get("world_size"), 0) if sizes else 0)
+        )
+    return backends_by_group
+
+
+def _group(group: set[tuple[str, int]]) -> str:
+    return ", ".join(f"{backend} of {size}" if size else backend for backend, size in sorted(group))
+
+
+@check(SUSPICIONS[8], 8)
+def cache_hit_rate(e: Evidence) -> Outcome:
+    """Is a difference on samples with cached tokens only (stale KV), and how much was cached?"""
+    name, number = SUSPICIONS[8], 8
+    rates = {side.name: hit_rate(side) for side in e.sides}
+    rates_text = ", ".join(
+        f"{side} {'not recorded' if rate != rate else f'{rate:.1%}'}" for side, rate in rates.items()
+    )
+    buckets: dict[str, Any] = {side.name: side.to_learner.by_bucket()["cached"] for side in e.sides}
+    findings = []
+    if abs(rates["baseline"] - rates["candidate"]) > 0.05:
+        findings.append(Finding("cache hit rate", f"hit rates differ: {rates_text}", effect(e)))
+    for side in e.sides:
+        if only_cached(e, side, Explained(e)) is not None:
+            text = (
+                f"the {side.name} differs from its learner on samples with cached tokens only; hit rates {rates_text}"
+            )
+            return outcome(name, "confirmed", text, number=number, decides=False, findings=findings, **buckets)
+    if not any("cached" in bucket for bucket in buckets.values()):
+        return outcome(
+            name,
+            "not tested",
+            f"no tokens after a cached prompt were compared; hit rates {rates_text}",
+            number=number,
+            findings=findings,
+        )
+    # A side that cached nothing has no such tokens; one of which nothing was compared may have.
+    unseen = [side for side, bucket in buckets.items() if not bucket or ("cached" not in bucket and rates[side] > 0)]
+    if unseen:
+        text = (
+            f"no tokens after a cached prompt were compared in the {' and the '.join(unseen)}; hit rates {rates_text}"
+        )
+        return outcome(name, "not tested", text, number=number, findings=findings, **buckets)
+    parts = [
+        f"{side} {' and '.join(_bucket(bucket, label) for label in ('cached', 'not cached') if label in bucket)}"
+        for side, bucket in buckets.items()
+        if "cached" in bucket
+    ]
+    text = f"{'; '.join(parts)}; hit rates {rates_text}"
+    alone = [side for side, bucket in buckets.items() if "cached" in bucket and "not cached" not in bucket]
+    if alone:
+        text = f"every compared token came after a cached prompt in the {' and the '.join(alone)}: {text}"
+    # A learner caches nothing: what agrees with it needs no tokens beside that were not cached.
+    apart = [side for side in alone if Kind.ENGINE.of(side) in e.first]
+    if alone and not apart:
+        text += "; their learners, which cache nothing, agree"
+    state: CheckState = "not tested" if apart else "ruled out"
+    return outcome(name, state, text, number=number, findings=findings, **buckets)
+
+
+def _bucket(bucket: dict[str, dict[str, float]], label: str) -> str:
+    """The effect of the cache: how far tokens after a cached prompt are from the learner, and the others."""
+    deltas = bucket[label]
+    return f"mean |Δ| {figure(deltas['mean'])}, max {figure(deltas['max'])} over {deltas['tokens']:,} tokens {label}"
+
+
+def hit_rate(side: Side) -> float:
+    """Cached over prompt tokens of the whole run, as the engine counted them in each step; NaN where it did not."""
+    events = side.recording.all("engine_stats")
+    steps = [(number(event.get("cache_hit_rate")), number(event.get("prompt_tokens"), 1.0)) for event in events]
+    counted_steps = [(rate, tokens) for rate, tokens in steps if rate == rate and tokens > 0]
+    return (
+        sum(rate * tokens for rate, tokens in counted_steps) / sum(tokens for _, tokens in counted_steps)
+        if counted_steps
+        else float("nan")
+    )
+
+
+@check(SUSPICIONS[9], 9)
+def environment(e: Evidence) -> Outcome:
+    """Packages, libraries, variables, device and node. Two engines never share an environment: that alone is no
+    suspicion.
+    """
+    name, number = SUSPICIONS[9], 9
+    if not all(side.recording.all("open") and learner_packages(side.recording) for side in e.sides):
+        return outcome(name, "not tested", "no packages were recorded", number=number)
+    if not all(set(_engine_packages(side)) - {"python"} for side in e.sides):
+        return outcome(name, "not tested", "the packages of an engine were not recorded", number=number)
+    silent = _described(e.baseline) ^ _described(e.candidate)
+    if silent:
+        text = f"the environment of the {min(silent)} was recorded in one run only"
+        return outcome(name, "not tested", text, number=number)
+    learners = differences(*(learner_packages(side.recording) for side in e.sides)) | differences(
+        *(learner_devices(side.recording) for side in e.sides)
+    )
+    findings = []
+    engine = differences(*(_engine_packages(side) for side in e.sides))
+    if engine:
+        listed = "; ".join(f"{key} {show(a)} against {show(b)}" for key, (a, b) in engine.items())
+        findings.append(
+            Finding("engine environment", f"packages of the engines differ: {listed}", effect(e), where="both")
+        )
+    variables = differences(*(_variables(side) for side in e.sides))
+    if variables:
+        names = sorted(dict.fromkeys(key.partition(".")[2] for key in variables), key=_weight)
+        # What an engine's own code alone reads says nothing about the other; it stands in the details.
+        telling = [variable for variable in names if not variable.startswith(registry.variables())]
+        unlisted_count = len(names) - min(len(telling), _NAMED)
+        listed = ", ".join(telling[:_NAMED]) or "only such as one engine alone reads"
+        listed += f" and {unlisted_count} more" if telling and unlisted_count else ""
+        text = f"{len(names)} {'variable differs' if len(names) == 1 else 'variables differ'}: {listed}"
+        details = {key: f"{show(a)} against {show(b)}" for key, (a, b) in variables.items()}
+        findings.append(Finding("environment variables", text, effect(e), where="both", details=details))
+    hosts = [sorted({str(event.get("host")) for event in side.recording.all("open")}) for side in e.sides]
+    if hosts[0] != hosts[1]:
+        findings.append(
+            Finding("node", f"recorded on {show(hosts[0])} and on {show(hosts[1])}", effect(e), where="both")
+        )
+    summary = f"{len(learners)} differences of the learners, {len(engine)} of the engines' packages, "
+    summary += f"{len(variables)} of variables"
+    moved = bool(e.first)
+    state: CheckState = "ruled out"
+    if learners:
+        state, text = "confirmed", f"the learners' environments differ: {', '.join(learners)}; {summary}"
+    elif moved and findings:
+        state, text = (
+            "not tested",
+            f"{summary}; whether they caused the divergence only a run in the other environment can tell",
+        )
+    else:
+        text = (
+            f"the learners' environments are equal; {summary}, effect {effect(e)}"
+            if findings
+            else "equal in every process"
+        )
+    return outcome(name, state, text, number=number, decides=False, findings=findings)
+
+
+def _described(side: Side) -> set[str]:
+    """The roles of the learners whose packages, device and machine are known."""
+    events = side.recording.all("environment")
+    return {
+        str(event.get("role"))
+        for event in events
+        if event.get("role") in _LEARNERS and mapping(event.get("packages")) and mapping(event.get("machine"))
+    }
+
+
+def _engine_packages(side: Side) -> dict[str, str]:
+    """Of the processes that only draw; where there are none, of those that have an engine inside them."""
+    opened, packages = side.recording.all("open"), dict[str, str]()
+    apart = any(event.get("role") == "rollout" for event in opened)
+    roles = {"rollout"} if apart else {str(event.get("role")) for event in side.recording.all("engine_info")}
+    for event in opened:
+        if str(event.get("role")) in roles:
+            packages |= {key: str(value) for key, value in mapping(event.get("packages")).items()}
+            packages["python"] = str(event.get("python"))
+    return packages
+
+
+_OWN_TO_A_PROCESS = re.compile("|".join([
+    r"RAY_.*|(LOCAL_)?RANK|MASTER_(ADDR|PORT)|.*_PORT|.*_PID|VIRTUAL_ENV|CONDA_.*|RLHF_HARNESS_.*",
+    *(spec.process.random_variables for spec in registry.specs().values() if spec.process.random_variables),
+]))  # fmt: skip
+# What changes libraries, collectives or devices comes first; where caches lie changes no number and comes last.
+_HEAVY = re.compile(r"LD_|NCCL_|GLOO_|CUDA_|OMP_|TORCH_|PYTORCH_")
+_LIGHT = re.compile(r".*_CACHE_(DIR|PATH)|.*_WORKSPACE")
+
+
+def _weight(name: str) -> tuple[int, str]:
+    return (0 if _HEAVY.match(name) else 2 if _LIGHT.match(name) else 1, name)
+
+
+def _variables(side: Side) -> dict[str, str]:
+    """role.NAME -> value, without what differs between any two processes."""
+    variables: dict[str, str] = {}
+    for event in side.recording.all("open"):
+        for key, value in mapping(event.get("env")).items():
+            if not _OWN_TO_A_PROCESS.fullmatch(key):
+                variables[f"{event.get('role')}.{key}"] = str(value)
+    return variables

@@ -1,0 +1,361 @@
+"""Confounders: what must be equal for a verdict on the engines and is not, and from where on it acts.
+
+Differences of the engines themselves (their packages, their parameters, sampling) are no confounders but findings
+(`suspicions`). What was recorded before a confounder could act stays judgeable.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from harness.parity.subjects.ranks.observed import Ranks
+from harness.recordings.store import Recording
+from probes.format import mapping
+from reports.model import Finding
+from scenarios.engines import registry
+
+Shares = Mapping[int, tuple[tuple[int, ...], ...]]  # by rank, the samples of each mini-batch
+
+# What a confounder can have touched: everything that two runs share, the prompts (each sample then shows whether its
+# own is equal), the numbers that the learner makes from the rollouts, or only the update that follows them.
+Scope = Literal["everything", "prompts", "experience", "train"]
+
+_SCOPES: dict[str, Scope] = {
+    "seed": "everything",
+    "model.path": "everything",
+    "model.dtype": "everything",
+    "model.reward": "experience",
+    "rollout.mode": "everything",
+    "rollout.prompts_per_step": "prompts",
+    "rollout.samples_per_prompt": "prompts",
+    "train": "train",
+    "ppo.kl_coef": "experience",
+    "ppo.gamma": "experience",
+    "ppo.gae_lambda": "experience",
+    "ppo.normalize_advantages": "experience",
+    "ppo.world_size": "experience",
+    "ppo.packing": "experience",
+    "ppo.micro_batch_size": "experience",
+}
+# Of another framework's own settings nobody here knows what they touch.
+_SECTIONS: dict[str, Scope] = {"ppo": "train", "prompts": "prompts", "framework": "everything"}
+_HARMLESS = {"ppo.checkpoint_every"}
+# How a batch is cut for the same sums: they round otherwise, unless the cuts fall into each other.
+DEALING = "samples of the ranks"
+CUTS = {"ppo.world_size", "ppo.packing", "ppo.micro_batch_size", DEALING}
+# Installed beside the learner without a part in its numbers, beside the engines, which run in their own environments.
+_WITHOUT_NUMBERS = {
+    "pandas",
+    "pyarrow",
+    "pydantic",
+    "ray",
+    "rlhf-harness",
+    "torchvision",
+    "xgrammar",
+    "flashinfer-python",
+}
+_DEVICE_FACTS = ("name", "capability", "cuda_built")
+
+
+@dataclass(frozen=True)
+class Confounder:
+    finding: Finding
+    scope: Scope
+    step: int = 0  # the first step in which it acts
+
+
+def find(baseline: Recording, candidate: Recording, ranks: tuple[Ranks, Ranks]) -> list[Confounder]:
+    """Every confounder, in the order framework, configuration, environment, weights, data, ranks."""
+    parted = _parted(baseline, candidate)
+    return [
+        *_framework(baseline, candidate),
+        *_configuration(baseline, candidate, parted),
+        *_environment(baseline, candidate),
+        *_initial_weights(baseline, candidate),
+        *_data(baseline, candidate),
+        *([] if parted == math.inf else _dealing(*ranks)),
+    ]
+
+
+def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"ppo": {"clip": 0.2}}` as `{"ppo.clip": 0.2}`."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def differences(baseline: dict[str, Any], candidate: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Key -> both values, where they differ; None stands for an absent key."""
+    keys = list(dict.fromkeys([*baseline, *candidate]))
+    return {key: (baseline.get(key), candidate.get(key)) for key in keys if baseline.get(key) != candidate.get(key)}
+
+
+def _framework(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
+    """Jobs of two frameworks: whatever else differs follows from that."""
+    name_b, name_c = (
+        str(recording.manifest.get("framework") or "the reference scenario") for recording in (baseline, candidate)
+    )
+    if name_b != name_c:
+        summary = f"the baseline is a job of {name_b} and the candidate one of {name_c}: they do not do the same work"
+        yield Confounder(Finding("framework", summary, details={"baseline": name_b, "candidate": name_c}), "everything")
+
+
+def _configuration(baseline: Recording, candidate: Recording, parted: float) -> Iterator[Confounder]:
+    """`parted`: see `_parted`. How a batch is cut matters from the step after that one on, if its gradients are told:
+    they are then held against each other (`harness.parity.subjects.learner.observed`)."""
+    if not baseline.scenario or not candidate.scenario:
+        return
+    harmless = _HARMLESS | (CUTS if parted == math.inf else set())
+    for key, (baseline_value, candidate_value) in differences(
+        flatten(baseline.scenario), flatten(candidate.scenario)
+    ).items():
+        scope = _SCOPES.get(key) or _SECTIONS.get(key.split(".")[0])
+        if scope is None or key in harmless:
+            continue
+        summary = f"{key} is {baseline_value!r} in the baseline and {candidate_value!r} in the candidate"
+        first = int(parted) + 1 if key in CUTS and _gradients_told(baseline, candidate, parted) else 0
+        yield Confounder(
+            Finding(key, summary, details={"baseline": baseline_value, "candidate": candidate_value}), scope, first
+        )
+
+
+def _parted(baseline: Recording, candidate: Recording) -> float:
+    """The first step of which both learners did not record the same to the last bit of the batch, the actor and the
+    critic, where that was recorded; infinity if there is none."""
+    baseline_updates, candidate_updates = Weights(baseline, candidate).updates
+    steps = sorted({*baseline.steps("experience"), *candidate.steps("experience")})
+    apart = (
+        step
+        for step in steps
+        for part in ("batch", "actor", "critic")
+        if baseline_updates.get(step, {}).get(part) is None
+        or baseline_updates[step][part] != candidate_updates.get(step, {}).get(part)
+    )
+    return next(apart, math.inf) if steps else -1
+
+
+def _gradients_told(baseline: Recording, candidate: Recording, step: float) -> bool:
+    return all(
+        bool(mapping(updates.get(int(step), {}).get("norms"))) for updates in Weights(baseline, candidate).updates
+    )
+
+
+def learner_packages(recording: Recording) -> dict[str, str]:
+    """Package -> version over every process but the engines', several versions joined."""
+    versions_by_name: dict[str, set[str]] = {}
+    for event in recording.all("open") + recording.all("environment"):
+        if event.get("role") != "rollout":
+            for name, version in mapping(event.get("packages")).items():
+                versions_by_name.setdefault(name, set()).add(str(version))
+            if event.get("python"):
+                versions_by_name.setdefault("python", set()).add(str(event["python"]))
+    return {name: " and ".join(sorted(versions)) for name, versions in sorted(versions_by_name.items())}
+
+
+def learner_devices(recording: Recording) -> dict[str, list[str]]:
+    """What the learner's processes computed on: CUDA or not, device facts and processor model."""
+    values_by_fact: dict[str, set[str]] = {}
+    cuda: list[bool] = []
+    for event in recording.all("environment"):
+        if event.get("role") != "rollout":
+            if "cuda_initialized" in mapping(event.get("device")):
+                cuda.append(bool(event["device"]["cuda_initialized"]))
+            facts = {key: mapping(event.get("device")).get(key) for key in _DEVICE_FACTS}
+            facts["cpu"] = mapping(event.get("machine")).get("cpu")
+            for key, value in facts.items():
+                if value is not None:
+                    values_by_fact.setdefault(key, set()).add(str(value))
+    if cuda:  # on a CPU there is no name of a device that could differ
+        values_by_fact["device"] = {"cuda" if any(cuda) else "cpu"}
+    return {key: sorted(values) for key, values in values_by_fact.items()}
+
+
+def _environment(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
+    baseline_packages, candidate_packages = learner_packages(baseline), learner_packages(candidate)
+    idle = _WITHOUT_NUMBERS.union(*(spec.process.packages for spec in registry.specs().values()))
+    packages = (
+        {k: v for k, v in differences(baseline_packages, candidate_packages).items() if k not in idle}
+        if baseline_packages and candidate_packages
+        else {}
+    )
+    devices = differences(learner_devices(baseline), learner_devices(candidate))
+    devices = {key: pair for key, pair in devices.items() if None not in pair}
+    different = {**packages, **devices}
+    if different:
+        listed = "; ".join(f"{name} {show(a)} against {show(b)}" for name, (a, b) in different.items())
+        summary = f"the learner's environment differs: {listed}"
+        details = {name: {"baseline": a, "candidate": b} for name, (a, b) in different.items()}
+        yield Confounder(Finding("learner environment", summary, where="learner", details=details), "experience")
+
+
+def show(value: Any) -> str:
+    if value is None:
+        return "absent"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value) or "empty"
+
+
+class Weights:
+    """The learner's weights as both runs recorded them: per version (`weights` events) and per step (`learner`
+    events). Nothing, where the digests of the runs were made by different hashes.
+    """
+
+    def __init__(self, baseline: Recording, candidate: Recording) -> None:
+        self.comparable = baseline.hashed_by == candidate.hashed_by
+        recordings = (baseline, candidate) if self.comparable else ()
+        self.versions = tuple(map(_versions, recordings)) or ({}, {})
+        self.updates = tuple(map(_updates, recordings)) or ({}, {})
+
+    def initial(self) -> bool | None:
+        """Were the first recorded weights equal? None: not recorded."""
+        baseline_versions, candidate_versions = self.versions
+        if not baseline_versions or not candidate_versions:
+            return None
+        first, first2 = self.begin()
+        return baseline_versions[first] == candidate_versions[first2]
+
+    def begin(self) -> tuple[int, int]:
+        """The first versions that can be compared: the first that both recorded, where there is one."""
+        baseline_versions, candidate_versions = self.versions
+        common_versions = set(baseline_versions) & set(candidate_versions)
+        return (
+            (min(common_versions), min(common_versions))
+            if common_versions
+            else (min(baseline_versions), min(candidate_versions))
+        )
+
+    def differing(self, version_b: int, version_c: int) -> list[str]:
+        """Tensors whose digests differ between these versions."""
+        baseline_digests, candidate_digests = self.versions[0].get(version_b, {}), self.versions[1].get(version_c, {})
+        return sorted(differences(baseline_digests, candidate_digests))
+
+    def equal(self, step: int, version_b: Any, version_c: Any) -> bool | None:
+        """Were the weights equal with which this step was rolled out? By their digests, else by the updates before;
+        None: unknown.
+        """
+        baseline_versions, candidate_versions = self.versions
+        if version_b in baseline_versions and version_c in candidate_versions:
+            return baseline_versions[version_b] == candidate_versions[version_c]
+        before = [self.same_update(k) for k in range(step)]
+        if False in before or self.initial() is False:
+            return False
+        return True if self.initial() and all(before) else None
+
+    def same_update(self, step: int) -> bool | None:
+        """Is the actor bit-identical after this step's update? None: not recorded."""
+        baseline_digest, candidate_digest = (updates.get(step, {}).get("actor") for updates in self.updates)
+        return None if baseline_digest is None or candidate_digest is None else baseline_digest == candidate_digest
+
+
+def _versions(recording: Recording) -> dict[int, dict[str, str]]:
+    digests_by_version: dict[int, dict[str, str]] = {}
+    for event in recording.all("weights"):
+        if event.get("source") == "learner" and isinstance(event.get("version"), int):
+            digests = mapping(event.get("digests"))
+            digests_by_version.setdefault(event["version"], {}).update(
+                {name: digest for name, digest in digests.items() if digest}
+            )
+    return {version: digests for version, digests in digests_by_version.items() if digests}
+
+
+def _updates(recording: Recording) -> dict[int, dict[str, Any]]:
+    """Step -> the learner's digests after it; without those of which a step says two things."""
+    by_step: dict[int, dict[str, Any]] = {}
+    for event in recording.all("learner"):
+        if isinstance(event.get("step"), int):
+            update = by_step.setdefault(event["step"], dict(event))
+            for part in ("actor", "critic", "batch"):
+                if update.get(part) != event.get(part) or update.get(part) == "":
+                    update[part] = None
+    return by_step
+
+
+def _initial_weights(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
+    weights = Weights(baseline, candidate)
+    if weights.initial() is False:
+        names = weights.differing(*weights.begin())
+        summary = f"the learners began with other weights: {len(names)} tensors differ, the first is {names[0]}"
+        yield Confounder(
+            Finding("initial weights", summary, where="learner", details={"tensors": names[:50]}), "everything"
+        )
+
+
+def _data(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
+    baseline_prompts, candidate_prompts = (_prompts(run) for run in (baseline, candidate))
+    if baseline.hashed_by != candidate.hashed_by:
+        baseline_prompts, candidate_prompts = (
+            {step: ([], samples) for step, (_, samples) in run.items()} for run in (baseline_prompts, candidate_prompts)
+        )
+    pairs = {
+        step: list(zip(baseline_prompts[step], candidate_prompts[step], strict=True))
+        for step in sorted(set(baseline_prompts) & set(candidate_prompts))
+    }
+    steps = [
+        step for step, batch_pairs in pairs.items() if any(all(pair) and pair[0] != pair[1] for pair in batch_pairs)
+    ]
+    if steps:
+        several = f" and in {len(steps) - 1} more steps" if len(steps) > 1 else ""
+        summary = f"the prompts differ in step {steps[0]}{several}"
+        yield Confounder(Finding("data", summary, details={"steps": steps}), "prompts", steps[0])
+
+
+def _prompts(run: Recording) -> dict[int, tuple[list[Any], list[Any]]]:
+    """Step -> digests of its prompts and numbers of its samples: several ranks, and several batches of a step, each
+    say theirs."""
+    by_step: dict[int, tuple[list[Any], list[Any]]] = {}
+    for event in run.all("data"):
+        if _has_step(event):
+            for values, name in zip(by_step.setdefault(event["step"], ([], [])), ("prompts", "samples"), strict=True):
+                values += [event[name]] if event.get(name) is not None else []
+    return by_step
+
+
+def _has_step(event: dict[str, Any]) -> bool:
+    return isinstance(event.get("step"), int)
+
+
+def _dealing(baseline: Ranks, candidate: Ranks) -> Iterator[Confounder]:
+    """Ranks that train on other samples of the same mini-batch, as many and each sample once: their sums are those of
+    the other run, and round otherwise. Shares of other sizes are no matter of rounding (`SHAPE`)."""
+    baseline_updates, candidate_updates = baseline.updates, candidate.updates
+    for key in baseline_updates:
+        baseline_shares, candidate_shares = (
+            {rank: updates.samples for rank, updates in dealt.get(key, {}).items()}
+            for dealt in (baseline_updates, candidate_updates)
+        )
+        if baseline_shares == candidate_shares or not _same_batches(baseline_shares, candidate_shares):
+            continue
+        step, role = key
+        rank = next(rank for rank in baseline_shares if baseline_shares[rank] != candidate_shares[rank])
+        summary = (
+            f"in step {step} rank {rank} of the {role} trains on other samples of the same mini-batches: "
+            "the sums over the ranks round otherwise"
+        )
+        details = {
+            "baseline": list(map(list, baseline_shares[rank])),
+            "candidate": list(map(list, candidate_shares[rank])),
+        }
+        yield Confounder(Finding(DEALING, summary, where="learner", details=details), "train", step)
+        return
+
+
+def _same_batches(baseline: Shares, candidate: Shares) -> bool:
+    """Do both deal every mini-batch whole, no sample twice, in shares of the same sizes?"""
+    sizes = [
+        {rank: [len(batch) for batch in batches] for rank, batches in shares.items()}
+        for shares in (baseline, candidate)
+    ]
+    if sizes[0] != sizes[1]:
+        return False
+    whole_batches = [
+        [sorted(itertools.chain(*batch)) for batch in zip(*shares.values(), strict=False)]
+        for shares in (baseline, candidate)
+    ]
+    return whole_batches[0] == whole_batches[1] and all(len(set(batch)) == len(batch) for batch in whole_batches[0])

@@ -1,0 +1,141 @@
+"""Does a recording agree with itself? What it says twice must be the same twice.
+
+A recording holds several witnesses of one fact: a digest and what it was made of, a mean and its terms, the ends of a
+sample and the sample. Where two of them disagree, one is wrong, nobody knows which, and the run never passes. What a
+framework's job records once is compared with nothing: its digests and means may be of other things than ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from harness.parity.facts.evidence import Evidence, Side
+from harness.recordings.store import Recording
+from probes import weights
+from probes.format import mapping, names, number
+
+
+def contradictions(e: Evidence) -> list[str]:
+    """Every kind of disagreement within either run, with the first place of each."""
+    return [
+        f"the {side.name}'s recording contradicts itself: {what}"
+        for side in e.sides
+        for what in dict.fromkeys(first for first in (*_first_of_each(side), _unreached(e, side)) if first)
+    ]
+
+
+def _unreached(e: Evidence, side: Side) -> str:
+    """More positions of a guide that were not reached than the samples lack."""
+    if side.name not in e.rollouts.odd_unreached:
+        return ""
+    step, reported, lacking = e.rollouts.odd_unreached[side.name]
+    return f"step {step} says that {reported} positions of a guide were not reached, and its samples lack {lacking}"
+
+
+def _first_of_each(side: Side) -> Iterator[str]:
+    """The first disagreement of each comparison, in an order of their own; empty where there is none."""
+    recording, steps = side.recording, side.witnesses.first
+    yield steps.get("prompts", "")
+    for compare in (_weights, _counts, _arrivals, _settings):
+        yield next(compare(recording), "")
+    yield from (steps.get(name, "") for name in _OF_STEPS)
+    if not recording.manifest.get("framework"):
+        yield next(_seeds(recording), "")
+        yield steps.get("guided", "")
+        yield next(_floors(recording), "")
+
+
+_OF_STEPS = ("ends", "estimate", "versions", "batches", "penalty", "means", "shapes")
+
+
+def _weights(recording: Recording) -> Iterator[str]:
+    """The digest of the learner's weights after an update against those of the tensors that it then sent."""
+    if recording.hashed_by != weights.HASH:
+        return
+    sent: dict[tuple[Any, Any], dict[str, str]] = {}
+    for event in recording.all("weights"):
+        if event.get("source") == "learner" and isinstance(event.get("version"), int):
+            version_digests = sent.setdefault((event["file"], event["version"]), {})
+            version_digests.update({str(name): str(digest) for name, digest in mapping(event.get("digests")).items()})
+    for event in recording.all("learner"):
+        step = event.get("step")
+        if not isinstance(step, int):
+            continue
+        digests = sent.get((event["file"], step + 1))
+        if digests and event.get("actor") is not None and weights.combine(digests) != event["actor"]:
+            yield (
+                f"the {len(digests)} tensors of weight version {step + 1} are not those of which the learner has the "
+                f"digest after step {step}"
+            )
+
+
+def _counts(recording: Recording) -> Iterator[str]:
+    """How many tensors a sync says that it sent, against those that the learner has a digest of. A sync that says more
+    than there are digests is not proven (`weightsync`)."""
+    sent: dict[int, set[str]] = {}
+    for event in recording.all("weights"):
+        if event.get("source") == "learner" and isinstance(event.get("version"), int):
+            sent.setdefault(event["version"], set()).update(mapping(event.get("digests")))
+    for event in recording.all("sync"):
+        version, count = event.get("version"), event.get("tensors")
+        if count is None or not isinstance(version, int):
+            continue
+        digested = len(sent.get(version, set()).difference(names(event.get("absent"))))
+        if not number(count) >= digested:
+            yield f"the sync of weight version {version} says that it sent {count} tensors, and {digested} have digests"
+
+
+def _arrivals(recording: Recording) -> Iterator[str]:
+    """What arrived, by one engine, of each version: a tensor once, and none that the sync did not send or has no
+    digest of."""
+    arrived: dict[int, dict[tuple[str, str], str]] = {}
+    for event in recording.all("weights"):
+        version = event.get("version")
+        if event.get("source") != "received" or not isinstance(version, int):
+            continue
+        digests = arrived.setdefault(version, {})
+        for name, digest in mapping(event.get("digests")).items():
+            if digest and digests.setdefault((str(event.get("file")), name), digest) != digest:
+                yield f"{name} of weight version {version} arrived twice, and otherwise the second time"
+    for event in recording.all("sync"):
+        version = event.get("version")
+        arrived_names = {name for _, name in arrived.get(version, {})} if isinstance(version, int) else set()
+        for field, claim in (("absent", "was not sent"), ("unreported", "has no digest of the engine")):
+            for name in sorted(arrived_names.intersection(names(event.get(field))))[:1]:
+                yield f"{name} of weight version {version} {claim} by its sync, and arrived"
+
+
+def _settings(recording: Recording) -> Iterator[str]:
+    """What the engine says that it was asked against run.json."""
+    requested = mapping(recording.scenario.get("sampling"))
+    for event in recording.all("sampling"):
+        for name, value in mapping(event.get("canonical")).items():
+            if name in requested and _plain(value) != _plain(requested[name]):
+                yield f"{name} was asked as {requested[name]!r} by run.json and as {value!r} by the engine"
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple | list) else value
+
+
+def _seeds(recording: Recording) -> Iterator[str]:
+    """The seeds of run.json against its scenario."""
+    seeds, scenario = mapping(recording.manifest.get("seeds")), recording.scenario
+    for name, value in (("scenario", scenario.get("seed")), ("engine", mapping(scenario.get("engine")).get("seed"))):
+        if name in seeds and seeds[name] != value:
+            yield f"the {name}'s seed is {seeds[name]!r} by its seeds and {value!r} by its scenario"
+
+
+def _floors(recording: Recording) -> Iterator[str]:
+    """A floor is measured at the last weights that were sent; of a run that is looked at in part those are not seen."""
+    if recording.window is not None:
+        return
+    last = max(
+        (event["version"] for event in recording.all("sync") if isinstance(event.get("version"), int)), default=None
+    )
+    for step in recording.steps("floor") if last is not None else ():
+        versions = recording.values_of("floor", step, "weight_version")
+        version = versions[0] if all(version == versions[0] for version in versions) else None
+        if version is not None and version != last:
+            yield f"the floor was measured with weight version {version!r}, and the last that was sent is {last}"

@@ -1,0 +1,161 @@
+"""Numbers that one process cannot have made by itself: they are another's, in every bit.
+
+Two engines, or an engine and the learner, have kernels of their own and round otherwise. Measured with the built-in
+model on a CPU: vLLM and SGLang gave the same float32 in 39 to 51 % of the tokens of a step, either and Transformers in
+25 to 45 % of those beyond 0.01 nats; in bfloat16 it is 1 % at most. A step of which nine in ten are the same was
+written down twice. The likelier tokens of a whole run, whose numbers float32 tells apart, say more: 31 to 41 % of 984
+between 0.01 and 2 nats were the same, 19 to 47 % in a step (of less likely ones 82 %, of a model that is nearly flat:
+float32 has steps of 5e-7 there). Two thirds are ten standard deviations of 984 tokens above 51 %.
+Runs of one engine draw and round alike, in every bit, and nothing of that is held against them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy import stats
+
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.subjects.log_probabilities.observed_metrics import SIZEABLE, Mismatch
+from harness.parity.subjects.native_sampler.observed import NativeResult
+from harness.parity.subjects.weights.observed_sync import LEAST_PROOF
+from harness.recordings.store import Recording
+from harness.recordings.tables import Table
+from probes.format import number
+from scenarios.engines import registry
+
+MOST_ALIKE = 0.9  # chosen: of a run's tokens
+MOST_ALIKE_LIKELY = 2 / 3  # of a run's tokens between SIZEABLE and LIKELY
+ALIKE_LIKELY = 0.51  # the largest share of a step's likely tokens that was seen alike of two processes
+FEWEST = 64  # tokens of a step, below which a share says little
+CHANCE = 1e-6  # probability below which so many equal samples were not drawn twice
+
+
+def engines(recording: Recording) -> set[str]:
+    return {str(event["engine"]) for event in recording.all("engine_info") if event.get("engine")}
+
+
+def own_kernels(recording: Recording) -> bool:
+    names = engines(recording)
+    specs = [registry.find(name) for name in names]
+    return not specs or not all(spec is not None and spec.learners_code for spec in specs)
+
+
+def strangers(e: Evidence) -> bool:
+    """Did two engines draw that have no code in common?"""
+    baseline_engines, candidate_engines = (engines(side.recording) for side in (e.baseline, e.candidate))
+    return bool(baseline_engines) and bool(candidate_engines) and not baseline_engines & candidate_engines
+
+
+def alike(mismatch: Mismatch) -> str:
+    """Where numbers are the same in more tokens than two processes have: the first such step, or all of them; empty
+    where nowhere."""
+    for step, (tokens, identical) in sorted(mismatch.identical.items()):
+        if tokens >= FEWEST and identical > MOST_ALIKE * tokens:
+            return f"in step {step}"
+    tokens, identical = mismatch.identical_likely
+    by_chance = float(stats.binom.sf(identical - 1, tokens, ALIKE_LIKELY))
+    if identical > MOST_ALIKE_LIKELY * tokens and by_chance < CHANCE:
+        return f"in {identical:,} of {tokens:,} likely tokens"
+    return ""
+
+
+def copies_of_numbers(e: Evidence) -> list[str]:
+    """Why some numbers of the runs are copies, one sentence each."""
+    of_engines = _of_the_other_engine(e) if strangers(e) else ()
+    return [*_of_the_learner(e), *of_engines, *_proofs(e), *_empty_floors(e)]
+
+
+def _of_the_learner(e: Evidence) -> Iterator[str]:
+    for side in e.sides:
+        where = alike(side.to_learner)
+        if where and own_kernels(side.recording):
+            yield (
+                f"the log-probabilities of the {side.name} are the learner's to the last bit {where}: an engine's own "
+                "are not"
+            )
+
+
+def _of_the_other_engine(e: Evidence) -> Iterator[str]:
+    where = alike(e.engines)
+    if where:
+        yield f"the log-probabilities are the same in both runs to the last bit {where}, of two engines"
+    base = [_base(side.recording) for side in e.sides]
+    for baseline_table, candidate_table in zip(*base, strict=False):
+        if baseline_table.step == candidate_table.step and _same_floor(baseline_table, candidate_table):
+            yield f"the floor of step {baseline_table.step} is the same in both runs to the last bit, of two engines"
+            break
+    native = e.native
+    if native is not None and native.identical and not _seeds_tell(native):
+        expected = native.identical_expected
+        if float(stats.poisson.sf(native.identical - 1, expected)) < CHANCE:
+            yield (
+                f"{native.identical} samples of the native stage are the same in both runs, of two engines whose "
+                f"samplers share no randomness: {expected:.2g} would be by chance"
+            )
+
+
+def _seeds_tell(native: NativeResult) -> bool:
+    """Do the requests' seeds decide the draws on both sides? Then two engines with one algorithm draw alike: vLLM 0.28
+    and 0.30 drew 1,024 of 1,024 samples as torch.multinomial does (measured)."""
+    return len(native.repeats) == 2 and all(repeat["request_seed"] == "honoured" for repeat in native.repeats.values())
+
+
+def _base(recording: Recording) -> list[Table]:
+    tables = [recording.table("floor", step, variant="base") for step in recording.steps("floor")]
+    return [table for table in tables if table is not None]
+
+
+def _empty_floors(e: Evidence) -> Iterator[str]:
+    """Floors of one and the same number: an engine that says it of every token is never far from itself."""
+    for side in e.sides:
+        for table in _base(side.recording):
+            rows = table.rows("logprob")
+            if rows is not None and len(rows.values) >= FEWEST and (rows.values == rows.values[0]).all():
+                yield f"the floor of the {side.name} has one log-probability for every token: it measures nothing"
+                break
+
+
+def _same_floor(baseline_table: Table, candidate_table: Table) -> bool:
+    p, q = baseline_table.rows("logprob"), candidate_table.rows("logprob")
+    if (
+        p is None
+        or q is None
+        or not np.array_equal(p.lengths, q.lengths)
+        or not np.array_equal(baseline_table.sample, candidate_table.sample)
+    ):
+        return False
+    sizeable = np.abs(p.values) > SIZEABLE
+    tokens = int(np.count_nonzero(sizeable))
+    identical = int(np.count_nonzero(sizeable & (p.values == q.values)))
+    return tokens >= FEWEST and identical > MOST_ALIKE * tokens
+
+
+def _proofs(e: Evidence) -> Iterator[str]:
+    """Proofs of weight syncs: of an engine with other kernels none is without rounding, and no two are the same.
+
+    An engine that computes with the learner's own code differs by one rounding here and there: two proofs may be equal.
+    """
+    place_of_proof: dict[tuple[float, float], str] = {}
+    strange = strangers(e)
+    for side in [tested_side for tested_side in e.sides if own_kernels(tested_side.recording)]:
+        for version, proof in _told(side):
+            where = f"of weight version {version} of the {side.name}"
+            if proof[1] == 0.0:
+                yield f"the proof {where} has not the slightest rounding, which no engine of its own kernels has"
+                return
+            earlier_place = place_of_proof.get(proof)
+            if earlier_place is not None and (strange or side.name in earlier_place):
+                yield f"the proof {where} is that {earlier_place}, to the last bit"
+                return
+            place_of_proof.setdefault(proof, where)
+
+
+def _told(side: Side) -> Iterator[tuple[int, tuple[float, float]]]:
+    for event in side.recording.all("sync"):
+        proof, tokens = (event.get("proof_max_delta"), event.get("proof_mean_delta")), event.get("proof_tokens")
+        if tokens is not None and number(tokens) < LEAST_PROOF:
+            continue  # it proves nothing, which `weightsync` says
+        if isinstance(event.get("version"), int) and all(isinstance(delta, int | float) for delta in proof):
+            yield event["version"], (number(proof[0]), number(proof[1]))

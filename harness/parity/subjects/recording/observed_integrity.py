@@ -1,0 +1,202 @@
+"""What speaks against any verdict: a recording that is torn, cut short, too small, or no other recording at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.subjects.native_sampler.observed import MOST_DRAWS
+from harness.parity.subjects.ranks.observed import world_size
+from harness.recordings.store import Recording
+from probes.format import mapping, names, number, whole
+from scenarios.settings import Sampling
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """The least evidence for a verdict on the engines."""
+
+    tokens: int = 200
+    samples: int = 8
+    share: float = 0.9  # of the tokens that were drawn; why, is in `shares`
+
+
+LEAST = Minimum()
+_RANKED = ("actor", "critic", "reference", "reward")
+# Settings that are counted with: another word in their place is a recording that nobody can read.
+_NUMBERS = {
+    "scenario": ("steps", "seed"),
+    "scenario.native": ("alpha", "margin", "draws"),
+    "scenario.rollout": ("prompts_per_step", "samples_per_prompt"),
+    "scenario.sampling": tuple(parameter.name for parameter in fields(Sampling) if parameter.type in ("int", "float")),
+}
+_NATIVE = {"alpha": 0.5, "margin": 2.0, "draws": MOST_DRAWS}  # largest error rate, margin and number of looks
+
+
+def integrity(recordings: Mapping[str, Recording]) -> list[str]:
+    """Damage and unfinished processes: what makes a recording half a recording."""
+    return [what for name, recording in recordings.items() for what in damage(recording, name)]
+
+
+def damage(recording: Recording, name: str) -> list[str]:
+    """Of one recording."""
+    return [
+        *_unreadable(recording, name),
+        *(f"the {name}'s recording is torn: {file}: {what}" for file, what in recording.torn),
+        *(f"the {name}'s recording was cut short: {file} has no close event" for file in recording.incomplete),
+        *(
+            f"the {name}'s recording has no events of kind {kind!r}, which its run.json promises"
+            for kind in names(recording.manifest.get("records"))
+            if not recording.count(kind)
+        ),
+        *(
+            f"the {name}'s {event.get('role')} ended badly: {event.get('reason') or 'no reason given'}"
+            for event in recording.all("close")
+            if event.get("ok") not in (True, 1)
+        ),
+    ]
+
+
+def _unreadable(recording: Recording, name: str) -> list[str]:
+    """Parts of run.json that are no objects: what they promise cannot be read."""
+    parts = {"scenario": recording.manifest.get("scenario")}
+    sections = ("model", "rollout", "sampling", "engine", "native")
+    parts |= {f"scenario.{part}": recording.scenario.get(part) for part in sections}
+    return (
+        [
+            f"the {name}'s recording is unreadable: {part} of its run.json is no object"
+            for part, value in parts.items()
+            if value is not None and not isinstance(value, dict)
+        ]
+        + [
+            f"the {name}'s recording is unreadable: {part}.{key} of its run.json is {value!r}, which is not a number"
+            for part, keys in _NUMBERS.items()
+            for key in keys
+            for value in [mapping(parts[part]).get(key)]
+            if value is not None and not _is_number(value)
+        ]
+        + [
+            f"the {name}'s recording is unreadable: scenario.native.{key} of its run.json is {value!r}, which tests "
+            "nothing"
+            for key, most in _NATIVE.items()
+            for value in [mapping(parts["scenario.native"]).get(key) if recording.steps("native") else None]
+            if _is_number(value) and not 1e-9 <= number(value) <= most
+        ]
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def too_little(e: Evidence, minimum: Minimum) -> list[str]:
+    """Steps that were promised and are not there, samples without partner, too few tokens."""
+    problems = []
+    for side in e.sides:
+        recorded = set(side.recording.steps("rollout"))
+        if not recorded:
+            problems.append(f"the {side.name} recorded no rollouts")
+            continue
+        promised = [each_side.recording.promised_steps for each_side in e.sides]
+        promise = e.candidate.recording.window or range(max(promised))
+        expected = set(promise) or {step for each_side in e.sides for step in each_side.recording.steps("rollout")}
+        absent = sorted(expected - recorded)
+        if absent:
+            problems.append(
+                f"the {side.name} recorded no rollouts of step {absent[0]}"
+                + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
+            )
+        problems += _short_steps(e, side)
+    problems += e.repeated
+    if e.confounded("prompts", "everything") is None:
+        problems += e.unmatched
+    tokens, samples = min(side.tokens for side in e.sides), min(side.samples for side in e.sides)
+    if tokens < minimum.tokens or samples < minimum.samples:
+        problems.append(
+            f"too little was recorded: {tokens} tokens in {samples} samples, at least {minimum.tokens} in "
+            f"{minimum.samples} are needed"
+        )
+    return problems
+
+
+def _short_steps(e: Evidence, side: Side) -> list[str]:
+    """Steps with fewer samples than the scenario draws."""
+    rollout = mapping(side.recording.scenario.get("rollout"))
+    promised = whole(rollout.get("prompts_per_step")) * whole(rollout.get("samples_per_prompt"))
+    counts = side.samples, promised * len(side.recording.steps("rollout"))
+    return (
+        [f"the {side.name} recorded {counts[0]} of {counts[1]} samples"] if promised and counts[0] < counts[1] else []
+    )
+
+
+def failed_jobs(e: Evidence) -> list[str]:
+    """Sides whose recorded command ended with another exit code than 0: what it should still have done is unknown, so
+    they never pass. A recording that has no exit code, as the scenario's own runs, says nothing here."""
+    return [why for side in e.sides for why in bad_exit(side.recording, side.name)]
+
+
+def bad_exit(recording: Recording, name: str) -> list[str]:
+    code = recording.manifest.get("exit_code")
+    return [f"the {name}'s job ended with exit code {code}"] if code not in (None, 0) else []
+
+
+def absent_processes(e: Evidence) -> list[str]:
+    """Processes of the harness' own runs that left no record: a journal that is gone is half a recording.
+
+    Which processes another framework starts, and which of them write, only its job knows.
+    """
+    if any(side.recording.manifest.get("framework") for side in e.sides):
+        return []
+    processes_by_side = {
+        side.name: {(str(event.get("role")), whole(event.get("rank"), 0)) for event in side.recording.all("open")}
+        for side in e.sides
+    }
+    # A second trainer or engine may start or not: the native stage has its own.
+    rank_zero_processes = {
+        process for processes in processes_by_side.values() for process in processes if process[1] == 0
+    }
+    problems = []
+    for name, processes in processes_by_side.items():
+        expected = rank_zero_processes | ({("trainer", 0)} if e.train else set())
+        if e.train:
+            ranks = range(world_size(e.side(name).recording))
+            expected |= {(role, rank) for role in _RANKED for rank in ranks}
+        for role in sorted({role for role, _ in expected - processes}):
+            absent = sorted(rank for role_of_rank, rank in expected - processes if role_of_rank == role)
+            more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+            problems.append(f"the {name} has no record of its {role} (rank {absent[0]}{more})")
+    return problems
+
+
+def strange_engines(e: Evidence) -> list[str]:
+    """Runs whose run.json names another engine than the process that drew: nobody knows which one was compared."""
+    problems = []
+    for name, recording in ((side.name, side.recording) for side in e.sides):
+        named_engine = str(recording.manifest.get("backend") or "").partition("@")[0]
+        drew = {str(event["engine"]) for event in recording.all("engine_info") if event.get("engine")}
+        if named_engine and drew and drew != {named_engine}:
+            drawing_engines = " and ".join(sorted(drew))
+            problems.append(
+                f"the {name}'s run.json says that {named_engine} drew, and its processes that {drawing_engines} did"
+            )
+    return problems
+
+
+def same_recording(e: Evidence) -> bool:
+    return copies(e.baseline.recording, e.candidate.recording)
+
+
+def copies(first: Recording, second: Recording) -> bool:
+    """One recording twice, or a copy of it: every process has the same start, by the clock."""
+    starts = [
+        sorted(
+            (str(event.get("host")), event.get("pid"), event.get("wall_ns"), event.get("role"))
+            for event in recording.all("open")
+        )
+        for recording in (first, second)
+    ]
+    timed = bool(starts[0]) and all(isinstance(start[2], int) for start in starts[0])
+    return first.path.resolve() == second.path.resolve() or (timed and starts[0] == starts[1])

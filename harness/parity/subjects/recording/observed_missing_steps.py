@@ -1,0 +1,104 @@
+"""Evidence that belongs to every step: which step of which run lacks it.
+
+A comparison that found one step of twenty says nothing of the others: a probe may have turned itself off, a hook may
+have moved. What either run recorded in some step, both have to have recorded in every step that is compared. The
+harness' own runs have to have recorded it all; what a framework's job never records, its adapter names as missing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.parity.facts.evidence import Evidence, weight_version
+from harness.parity.subjects.recording.observed_unknowns import filtered
+from harness.parity.subjects.sampling import observed_margins
+from harness.recordings.tables import Rows, Table
+from reports.model import SUSPICIONS
+
+FINISH, REWARD, TOKENS = "finish reasons", "rewards", "experience"
+MARGIN, VERSION, CACHED = "margins", "weight version of the experience", "cached prompt tokens"
+BATCH, CRITIC = "digest of the batch", "digest of the critic"
+# What the learner made of each token of a rollout.
+COLUMNS = ("actor_logprob", "reference_logprob", "value", "kl", "return", "advantage")
+NORMS = ("grad_norm", "critic_grad_norm")
+LOSSES = ("policy_loss", "value_loss", *NORMS)
+# Recorded by every run of the harness' own that has it to record.
+_OWN = {FINISH, REWARD, TOKENS, MARGIN, VERSION, BATCH, CRITIC, *COLUMNS, "policy_loss", "value_loss"}
+# Check -> what it compares step by step.
+_COMPARED = {
+    "finish-reasons": (FINISH,),
+    "trained-tokens": (TOKENS,),
+    "experience": (TOKENS, *COLUMNS),
+    "rewards": (TOKENS, REWARD),
+    "engine-against-learner": (MARGIN,),
+    "weight-sync": (VERSION,),
+    SUSPICIONS[8]: (CACHED,),
+    "learner": (BATCH, CRITIC, *LOSSES),
+}
+
+
+def gaps(e: Evidence, check: str) -> list[str]:
+    """What a check did not see, one sentence for each kind of evidence; [] where it saw every compared step whole."""
+    sentences = []
+    for what in _COMPARED.get(check, ()):
+        steps = {step: pair for step, pair in e.recorded.get(what, {}).items() if step not in e.unjudged_steps}
+        is_required = what in _OWN and not any(side.recording.manifest.get("framework") for side in e.sides)
+        if not (is_required or what in e.odd_columns) and not any(any(pair) for pair in steps.values()):
+            continue
+        lacking = [step for step, pair in sorted(steps.items()) if not all(pair)]
+        if lacking:
+            sides = [side.name for side, is_recorded in zip(e.sides, steps[lacking[0]], strict=True) if not is_recorded]
+            more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+            where = " and the ".join(sides)
+            sentences.append(f"{what} of step {lacking[0]}{more} not recorded, or no numbers, in the {where}")
+    return sentences
+
+
+def never(e: Evidence, check: str) -> list[str]:
+    """What a check could have compared and no step of either run has: a limit of the evidence, and told as such."""
+    sentences, runs = [], "" if e.alone else " in either run"
+    for what in _COMPARED.get(check, ()):
+        steps = e.recorded.get(what, {})
+        if steps and what not in (MARGIN, *LOSSES) and not any(any(pair) for pair in steps.values()):
+            sentences.append(f"{check}: no step has {what}{runs}")
+    losses = [pair for name in LOSSES for pair in e.recorded.get(name, {}).values()]
+    if LOSSES[0] in _COMPARED.get(check, ()) and losses and not any(any(pair) for pair in losses):
+        sentences.append(f"{check}: no step has losses{runs}")
+    return sentences
+
+
+def note_experience(e: Evidence, *tables: Table) -> None:
+    """Note which numbers of one step's experience each run has for every token, and which are numbers at all."""
+    step = tables[0].step
+    if e.mode in ("coupled", "greedy"):  # the margins of a draw that the learner can repeat
+        columns = [(table.rows("margin"), table.rows("tokens"), not filtered(side))
+                   for table, side in zip(tables, e.sides, strict=True)]  # fmt: skip
+        e.note_recorded(MARGIN, step, *(_whole(*column, bounded=bounded) for *column, bounded in columns))
+        observed_margins.note(e, tables)
+    e.note_recorded(VERSION, step, *(weight_version(table) is not None for table in tables))
+    e.note_recorded(TOKENS, step, *(table.rows("tokens") is not None for table in tables))
+    for name in COLUMNS:
+        is_whole = [_whole(table.rows(name), table.rows("tokens")) for table in tables]
+        e.note_recorded(name, step, *is_whole)
+        if any(table.rows(name) is not None and not good for table, good in zip(tables, is_whole, strict=True)):
+            e.odd_columns.add(name)
+    rewards = [table.flat("reward") for table in tables]
+    finite = [reward is not None and bool(np.isfinite(reward).all()) for reward in rewards]
+    e.note_recorded(REWARD, step, *finite)
+    if any(reward is not None and not good for reward, good in zip(rewards, finite, strict=True)):
+        e.odd_columns.add(REWARD)
+
+
+def cached(rollout: Table) -> bool:
+    """Whether a step says how many prompt tokens came from a cache, in numbers that its samples can have."""
+    counts, prompt, output = rollout.flat("cached"), rollout.rows("prompt"), rollout.rows("output")
+    if counts is None or prompt is None or output is None:
+        return counts is not None
+    # A sample that was put aside and resumed counts its own tokens too.
+    return bool(((counts >= 0) & (counts <= prompt.lengths + output.lengths)).all())
+
+
+def _whole(column: Rows | None, tokens: Rows | None, *, bounded: bool = True) -> bool:
+    if column is None or tokens is None or not np.array_equal(column.lengths, tokens.lengths):
+        return False
+    return bool((np.isfinite(column.values) if bounded else ~np.isnan(column.values)).all())

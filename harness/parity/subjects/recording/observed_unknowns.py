@@ -1,0 +1,94 @@
+"""What a recording has to say before it can pass: who drew, in which type, how it was asked, and where.
+
+What is not said is not assumed. A run that leaves it out may have been anything, and two that leave it out may have
+been two different things; neither passes, and a difference that was found still stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.subjects.recording.observed_confounders import learner_packages
+from harness.parity.subjects.sampling.observed import engine_infos
+from probes.format import mapping, number
+from scenarios.engines.canonical import FILTERS
+
+UNTYPED = ("", "None", "auto")
+# vLLM draws at 0.01 where less is asked, and SGLang draws greedily below 1e-6: margins over less excuse every flip.
+LOWEST = 0.01
+
+
+def unknowns(e: Evidence) -> list[str]:
+    """What either run leaves out, one sentence each. Of one run alone not what only a second one is held against: its
+    settings, packages and prompts."""
+    compared = [] if e.alone else [(*_settings(side), *_environment(side), *_data(side)) for side in e.sides]
+    return [what for side in e.sides for what in _engine(e, side)] + [*chain(*compared)] + _drawn(e)
+
+
+def _engine(e: Evidence, side: Side) -> Iterator[str]:
+    infos = [info for info in engine_infos(side, e.mode) if info.get("engine")]
+    if not infos:
+        yield f"which engine drew is not recorded of the {side.name}: no process of its job recorded one"
+        return
+    if not all(info.get("version") for info in infos):
+        yield f"which version of its engine drew is not recorded of the {side.name}"
+    types = {str(mapping(info.get("resolved")).get("dtype") or "") for info in infos}
+    if types & set(UNTYPED):
+        yield f"in which type the {side.name}'s engine computes is not recorded, and with it what rounding explains"
+
+
+def _settings(side: Side) -> Iterator[str]:
+    if not side.recording.scenario:
+        yield (
+            f"how the {side.name}'s job was configured is not recorded: no process of it said so, and what confounds "
+            "the pair cannot be seen"
+        )
+
+
+def _environment(side: Side) -> Iterator[str]:
+    if not set(learner_packages(side.recording)) - {"python"}:
+        yield f"which packages the {side.name}'s learner ran with is not recorded: it may be another learner"
+
+
+def _data(side: Side) -> Iterator[str]:
+    """Digests of the prompts, of our own runs of every step."""
+    recorded_steps = {event.get("step") for event in side.recording.all("data")}
+    drawn = side.recording.steps("rollout")
+    lacking = [step for step in drawn if step not in recorded_steps]
+    if lacking and (not recorded_steps or not side.recording.manifest.get("framework")):
+        yield f"the {side.name} has no digest of the prompts of step {lacking[0]}: nothing confirms what was rolled out"
+
+
+def _drawn(e: Evidence) -> list[str]:
+    """How the samples were drawn: margins are worth what the temperature says."""
+    if e.mode != "coupled":
+        return []
+    sentences = []
+    for side in e.sides:
+        temperature = _asked(side).get("temperature")
+        value = number(temperature)
+        if temperature is None:
+            sentences.append(f"at which temperature the {side.name} drew is not recorded")
+        elif not math.isfinite(value) or value < LOWEST:
+            sentences.append(
+                f"the {side.name} drew coupled samples at temperature {temperature!r}, where nothing is drawn"
+            )
+    return sentences
+
+
+def _asked(side: Side) -> dict[str, Any]:
+    """Sampling parameters as the run was asked, by run.json or by the engine's word."""
+    events = side.recording.all("sampling")
+    return mapping(side.recording.scenario.get("sampling")) or next(
+        (mapping(event.get("canonical")) for event in events), {}
+    )
+
+
+def filtered(side: Side) -> bool:
+    """Do filters take tokens away before one is drawn? Then one alone may be left, by a margin without bound."""
+    sampling = _asked(side)
+    return any(parameter.restricts(number(sampling.get(parameter.name), parameter.off)) for parameter in FILTERS)

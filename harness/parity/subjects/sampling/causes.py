@@ -1,0 +1,304 @@
+"""What a mapping did: parameters that an engine was given otherwise than they were asked, and whose fault that is.
+
+A record says what was given. That it made the difference is proven where the recordings show it (an end token too
+early, every sample cut at one length) or on live engines; else the record alone supports it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from harness.parity.causes.family import CauseFamily, Rival, Seen
+from harness.parity.causes.turns import Turn
+from harness.parity.facts.divergence import NATIVE, Kind, keys
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
+from harness.parity.interventions.situation import Situation
+from harness.parity.interventions.trial import Trial, same, shown
+from harness.parity.subjects.sampling.observed import (
+    Altered,
+    altered_sampling,
+    engine_given,
+    engine_infos,
+    follows_from,
+    sides_given,
+)
+from harness.parity.subjects.stop_conditions.causes import CAPACITY, LENGTH, STOP, end_ids
+from probes.format import SIDES, mapping, number
+from reports.model import Cause, CauseKey, Proof
+from reports.text import counted, figure
+from scenarios.engines.canonical import BY_NAME
+
+# What shows that an engine computes in another type.
+_OF_DATA_TYPE = (
+    Kind.FLIP, Kind.LOGPROB, Kind.LENGTH, Kind.FINISH, Kind.ENGINE, Kind.CHOICE, *NATIVE, Kind.SYNC, Kind.FLOOR,
+)  # fmt: skip
+# The sampling parameters whose own evidence other rules look for; here only the party is set.
+_ENGINE_PARAMETER = {LENGTH.key("context"): "max_model_len", CAPACITY.key("kv pool"): "kv_cache_tokens"}
+
+
+def sampling_parameters(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """The engines draw with other parameters: tokens differ, raw log-probabilities of equal tokens do not."""
+    for key, (baseline_value, candidate_value) in sides_given(e).items():
+        if not (key in BY_NAME and BY_NAME[key].draws):
+            continue
+        asked_value = mapping(e.baseline.recording.scenario.get("sampling")).get(key)
+        faulty_side = "baseline" if asked_value == candidate_value and asked_value != baseline_value else "candidate"
+        beyond = e.beyond(Kind.LOGPROB.of()) if Kind.LOGPROB.of() in e.first else 0
+        evidence = f"{key} is {baseline_value!r} in the baseline and {candidate_value!r} in the candidate; "
+        evidence += (
+            "raw log-probabilities of equal tokens agree"
+            if not beyond
+            else f"{beyond} raw log-probabilities of equal tokens differ as well"
+        )
+        by_mapping = _altered(e, faulty_side).get(key)
+        named = altered_key(by_mapping) if by_mapping is not None else sampling_key(key)
+        summary = f"the {faulty_side} samples with another {key}"
+        if named == GENERATION_CONFIG:
+            value = baseline_value if faulty_side == "baseline" else candidate_value
+            summary = f"the {faulty_side}'s engine takes {key} {value!r} from the model's generation_config.json"
+        yield Explanation(
+            Cause.of(
+                named,
+                faulty_side,
+                summary,
+                evidence,
+                {"baseline": baseline_value, "candidate": candidate_value},
+                observed=(Seen.GIVEN,),
+            ),
+            keys((Kind.FLIP, Kind.LENGTH, Kind.FINISH, Kind.CHOICE, *NATIVE), faulty_side),
+        )
+
+
+def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """One engine was given another largest length, and its samples end exactly there."""
+    limits = sides_given(e).get("max_tokens")
+    if limits is None:
+        return
+    short = 0 if number(limits[0]) < number(limits[1]) else 1
+    open_ = {(int(step), int(sample)) for step, sample in so_far.left(Kind.LENGTH.of()).tolist()}
+    limit = number(limits[short])
+    samples_at_limit = {
+        (ending.step, ending.sample)
+        for ending in e.endings
+        if (ending.step, ending.sample) in open_ and ending.lengths[short] == limit < ending.lengths[1 - short]
+    }
+    if not samples_at_limit:
+        return
+    side = e.sides[short].name
+    altered = [name for name in SIDES if "max_tokens" in _altered(e, name)]
+    party = altered[0] if len(altered) == 1 else side
+    yield Explanation(
+        Cause.of(
+            key=SAMPLING_PARAM.key("max_tokens"),
+            party=party,
+            summary=f"the {side} ends samples at {limit:g} tokens, the other run at {number(limits[1 - short]):g}",
+            evidence=f"{counted(len(samples_at_limit), 'sample')} of exactly {limit:g} tokens",
+            details={
+                "baseline": limits[0],
+                "candidate": limits[1],
+                "samples": len(samples_at_limit),
+            },
+            proofs=[Proof(f"cut the other run's responses at {limit:g} tokens", len(samples_at_limit), 0, "samples")],
+            observed=(Seen.AT_THE_LIMIT,),
+        ),
+        (Kind.LENGTH.of(), Kind.FINISH.of()),
+        among(samples_at_limit),
+    )
+
+
+def data_type(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """One engine computes in another type than was asked, and is as far from its learner as that type rounds."""
+    for side in e.sides:
+        dtype, resolved = _types(side, e.mode)
+        moved = side.to_learner.largest[0] if side.to_learner.tokens else float("nan")
+        if not dtype or not resolved or dtype == resolved or not moved > e.tolerance.value:
+            continue
+        yield Explanation(
+            Cause.of(
+                CONFIG.key("dtype"),
+                side.name,
+                f"the {side.name}'s engine computes in {resolved} where {dtype} was asked",
+                f"the live engine reports {resolved}; it is up to {figure(moved)} nats from its learner in {dtype}",
+                {"side": side.name, "asked": dtype, "resolved": resolved},
+            ),
+            keys(_OF_DATA_TYPE, side.name),
+        )
+
+
+def _types(side: Side, mode: str) -> tuple[str, str]:
+    """Asked and resolved, of the first engine that computes in another type than was asked, else of the last one."""
+    asked_type = resolved_type = ""
+    of_model = mapping(side.recording.scenario.get("model")).get("dtype")
+    for info in engine_infos(side, mode):
+        asked_type = str(mapping(info.get("canonical")).get("dtype") or of_model or "")
+        resolved_type = str(mapping(info.get("resolved")).get("dtype") or "")
+        if asked_type and resolved_type and asked_type != resolved_type:
+            break
+    return asked_type, resolved_type
+
+
+def _altered(e: Evidence, side: str) -> dict[str, Altered]:
+    return {altered.name: altered for altered in altered_sampling(e.side(side), e.mode)}
+
+
+def party(e: Evidence, cause: Cause) -> Cause:
+    """The cause with the mapping as its party where the recording says that it was given what was not asked."""
+    if cause.party not in SIDES:
+        return cause
+    side = e.side(cause.party)
+    for altered in _altered(e, side.name).values():
+        if altered_key(altered) == cause.key:
+            return dataclasses.replace(cause, party="mapping", details={**cause.details, **altered.details})
+    parts = cause.key.parts if CONFIG.has(cause.key) else ()
+    key = _ENGINE_PARAMETER.get(cause.key) or next(iter(parts), "")
+    for info in engine_infos(side, e.mode):
+        asked_value, given_value = mapping(info.get("canonical")).get(key), engine_given(info).get(key)
+        less = (
+            isinstance(given_value, int | float) and isinstance(asked_value, int | float) and given_value < asked_value
+        )
+        if (
+            asked_value is not None
+            and given_value is not None
+            and (less if cause.key in _ENGINE_PARAMETER else given_value != asked_value)
+        ):
+            details = {"side": side.name, "asked": asked_value, "given": given_value}
+            return dataclasses.replace(cause, party="mapping", details={**cause.details, **details})
+    return cause
+
+
+def min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """One draws an end token before the least number of tokens, where the other, and the learner, may not."""
+    asked_minimum = number(mapping(e.baseline.recording.scenario.get("sampling")).get("min_tokens"), 0.0)
+    flips = e.flips.table
+    if not asked_minimum > 0 or not len(flips):
+        return
+    for column, side in ((3, e.baseline), (4, e.candidate)):
+        ids = end_ids(e, side) or set(side.stops)
+        early = (flips[:, 2] < asked_minimum) & np.isin(flips[:, column], sorted(ids))
+        if not early.any():
+            continue
+        # A sample with other flips as well has another fault as well.
+        all_flips, early_keys = np.unique(keys_of(flips[:, :2]), return_counts=True), keys_of(flips[early, :2])
+        counts = dict(zip(*(part.tolist() for part in all_flips), strict=True))
+        mine = dict(zip(*(part.tolist() for part in np.unique(early_keys, return_counts=True)), strict=True))
+        alone = np.array([counts[key] == mine[key] for key in early_keys.tolist()])
+        affected = np.unique(flips[early][:, :2][alone], axis=0)
+        if not len(affected):
+            continue
+        before = int(np.isin(keys_of(flips[:, :2]), keys_of(affected)).sum())
+        yield Explanation(
+            Cause.of(
+                key=SAMPLING_PARAM.key("min_tokens"),
+                party=side.name,
+                summary=f"the {side.name} ends samples before min_tokens = {asked_minimum:g} {when(e, affected[:, 0])}",
+                evidence=f"{int(early.sum())} end tokens at positions {int(flips[early, 2].min())} to "
+                f"{int(flips[early, 2].max())}, "
+                "where the other run draws on",
+                details={"samples": len(affected), "asked": asked_minimum},
+                proofs=[Proof(f"forbid end tokens before position {asked_minimum:g}", before, 0)],
+                observed=(Seen.AT_THE_LIMIT,),
+            ),
+            keys((Kind.FLIP, Kind.LENGTH, Kind.FINISH, Kind.CHOICE), side.name),
+            among(affected),
+        )
+
+
+def parameters(s: Situation) -> Iterator[Trial]:
+    """The reference samples with what the engine was given: every parameter that is not what was asked."""
+    asked_sampling, side_sampling, given_sampling = s.asked, s.own, s.given
+    differing = {
+        name: value
+        for name, value in given_sampling.items()
+        if name in asked_sampling and not same(value, asked_sampling[name])
+    }
+    undone = follows_from(s.said)
+    for name, value in differing.items():
+        if undone.get(name) in differing:
+            continue  # it goes with the one that undoes it
+        ours = name in side_sampling and not same(side_sampling[name], asked_sampling[name])
+        party = s.side if ours else "mapping"
+        cause = sampling_key(name)
+        yield Trial(
+            cause,
+            f"{name} {shown(value)} in the reference",
+            f"the {s.side} samples with {name} {shown(value)} where {shown(asked_sampling[name])} was asked",
+            {
+                "sampling": (
+                    (name, value),
+                    *((undone_name, given_sampling[undone_name]) for undone_name, by in undone.items() if by == name),
+                )
+            },
+            party,
+            recorded=True,
+            details={"asked": asked_sampling[name], "given": value, "side": s.side},
+            seen=(Seen.GIVEN,),
+        )
+    if len(differing) > 1:
+        # Filters may only show together; what of them matters is found by putting one back at a time.
+        yield Trial(
+            SAMPLING_PARAM.key(*sorted(differing)),
+            "every given parameter in the reference",
+            f"the {s.side} samples with other parameters than were asked",
+            {"sampling": tuple(differing.items())},
+            "mapping",
+            recorded=True,
+            details={"given": differing, "side": s.side},
+            seen=(Seen.GIVEN,),
+        )
+
+
+def sampling_key(name: str) -> CauseKey:
+    """The cause that a sampling parameter is when it was given otherwise than asked."""
+    return _STOPS.get(name) or SAMPLING_PARAM.key(name)
+
+
+def altered_key(altered: Altered) -> CauseKey:
+    return GENERATION_CONFIG if altered.leaked else sampling_key(altered.by)
+
+
+SAMPLING_PARAM = CauseFamily(
+    "SAMPLING_PARAM",
+    meaning="the engine samples with another value of the named parameter than was asked for",
+    fix="pass the named parameter explicitly to both engines, with the same value",
+    rivals=(Rival("another sampling parameter", (Seen.GIVEN, Seen.ALONE_EXPLAINS, Seen.LIKELIER, Seen.AT_THE_LIMIT)),),
+    suspicion=7,
+    drawn=True,
+    rules=(
+        Turn(
+            sampling_parameters,
+            "prompts",
+            "a parameter covers the draws of every sample, those with another prompt too",
+        ),
+        Turn(
+            most_tokens,
+            "sampling_parameters",
+            "another parameter of the draw explains lengths; it looks at those that are left",
+        ),
+        Turn(min_tokens, "semantics", "an end that comes too early is a choice first: it explains the length"),
+    ),
+    trials=(Turn(parameters, "prompts_seen", "a record too: what was given comes before what is guessed"),),
+)
+CONFIG = CauseFamily(
+    "CONFIG",
+    meaning="the engine runs with another value of the named setting than was asked for",
+    covers=lambda live, recorded: recorded == GENERATION_CONFIG and SAMPLING_PARAM.has(live),
+    fix="set the named parameter to the same value on both engines",
+    alone="its proof puts the parameter back, and takes it away again where others were put back beside it",
+    suspicion=6,
+    rules=(
+        Turn(
+            data_type,
+            "most_tokens",
+            "the last record: it covers every number, to which the re-readings below would be fitted",
+        ),
+    ),
+)
+
+GENERATION_CONFIG: CauseKey = CONFIG.key("generation_config")
+_STOPS = {"stop_token_ids": STOP.key("other end set"), "ignore_eos": STOP.key("ignore_eos")}
+
+FAMILIES = (SAMPLING_PARAM, CONFIG)

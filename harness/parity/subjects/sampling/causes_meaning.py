@@ -1,0 +1,69 @@
+"""Log-probabilities of another meaning: tempered, renormalised, scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.turns import Turn
+from harness.parity.interventions.situation import Situation
+from harness.parity.interventions.trial import Trial
+
+SAME_TEMPERATURE = 1e-3  # nearer than that a fitted one is the one it is near
+
+
+def meanings(s: Situation) -> Iterator[Trial]:
+    """Log-probabilities that are right, and reported in another way."""
+    if not s.rest.of("logprobs"):
+        return
+    if s.rest.of("scores"):  # another base of the logarithm, say, is in both; nothing else of this family is
+        yield from _scaled(s, scored=True)
+        return
+    temperature = float({**s.asked, **s.given}.get("temperature") or 1.0)
+    if temperature != 1.0:
+        yield Trial(
+            LOGPROB_SEMANTICS.key("tempered"),
+            f"the reference reports at temperature {temperature:g}",
+            "the engine reports log-probabilities after temperature, not the model's own",
+            {"report": f"temper:{temperature!r}"},
+        )
+    fitted = s.bench.tempered(s.side, s.alteration)
+    if abs(fitted - temperature) > SAME_TEMPERATURE and abs(fitted - 1.0) > SAME_TEMPERATURE:
+        yield Trial(
+            LOGPROB_SEMANTICS.key("tempered"),
+            f"the reference reports at temperature {fitted:.4g}",
+            f"the engine reports log-probabilities at temperature {fitted:.4g}, and draws at {temperature:g}",
+            {"report": f"temper:{fitted!r}"},
+            details={"temperature": fitted, "drawn at": temperature},
+        )
+    yield Trial(
+        LOGPROB_SEMANTICS.key("renormalised"),
+        "the reference reports over what the filters leave",
+        "the engine renormalises log-probabilities over what top-k and top-p leave",
+        {"report": "support"},
+    )
+    yield from _scaled(s, scored=False)
+
+
+def _scaled(s: Situation, *, scored: bool) -> Iterator[Trial]:
+    """All reported log-probabilities times one factor; `scored`: those of a forward pass too."""
+    slope = s.bench.slope(s.side, s.alteration)
+    if abs(slope - 1) > 0.01:
+        yield Trial(
+            LOGPROB_SEMANTICS.key("scaled"),
+            f"log-probabilities of the reference times {slope:.4g}{', its scores too' if scored else ''}",
+            f"the engine's log-probabilities are scaled by {slope:.4g}",
+            {"report": f"scale:{slope!r}", **({"scored": slope} if scored else {})},
+            details={"scale": slope},
+        )
+
+
+LOGPROB_SEMANTICS = CauseFamily(
+    "LOGPROB_SEMANTICS",
+    meaning="the engine reports log-probabilities of another distribution: scaled, tempered or renormalised",
+    fix="ask the engine for raw log-probabilities, at temperature 1 and before any filter",
+    alone="its proof gives every number again, from the whole distribution of its position",
+    trials=(Turn(meanings, "shifted", "a factor is fitted: where a shift fits as well, it is simpler", competes=True),),
+)
+
+FAMILIES = (LOGPROB_SEMANTICS,)

@@ -1,0 +1,242 @@
+"""Random numbers: another seed, or one that samples share: clones draw the same, more often than the learner allows.
+
+In a guided run the samples of a group share their context at the first token only (the guide's tokens differ from there
+on), so first tokens are compared; in a free run whole responses are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy import stats
+
+from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.turns import Turn
+from harness.parity.facts.align import Match
+from harness.parity.facts.divergence import ROLLOUT, Kind, keys
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import Explained, Explanation, among, when
+from harness.parity.interventions.situation import Situation
+from harness.parity.interventions.trial import Trial
+from harness.parity.subjects.engines.observed import engines, routed
+from harness.parity.subjects.order.causes import MOST
+from harness.recordings.tables import Rows, Table
+from probes.format import mapping
+from reports.model import Cause, Proof
+from reports.text import figure
+from scenarios.fleet import engine_of
+
+
+def collisions(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Samples of one prompt that are clones of each other, in the native stage or in the rollouts."""
+    for side in e.sides:
+        if Kind.COLLISION.of(side.name) in e.first:
+            native = side.collisions
+            assert native is not None
+            yield Explanation(
+                Cause.of(
+                    RNG_COLLISION.key(),
+                    side.name,
+                    "samples of one prompt are clones of each other: their advantages are zero",
+                    f"{native.equal} equal pairs where {figure(native.expected)} are expected",
+                    {"stage": "native", **native.facts()},
+                ),
+                keys((Kind.NATIVE, Kind.COLLISION), side.name),
+            )
+        shared = e.first.get(Kind.SHARED_SEEDS.of(side.name))
+        if shared is not None:
+            yield Explanation(
+                Cause.of(
+                    RNG_COLLISION.key("engines"),
+                    side.name,
+                    "engines draw with one another's seeds: their samples are not independent",
+                    shared.place.context,
+                    {"stage": "native"},
+                ),
+                keys((Kind.SHARED_SEEDS,), side.name),
+            )
+        open_ = so_far.left(Kind.FLIP.of())
+        if not len(open_):
+            continue
+        tally = clones(e, side, np.unique(open_[:, 0]).tolist())
+        # Clones draw what one of their group would: a group that is alike for another reason does not.
+        if not tally.implausible or not tally.differing or tally.told < MOST * tally.differing:
+            continue
+        # Of a guided sample the first token alone is its own. Clones draw what one of them, the same in every group,
+        # should have drawn; a sharper sampler draws the likeliest.
+        if e.guided and max(tally.leaders.values(), default=0) < MOST * tally.alike:
+            continue
+        affected = np.array(tally.samples, np.int64)
+        what = "begin alike" if e.guided else "are alike"
+        proof = Proof(
+            "hold each sample against the one of its group that it is a clone of",
+            tally.differing,
+            tally.differing - tally.told,
+            "samples",
+        )
+        yield Explanation(
+            Cause.of(
+                RNG_COLLISION.key(),
+                side.name,
+                f"samples of one prompt are clones {when(e, affected[:, 0])}: their advantages are zero",
+                f"all samples of {tally.alike} of {tally.groups} prompts {what}, where {figure(tally.expected)} are "
+                "expected",
+                {"stage": "rollouts", "samples": len(affected)},
+                [proof],
+            ),
+            keys(ROLLOUT, side.name),
+            among(affected),
+        )
+
+
+CHANCE = 1e-6  # probability below which so many groups do not begin alike by chance
+
+
+@dataclass
+class Clones:
+    """Groups whose samples all draw the same: how many, of how many, and how many are expected."""
+
+    alike: int = 0
+    groups: int = 0
+    expected: float = 0.0
+    samples: list[tuple[int, int]] = field(default_factory=list)  # (step, sample) in them
+    told: int = 0  # samples that draw what another of their group draws in the other run, and not their own
+    differing: int = 0  # samples that do not draw what they draw in the other run
+    leaders: Counter[int] = field(default_factory=Counter)  # place in its group -> groups that draw what it should
+
+    @property
+    def implausible(self) -> bool:
+        # Of independent groups with unequal chances, as many are alike at most as often as with equal ones (Hoeffding).
+        rate = min(1.0, self.expected / max(1, self.groups))
+        return self.alike > self.expected + 1 and float(stats.binom.sf(self.alike - 1, self.groups, rate)) < CHANCE
+
+
+def clones(e: Evidence, side: Side, steps: list[int]) -> Clones:
+    """The clones among one side's samples of these steps.
+
+    Of n independent samples of one prompt all are equal with probability E[p(x)^(n-1)], taken over the baseline's own
+    samples under its learner. Where the other run's groups are more often alike than that (another temperature, say),
+    theirs count.
+    """
+    tally, theirs = Clones(), 0
+    other_side = e.candidate if side is e.baseline else e.baseline
+    for step in steps:
+        tables = [run.recording.table("rollout", step) for run in (side, other_side)]
+        if tables[0] is None or tables[1] is None:
+            continue
+        drawn = _drawn(e, tables[0])
+        paired = _drawn(e, tables[1])
+        chance = _probabilities(e, step)
+        for members in _groups(tables[0]):
+            n = len(members)
+            tally.groups += 1
+            group_chances = [chance[sample] for sample in members if sample in chance]
+            tally.expected += float(np.mean(np.power(group_chances, n - 1))) if group_chances else 1.0
+            theirs += len({paired.get(sample) for sample in members}) == 1
+            if len({drawn[sample] for sample in members}) > 1:
+                continue
+            tally.alike += 1
+            tally.samples += [(step, sample) for sample in members]
+            differing = [sample for sample in members if drawn[sample] != paired.get(sample)]
+            tally.differing += len(differing)
+            tally.leaders.update(
+                place for place, sample in enumerate(members) if paired.get(sample) == drawn[members[0]]
+            )
+            tally.told += sum(drawn[sample] in {paired.get(member) for member in members} for sample in differing)
+    tally.expected = max(tally.expected, theirs + 1.0)
+    return tally
+
+
+def _drawn(e: Evidence, table: Table) -> dict[int, bytes]:
+    output = table.rows("output")
+    if output is None:
+        return {}
+    last = 1 if e.guided else None
+    return {int(number): output.row(row)[:last].tobytes() for row, number in enumerate(table.sample)}
+
+
+def _groups(table: Table) -> list[list[int]]:
+    """Sample numbers of each prompt that has several."""
+    prompt, output = table.rows("prompt"), table.rows("output")
+    if prompt is None or output is None:
+        return []
+    numbers_by_prompt: dict[bytes, list[int]] = {}
+    for row, number in enumerate(table.sample.tolist()):
+        numbers_by_prompt.setdefault(prompt.row(row).tobytes(), []).append(number)
+    return [members for members in numbers_by_prompt.values() if len(members) > 1]
+
+
+def _probabilities(e: Evidence, step: int) -> dict[int, float]:
+    """Under the learner, of what each of the baseline's samples drew: its first token, or all of it in a free run."""
+    table = e.baseline.recording.table("experience", step)
+    logprob = table.rows("actor_logprob") if table is not None else None
+    if table is None or not isinstance(logprob, Rows):
+        return {}
+    last = 1 if e.guided else None
+    rows = Match.of(table.sample, table.sample).a
+    sums = {int(table.sample[row]): float(np.sum(logprob.row(row)[:last], dtype=np.float64)) for row in rows}
+    return {number: float(np.exp(min(total, 0.0))) for number, total in sums.items() if np.isfinite(total)}
+
+
+def siblings(s: Situation) -> Iterator[Trial]:
+    """Samples of one prompt that draw alike, and samples of one engine that draw as those of another."""
+    if not s.answers_differ:
+        return
+    yield Trial(
+        RNG_COLLISION.key(),
+        "samples of one prompt share their randomness in the reference",
+        "samples of one prompt are clones of each other: their advantages are zero",
+        {"streams": tuple((sample.number, sample.leader) for sample in s.samples if sample.leader >= 0)},
+    )
+    yield from _other_engines(s)
+
+
+def _other_engines(s: Situation) -> Iterator[Trial]:
+    """Each sample draws as the one at the same place of another engine."""
+    side = s.evidence.side(s.side)
+    several = engines(side)
+    if several < 2 or routed(side):  # behind a router no rule gives a sample its counterpart
+        return
+    per_prompt = int(mapping(side.recording.scenario["rollout"])["samples_per_prompt"])
+    drew = {sample.number: engine_of(sample.number, per_prompt, several) for sample in s.samples}
+    wrong = sorted({drew[number] for number in s.symptoms.by_sample})
+    for source_engine in range(several):
+        if source_engine in wrong:
+            continue
+        who = f"engine {' and '.join(map(str, wrong))} of the {s.side}"
+        yield Trial(
+            RNG_COLLISION.key("engines"),
+            f"samples of {who} draw with the random numbers of engine {source_engine} in the reference",
+            f"{who} draws with the random numbers of engine {source_engine}: its samples are not independent of those",
+            {
+                "streams": tuple(
+                    (at, at + (source_engine - engine) * per_prompt)
+                    for at, engine in drew.items()
+                    if engine != source_engine
+                )
+            },
+            details={"engines": wrong, "as": source_engine},
+        )
+
+
+RNG = CauseFamily(
+    "RNG",
+    meaning="the engine draws with another seed, or ignores its seed",
+    fix="give both engines the same seeds, and a seed to each request",
+    alone="its proof draws every choice with another seed; without one it carries none",
+    suspicion=7,
+)
+RNG_COLLISION = CauseFamily(
+    "RNG_COLLISION",
+    meaning="several samples of a prompt, or of two engines, were drawn with the same random numbers",
+    fix="give each sample of a prompt a seed of its own, and each engine",
+    alone="its proof finds what another sample of the group, or of the other engine, should have drawn",
+    suspicion=7,
+    rules=(Turn(collisions, "retokenized", "siblings that were encoded again may become equal"),),
+    trials=(Turn(siblings, "encoded_again", "answers that are altered may become equal", competes=True),),
+)
+
+FAMILIES = (RNG, RNG_COLLISION)

@@ -1,0 +1,460 @@
+"""Checks 6 and 7: did every parameter reach each engine, mean the same there, and was it resolved as it was asked?
+
+Asked against given shows a mapping that drops, inverts or ties; given against resolved an engine that does otherwise. A
+parameter that was not honoured and moved nothing is a finding, and the finding says that it moved nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from harness.parity.causes.unexplained import UNEXPLAINED
+from harness.parity.checks.registry import Outcome, check, outcome
+from harness.parity.facts.divergence import Stage
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.subjects.engines.observed import engines
+from harness.parity.subjects.native_sampler.observed_stage import samplers_said
+from harness.parity.subjects.recording.checks import effect
+from harness.parity.subjects.recording.observed_confounders import differences, show
+from harness.parity.subjects.sampling.causes import CONFIG, altered_key, sampling_key
+from harness.parity.subjects.sampling.causes_sampler import JOINT
+from harness.parity.subjects.sampling.checks_meaning import lost, title
+from harness.parity.subjects.sampling.observed import (
+    altered,
+    engine_given,
+    engine_infos,
+    engines_sampling,
+    sampling_events,
+)
+from harness.parity.subjects.stop_conditions.causes import CAPACITY, LENGTH
+from probes.format import mapping, names
+from probes.format import number as as_number
+from reports.model import SUSPICIONS, Cause, CauseKey, Finding
+from reports.text import counted, figure
+from scenarios.engines import given as native_terms
+from scenarios.engines import registry
+from scenarios.engines.canonical import BY_NAME
+from scenarios.engines.native import apart
+from scenarios.settings import Engine
+
+# A parameter that shows under another name where it cuts samples short.
+_ACTS_AS = {
+    CONFIG.key("kv_cache_tokens"): CAPACITY.key("kv pool"),
+    CONFIG.key("max_model_len"): LENGTH.key("context"),
+}
+# What is not asked of an engine on every device: what it resolves alone, how many there are, what stands before them.
+_UNASKED = ("kv_cache_dtype", "memory_fraction", "engines", "router")
+
+
+@check(SUSPICIONS[6], 6, alone=True)
+def engine_parameter_map(e: Evidence) -> Outcome:
+    """Asked, given, resolved: every canonical engine parameter on each side, and the candidate against the baseline."""
+    name, number = SUSPICIONS[6], 6
+    altered: list[Finding] = []
+    silent: list[str] = []
+    unknown: list[str] = []
+    checked = 0
+    for side in e.sides:
+        of_each: dict[int, list[Finding]] = {}
+        for engine, info in _infos(side, e.mode).items():
+            asked_parameters, resolved = _asked(side, info), mapping(info.get("resolved"))
+            if not resolved or not asked_parameters:
+                text = f"the {side.name} recorded no {'resolved' if not resolved else 'asked'} engine parameters"
+                unknown.append(text + (f" of engine {engine}" if engine else ""))
+                continue
+            of_each[engine] = list(_mapped(side, info, asked_parameters))
+            given_parameters = engine_given(info)
+            for key in asked_parameters:
+                # What has no argument in this engine and is not reported back is no gap: there is nothing to honour.
+                if resolved.get(key) is None and given_parameters.get(key) is None:
+                    silent += [f"{side.name}: {key}"] if _expected(info, key) else []
+                    continue
+                checked += 1
+            of_each[engine] += _resolved_otherwise(
+                side, info, asked_parameters, {finding.cause for finding in of_each[engine]}
+            )
+        altered += _of_engines(of_each)
+    findings = altered if e.alone else altered + list(_between(e))
+    missing = [f"{name}: not reported by the engine: {', '.join(dict.fromkeys(silent))}"] if silent else []
+    missing += [f"{name}: {text}" for text in unknown]
+    wrong = [finding for finding in findings if finding.severity == "warning"] or altered
+    if wrong:
+        several = len([finding for finding in altered if finding.severity == "warning"]) or len(altered)
+        text = f"not as asked: {counted(several, 'parameter')}, {checked} compared; " if altered else ""
+        text += wrong[0].summary + _moved(e)
+        with_effects = _with(e, findings)
+        return outcome(name, "confirmed", text, number=number, decides=False, findings=with_effects, missing=missing)
+    if unknown:
+        with_effects = _with(e, findings)
+        return outcome(name, "not tested", "; ".join(unknown), number=number, findings=with_effects, missing=missing)
+    text = f"{checked} parameters were given and resolved as asked" + ("" if e.alone else " on both sides")
+    return outcome(name, "ruled out", text, number=number, findings=_with(e, findings), missing=missing)
+
+
+def _infos(side: Side, mode: str) -> dict[int, dict[str, Any]]:
+    """Engine -> its first event that says what it resolved, its first one where none does; one of nothing where it said
+    nothing."""
+    info_by_engine: dict[int, dict[str, Any]] = {}
+    for info in engine_infos(side, mode):
+        engine = int(as_number(info.get("rank"), 0))
+        if not mapping(info_by_engine.setdefault(engine, info).get("resolved")) and mapping(info.get("resolved")):
+            info_by_engine[engine] = info
+    several = range(engines(side)) if engines(side) > 1 else ()
+    return {engine: {} for engine in several} | info_by_engine or {0: {}}
+
+
+def _of_engines(by_engine: dict[int, list[Finding]]) -> Iterator[Finding]:
+    """What was found of each engine of a side: once where it is true of all, else with the numbers of the engines."""
+    engines: dict[tuple[CauseKey | None, str], list[int]] = {}
+    finding_by_key = {(finding.cause, finding.summary): finding for of_one in by_engine.values() for finding in of_one}
+    for engine, of_one in by_engine.items():
+        for key in dict.fromkeys((finding.cause, finding.summary) for finding in of_one):
+            engines.setdefault(key, []).append(engine)
+    for key, of in engines.items():
+        merged = finding_by_key[key]
+        if len(of) < len(by_engine):
+            which = f"engine{'s' if len(of) > 1 else ''} {', '.join(map(str, of))} of {len(by_engine)}: "
+            merged = dataclasses.replace(
+                merged, summary=which + merged.summary, details={**merged.details, "engines": of}
+            )
+        yield merged
+
+
+def _asked(side: Side, info: dict[str, Any]) -> dict[str, Any]:
+    """Canonical engine parameters that this side asked for, of one of its engines."""
+    canonical = mapping(info.get("canonical"))
+    if canonical:
+        return canonical
+    model = mapping(side.recording.scenario.get("model"))
+    asked_parameters = {**mapping(side.recording.scenario.get("engine")), "dtype": model.get("dtype")}
+    return {key: value for key, value in asked_parameters.items() if value is not None and key not in _UNASKED}
+
+
+def _expected(info: dict[str, Any], key: str) -> bool:
+    """Should this engine report the parameter? Not what only the other engine has."""
+    return key != "graph_padding" or "graph_padding" in native_terms.table("engine", str(info.get("engine")))
+
+
+def _ok(key: str, asked_value: Any, got: Any) -> bool:
+    meaning = BY_NAME.get(key)
+    return bool(asked_value == got) if meaning is None else meaning.fits(asked_value, got)
+
+
+def _mapped(side: Side, info: dict[str, Any], asked_parameters: dict[str, Any]) -> Iterator[Finding]:
+    """Asked against given, and what of the mapping follows what: a mapping that is right by luck is not right."""
+    engine, native = str(info.get("engine")), mapping(info.get("asked"))
+    given_parameters, moves = engine_given(info), mapping(info.get("moves"))
+    for key, value in asked_parameters.items():
+        got, meaning = given_parameters.get(key), BY_NAME.get(key)
+        argument = meaning.native(engine) if meaning is not None else ""
+        follows = names(moves.get(key)) if key in moves else None
+        dropped = follows is not None and bool(argument) and argument not in follows
+        resolved = mapping(info.get("resolved")).get(key)
+        effective_value = resolved if got is None else got
+        wrong = effective_value is not None and not _ok(key, value, effective_value)
+        if key == "generation_config":
+            yield from _leak(side, info, got)
+        elif dropped or (wrong and got is not None):
+            text = lost(key, engine, value, got, native, dropped=dropped)
+            if not wrong and effective_value is not None:
+                text += "; it is what was asked here"
+            if resolved is not None and resolved != got:
+                text += f"; {title(engine)} resolved {resolved!r}"
+            details = {"asked": value, "given": got, "resolved": resolved, "native": argument}
+            yield _finding(side, key, text, details, "warning" if wrong else "info")
+    for key, got in given_parameters.items():
+        argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
+        if key not in asked_parameters and native.get(argument) is not None:
+            text = f"{key}: nothing was asked, {title(engine)}'s {argument} = {native[argument]!r}"
+            text += f": {BY_NAME[key].note(engine)} ({BY_NAME[key].trap})"
+            yield _finding(side, key, text, {"asked": None, "given": got, "native": argument})
+    yield from _tied(side, info, moves)
+
+
+def _tied(side: Side, info: dict[str, Any], moves: dict[str, Any]) -> Iterator[Finding]:
+    """Native arguments that follow a parameter which is not theirs."""
+    engine, native = str(info.get("engine")), mapping(info.get("asked"))
+    owner = {argument.name: key for key, argument in native_terms.table("engine", engine).items()}
+    for key, followers in moves.items():
+        for argument in names(followers):
+            owner_key = owner.get(argument, key)
+            if owner_key != key:
+                meaning = BY_NAME[owner_key]
+                text = (
+                    f"{owner_key}: {title(engine)}'s {argument} is tied to {key} and is {native.get(argument)!r} here"
+                )
+                yield _finding(
+                    side, owner_key, f"{text} ({meaning.trap})", {"tied to": key, "given": native.get(argument)}
+                )
+
+
+def _leak(side: Side, info: dict[str, Any], got: Any) -> Iterator[Finding]:
+    """generation_config.json is read: what it says, and whether anything was left for it to say."""
+    if not got:
+        return
+    default_sampling = mapping(mapping(info.get("resolved")).get("default_sampling"))
+    listed = ", ".join(f"{key} {value!r}" for key, value in default_sampling.items()) or "it sets no sampling parameter"
+    text = f"generation_config: {title(info.get('engine'))} reads the model's generation_config.json: {listed}"
+    trap = BY_NAME["generation_config"].trap
+    engine = registry.find(str(info.get("engine")))
+    at_endpoint = engine is not None and engine.defaults_at_endpoint_only
+    where = " (at its OpenAI endpoint only)" if at_endpoint else f" ({trap})"
+    yield _finding(
+        side, "generation_config", text + where, {"file": default_sampling}, "warning" if default_sampling else "info"
+    )
+
+
+def _resolved_otherwise(
+    side: Side, info: dict[str, Any], asked_parameters: dict[str, Any], reported_causes: set[CauseKey | None]
+) -> Iterator[Finding]:
+    """Given as asked, or not said, and the live engine reports something else."""
+    resolved, given_parameters, native = mapping(info.get("resolved")), engine_given(info), mapping(info.get("asked"))
+    for key, value in asked_parameters.items():
+        got = resolved.get(key)
+        if got is None or _ok(key, value, got) or CONFIG.key(key) in reported_causes or key == "generation_config":
+            continue
+        meaning = BY_NAME.get(key)
+        if (
+            key in given_parameters
+            and given_parameters[key] is None
+            and meaning is not None
+            and meaning.native(str(info.get("engine")))
+        ):
+            text = lost(key, str(info.get("engine")), value, None, native) + f"; it resolved {got!r}"
+            yield _finding(side, key, text, {"asked": value, "given": None, "resolved": got})
+            continue
+        text = f"{key}: asked {value!r}, {title(info.get('engine'))} resolved {got!r}"
+        fast = meaning is not None and not meaning.results
+        is_our_default = fast and value == getattr(Engine(), key, None)  # our default, and it changes no result
+        severe = (meaning is not None and not meaning.more) or key in ("max_model_len", "max_num_seqs")
+        details = {"asked": value, "resolved": got}
+        yield _finding(side, key, text, details, "warning" if severe and not is_our_default else "info")
+
+
+def _between(e: Evidence) -> Iterator[Finding]:
+    """The candidate against the baseline: asked otherwise, resolved otherwise, or the same number with another
+    meaning."""
+    baseline_engine, candidate_engine = (mapping(side.recording.scenario.get("engine")) for side in e.sides)
+    for key, (a, b) in differences(baseline_engine, candidate_engine).items():
+        text = f"{key} was asked as {show(a)} of the baseline and {show(b)} of the candidate"
+        yield _both(CONFIG.key(key), text, {"baseline": a, "candidate": b})
+    baseline_infos, candidate_infos = (list(_infos(side, e.mode).values()) for side in e.sides)
+    for key, cause, severity, what in (
+        ("end_ids", sampling_key("stop_token_ids"), "warning", "by the model's files samples end at"),
+        ("kv_cache_dtype", CONFIG.key("kv_cache_dtype"), "info", "the KV cache is of"),
+    ):
+        a, b = _values(baseline_infos, key), _values(candidate_infos, key)
+        if a and b and a != b:
+            text = f"{key}: {what} {' and '.join(a)} in the baseline, {' and '.join(b)} in the candidate"
+            yield _both(cause, text, {"baseline": a, "candidate": b}, severity)
+    yield from _memory(baseline_infos[0], candidate_infos[0])
+
+
+def _values(infos: list[dict[str, Any]], key: str) -> list[str]:
+    """What the engines of a side resolved, each value once and in order; without those that do not say."""
+    return sorted({str(mapping(info.get("resolved")).get(key, "")) for info in infos} - {"", "None"})
+
+
+def _memory(baseline_info: dict[str, Any], candidate_info: dict[str, Any]) -> Iterator[Finding]:
+    """The share of memory copied from one engine to the other, where it means something else."""
+    if baseline_info.get("engine") == candidate_info.get("engine"):
+        return
+    meaning, infos = BY_NAME["memory_fraction"], (baseline_info, candidate_info)
+    arguments = [meaning.native(str(info.get("engine"))) for info in infos]
+    shares = [mapping(info.get("asked")).get(argument) for info, argument in zip(infos, arguments, strict=True)]
+    if None in shares or shares[0] != shares[1]:
+        return
+    pools = [mapping(info.get("resolved")).get("kv_cache_tokens") for info in infos]
+    words = "; ".join(
+        f"{title(info.get('engine'))}'s {argument} is {meaning.note(str(info.get('engine')))}"
+        for info, argument in zip(infos, arguments, strict=True)
+    )
+    pools_text = f"; the KV pools hold {pools[0]} and {pools[1]} tokens" if None not in pools else ""
+    text = f"memory_fraction: {shares[0]} on both sides: {words}{pools_text}"
+    yield _both(CONFIG.key("memory_fraction"), text, {"fraction": shares[0], "kv_cache_tokens": pools}, "info")
+
+
+@check(SUSPICIONS[7], 7, alone=True)
+def sampling_parameter_map(e: Evidence) -> Outcome:
+    """Canonical sampling parameters asked against given, the sides against each other, and the engines' own samplers by
+    their samples."""
+    name, number = SUSPICIONS[7], 7
+    findings = [finding for side in e.sides for finding in _sampling(e, side)]
+    given_otherwise = {(finding.details.get("name"), finding.where) for finding in findings}
+    shared_modes = () if e.alone else sampling_events(e.baseline).keys() & sampling_events(e.candidate).keys()
+    for mode in shared_modes:
+        baseline_sampling, candidate_sampling = (
+            mapping(sampling_events(side)[mode].get("canonical")) for side in e.sides
+        )
+        for key, (a, b) in differences(baseline_sampling, candidate_sampling).items():
+            if not any(key == altered_name for altered_name, _ in given_otherwise):
+                text = f"{key} is {show(a)} in the baseline and {show(b)} in the candidate ({mode})"
+                findings.append(_both(sampling_key(key), text, {"name": key, "baseline": a, "candidate": b}))
+                given_otherwise.add((key, "both"))
+    result = e.native
+    silent = _silent(e)
+    if findings:
+        summaries = "; ".join(finding.summary for finding in findings[:3])
+        text = summaries + _moved(e)
+        return outcome(name, "confirmed", text, number=number, decides=False, findings=_with(e, findings))
+    if any(key.kind.stage is Stage.NATIVE for key in e.first):
+        text = "parameters agree, but the engines' own samplers do not draw alike (see native)"
+        return outcome(name, "confirmed", text, number=number, decides=False)
+    if silent:
+        return outcome(name, "not tested", f"no sampling parameters {silent} were recorded", number=number)
+    if e.alone:
+        return outcome(
+            name, "ruled out", "the engine was given every sampling parameter as it was asked", number=number
+        )
+    text = f"parameters agree; {samplers_said(e)}"
+    if result is None or result.skipped or result.absent or result.unread:
+        return outcome(name, "not tested", text, number=number)
+    if not result.adequate:
+        return outcome(name, "undecided", text, number=number)
+    smallest = min(test["p_holm"] for test in result.tests.values())
+    text = f"parameters agree; native stage: {len(result.tests)} tests, smallest corrected p {figure(smallest)}"
+    return outcome(name, "ruled out", text, number=number)
+
+
+def _silent(e: Evidence) -> str:
+    """Which side did not record its sampling parameters, of a mode in which either sampled; "" where each did. Of
+    native stages only where they are compared."""
+    stages = e.mode == "native" or (e.native is not None and not e.native.skipped)
+    sampled_modes = dict.fromkeys(mode for side in e.sides for mode in sampling_events(side))
+    modes = [mode for mode in sampled_modes if mode != "native" or stages]
+    for side in e.sides:
+        for mode in modes or ("",):
+            where = f"of the {side.name}{f' in {mode} mode' if mode else ''}"
+            spoke = {event.get("rank") for event in engines_sampling(side, mode) if mapping(event.get("canonical"))}
+            if not spoke:
+                return where
+            if lacking := [rank for rank in range(engines(side)) if rank not in spoke] if engines(side) > 1 else []:
+                return f"of engine {lacking[0]} {where}"
+    return ""
+
+
+def _sampling(e: Evidence, side: Side) -> Iterator[Finding]:
+    """What of this side's sampling parameters did not reach its engine as it was asked, in any mode."""
+    by_engine: dict[int, list[Finding]] = {}
+    names_by_engine: dict[int, set[str]] = {}
+    for mode in sampling_events(side):
+        for event in engines_sampling(side, mode):
+            engine = int(as_number(event.get("rank"), 0))
+            by_engine.setdefault(engine, []).extend(
+                _sampled(e, side, mode, event, names_by_engine.setdefault(engine, set()))
+            )
+    return _of_engines(by_engine)
+
+
+def _sampled(e: Evidence, side: Side, mode: str, event: dict[str, Any], reported_names: set[str]) -> Iterator[Finding]:
+    """The same of one engine in one mode. `reported_names`: what was found of it in another one, and is not said
+    again."""
+    infos = engine_infos(side, e.mode)
+    engine = str(infos[0].get("engine")) if infos else "the engine"
+    scenario = mapping(side.recording.scenario.get("sampling"))
+    native, moves = mapping(event.get("native")), mapping(event.get("moves"))
+    requested, got = mapping(event.get("canonical")), {**mapping(event.get("canonical")), **mapping(event.get("given"))}
+    for change in altered(side, mode, event):
+        if change.name in reported_names:
+            continue
+        reported_names.add(change.name)
+        dropped = change.name in moves and BY_NAME[change.name].native(engine) not in names(moves[change.name])
+        text = lost(change.name, engine, change.asked, change.given, native, dropped=dropped)
+        if change.leaked:
+            text = f"{change.name}: asked {change.asked!r}, left out, so that the model's generation_config.json says "
+            text += repr(change.given)
+        yield _finding(side, change.name, text, change.details | {"name": change.name}, cause=altered_key(change))
+    for key in requested:
+        argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
+        if key in reported_names or key not in moves or not argument or argument in names(moves[key]):
+            continue
+        reported_names.add(key)
+        text = lost(key, engine, requested[key], got.get(key), native, dropped=True) + "; it is what was asked here"
+        yield _finding(side, key, text, {"name": key, "asked": requested[key]}, "info", cause=sampling_key(key))
+    for key, what in mapping(event.get("unlike")).items():
+        names_of = apart(key)
+        cause = JOINT if names_of == ("top_k", "top_p") else sampling_key(names_of[0])
+        yield _finding(side, key, f"{key} in {title(engine)}: {what}", {"name": key, "mode": mode}, cause=cause)
+    for key, (a, b) in (differences(scenario, requested) if scenario else {}).items():
+        if a is not None and key not in reported_names and not (mode == "native" and _of_both(e, mode, key, b)):
+            text = f"{key}: asked {show(a)}, the {side.name}'s engine samples with {show(b)} ({mode})"
+            reported_names.add(key)
+            yield _finding(side, key, text, {"name": key, "asked": a, "used": b}, cause=sampling_key(key))
+
+
+def _of_both(e: Evidence, mode: str, key: str, value: Any) -> bool:
+    """Do both sides ask for the same value in this mode? The native stage may be asked for settings of its own."""
+    return all(mapping(sampling_events(side).get(mode, {}).get("canonical")).get(key) == value for side in e.sides)
+
+
+# --- findings, and their measured effect ----------------------------------------------------------
+
+
+def _finding(
+    side: Side,
+    key: str,
+    text: str,
+    details: dict[str, Any],
+    severity: Any = "warning",
+    *,
+    cause: CauseKey | None = None,
+) -> Finding:
+    cause = cause or CONFIG.key(key)
+    return Finding(
+        name=str(cause),
+        summary=text,
+        effect="",
+        severity=severity,
+        where=side.name,
+        details=details,
+        cause=cause,
+        about="setting",
+    )
+
+
+def _both(cause: CauseKey, text: str, details: dict[str, Any], severity: Any = "info") -> Finding:
+    return Finding(
+        name=str(cause), summary=text, effect="", severity=severity, where="both", details=details, cause=cause
+    )
+
+
+def _moved(e: Evidence) -> str:
+    return f"; effect {moved}" if (moved := effect(e)) else ""
+
+
+def _with(e: Evidence, findings: list[Finding]) -> list[Finding]:
+    return [dataclasses.replace(finding, effect=effect(e)) for finding in findings]
+
+
+def measured(findings: list[Finding], causes: list[Cause]) -> list[Finding]:
+    """The findings with the effect of their own where they are of a parameter, now that the causes are known.
+
+    Call it again when interventions have changed the causes.
+    """
+    named = list(dict.fromkeys(cause.name for cause in causes if not UNEXPLAINED.has(cause.key)))
+    if not causes:
+        return findings
+    if any(UNEXPLAINED.has(cause.key) for cause in causes):
+        unnamed_effect = "not separated: something beyond the floor is unexplained"
+    else:
+        unnamed_effect = f"none measured: without {', '.join(named)} nothing differs beyond the floor"
+    return [
+        dataclasses.replace(
+            finding, effect="the divergence: it is a named cause" if _is_named(finding, causes) else unnamed_effect
+        )
+        if finding.cause is not None
+        else finding
+        for finding in findings
+    ]
+
+
+def _is_named(finding: Finding, causes: list[Cause]) -> bool:
+    """Is the finding's parameter a cause by itself, or what a cause on the same side is made of?"""
+    acts_as = _ACTS_AS.get(finding.cause) if finding.cause else None
+    sides = (finding.where, "both")
+    return any(
+        cause.key == finding.cause or (cause.key == acts_as and cause.details.get("side", cause.party) in sides)
+        for cause in causes
+    )

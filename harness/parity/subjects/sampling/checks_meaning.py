@@ -1,0 +1,38 @@
+"""What became of a parameter on its way to an engine, in one sentence, by the canonical table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scenarios.engines import registry
+from scenarios.engines.canonical import BY_NAME
+
+
+def title(engine: Any) -> str:
+    """What a sentence calls an engine of a recording."""
+    spec = registry.find(str(engine))
+    return str(engine) if spec is None else spec.title
+
+
+def lost(
+    name: str, engine: str, asked_value: Any, given_value: Any, native: dict[str, Any], *, dropped: bool = False
+) -> str:
+    """One sentence: what became of `name` on its way to this engine. `dropped`: no argument follows it."""
+    meaning = BY_NAME.get(name)
+    argument = meaning.native(engine) if meaning is not None else ""
+    trap = f" ({meaning.trap})" if meaning is not None else ""
+    if not argument:
+        return f"{name}: asked {asked_value!r}, {title(engine)} was given {given_value!r}{trap}"
+    if native.get(argument) is None:
+        consequence = f", which then is {given_value!r}" if given_value is not None else ""
+        return f"{name}: asked {asked_value!r}, {title(engine)} was given no {argument}{consequence}: dropped{trap}"
+    never_asked = meaning is not None and not meaning.asked
+    wanted = "nothing was asked" if never_asked else f"asked {asked_value!r}"
+    sentence = f"{name}: {wanted}, {title(engine)}'s {argument} = {native[argument]!r}"
+    if never_asked:
+        return sentence + trap
+    if isinstance(asked_value, bool) and given_value == (not asked_value) and not dropped:
+        return f"{sentence}: inverted{trap}"
+    if dropped:
+        return f"{sentence} whatever is asked: fixed{trap}"
+    return f"{sentence}, which is {given_value!r}{trap}" if given_value != native[argument] else sentence + trap

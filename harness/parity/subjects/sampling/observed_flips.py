@@ -1,0 +1,160 @@
+"""Flips: tokens that differ, with what the learner says of how close the choice was."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.parity.facts.align import Grid, Match
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence, Far
+from harness.parity.subjects.precision.observed_floor import implausible
+from harness.parity.subjects.precision.observed_rounding import both
+from harness.recordings.tables import Rows, Table
+from reports.model import Place
+from reports.text import figure
+
+
+def far_margin(e: Evidence) -> float:
+    """Up to which margin such a token turns a choice. Of a greedy one nothing says how seldom a gap is small."""
+    return e.tolerance.far_margin if e.mode == "coupled" else 0.0
+
+
+class Learner:
+    """Margin and runner-up of single tokens, from one run's experience."""
+
+    def __init__(self, experience: Table | None, sample: np.ndarray) -> None:
+        # None where not every token has all three.
+        self.columns = None if experience is None else both(experience, "tokens", "margin", "runner_up")
+        # Of what a guided engine chose: recorded in half precision with filters only.
+        self.drawn = None if experience is None else both(experience, "tokens", "drawn_edge")
+        self.row = np.full(len(sample), -1)
+        if experience is not None:
+            match = Match.of(sample, experience.sample)
+            self.row[match.a] = match.b
+
+    def at(self, row: np.ndarray, position: np.ndarray, token: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(margin, runner-up) where the learner was asked about this very token; NaN and -1 elsewhere."""
+        margin, best = np.full(len(row), np.nan), np.full(len(row), -1)
+        if self.columns is None:
+            return margin, best
+        tokens, margins, second = self.columns
+        scored, place = self._places(tokens, row, position, token)
+        margin[scored], best[scored] = margins.values[place], second.values[place]
+        return margin, best
+
+    def drawn_edge(self, row: np.ndarray, position: np.ndarray, token: np.ndarray) -> np.ndarray:
+        """By how many nats the edges of filters must move for what the engine chose instead of this token; else NaN."""
+        edge = np.full(len(row), np.nan)
+        if self.drawn is not None:
+            scored, place = self._places(self.drawn[0], row, position, token)
+            edge[scored] = self.drawn[1].values[place]
+        return edge
+
+    def _places(
+        self, tokens: Rows, row: np.ndarray, position: np.ndarray, token: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(which of these the learner was asked about, where in the columns)."""
+        experience_rows = self.row[row]
+        scored = np.flatnonzero((experience_rows >= 0) & (position < tokens.lengths[experience_rows]))
+        place = tokens.offsets[experience_rows[scored]] + position[scored]
+        right = tokens.values[place] == token[scored]
+        return scored[right], place[right]
+
+
+def same_draw(e: Evidence) -> bool:
+    """Were both learners asked about one and the same draw? Then their margins are the same numbers."""
+    baseline_scenario, candidate_scenario = (side.recording.scenario for side in e.sides)
+    return all(baseline_scenario.get(key) == candidate_scenario.get(key) for key in ("sampling", "seed"))
+
+
+def note(
+    e: Evidence,
+    b: Table,
+    match: Match,
+    grid: Grid,
+    baseline_tokens: np.ndarray,
+    candidate_tokens: np.ndarray,
+    flipped: np.ndarray,
+    lookup: Learner,
+    second: Learner | None = None,
+) -> None:
+    """Note one step's flips. `lookup`: the baseline's learner; `second`: the candidate's, where it was asked about the
+    same draw: a flip is no tie that it does not take for one.
+    """
+    row, position = grid.row[flipped], grid.position[flipped]
+    margin, best = lookup.at(row, position, baseline_tokens[flipped])
+    # Without a bound the margin says that one of the two tokens lies outside of what the filters leave. Rounding may
+    # move a token at their edge over it; so many of them it does not.
+    outside = np.isinf(margin)
+    rounding = e.tolerance.rounding  # in half precision most tokens round by far less than the cap
+    typical = rounding.mean if e.tolerance.half and rounding.measured else e.tolerance.cap
+    judged = implausible(int(outside.sum()), grid.size, typical, e.tolerance.temperature)
+    # In half precision rounding decides which of the two a filter leaves; in float32 no other token was left
+    # (docs/reference/format.md).
+    edge = outside & (best == candidate_tokens[flipped]) & e.tolerance.half
+    has_margin = np.isfinite(margin) | edge | (outside & judged)
+    benign = has_margin & ((np.abs(margin) <= e.tolerance.margin) | edge) & (best == candidate_tokens[flipped])
+    if second is not None:
+        second_margin, best2 = second.at(row, position, baseline_tokens[flipped])
+        near = (np.abs(second_margin) <= e.tolerance.margin) | (np.isinf(second_margin) & e.tolerance.half)
+        benign &= np.isnan(second_margin) | (near & (best2 == candidate_tokens[flipped]))
+    far = has_margin & ~benign & (np.abs(margin) <= far_margin(e)) & (best == candidate_tokens[flipped])
+    if second is not None and far_margin(e) > 0:  # a filter's edge that rounding moves further than for most tokens
+        edged = second.drawn_edge(row, position, baseline_tokens[flipped]) <= e.tolerance.extreme_drawn
+        far |= edged & ~benign
+        has_margin |= far
+    beyond = has_margin & ~benign & ~far
+    e.counts.flips += len(flipped)
+    rows = np.unique(row)
+    e.flips.with_any.append(np.stack([np.full(len(rows), b.step), match.sample[rows]], axis=1))
+    e.counts.benign_flips += int(np.count_nonzero(benign))
+    e.counts.flips_beyond_margin += int(np.count_nonzero(beyond))
+    e.counts.flips_without_margin += int(np.count_nonzero(~has_margin))
+    e.counts.flips_without_any_margin += int(np.count_nonzero(np.isnan(margin)))
+    e.series["flips"][-1] = float(len(flipped))
+    e.series["flips_beyond_margin"][-1] = float(np.count_nonzero(beyond))
+    for kind, chosen in ((Kind.FLIP, beyond), (Kind.UNJUDGED_FLIP, ~has_margin), ("tie", benign), ("far", far)):
+        index = np.flatnonzero(chosen)
+        if len(index):
+            at = int(index[0])
+            sample = int(match.sample[row[at]])
+            gap = float(margin[at])
+            place = Place(
+                step=b.step,
+                phase="rollout",
+                rank=int(b.rank[match.a[row[at]]]),
+                sample=sample,
+                position=int(position[at]),
+                field="token",
+                baseline=int(baseline_tokens[flipped[at]]),
+                candidate=int(candidate_tokens[flipped[at]]),
+                margin=gap if np.isfinite(gap) else None,
+                context=f"the learner's second choice is {int(best[at])}; "
+                f"a gap up to {figure(e.tolerance.margin)} would be benign"
+                if not np.isinf(gap)
+                else "one of the two lies outside of what top-k, top-p and min-p leave",
+            )
+            samples = match.sample[np.unique(row[index])]
+            if isinstance(kind, Kind):
+                e.diverges(kind.of(), samples, place)
+            elif kind == "tie":  # no divergence, unless there are too many (`ties.too_many`)
+                e.rollouts.ties.append((samples, place))
+            else:
+                far_columns = (
+                    match.sample[row[far]],
+                    position[far],
+                    baseline_tokens[flipped[far]],
+                    candidate_tokens[flipped[far]],
+                )
+                columns = (np.full(len(index), b.step), *far_columns)
+                e.rollouts.far.append(Far(Kind.FLIP.of(), samples, place, margin[far], columns))
+    e.flips.add(
+        np.full(np.count_nonzero(beyond), b.step),
+        match.sample[row[beyond]],
+        position[beyond],
+        baseline_tokens[flipped[beyond]],
+        candidate_tokens[flipped[beyond]],
+        margin=margin[beyond],
+    )
+    negative = int(np.count_nonzero(beyond & (margin < 0)))
+    e.counts.flips_for_candidate += negative

@@ -1,0 +1,68 @@
+"""The sampling mode of a recording: what run.json says of it, and what the frames of its rollouts say.
+
+Everything that is compared depends on the mode, so one that the judge does not know, or of which a recording says two
+things, passes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.parity.subjects.recording.observed_replay import replayed
+from harness.recordings.store import Recording
+from probes.format import mapping
+
+MODES = ("coupled", "greedy", "native")
+REPLAY = "replay"
+
+
+def drawn_in(baseline: Recording) -> str:
+    """The mode in which the baseline drew; coupled, the strictest, where nothing says."""
+    recorded_modes = [
+        _scenario(baseline),
+        baseline.manifest.get("sampling_mode"),
+        *sorted(baseline.said("rollout", "mode")),
+    ]
+    return str(next((mode for mode in recorded_modes if mode and mode != REPLAY), "coupled"))
+
+
+def unclear(recording: Recording, name: str) -> list[str]:
+    """Why nobody knows in which mode a side's samples were drawn, in one sentence; [] where it is known.
+
+    A replay says so thrice, beside the mode of the run that it replays: by `replay` and `sampling_mode` of run.json,
+    and in its frames.
+    """
+    frames, scenario_mode, replays = (
+        recording.said("rollout", "mode"),
+        _scenario(recording),
+        replayed(recording) is not None,
+    )
+    modes_by_source = {
+        "run.json's scenario": {scenario_mode} - {""},
+        "run.json's sampling_mode": {_text(recording.manifest.get("sampling_mode"))} - {""},
+        "the frames of its rollouts": frames,
+    }
+    for where, modes in modes_by_source.items():
+        strange = sorted(modes - {*MODES, *((REPLAY,) if where != "run.json's scenario" else ())})
+        if strange:
+            return [f"the {name}'s sampling mode {strange[0]!r}, of {where}, is none that can be judged"]
+    if replays:
+        modes_by_source.pop("run.json's scenario")
+        modes_by_source["run.json's replay"] = {REPLAY}
+    pairs = [(mode, where) for where, modes in modes_by_source.items() for mode in sorted(modes)]
+    if not replays and any(mode == REPLAY for mode, _ in pairs):
+        where = next(where for mode, where in pairs if mode == REPLAY)
+        return [f"the {name} is a replay by {where}, but run.json does not say of which steps"]
+    if len({mode for mode, _ in pairs}) > 1:
+        first, conflicting = pairs[0], next(pair for pair in pairs if pair[0] != pairs[0][0])
+        text = f"the {name}'s sampling mode is {first[0]} by {first[1]} and {conflicting[0]} by {conflicting[1]}"
+        return [f"{text}: nobody knows how its samples were drawn"]
+    return []
+
+
+def _scenario(recording: Recording) -> str:
+    return _text(mapping(recording.scenario.get("rollout")).get("mode"))
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)

@@ -1,0 +1,229 @@
+"""Engine against engine: the two rollouts of one step, token by token.
+
+In guided mode every position is compared (each choice was made given the baseline's tokens); where the tokens differ,
+the log-probability is of another token and is left out. Otherwise a sample is compared up to its first difference.
+Rollouts of a step are compared only while the weights are not known to differ.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness.parity.facts.align import Grid, Match, equal_rows, shared
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence, version_of
+from harness.parity.subjects.log_probabilities import observed_drifts, observed_readings
+from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
+from harness.parity.subjects.order import observed as order_observed
+from harness.parity.subjects.recording.observed_confounders import Confounder
+from harness.parity.subjects.recording.observed_missing_steps import CACHED, cached
+from harness.parity.subjects.sampling import observed_flips
+from harness.parity.subjects.sampling.observed_flips import Learner
+from harness.parity.subjects.stop_conditions import observed as stop_conditions_observed
+from harness.recordings.tables import Table
+from probes.format import number, whole
+from reports.model import Finding, Place
+from reports.text import counted, figure
+
+SERIES = ("step", "max_delta_logprob", "mean_delta_logprob", "flips", "flips_beyond_margin")
+
+
+def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> None:
+    step = b.step
+    match = Match.of(b.sample, c.sample)
+    e.unpaired(match, f"step {step}", "in the baseline only", "in the candidate only")
+    judged = _judged_rows(e, b, c, match)
+    for name in SERIES:
+        e.series[name].append(float("nan") if name in SERIES[1:3] else 0.0)
+    e.series["step"][-1] = float(step)
+    e.note_recorded(CACHED, step, *(cached(table) for table in (b, c)))
+    columns = [b.rows("output"), c.rows("output")]
+    output, output2 = columns
+    if output is None or output2 is None or judged is None or not len(match.sample):
+        return
+    e.counts.samples += int(np.count_nonzero(judged))
+    grid = shared([(output, match.a), (output2, match.b)])
+    _unreached(e, b, c, int(np.maximum(output.lengths[match.a] - output2.lengths[match.b], 0).sum()))
+    longest = np.maximum(output.lengths[match.a], output2.lengths[match.b])
+    e.counts.drawn += int(longest[judged].sum())
+    baseline_tokens, candidate_tokens = grid.take(output, match.a), grid.take(output2, match.b)
+    differs = baseline_tokens != candidate_tokens
+    comparable = judged[grid.row] if not judged.all() else np.ones(grid.size, bool)
+    tokens_equal = comparable & ~differs
+    if not e.guided and differs.any():
+        first = grid.first(differs)[grid.row]
+        tokens_equal &= grid.position < first
+        e.counts.after_first_difference += int(np.count_nonzero(comparable & (grid.position > first)))
+        comparable &= grid.position <= first
+    e.counts.compared_tokens += int(np.count_nonzero(comparable))
+    if differs.any():
+        order_observed.sources(e, b, c, match)
+    lookup = Learner(trained[0], match.sample)
+    flipped = np.flatnonzero(comparable & differs)
+    if len(flipped):
+        second = Learner(trained[1], match.sample) if observed_flips.same_draw(e) else None
+        observed_flips.note(
+            e=e,
+            b=b,
+            match=match,
+            grid=grid,
+            baseline_tokens=baseline_tokens,
+            candidate_tokens=candidate_tokens,
+            flipped=flipped,
+            lookup=lookup,
+            second=second,
+        )
+    stop_conditions_observed.note(
+        e, b, c, match, grid, judged, differs, output.lengths[match.a], output2.lengths[match.b]
+    )
+    p, q = b.rows("logprob"), c.rows("logprob")
+    if (
+        p is not None
+        and q is not None
+        and np.array_equal(p.lengths, output.lengths)
+        and np.array_equal(q.lengths, output2.lengths)
+    ):
+        _logprobs(
+            e=e,
+            b=b,
+            c=c,
+            match=match,
+            grid=grid,
+            token=baseline_tokens,
+            tokens_equal=tokens_equal,
+            p=grid.take(p, match.a),
+            q=grid.take(q, match.b),
+            lookup=lookup,
+        )
+    else:
+        e.rollouts.no_logprobs.append(step)
+
+
+def _unreached(e: Evidence, b: Table, c: Table, lacking: int) -> None:
+    """Note how many positions of a guide a run says that its engine did not reach. `lacking`: how many tokens fewer the
+    candidate's samples have than the baseline's."""
+    for side, table in zip(e.sides, (b, c), strict=True):
+        reported = table.fields.get("uncompared")
+        if not reported or isinstance(reported, str):
+            continue
+        guided = side is e.candidate and e.guided
+        if not 0 <= number(reported) <= (lacking if guided else 0):
+            e.rollouts.odd_unreached.setdefault(side.name, (b.step, reported, lacking if guided else 0))
+        else:
+            positions = counted(whole(reported), "position")
+            e.missing.append(f"step {b.step}: the {side.name}'s engine did not reach {positions} of its guide")
+
+
+def _judged_rows(e: Evidence, b: Table, c: Table, match: Match) -> np.ndarray | None:
+    """Which matched samples of this step can be compared between the runs; None, with the reason noted, if none can."""
+    versions = [table.fields.get("weight_version") for table in (b, c)]
+    equal = e.weights.equal(b.step, *versions)
+    everything = e.confounded("everything")
+    before = e.confounded("train", "experience", "prompts", step=b.step - 1)
+    parted = e.counts.flips + e.counts.length_differences
+    reason = ""
+    if everything is not None:
+        reason = f"the runs differ in {everything.finding.name}"
+    elif e.mode == "native" and not e.seeded:
+        reason = "native sampling: samples are compared as distributions"
+    elif equal is False:
+        reason = "the learners' weights differ"
+    elif equal is None and before is not None and e.train:
+        reason = f"{before.finding.name} may have parted the learners before it, and no weight digests say otherwise"
+    elif equal is None and parted and not e.guided and e.train:
+        reason = "the runs trained on other tokens before it, and no weight digests say otherwise"
+    if reason:
+        e.unjudged_steps[b.step] = reason
+        return None
+    if equal is None:
+        e.rollouts.weights_unknown.append(b.step)
+    prompt, prompt2 = b.rows("prompt"), c.rows("prompt")
+    if prompt is None or prompt2 is None:
+        e.rollouts.prompts_unknown.append(b.step)
+        return np.ones(len(match.sample), bool)
+    judged = equal_rows(prompt, match.a, prompt2, match.b)
+    if not judged.all():
+        differing = int(np.count_nonzero(~judged))
+        e.counts.other_prompts += differing
+        if not any(confounder.finding.name == "data" for confounder in e.confounders):
+            summary = (
+                f"in step {b.step} the prompts of {differing} of {len(judged)} samples differ, first that of sample "
+            )
+            summary += str(int(match.sample[~judged][0]))
+            e.confounders.append(Confounder(Finding("data", summary, details={"steps": [b.step]}), "prompts", b.step))
+    return judged
+
+
+def _logprobs(
+    e: Evidence,
+    b: Table,
+    c: Table,
+    match: Match,
+    grid: Grid,
+    token: np.ndarray,
+    tokens_equal: np.ndarray,
+    p: np.ndarray,
+    q: np.ndarray,
+    lookup: Learner,
+) -> None:
+    baseline_cached, candidate_cached = b.flat("cached"), c.flat("cached")
+    most_cached = (
+        np.maximum(baseline_cached[match.a], candidate_cached[match.b])
+        if baseline_cached is not None and candidate_cached is not None
+        else None
+    )
+    pairs = LogprobPairs(grid, tokens_equal, p, q, match.sample, most_cached)
+    size = pairs.size
+    e.engines.add(pairs, step=b.step, version=version_of(b))
+    if tokens_equal.any():
+        sizes = size if tokens_equal.all() else size[tokens_equal]
+        e.series["max_delta_logprob"][-1], e.series["mean_delta_logprob"][-1] = (
+            float(np.nan_to_num(sizes, nan=np.inf).max()),  # NaN in a series means: not compared
+            float(sizes.mean(dtype=np.float64)),
+        )
+    observed_drifts.engines(e, b, match, pairs)
+    within = e.tolerance.within  # in half precision ten floors of one engine alone
+    if e.finer is None and within < e.tolerance.cap:
+        e.counts.beyond_ten_floors += int(np.count_nonzero(tokens_equal & ~(size <= within)))
+    key = Kind.LOGPROB.of()
+    weighed = e.weigh(key, grid, tokens_equal, size)
+    if not len(weighed.beyond):
+        return
+    first = weighed.deciding[:1]
+    margin, _ = lookup.at(grid.row[first], grid.position[first], token[first])
+    gap = float(margin[0]) if np.isfinite(margin[0]) else None
+    context = f"of token {int(token[first[0]])}; "
+    context += f"{len(weighed.beyond)} tokens of this step differ by more than {figure(e.of_engines.value)}"
+    place = _logprob_place(b=b, match=match, grid=grid, p=p, q=q, at=first[0], gap=gap, context=context)
+    if e.differs(key, weighed, match.sample[np.unique(grid.row[weighed.deciding])], place):
+        observed_readings.reread(
+            e=e,
+            key=key,
+            step=b.step,
+            sample=match.sample,
+            grid=grid,
+            truth=p,
+            engine=q,
+            tokens_equal=tokens_equal,
+            cached=most_cached,
+        )
+
+
+def _logprob_place(
+    b: Table, match: Match, grid: Grid, p: np.ndarray, q: np.ndarray, at: Any, gap: float | None, context: str
+) -> Place:
+    row = int(grid.row[at])
+    return Place(
+        step=b.step,
+        phase="rollout",
+        rank=int(b.rank[match.a[row]]),
+        sample=int(match.sample[row]),
+        position=int(grid.position[at]),
+        field="logprob",
+        baseline=float(p[at]),
+        candidate=float(q[at]),
+        margin=gap,
+        context=context,
+    )

@@ -1,0 +1,24 @@
+"""Two runs of one framework with one engine and one set of seeds: its own sampler should repeat itself.
+
+Their samples are compared one by one. Equal ones are evidence; where they part nothing is proven, because no margin of
+the learner says how close the choice was, so the check is not tested from there on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.recordings.store import Recording
+from probes.format import mapping
+
+
+def same_sampler(baseline: Recording, candidate: Recording) -> bool:
+    """Should two runs of a framework draw the same samples? Only where engine, version and seeds are equal."""
+    baseline_sampler, candidate_sampler = (_sampler(recording) for recording in (baseline, candidate))
+    return baseline_sampler is not None and baseline_sampler == candidate_sampler
+
+
+def _sampler(recording: Recording) -> Any:
+    framework, seeds = recording.manifest.get("framework"), mapping(recording.manifest.get("seeds"))
+    engines = sorted({(str(info.get("engine")), str(info.get("version"))) for info in recording.all("engine_info")})
+    return (framework, seeds, engines) if framework and seeds and engines else None

@@ -1,0 +1,48 @@
+"""Flips that no margin judges, or that all margins call ties: too many of them are no ties, whatever each may be."""
+
+from __future__ import annotations
+
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence
+from harness.parity.subjects.precision.observed_floor import implausible
+
+UNJUDGED, FLIP = Kind.UNJUDGED_FLIP.of(), Kind.FLIP.of()
+
+
+def too_many(e: Evidence) -> None:
+    """Note unjudged and benign flips of runs that draw the same samples as flips, where engines within the tolerance of
+    each other could not have made so many of so many tokens: then it is the margins that are wrong. Choices that only
+    tokens turn which half precision rounds far are none while they are few, and nothing else turned any."""
+    _far(e)
+    flips, compared = e.counts.flips_without_any_margin, e.counts.compared_tokens
+    if e.mode not in ("coupled", "greedy"):
+        return
+    if implausible(flips, compared, e.of_engines.value, e.tolerance.temperature):
+        e.rollouts.too_many_flips = True
+        unjudged = e.found(UNJUDGED)
+        for step, first in e.places[UNJUDGED].items():
+            e.diverges(FLIP, unjudged[unjudged[:, 0] == step, 1], first.place)
+    benign = e.counts.benign_flips
+    # With Gumbel noise alone a gap is seldom small: two greedy logits may be as near as the model likes.
+    if e.mode == "coupled" and implausible(benign, compared, e.tolerance.value, e.tolerance.temperature):
+        e.rollouts.too_many_ties = True
+        for samples, place in e.rollouts.ties:
+            e.diverges(FLIP, samples, place)
+
+
+def _far(e: Evidence) -> None:
+    noted = e.rollouts.far
+    for key in dict.fromkeys(far_choice.key for far_choice in noted):
+        of_key = [far_choice for far_choice in noted if far_choice.key == key]
+        flips = key == FLIP
+        tokens = e.counts.compared_tokens if flips else e.side(str(key.side)).choices
+        choice_count = sum(len(far_choice.margin) for far_choice in of_key)
+        if choice_count <= e.tolerance.far_flips(tokens) and key not in e.first:
+            e.counts.benign_flips += choice_count if flips else 0
+            continue
+        for far_choice in of_key:
+            e.diverges(key, far_choice.samples, far_choice.place)
+            if flips:
+                e.flips.add(*far_choice.columns, margin=far_choice.margin)
+                e.counts.flips_beyond_margin += len(far_choice.margin)
+                e.series["flips_beyond_margin"][e.series["step"].index(far_choice.place.step)] += len(far_choice.margin)

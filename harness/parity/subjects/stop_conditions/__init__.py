@@ -1,0 +1,1 @@
+"""Stop conditions: where a response ends, and why."""

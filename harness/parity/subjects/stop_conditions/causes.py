@@ -1,0 +1,436 @@
+"""Ends: the tokens agree as far as both runs go, and one goes on. Which token it goes on from, and how long it gets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.turns import Turn
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import ALONE, Ending, Evidence, Reason, Side
+from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
+from harness.parity.interventions.situation import ROOMY, Situation
+from harness.parity.interventions.trial import Trial
+from harness.parity.subjects.log_probabilities.observed_readings import tokenizer
+from harness.parity.subjects.sampling.observed import (
+    engine_infos,
+    follows_from,
+    sampling_events,
+    sampling_given,
+    told_ends,
+)
+from harness.parity.subjects.sampling.observed_flips import Learner
+from harness.parity.subjects.stop_conditions.observed import GIVEN_UP
+from probes.format import mapping, number, whole
+from reports.model import Cause, Proof
+from reports.text import counted
+
+NEAR = 8  # tokens that an engine may keep back of a limit for itself (SGLang: 2 of the context, and whole pages)
+FEWEST = 3  # samples that stop at one token, before it is taken for an end token
+FULL = 0.95  # of the KV pool in use
+
+
+def ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """One cause for each way in which samples of unequal length end."""
+    open_ = set(keys_of(so_far.left(Kind.LENGTH.of())).tolist())
+    remaining = [ending for ending in e.endings if int(keys_of(np.array([[ending.step, ending.sample]]))[0]) in open_]
+    for rule in (_dropped, _ignored, _other_set, _cut_short):
+        for cause, explained in rule(e, remaining):
+            items = {(ending.step, ending.sample) for ending in explained}
+            yield Explanation(cause, (Kind.LENGTH.of(), Kind.FINISH.of()), among(items))
+            remaining = [ending for ending in remaining if (ending.step, ending.sample) not in items]
+
+
+Found = Iterator[tuple[Cause, list[Ending]]]
+
+
+def _sides(ending: Ending) -> tuple[int, int]:
+    """(index of the shorter side, of the longer one): 0 baseline, 1 candidate."""
+    return (0, 1) if ending.lengths[0] < ending.lengths[1] else (1, 0)
+
+
+def _names(e: Evidence, index: int) -> Side:
+    return e.sides[index]
+
+
+def end_ids(e: Evidence, side: Side) -> set[int]:
+    """Ids that end a sample: as the engine was given them, else as it resolved them, else the tokenizer's end."""
+    reported_ids = told_ends(side, e.mode)
+    return set(_model_ends(e)) if reported_ids is None else reported_ids
+
+
+def _steps(endings: list[Ending]) -> list[int]:
+    return sorted({ending.step for ending in endings})
+
+
+def _dropped(e: Evidence, endings: list[Ending]) -> Found:
+    """Both stopped; one token more in one of them: its end token."""
+    for short in (0, 1):
+        dropped = [
+            ending
+            for ending in endings
+            if _sides(ending)[0] == short
+            and abs(ending.lengths[0] - ending.lengths[1]) == 1
+            and ending.finish == ("stop", "stop")
+        ]
+        end_tokens = end_ids(e, _names(e, short))  # at one of these it stopped, and left it in: a choice turned there
+        dropped = [
+            ending
+            for ending in dropped
+            if _is_end(e, ending.longer_last, _names(e, 1 - short)) and ending.shorter_last not in end_tokens
+        ]
+        if not dropped:
+            continue
+        side = _names(e, short).name
+        tokens = Counter(ending.longer_last for ending in dropped)
+        turned = [ending for ending in endings if ending not in dropped and _ended_at_a_tie(e, ending, short)]
+        yield (
+            Cause.of(
+                STOP.key("end token dropped"),
+                side,
+                f"the {side} leaves the end token out of its output {when(e, _steps(dropped))}",
+                f"{counted(len(dropped), 'sample')} that stopped, one token shorter: "
+                f"{', '.join(str(token) for token, _ in tokens.most_common(3))} is missing at their end",
+                {"samples": len(dropped), "tokens": dict(tokens.most_common(5))},
+                [Proof("append the end token", len(dropped), 0, "samples")],
+            ),
+            dropped + turned,
+        )
+
+
+def _ended_at_a_tie(e: Evidence, ending: Ending, short: int) -> bool:
+    """Did the shorter one stop where the longer one's learner has an end token so near that rounding decides?"""
+    longer = _names(e, 1 - short)
+    table = longer.recording.table("experience", ending.step)
+    if _sides(ending)[0] != short or ending.finish[short] != "stop" or table is None:
+        return False
+    places = np.array([0]), np.array([min(ending.lengths)]), np.array([ending.longer_next])
+    margin, runner_up = Learner(table, np.array([ending.sample])).at(*places)
+    return bool(abs(margin[0]) <= e.tolerance.margin and _is_end(e, int(runner_up[0]), longer))
+
+
+def _is_end(e: Evidence, token: int, longer: Side) -> bool:
+    """Does a sample of that side end with this token?"""
+    end_tokens = end_ids(e, longer)
+    return token in end_tokens if end_tokens else longer.stops.get(token, 0) > 0
+
+
+def _ignored(e: Evidence, endings: list[Ending]) -> Found:
+    """One goes on after the model's end token, and stops at nothing but what was asked for beside it: at nothing at
+    all, where its engine's ignore_eos covers that too."""
+    for long in (0, 1):
+        side, stopped_side = _names(e, long), _names(e, 1 - long)
+        undone = follows_from(sampling_events(side).get(e.mode, {}))
+        asked_ids = set() if "stop_token_ids" in undone else _asked_stops(e)
+        if set(side.stops) - asked_ids or end_ids(e, side) - asked_ids - set(_model_ends(e)):
+            continue  # it does stop at others: then its set of end tokens is another one
+        continued = [ending for ending in _gone_on(endings, long) if ending.shorter_last not in asked_ids]
+        if continued:
+            what = f"goes on after the {stopped_side.name}'s end token, every time"
+            yield _stop(e, "ignore_eos", side, continued, what), continued
+
+
+def _asked_stops(e: Evidence) -> set[int]:
+    """The stop ids that the scenario asks for, beside the model's own end tokens."""
+    ids = mapping(e.baseline.recording.scenario.get("sampling")).get("stop_token_ids")
+    return {whole(token, -1) for token in ids} if isinstance(ids, (list, tuple)) else set()
+
+
+def _model_ends(e: Evidence) -> list[int]:
+    eos = tokenizer(e).get("eos")
+    return [int(token) for token in (eos if isinstance(eos, list) else [eos]) if isinstance(token, int)]
+
+
+def _gone_on(endings: list[Ending], long: int) -> list[Ending]:
+    return [ending for ending in endings if _sides(ending)[1] == long and ending.finish[1 - long] == "stop"]
+
+
+def _other_set(e: Evidence, endings: list[Ending]) -> Found:
+    """One stops at a token that the other goes on from, every time."""
+    for long in (0, 1):
+        side, stopped_side = _names(e, long), _names(e, 1 - long)
+        continued = _gone_on(endings, long)
+        by_token: dict[int, list[Ending]] = {}
+        for ending in continued:
+            by_token.setdefault(ending.shorter_last, []).append(ending)
+        for token, those in sorted(by_token.items()):
+            # A token of the set ends every sample of the one side and none of the other. Else it stopped for another
+            # reason: cut short, a number that is none.
+            if side.stops.get(token, 0) or _went_on(stopped_side, token):
+                continue
+            missing = token in {*_model_ends(e), *_asked_stops(e)}
+            if not missing and len(those) < FEWEST:
+                continue
+            faulty_side = "candidate" if long == (1 if missing else 0) else "baseline"
+            at_fault = e.side(faulty_side)
+            what = (
+                f"goes on after {token}, at which the {stopped_side.name} stops"
+                if missing
+                else (f"stops at {token}, from which the {side.name} goes on")
+            )
+            yield _stop(e, "other end set", at_fault, those, what, token), those
+
+
+def _went_on(side: Side, token: int) -> bool:
+    return token < len(side.inner) and side.inner[token] > 0 if token >= 0 else True
+
+
+def _stop(e: Evidence, what: str, side: Side, endings: list[Ending], text: str, token: int | None = None) -> Cause:
+    tokens = sorted({ending.shorter_last for ending in endings})
+    sets = {run.name: sorted(end_ids(e, run)) for run in e.sides}
+    evidence = f"{counted(len(endings), 'sample')}; the shorter one ends with {', '.join(map(str, tokens[:3]))}"
+    if sets["baseline"] != sets["candidate"]:
+        evidence += f"; the engines resolved the end ids {sets['baseline']} and {sets['candidate']}"
+    return Cause.of(
+        STOP.key(what),
+        side.name,
+        f"the {side.name} {text}, {when(e, _steps(endings))}",
+        evidence,
+        {"samples": len(endings), "tokens": tokens[:20], "end ids": sets},
+        [
+            Proof(
+                f"cut the longer one after {tokens[0] if len(tokens) == 1 else 'these tokens'}",
+                len(endings),
+                0,
+                "samples",
+            )
+        ],
+    )
+
+
+def _cut_short(e: Evidence, endings: list[Ending]) -> Found:
+    """One is cut by a limit that the other does not have: always at the same length, or where memory ran out."""
+    for short in (0, 1):
+        side = _names(e, short)
+        cut_endings = [
+            ending
+            for ending in endings
+            if _sides(ending)[0] == short
+            and ending.finish[short] in ("length", "abort")
+            and not _natural(e, ending, short)
+        ]
+        if not cut_endings:
+            continue
+        missing = [abs(ending.lengths[0] - ending.lengths[1]) for ending in cut_endings]
+        totals = {ending.seen[short] + ending.lengths[short] for ending in cut_endings}
+        pool, context = _resolved(e, side, "kv_cache_tokens"), _resolved(e, side, "max_model_len")
+        total = max(totals)
+        one_total = len(totals) == 1 and len(cut_endings) > 1
+        responses = {ending.lengths[short] for ending in cut_endings}
+        one_response = len(responses) == 1 and len(cut_endings) >= FEWEST and not one_total
+        # A sample that the engine gave up says so: no limit of a context does.
+        limited = [ending for ending in cut_endings if ending.finish == ("length", "length")]
+        as_early = len({abs(ending.lengths[0] - ending.lengths[1]) for ending in limited}) == 1
+        given_up = any(ending.finish[short] in GIVEN_UP for ending in cut_endings)
+        if one_total and 0 < pool < context and pool - total <= NEAR:
+            proof = Proof(f"cut the other run's responses at {counted(total, 'token')}", len(cut_endings), 0, "samples")
+            what = f"each ends at {counted(total, 'token')}, prompt included"
+            yield _capacity(e, side, cut_endings, pool, what, [proof]), cut_endings
+        elif not given_up and (one_total or one_response or as_early):
+            by = f"at {total} tokens, prompt included" if one_total else f"{missing[0]} tokens before the limit"
+            by = f"after {counted(max(responses), 'token')}" if one_response else by
+            text = f"the {side.name} ends samples {by}, {when(e, _steps(cut_endings))}"
+            evidence = f"{counted(len(cut_endings), 'sample')}, all of them cut by a limit" + (
+                f"; it resolved max_model_len {context:g}" if context else ""
+            )
+            explained = cut_endings if one_total or one_response else limited
+            unexplained_count = len(cut_endings) - len(explained)
+            proof = Proof(
+                "cut the other run's responses at the same limit", len(cut_endings), unexplained_count, "samples"
+            )
+            details = {"samples": len(explained), "missing": sorted(set(missing))[:20], "totals": sorted(totals)[:20]}
+            details |= {"response": max(responses)} if one_response else {}
+            yield Cause.of(LENGTH.key("context"), side.name, text, evidence, details, [proof]), explained
+        elif len(set(missing)) > 1 and _is_short_of_memory(e, side, cut_endings, pool):
+            yield _capacity(e, side, cut_endings, pool, f"{min(missing)} to {max(missing)} tokens early"), cut_endings
+
+
+def cut_earlier(e: Evidence, side: Side) -> set[tuple[int, int]]:
+    """(step, sample) of what a limit of this side cut earlier than a longer prompt can make it: an engine that saw
+    another prompt than it was sent draws other tokens, and ends so many tokens earlier as the prompt has more.
+    """
+    short = e.sides.index(side)
+    return {
+        (ending.step, ending.sample)
+        for ending in e.endings
+        if _sides(ending)[0] == short and ending.finish[short] == "length" and not _natural(e, ending, short)
+        and abs(ending.lengths[0] - ending.lengths[1]) > max(0, ending.seen[short] - ending.sent)
+    }  # fmt: skip
+
+
+def _natural(e: Evidence, ending: Ending, short: int) -> bool:
+    """True if the shorter sample was cut at the limit that was asked for, so that the longer one is wrong."""
+    asked_limit = number(mapping(_names(e, short).recording.scenario.get("sampling")).get("max_tokens"))
+    return ending.lengths[short] >= asked_limit if asked_limit > 0 else False
+
+
+def _resolved(e: Evidence, side: Side, name: str) -> float:
+    return next((number(mapping(info.get("resolved")).get(name), 0.0) for info in engine_infos(side, e.mode)), 0.0)
+
+
+def _is_short_of_memory(e: Evidence, side: Side, endings: list[Ending], pool: float) -> bool:
+    """Did the KV pool run full, or could it not hold what a step drew? By the engine's own figures."""
+    steps = {ending.step for ending in endings}
+    for event in side.recording.all("engine_stats"):
+        if event.get("step") in steps and number(event.get("kv_usage"), 0.0) >= FULL:
+            return True
+    return 0 < pool < min((_needed(e, side, step) for step in steps), default=0.0)
+
+
+def _needed(e: Evidence, side: Side, step: int) -> float:
+    """Tokens that the longest `max_num_seqs` samples of the step hold together in the other run."""
+    other_side = e.candidate if side is e.baseline else e.baseline
+    table = other_side.recording.table("rollout", step)
+    prompt, output = (table.rows("prompt"), table.rows("output")) if table is not None else (None, None)
+    if prompt is None or output is None:
+        return 0.0
+    totals = np.sort(prompt.lengths + output.lengths)[::-1]
+    running = int(_resolved(e, side, "max_num_seqs")) or len(totals)
+    return float(totals[:running].sum())
+
+
+def _capacity(
+    e: Evidence, side: Side, endings: list[Ending], pool: float, text: str, proofs: list[Proof] | None = None
+) -> Cause:
+    """Without proofs where samples end at any length: the engine's own figures say that its pool ran full."""
+    return Cause.of(
+        CAPACITY.key("kv pool"),
+        side.name,
+        f"the {side.name}'s KV pool cuts samples short {when(e, _steps(endings))}: {text}",
+        f"{counted(len(endings), 'sample')} cut by a limit" + (f"; the pool holds {pool:g} tokens" if pool else ""),
+        {"samples": len(endings), "kv_cache_tokens": pool},
+        proofs or [],
+    )
+
+
+def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """STOP(finish reason): `length` at an end token, which no limit cut, or `stop` at the limit at none."""
+    kind, recorded_reasons = (Kind.REASON.of(ALONE), e.baseline.reasons) if e.alone else (Kind.FINISH.of(), e.reasons)
+    open_ = set(keys_of(so_far.left(kind)).tolist())
+    items = [
+        reason for reason in recorded_reasons if int(keys_of(np.array([[reason.step, reason.sample]]))[0]) in open_
+    ]
+    for index, side in enumerate(e.sides):
+        sampling = sampling_given(side, e.mode)
+        if sampling.get("ignore_eos") and told_ends(side, e.mode) is None:
+            continue  # which tokens still end a sample is not known
+        limit = whole(sampling.get("max_tokens"), 0)
+        ends = end_ids(e, side)
+        wrong_reasons = [
+            reason
+            for reason in items
+            if _contradicted(reason, index, ends, limit) and not _contradicted(reason, 1 - index, ends, limit)
+        ]
+        if not wrong_reasons:
+            continue
+        (claimed, count), *_ = Counter(reason.finish[index] for reason in wrong_reasons).most_common()
+        # What says that of samples which end otherwise is not believed where their end does not tell.
+        silent = [
+            reason
+            for reason in items
+            if reason.finish[index] == claimed and not _contradicted(reason, 1 - index, ends, limit)
+        ]
+        steps = np.array(sorted({reason.step for reason in wrong_reasons}))
+        cause = Cause.of(
+            STOP.key("finish reason"),
+            side.name,
+            f"the {side.name} says {claimed!r} of samples that ended otherwise, {when(e, steps)}",
+            f"{count} of {len(wrong_reasons)} say {claimed!r}; they end {_ended(wrong_reasons, claimed, limit)}",
+            {"samples": len(wrong_reasons), "said": claimed, "end_ids": sorted(ends), "limit": limit},
+            [Proof("read the reason from the sample's own end", len(wrong_reasons), 0, "samples")],
+        )
+        yield Explanation(cause, (kind,), among({(reason.step, reason.sample) for reason in [*wrong_reasons, *silent]}))
+
+
+def _ended(wrong_reasons: list[Reason], claimed: str, limit: int) -> str:
+    if claimed != "length":
+        return f"at the limit of {limit}, at no end token"
+    if all(reason.length < limit for reason in wrong_reasons):
+        return "at an end token, below the limit"
+    if all(reason.length >= limit for reason in wrong_reasons):
+        return f"at an end token, the last that the limit of {limit} allows: it tests the limit before the end tokens"
+    return f"at an end token, at the limit of {limit} and below it"
+
+
+def _contradicted(reason: Reason, index: int, ends: set[int], limit: int) -> bool:
+    if not limit:
+        return False
+    if reason.finish[index] == "length":
+        return reason.last in ends
+    return reason.finish[index] == "stop" and reason.last not in ends and reason.length >= limit
+
+
+def end_dropped(s: Situation) -> Iterator[Trial]:
+    """The token that ends a sample does not come back."""
+    if s.answers_differ:
+        yield Trial(
+            STOP.key("end token dropped"),
+            "the end token dropped from the reference's answers",
+            "the engine leaves the end token out of its output",
+            {"output": "without end"},
+        )
+
+
+def lengths(s: Situation) -> Iterator[Trial]:
+    """The engine ends samples before the limit: where prompt and response reach one total, or so many tokens early.
+
+    Not while a context or a pool of its own can still be put back: that says whose limit it is.
+    """
+    if not s.rest.of("lengths") or {*ROOMY} & {*s.changed} - {*s.last_put_back}:
+        return
+    capacity = CAPACITY.key("kv pool") in s.recorded and LENGTH.key("context") not in s.recorded
+    for total in s.ended_at:
+        cause = CAPACITY.key("kv pool") if capacity else LENGTH.key("context")
+        yield Trial(
+            cause,
+            f"the reference ends at {counted(total, 'token')}, prompt included",
+            f"the engine ends samples at {counted(total, 'token')}, prompt included",
+            {"context": total},
+            recorded=cause in s.recorded,
+            details={"total": total},
+        )
+    limit = int(s.asked.get("max_tokens") or 0)
+    for less in dict.fromkeys((*(limit - ended_length for ended_length in s.ended_after), 1, 2, 4, 8)):
+        if limit > less:
+            yield Trial(
+                LENGTH.key("context"),
+                f"{counted(less, 'token')} less in the reference",
+                f"the engine stops {counted(less, 'token')} before the limit",
+                {"sampling": (("max_tokens", limit - less),)},
+                details={"tokens": less},
+            )
+
+
+STOP = CauseFamily(
+    "STOP",
+    meaning="the engine ends samples at other tokens, drops the token that ends one, or says that a limit cut it",
+    fix="set the same stop tokens on both engines, and keep the one that ends a sample; where only the reason is "
+    "wrong, take another version of the engine, or read it from the last token",
+    alone="its proof finds the end at the same token in every sample; a limit ends samples at any token",
+    suspicion=7,
+    suspicions={"end token dropped": 2, "finish reason": 0},
+    rules=(
+        Turn(ends, "min_tokens", "each end is explained once no choice does"),
+        Turn(reasons, "ends", "a sample of another length has another reason to end", alone=True),
+    ),
+    trials=(Turn(end_dropped, "prompts_hidden", "a prompt explains answers; only then are they taken to be altered"),),
+)
+LENGTH = CauseFamily(
+    "LENGTH",
+    meaning="the engine ends samples at another length",
+    fix="set the same max_tokens and max_model_len on both engines",
+    alone="its proof ends every sample at one length; a pool that runs full ends them at any",
+    trials=(Turn(lengths, "siblings", "an end token that was dropped makes answers shorter as well"),),
+)
+CAPACITY = CauseFamily(
+    "CAPACITY",
+    meaning="the engine's KV pool ran full, and samples were cut",
+    fix="give the engine a larger KV pool, or fewer sequences at a time",
+    alone="the engine's own figures say that the pool ran full, or is as large as the samples are long",
+    suspicion=6,
+)
+
+FAMILIES = (STOP, LENGTH, CAPACITY)

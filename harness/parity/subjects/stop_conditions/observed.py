@@ -1,0 +1,186 @@
+"""Where samples end, and why: lengths and finish reasons of equal tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.parity.facts.align import Grid, Match
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Ending, Evidence, Reason, Side
+from harness.parity.subjects.recording.observed_missing_steps import FINISH
+from harness.parity.subjects.sampling.observed import sampling_events, told_ends
+from harness.parity.subjects.sampling.observed_modes import REPLAY
+from harness.recordings.tables import Table
+from probes.format import mapping
+from reports.model import Place
+
+MOST_ENDINGS = 100_000  # that are kept, for memory; the counts go on
+GIVEN_UP = ("abort", "error")  # the engine ended the sample, not the model and not the limit
+UNSEEN = ("stop", "stop_regex", "stop_strings")  # native parameters that end a sample at a text, which no id tells
+
+
+def note(
+    e: Evidence,
+    b: Table,
+    c: Table,
+    match: Match,
+    grid: Grid,
+    judged: np.ndarray,
+    differs: np.ndarray,
+    lengths: np.ndarray,
+    lengths2: np.ndarray,
+) -> None:
+    """Lengths and finish reasons. A guided sample that was cut at a flip ("flip") was not compared beyond it; its last
+    token is that flip, and one that ends with its guide's token was cut by something else.
+    """
+    finish, finish2 = b.finish, c.finish
+    finish = finish[match.a] if finish is not None else None
+    finish2 = finish2[match.b] if finish2 is not None else None
+    cut = (finish2 == "flip") if finish2 is not None else np.zeros(len(judged), bool)
+    any_flip = grid.any(differs)
+    last = np.zeros(len(judged), bool)
+    ends = np.flatnonzero(grid.length)
+    last[ends] = differs[grid.start[1:][ends] - 1]
+    if e.guided:
+        short = judged & cut & last & (lengths2 < lengths)
+        e.counts.not_reached += int((lengths - lengths2)[short].sum())
+        wrong = np.flatnonzero(judged & (lengths != lengths2) & ~short)
+    else:
+        wrong = np.flatnonzero(judged & (lengths != lengths2) & ~any_flip)
+    if len(wrong):
+        e.counts.length_differences += len(wrong)
+        row = int(wrong[0])
+        _note_endings(e=e, b=b, c=c, match=match, wrong=wrong, finish=finish, finish2=finish2)
+        e.diverges(
+            Kind.LENGTH.of(),
+            match.sample[wrong],
+            Place(
+                step=b.step,
+                phase="rollout",
+                rank=int(b.rank[match.a[row]]),
+                sample=int(match.sample[row]),
+                position=int(min(lengths[row], lengths2[row])),
+                field="length",
+                baseline=int(lengths[row]),
+                candidate=int(lengths2[row]),
+                context=f"the tokens before it are equal; finish {finish[row] if finish is not None else '?'} against "
+                f"{finish2[row] if finish2 is not None else '?'}",
+            ),
+        )
+    e.note_recorded(
+        FINISH, b.step, *(column is not None and bool((column[judged] != "").all()) for column in (finish, finish2))
+    )
+    if finish is None or finish2 is None:
+        return
+    given_up = np.isin(finish, GIVEN_UP) & np.isin(finish2, GIVEN_UP) & judged
+    if given_up.any():
+        e.rollouts.given_up[b.step] = int(given_up.sum())
+    reasons_recorded = (finish != "") & (finish2 != "")
+    comparable = judged & reasons_recorded & (lengths == lengths2) & ~(last if e.guided else any_flip | cut)
+    e.counts.finish_reasons += int(np.count_nonzero(comparable))
+    wrong = np.flatnonzero(comparable & (finish != finish2))
+    if len(wrong):
+        row, output = int(wrong[0]), b.rows("output")
+        assert output is not None
+        for at in wrong[: MOST_ENDINGS - len(e.reasons)].tolist():
+            token = int(output.row(int(match.a[at]))[-1]) if lengths[at] else -1
+            reason_pair = str(finish[at]), str(finish2[at])
+            e.reasons.append(Reason(b.step, int(match.sample[at]), int(lengths[at]), token, reason_pair))
+        e.diverges(
+            Kind.FINISH.of(),
+            match.sample[wrong],
+            Place(
+                step=b.step,
+                phase="rollout",
+                rank=int(b.rank[match.a[row]]),
+                sample=int(match.sample[row]),
+                position=int(lengths[row]) - 1,
+                field="finish_reason",
+                baseline=str(finish[row]),
+                candidate=str(finish2[row]),
+            ),
+        )
+
+
+def note_alone(e: Evidence, side: Side, table: Table) -> None:
+    """Finish reasons of one run that the samples' own ends contradict: `length` at an end token, `stop` at none. A
+    replay drew nothing: its reasons are of its source, or made up where that has none."""
+    output, finish, ends = table.rows("output"), table.finish, told_ends(side, e.mode)
+    if (
+        output is None
+        or finish is None
+        or ends is None
+        or e.mode == REPLAY
+        or isinstance(table.fields.get("uncompared"), str)
+    ):
+        return
+    native = mapping(mapping(sampling_events(side).get(e.mode)).get("native"))
+    has_output = output.lengths > 0
+    last = np.full(len(has_output), -1, np.int64)
+    last[has_output] = output.values[output.offsets[1:][has_output] - 1]
+    at_end = np.isin(last, sorted(ends))
+    cut, stopped = has_output & (finish == "length"), has_output & (finish == "stop")
+    if any(native.get(name) for name in UNSEEN):
+        stopped &= at_end
+    side.reasons_held += int(np.count_nonzero(cut | stopped))
+    wrong = np.flatnonzero(cut & at_end | stopped & ~at_end)
+    if not len(wrong):
+        return
+    for row in wrong[: MOST_ENDINGS - len(side.reasons)].tolist():
+        reason_pair = str(finish[row]), ""
+        side.reasons.append(
+            Reason(table.step, int(table.sample[row]), int(output.lengths[row]), int(last[row]), reason_pair)
+        )
+    row = int(wrong[0])
+    which = "an end token" if at_end[row] else "no end token"
+    e.diverges(
+        Kind.REASON.of(side.name),
+        table.sample[wrong],
+        Place(
+            step=table.step,
+            phase="rollout",
+            rank=int(table.rank[row]),
+            sample=int(table.sample[row]),
+            position=int(output.lengths[row]) - 1,
+            field="finish_reason",
+            baseline=str(finish[row]),
+            candidate="stop" if at_end[row] else None,
+            context=f"its last token, {last[row]}, is {which}",
+        ),
+    )
+
+
+def _note_endings(
+    e: Evidence,
+    b: Table,
+    c: Table,
+    match: Match,
+    wrong: np.ndarray,
+    finish: np.ndarray | None,
+    finish2: np.ndarray | None,
+) -> None:
+    """How each of these samples ends in either run."""
+    output, output2, prompt = b.rows("output"), c.rows("output"), b.rows("prompt")
+    assert output is not None and output2 is not None
+    prompts_seen = b.rows("prompt_seen"), c.rows("prompt_seen")
+    for row in wrong[: MOST_ENDINGS - len(e.endings)]:
+        ends = output.row(int(match.a[row])), output2.row(int(match.b[row]))
+        shorter, longer = sorted(ends, key=len)
+        sent = len(prompt.row(int(match.a[row]))) if prompt is not None else 0
+        seen_lengths = [
+            len(rows.row(int(at[row]))) if rows is not None else 0
+            for rows, at in zip(prompts_seen, (match.a, match.b), strict=True)
+        ]
+        e.endings.append(
+            Ending(
+                step=b.step,
+                sample=int(match.sample[row]),
+                sent=sent,
+                seen=(seen_lengths[0] or sent, seen_lengths[1] or sent),
+                lengths=(len(ends[0]), len(ends[1])),
+                finish=("" if finish is None else str(finish[row]), "" if finish2 is None else str(finish2[row])),
+                shorter_last=int(shorter[-1]) if len(shorter) else -1,
+                longer_next=int(longer[len(shorter)]),
+                longer_last=int(longer[-1]),
+            )
+        )

@@ -1,0 +1,1 @@
+"""Weights: does an engine compute with the weights of its learner?"""

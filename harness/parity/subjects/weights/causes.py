@@ -1,0 +1,300 @@
+"""Weights: a tensor that a sync left out, and one that arrived as something else. Digests are records, not proofs; that
+only the steps of those weight versions differ is one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen
+from harness.parity.causes.turns import Turn
+from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import Explained, Explanation, from_step, in_steps, when, without_steps
+from harness.parity.subjects.log_probabilities.observed_systematic import ROUGHER
+from harness.parity.subjects.weights.observed_sync_record import SyncRecord
+from reports.model import Cause, CauseKey, Proof
+from reports.text import counted, figure, listed
+
+SINGLE = 3  # so many tensors are named one by one; more are named together
+
+
+def stale_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Tensors that a sync left out, with a digest or the proof that says that the engine kept older ones."""
+    for side in e.sides:
+        record = side.sync
+        groups: dict[tuple[int, ...], list[str]] = {}
+        for name in {**record.absent, **record.stale}:
+            stale_versions = record.stale_versions.get(name, [])
+            proven = [v for v in record.absent_versions.get(name, []) if v in record.proof_beyond]
+            versions = tuple(sorted({*stale_versions, *proven}))
+            if versions:
+                groups.setdefault(versions, []).append(name)
+        for versions, tensors in sorted(groups.items()):
+            titled = list(_titled(STALE_WEIGHTS, sorted(tensors), record.names))
+            for key, members in titled:
+                yield _stale(e, side, record, key, members, versions, beside=len(titled) - 1)
+
+
+def _titled(family: CauseFamily, tensors: list[str], all_names: set[str]) -> Iterator[tuple[CauseKey, list[str]]]:
+    """Few tensors by their names; more as all of the model, as one module of it, or as their number."""
+    if len(tensors) <= SINGLE:
+        yield from ((family.key(name), [name]) for name in tensors)
+    elif set(tensors) >= all_names:
+        yield family.key("all tensors", many=True), tensors
+    else:
+        prefix = tensors[0].rpartition(".")[0]
+        while prefix and not all(name.startswith(f"{prefix}.") for name in tensors):
+            prefix = prefix.rpartition(".")[0]
+        is_whole_module = prefix and {name for name in all_names if name.startswith(f"{prefix}.")} == set(tensors)
+        count_key = family.key(counted(len(tensors), "tensor"), many=True)
+        yield (family.key(prefix) if is_whole_module else count_key), tensors
+
+
+def _stale(
+    e: Evidence,
+    side: Side,
+    record: SyncRecord,
+    key: CauseKey,
+    tensors: list[str],
+    versions: tuple[int, ...],
+    beside: int,
+) -> Explanation:
+    """`beside`: causes of the same weight versions, which its own steps do not tell from this one."""
+    jump = max((record.proof_beyond[v] for v in versions if v in record.proof_beyond), default=None)
+    stale_tensors = [name for name in tensors if name in record.stale]
+    digest_text = "its digest is" if len(stale_tensors) == 1 else f"{len(stale_tensors)} digests are"
+    evidence = f"{digest_text} not the learner's at version {versions[0]}" if stale_tensors else ""
+    evidence += ("; " if evidence else "") + f"the proof jumps to {figure(jump)} nats" if jump else ""
+    steps = steps_of(e, side, versions)
+    proofs = _without(e, side, steps, versions)
+    if proofs and beside:
+        evidence += f"; {beside} more left out at the same time, which the steps do not tell apart"
+    details = {"tensors": tensors[:100], "versions": list(versions), "proof": jump, "steps": sorted(steps)}
+    summary = f"the sync of weight version {versions[0]} left {key.parts[0]} out"
+    drew = f", and drew with {'it' if len(tensors) == 1 else 'them'} {when(e, steps)}" if steps else ""
+    kept = f"the engine kept {'its old value' if len(tensors) == 1 else 'their old values'}{drew}"
+    evidence = f"{kept}; {evidence}" if evidence else kept
+    return Explanation(
+        Cause.of(
+            key=key,
+            party=side.name,
+            summary=summary,
+            evidence=evidence,
+            details=details,
+            proofs=proofs,
+            observed=(Seen.NOT_SENT,),
+        ),
+        keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
+        in_steps(steps | {version - 1 for version in versions}),
+    )
+
+
+def altered_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Tensors that arrived as something else than the learner sent."""
+    for side in e.sides:
+        record = side.sync
+        for name, versions in list(record.altered_versions.items())[:8]:
+            steps = steps_of(e, side, tuple(versions))
+            yield Explanation(
+                Cause.of(
+                    key=WEIGHTS.key(name),
+                    party=side.name,
+                    summary=f"at weight version {versions[0]} the engine received another {name} than the learner sent",
+                    evidence="the digests of what was sent and of what was received differ",
+                    details={
+                        "tensor": name,
+                        "versions": list(versions),
+                        "steps": sorted(steps),
+                    },
+                    proofs=_without(e, side, steps, tuple(versions)),
+                    observed=(Seen.ARRIVED_OTHERWISE,),
+                ),
+                keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
+                in_steps(steps | {version - 1 for version in versions}),
+            )
+
+
+def not_loaded(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Tensors of which a worker held something else after the load than what had arrived for it."""
+    for side in e.sides:
+        record = side.sync
+        for family, wrong_loads, did, observed in (
+            (STALE_WEIGHTS, record.kept, "kept the one before", Seen.KEPT_ON_LOAD),
+            (WEIGHTS, record.misloaded, "loaded something else", Seen.LOADED_OTHERWISE),
+        ):
+            wrong_loads = {
+                name: by_version
+                for name, by_version in wrong_loads.items()
+                if family is STALE_WEIGHTS or name not in record.kept
+            }
+            named = list(_titled(family, sorted(wrong_loads), record.names))
+            for key, tensors in named:
+                versions = tuple(sorted({version for name in tensors for version in wrong_loads[name]}))
+                workers = sorted(
+                    {where for name in tensors for wheres in wrong_loads[name].values() for where in wheres}
+                )
+                who = " and ".join(filter(None, workers))
+                steps = steps_of(e, side, versions)
+                proofs = _without(e, side, steps, versions)
+                evidence = f"read back after the load, {who or 'the engine'} held something else than what had arrived"
+                if proofs and len(named) > 1:
+                    evidence += f"; {len(named) - 1} more at the same time, which the steps do not tell apart"
+                details = {"tensors": tensors[:100], "versions": list(versions), "steps": sorted(steps)}
+                summary = f"{who} of the " if who else "the "
+                summary += f"{side.name}'s engine was sent {key.parts[0]} with weight version {versions[0]} and {did}"
+                yield Explanation(
+                    Cause.of(
+                        key=key,
+                        party=side.name,
+                        summary=summary,
+                        evidence=evidence,
+                        details=details,
+                        proofs=proofs,
+                        observed=(observed,),
+                    ),
+                    keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
+                    in_steps(steps | {version - 1 for version in versions}),
+                )
+
+
+def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """An engine that is nearer to the learner's weights before the last update, and no further from them than rounding
+    explains: which of its tensors are old no log-probability says. In float32 the proofs also tell one that loads
+    nothing any more, and falls behind further."""
+    for side in e.sides:
+        kind = Kind.BEHIND.of(side.name)
+        if kind not in e.first or not len(so_far.left(kind)):
+            continue
+        place, first = e.first[kind].place, int(e.found(kind)[:, 0].min())
+        if e.tolerance.half:
+            in_use, rounding = e.weights_in_use[side.name], e.tolerance.rounding.mean
+            now, then, allowed = in_use.now, in_use.before, ROUGHER * rounding
+            evidence = f"mean distance from float32 with the learner's weights {figure(now)} nats, with those before "
+            evidence += f"{figure(then)}; the learner rounds by {figure(rounding)}"
+            key, summary = ONE_BEHIND, BEFORE.format(f"the {side.name}'s engine")
+        else:
+            record = side.sync
+            now, then = record.distances[record.behind[0]]
+            rounding, allowed = 0.0, e.tolerance.value
+            key, summary, evidence = _older(side, record, allowed)
+        if not then <= allowed:
+            continue
+        before, after = (max(0.0, distance - rounding) for distance in (now, then))
+        yield Explanation(
+            Cause.of(
+                key=key,
+                party=side.name,
+                summary=f"from step {first} on {summary}",
+                evidence=f"{place.context}; {evidence}",
+                details={"now": now, "before": then},
+                proofs=[
+                    Proof("hold it against the learner's weights before the last update", before, after, "nats a token")
+                ],
+                observed=(Seen.OLDER_AGREES,),
+            ),
+            keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
+            from_step(first),
+        )
+
+
+def _older(side: Side, record: SyncRecord, allowed: float) -> tuple[CauseKey, str, str]:
+    """What the proofs say of the weights that an engine computes with: its cause, a summary, and the evidence."""
+    older_versions = record.older(allowed)
+    number = record.furthest.get(min(older_versions, default=-1))
+    engine = f"the {side.name}'s engine" if number is None else f"engine {number} of the {side.name}"
+    counts = Counter(older_versions.values())
+    frozen = [version for version, count in counts.items() if count > 1]
+    if None in counts:
+        evidence = f"{counted(len(record.behind), 'proof')} of {len(record.distances)} are nearer to the version before"
+        return STALE_WEIGHTS.key("earlier versions", many=True), f"{engine} computes with earlier weights", evidence
+    if not frozen:
+        evidence = f"{counted(len(older_versions), 'proof')} of {len(record.distances)} say so"
+        return ONE_BEHIND, BEFORE.format(engine), evidence
+    after = [version for version, older in older_versions.items() if older == frozen[0]][1:]
+    evidence = f"the {counted(len(after), 'sync')} after it (version {listed(after)}) did not change what it computes"
+    key = STALE_WEIGHTS.key(f"frozen at version {frozen[0]}", many=True)
+    return key, f"{engine} is frozen at weight version {frozen[0]}", evidence
+
+
+def _without(e: Evidence, side: Side, steps: set[int], versions: tuple[int, ...]) -> list[Proof]:
+    """What is left without the steps that these weight versions drew."""
+    versions_text = ", ".join(map(str, versions[:3])) + (f" and {len(versions) - 3} more" if len(versions) > 3 else "")
+    what = f"leave out the steps drawn with weight version{'s' if len(versions) > 1 else ''} {versions_text}"
+    return without_steps(e, side.name, steps, what)
+
+
+def steps_of(e: Evidence, side: Side, versions: tuple[int, ...]) -> set[int]:
+    """The steps whose rollouts were drawn with these weight versions."""
+    return {step for version in versions for step in side.versions.get(version, ())}
+
+
+_HELD = (Seen.HELD_OTHERWISE, Seen.NOT_SENT, Seen.ARRIVED_OTHERWISE, Seen.KEPT_ON_LOAD, Seen.LOADED_OTHERWISE)
+_SENT_AGAIN = "the tensor is sent again"
+
+
+def _recorded_digest(bench: OnBench) -> str:
+    """A digest that was recorded stands, whatever a sync does to the engine."""
+    return ""
+
+
+STALE_WEIGHTS = CauseFamily(
+    "STALE_WEIGHTS",
+    meaning="the engine computes with older values of the named tensors than the learner's",
+    contradicted=_recorded_digest,
+    fix="send the named tensors in every weight sync, see that every worker loads them, and generate only then",
+    rivals=(
+        Rival("WEIGHTS", (Seen.NOT_SENT, Seen.KEPT_ON_LOAD, Seen.REFUSED, Seen.OLDER_HELD, Seen.OLDER_AGREES)),
+        Rival("STALE_DERIVED", (*_HELD, Seen.MOVED, Seen.OLDER_AGREES)),
+    ),
+    premise=True,
+    cured_by=_SENT_AGAIN,
+    rules=(
+        Turn(
+            stale_weights,
+            "used_asleep",
+            "a recorded sync says so; with other weights an engine differs in every way that the others read",
+            alone=True,
+        ),
+        Turn(
+            not_loaded,
+            "altered_weights",
+            "what arrived as it was sent, then what the engine made of it",
+            alone=True,
+        ),
+        Turn(
+            one_update_behind,
+            "not_loaded",
+            "a tensor that the record names explains the distance from the learner by itself",
+            alone=True,
+        ),
+    ),
+)
+WEIGHTS = CauseFamily(
+    "WEIGHTS",
+    meaning="the engine received other values of the named tensor than the learner sent",
+    contradicted=_recorded_digest,
+    fix="check how the weight sync maps the named tensor: name, shard, order of rows, dtype",
+    rivals=(
+        Rival(
+            "STALE_WEIGHTS",
+            (Seen.NEVER_LEARNERS, Seen.ARRIVED_OTHERWISE, Seen.LOADED_OTHERWISE, Seen.CHANGED, Seen.REARRANGED),
+        ),
+        Rival("STALE_DERIVED", (*_HELD, Seen.MOVED)),
+    ),
+    premise=True,
+    cured_by=_SENT_AGAIN,
+    rules=(
+        Turn(
+            altered_weights,
+            "stale_weights",
+            "the same record: what did not arrive, then what arrived otherwise",
+            alone=True,
+        ),
+    ),
+)
+BEFORE = "{} computes with weights before the learner's last update"
+ONE_BEHIND = STALE_WEIGHTS.key("one update behind", many=True)
+
+FAMILIES = (STALE_WEIGHTS, WEIGHTS)

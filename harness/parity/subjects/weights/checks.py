@@ -1,0 +1,139 @@
+"""Which weights an engine computes with: the learner's of now, or those before its last update."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from harness.parity.checks.registry import Outcome, check, outcome, unless_native
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.subjects.log_probabilities import observed_systematic
+from harness.parity.subjects.weights.observed_sync_record import NEARER, SyncRecord
+from reports.text import counted, figure
+
+
+def _own(e: Evidence) -> bool:
+    return unless_native(e) and not any(side.recording.manifest.get("framework") for side in e.sides)
+
+
+def _updated(e: Evidence) -> bool:
+    """Did any rollout of a training run follow an update? In float32 only our own runs have what tells."""
+    versions = {version for side in e.sides for version in side.versions}
+    return (e.tolerance.half or _own(e)) and e.train and len(versions) > 1
+
+
+@check("weights-in-use", required=_own, applies=_updated, alone=True)
+def weights_in_use(e: Evidence) -> Outcome:
+    """Does each engine compute with the learner's weights, and not with those before the last update?"""
+    name, results = "weights-in-use", e.weights_in_use
+    if not e.tolerance.half:
+        return _by_proofs(e, name)
+    kinds = tuple(key for side in e.sides if (key := Kind.BEHIND.of(side.name)) in e.first)
+    details: dict[str, Any] = {
+        side: {
+            "mean move of an update": usage.moved,
+            "mean distance from the weights": usage.now,
+            "mean distance from those before": usage.before,
+            "standard errors": {
+                test.reading: test.errors for test in usage.tests if test.where == observed_systematic.RUN
+            },
+            "needed": usage.best.critical,
+            "steps": usage.steps,
+            "steps that tell by themselves": usage.alone,
+        }
+        for side, usage in results.items()
+    }
+    if kinds:
+        text = "; ".join(e.first[kind].place.context for kind in kinds)
+        return outcome(name, "confirmed", text, kinds=kinds, **details)
+    for side in e.sides:
+        if side.name not in results:
+            text = f"the {side.name}'s learner did not score its samples with the weights before each update, or says "
+            text += "what no update makes of them: an "
+            return outcome(name, "not tested", f"{text}engine that is one update behind is not ruled out", **details)
+    for side in e.sides:
+        if lacking := _unscored(e, side):
+            text = f"{lacking}: an engine that is one update behind is not ruled out"
+            return outcome(name, "not tested", text, **details)
+    for whose, usage in results.items():
+        if not usage.current:
+            best = usage.best
+            text = f"an update moves a log-probability by {figure(usage.moved)} nats on average, the "
+            text += f"{whose}'s engine "
+            text += f"is {figure(usage.now)} off float32: over {counted(usage.tokens, 'token')} it is nearer "
+            text += f"to the weights {'after' if best.errors >= 0 else 'before'} the update by "
+            text += f"{figure(abs(best.errors))} standard errors ({best.reading}), and {figure(best.critical)} would "
+            text += "tell; an engine that is one update behind is not ruled out"
+            return outcome(name, "not tested", text, **details)
+    text = "; ".join(
+        f"the {side} is nearer to its learner's weights than to those before the last update by "
+        f"{figure(usage.best.errors)} standard errors ({figure(usage.best.critical)} would tell), in {usage.alone} of "
+        f"{len(usage.steps)} steps by themselves"
+        for side, usage in results.items()
+    )
+    return outcome(name, "ruled out", text, **details)
+
+
+def _unscored(e: Evidence, side: Side) -> str:
+    """Which rollouts of this side followed an update that its learner did not score them without, in words; "" for
+    none."""
+    if lacking := _unversioned(side):
+        return lacking
+    first, scored = min(version for version in side.versions if version is not None), e.weights_in_use[side.name].steps
+    later = {step for version, steps in side.versions.items() if version != first for step in steps}
+    for step in e.steps:
+        if step in later and step not in {*scored, *e.unjudged_steps}:
+            return f"the {side.name}'s samples of step {step} were not held against the weights before the last update"
+    return ""
+
+
+def _unversioned(side: Side) -> str:
+    if None in side.versions or not side.versions:
+        return f"the {side.name}'s rollouts do not say with which weight version they were drawn"
+    return ""
+
+
+def _by_proofs(e: Evidence, name: str) -> Outcome:
+    """In float32, where the proof of each sync is precise enough to tell two versions apart."""
+    records: dict[str, SyncRecord] = {side.name: side.sync for side in e.sides}
+    kinds = tuple(Kind.BEHIND.of(side) for side, record in records.items() if record.behind)
+    details: dict[str, Any] = {side: {"distances": record.distances} for side, record in records.items()}
+    if kinds:
+        text = "; ".join(e.first[kind].place.context for kind in kinds)
+        return outcome(name, "confirmed", text, kinds=kinds, **details)
+    for side, record in records.items():
+        for version in record.untold[:1]:
+            now, before = record.distances[version]
+            text = f"by the proof of weight version {version} the {side}'s engine is {figure(now)} nats from the "
+            text += f"learner's weights and {figure(before)} from those before the last update, on average; "
+            text += f"{NEARER:g} times as far would tell, and an engine that is one update behind is not ruled out"
+            return outcome(name, "not tested", text, **details)
+    for run in e.sides:
+        if lacking := _unproven(run):
+            text = f"{lacking}: an engine that is one update behind is not ruled out"
+            return outcome(name, "not tested", text, **details)
+    distances = [pair for record in records.values() for pair in record.distances.values()]
+    if not distances:
+        return outcome(name, "not tested", "no sync after an update was proven on its own", **details)
+    least = min(before / now if now else np.inf for now, before in distances)
+    text = (
+        f"each of {counted(len(distances), 'proof')} is nearer to the learner's weights than to those before the last "
+    )
+    text += f"update, {figure(least)} times at least ({NEARER:g} would tell)"
+    return outcome(name, "ruled out", text, **details)
+
+
+def _unproven(side: Side) -> str:
+    """Which rollouts of this side followed an update that no proof of its own tells of, in words; "" for none. What
+    moved no tensor needs none."""
+    if lacking := _unversioned(side):
+        return lacking
+    record = side.sync
+    for before, version in pairwise(sorted(number for number in side.versions if number is not None)):
+        sent = record.learner.get(version)
+        if version not in record.distances and not (sent and sent == record.learner.get(before)):
+            return f"no proof tells weight version {version} of the {side.name} from the one before"
+    return ""

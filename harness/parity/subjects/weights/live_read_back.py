@@ -1,0 +1,226 @@
+"""Read the weights back: what the engine holds says whether a tensor, a buffer, or neither is at fault.
+
+A tensor that is not the learner's is sent once more. If it then is, it had been missed or altered on its way; if not,
+something else is sent on purpose: an engine that does not change refuses it, one that changes alters what it loads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from harness.parity.causes.family import Seen
+from harness.parity.interventions.situation import Named, Situation, improves
+from harness.parity.interventions.steps import Undone, add_cause, tell, undo
+from harness.parity.subjects.weights.causes import STALE_WEIGHTS, WEIGHTS
+from harness.parity.subjects.weights.causes_derived import STALE_DERIVED
+from harness.parity.subjects.weights.live_tensors import LISTED, of_version, other, sent_or_not, weights_key
+from reports.model import Proof
+from reports.text import counted
+from scenarios.bench.case import HeldOtherwise, HeldReport
+
+HELD = "the reference computes with {} as the engine holds it"
+
+
+def read_back(s: Situation) -> None:
+    """Compare every tensor that the engine holds with the learner's, then its buffers with the configuration."""
+    if not s.rest.of("scores"):
+        return
+    s.held = report = s.bench.held(s.side)
+    s.notes.append(f"read back from the {s.side}'s engine: {in_words(report)}")
+    if report.otherwise:
+        _tensors(s, report)
+    if s.rest.total and report.of_buffers("differs"):
+        _buffers(s, report.of_buffers("differs"))
+
+
+def in_words(report: HeldReport) -> str:
+    parts = [f"{counted(report.equal, 'tensor')} equal to the learner's"]
+    if report.otherwise:
+        parts.append(
+            f"{len(report.otherwise)} other: {', '.join(_told(tensor) for tensor in report.otherwise[:LISTED])}"
+        )
+    for name, why in list(report.unreadable.items())[:1]:
+        parts.append(f"{len(report.unreadable)} not readable, {name} for one: {why}")
+    states = ((state, report.of_buffers(state)) for state in ("equal", "differs", "not tested"))
+    parts += [f"{counted(len(names), 'buffer')} {state}" for state, names in states if names]
+    return ", ".join(parts)
+
+
+def _told(tensor: HeldOtherwise) -> str:
+    detail = ", ".join(filter(None, (tensor.where, tensor.how)))
+    return f"{tensor.name} in {tensor.rows} of {counted(tensor.of, 'row')}{f' ({detail})' if detail else ''}"
+
+
+def _tensors(s: Situation, report: HeldReport) -> None:
+    """Send what is not the learner's once more; whatever it then holds, the reference computes with what is left."""
+    names = report.names
+    before, started = s.symptoms, s.clock()
+    # A recorded digest is of a whole tensor, and says nothing of one that only some workers hold otherwise.
+    versions = {tensor.name: () if tensor.where else of_version(s, [tensor.name]) for tensor in report.otherwise}
+    s.bench.hold(s.side, names)
+    as_held = s.bench.compare(s.side, s.alteration)
+    what = HELD.format(
+        _few([f"{tensor.name} ({tensor.where})" if tensor.where else tensor.name for tensor in report.otherwise])
+    )
+    proof = _proof(what, Undone(before, as_held, s.clock() - started))
+    explains = improves(before, as_held)
+    tell(s, what, WEIGHTS.key(), Undone(before, as_held, s.clock() - started), explains)
+    s.bench.hold(s.side, [])
+    done = undo(s, lambda: s.bench.sync(s.side))
+    report_after = s.bench.held(s.side, names)
+    taken_tensors = [tensor for tensor in report.otherwise if tensor.name not in report_after.names]
+    helped = improves(before, done.after)
+    tell(s, "send the weights again", STALE_WEIGHTS.key(), done, helped)
+    if taken_tensors and helped:
+        _name_taken(s, taken_tensors, report, done, versions)
+        s.symptoms = done.after
+        s.held = dataclasses.replace(report, otherwise=report_after.otherwise)
+    if report_after.otherwise and explains:
+        _kept(s, report_after, report, proof)
+        s.held = dataclasses.replace(report, otherwise=[])  # the reference computes with the rest
+    elif not (taken_tensors and helped):
+        s.symptoms = done.after
+        s.notes.append(f"the {s.side}'s engine holds {_few(names)} otherwise, which is not what the case shows")
+
+
+def _name_taken(
+    s: Situation,
+    taken_tensors: list[HeldOtherwise],
+    report: HeldReport,
+    done: Undone,
+    versions: dict[str, tuple[Seen, ...]],
+) -> None:
+    """Tensors that became the learner's when they were sent again."""
+    exclusions = (Seen.HELD_OTHERWISE, Seen.TAKEN)
+    names = [tensor.name for tensor in taken_tensors]
+    if len(names) > LISTED:
+        what = f"{len(names)} of {len(names) + report.equal + len(report.unreadable):,} tensors"
+        summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again removes it"
+        shared_exclusions = versions[names[0]] if len({versions[name] for name in names}) == 1 else ()
+        key = dataclasses.replace(weights_key(s, names[:1], shared_exclusions), parts=(what,), many=True)
+        add_cause(
+            s=s,
+            cause=key,
+            intervention="send the weights again",
+            done=done,
+            summary=summary,
+            details={"tensors": names},
+            exclusions=(*exclusions, *shared_exclusions, *sent_or_not(s, names)),
+        )
+        return
+    for tensor in taken_tensors:
+        details = {"tensor": tensor.name, "rows": tensor.rows, "of": tensor.of}
+        version_exclusions = versions[tensor.name]
+        what = "send the weights again" + (f", of which {tensor.where} held another part" if tensor.where else "")
+        add_cause(
+            s=s,
+            cause=weights_key(s, [tensor.name], version_exclusions),
+            intervention=what,
+            done=done,
+            summary=_summary(s, tensor),
+            details=details,
+            exclusions=(*exclusions, *version_exclusions, *sent_or_not(s, [tensor.name])),
+        )
+
+
+def _kept(s: Situation, report_after: HeldReport, report: HeldReport, proof: Proof) -> None:
+    """Tensors that stay what they are, or are altered anew, whenever they are sent."""
+    names = report_after.names
+    s.bench.send_otherwise(s.side, names)
+    moved = _rows(s, report_after)
+    s.bench.sync(s.side)
+    s.bench.read(s.side)
+    s.bench.hold(s.side, names)
+    s.symptoms = s.bench.compare(s.side, s.alteration)
+    refused = [tensor for tensor in report_after.otherwise if tensor.name not in moved]
+    altered = [tensor for tensor in report_after.otherwise if tensor.name in moved]
+    for kind, group in ((STALE_WEIGHTS, refused), (WEIGHTS, altered)):
+        exclusions = [Seen.HELD_OTHERWISE, Seen.REFUSED if kind is STALE_WEIGHTS else Seen.CHANGED]
+        exclusions += [Seen.REARRANGED] * (kind is WEIGHTS and all(tensor.how for tensor in group))
+        if len(group) > LISTED:
+            what = f"{len(group)} of {report_after.equal + report.equal + len(group):,} tensors"
+            summary = f"the {s.side}'s engine {'refuses' if kind is STALE_WEIGHTS else 'alters'} {what}"
+            s.named.append(
+                Named(
+                    cause=kind.key(what, many=True),
+                    party=s.side,
+                    side=s.side,
+                    summary=summary,
+                    proof=proof,
+                    details={},
+                    seen=tuple(exclusions),
+                )
+            )
+            continue
+        for tensor in group:
+            refusing = f"{tensor.where} of the {s.side}'s engine" if tensor.where else f"the {s.side}'s engine"
+            summary = (
+                f"{refusing} refuses {tensor.name}: it keeps another one, whatever it is sent"
+                if kind is STALE_WEIGHTS
+                else f"{_summary(s, tensor)}; sent again, it is altered again"
+            )
+            details = {"tensor": tensor.name, "rows": tensor.rows, "of": tensor.of, "how": tensor.how}
+            s.named.append(
+                Named(
+                    cause=kind.key(tensor.name),
+                    party=s.side,
+                    side=s.side,
+                    summary=summary,
+                    proof=proof,
+                    details=details,
+                    seen=tuple(exclusions),
+                )
+            )
+
+
+def _rows(s: Situation, before: HeldReport) -> set[str]:
+    """Names of the tensors of which a worker that held its part otherwise holds something else now."""
+    after = {tensor.name: tensor.marks for tensor in s.bench.held(s.side, before.names).otherwise}
+    return {
+        tensor.name
+        for tensor in before.otherwise
+        if any(after.get(tensor.name, {}).get(rank) != mark for rank, mark in tensor.marks.items())
+    }
+
+
+def _buffers(s: Situation, names: list[str]) -> None:
+    """Write what the configuration computes into the buffers that hold something else."""
+    what = f"write what the configuration computes into {_few(names)}"
+    done = undo(s, lambda: s.bench.write_buffers(s.side, names))
+    good = improves(s.symptoms, done.after)
+    tell(s, what, STALE_DERIVED.key(), done, good)
+    if good:
+        summary = f"the {s.side}'s engine computes with a {_few(names)} that is not what the configuration says"
+        exclusions = (Seen.BUFFER_WRITTEN, *equal_weights(s), *past(s))
+        add_cause(
+            s=s,
+            cause=STALE_DERIVED.key(_few(names)),
+            intervention=what,
+            done=done,
+            summary=summary,
+            details={"buffers": names},
+            exclusions=exclusions,
+        )
+    s.symptoms = done.after
+
+
+def equal_weights(s: Situation) -> tuple[Seen, ...]:
+    return (Seen.HELD_EQUAL,) if s.held is not None and s.held.all_equal else ()
+
+
+def past(s: Situation) -> tuple[Seen, ...]:
+    """The prefix cache is excluded where the difference is there without it."""
+    return (Seen.PAST_CACHE_DIFFERS,) if s.past_cache or not s.symptoms.cached else ()
+
+
+def _summary(s: Situation, tensor: HeldOtherwise) -> str:
+    detail = "".join(f", {part}" for part in (tensor.where, tensor.how) if part)
+    return f"{other(s, tensor.name)}: {tensor.rows} of {counted(tensor.of, 'row')} differ{detail}"
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _proof(what: str, done: Undone) -> Proof:
+    return Proof(what, done.before.total, done.after.total, "differences", "live engines", round(done.seconds, 3))

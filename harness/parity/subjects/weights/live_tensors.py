@@ -1,0 +1,199 @@
+"""The learner's tensors sent again, one after another: what is left where an engine does not show what it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+
+from harness.parity.causes.family import Seen
+from harness.parity.interventions.situation import Named, Situation, improves
+from harness.parity.interventions.steps import Undone, add_cause, tell, undo
+from harness.parity.subjects.weights.causes import STALE_WEIGHTS, WEIGHTS
+from harness.parity.subjects.weights.causes_derived import STALE_DERIVED
+from probes.format import names as listed
+from reports.model import CauseKey, Proof
+
+LISTED = 8  # stale tensors that are named one by one; more are one cause
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Tensors that were sent alone and changed the engine: differing tokens, of those scored, and their |Δ| in nats,
+    before and after."""
+
+    names: list[str]
+    tokens: tuple[int, int]
+    nats: tuple[float, float]
+    seconds: float
+
+    @property
+    def proof(self) -> Proof:
+        """In tokens where fewer differ; the first of two stale tensors may only bring them nearer."""
+        what, seconds = f"send {', '.join(self.names)} again, alone", round(self.seconds, 3)
+        fewer = self.tokens[1] < self.tokens[0]
+        before, after = self.tokens if fewer else self.nats
+        return Proof(what, before, after, "scored tokens" if fewer else "nats", "live engines", seconds)
+
+
+def tensors(s: Situation) -> None:
+    """Send the learner's tensors one after another, then all: one that changes the engine was not the learner's. Where
+    all were read back, there is nothing to look for: then all are sent at once."""
+    if not s.rest.of("scores"):
+        return
+    if s.held is not None and not s.held.unreadable:
+        _rebuilt(s)
+        return
+    started = s.clock()
+    groups = s.bench.tensors(s.side)
+    tensor_count = sum(map(len, groups))
+    moved = _one_by_one(s, groups)
+    done = undo(s, lambda: None)
+    if done.after.of("scores"):
+        done = undo(s, lambda: s.bench.sync(s.side))
+    helped = improves(s.symptoms, done.after)
+    took = s.clock() - started
+    tell(s, "send one tensor after another", STALE_WEIGHTS.key(), Undone(s.symptoms, done.after, took), helped)
+    if helped:
+        _stale(s, [sent_group for sent_group in moved if sent_group.nats[1] < sent_group.nats[0]], tensor_count, done)
+    s.symptoms = done.after
+
+
+def _rebuilt(s: Situation) -> None:
+    """All tensors are the learner's: what goes when they are sent again was made of earlier ones."""
+    what = "send the same weights again"
+    done = undo(s, lambda: s.bench.sync(s.side))
+    good = improves(s.symptoms, done.after)
+    tell(s, what, STALE_DERIVED.key(), done, good)
+    if good:
+        exclusions = (Seen.HELD_EQUAL, Seen.FRESH_AGREES) if s.held is not None and s.held.all_equal else ()
+        summary = f"the {s.side}'s engine kept something made of earlier weights, and makes it anew when it loads"
+        add_cause(
+            s=s,
+            cause=STALE_DERIVED.key(),
+            intervention=what,
+            done=done,
+            summary=summary,
+            details={},
+            exclusions=(*exclusions, Seen.PAST_CACHE_DIFFERS),
+        )
+    s.symptoms = done.after
+
+
+def _one_by_one(s: Situation, groups: list[list[str]]) -> list[Sent]:
+    """The groups that changed the engine, until nothing differs. Without time for each they are sent more at once."""
+    remaining, far, _ = s.bench.rescored(s.side)
+    sent_groups = []
+    while groups:
+        group = groups.pop(0)
+        began = s.clock()
+        s.bench.sync(s.side, group)
+        after, nearer, moved = s.bench.rescored(s.side)
+        seconds = s.clock() - began
+        if moved > s.evidence.tolerance.value:
+            sent_groups.append(Sent(group, (remaining, after), (far, nearer), seconds))
+        remaining, far = after, nearer
+        if not remaining and not s.bench.read(s.side).of("scores"):  # the few that are scored may not show every tensor
+            break
+        if groups and s.clock() + seconds * len(groups) > s.deadline:
+            room = max(1, int((s.deadline - s.clock()) / max(seconds, 1e-3)))
+            size = -(-len(groups) // room)
+            groups = [list(chain(*groups[start : start + size])) for start in range(0, len(groups), size)]
+    return sent_groups
+
+
+def _stale(s: Situation, sent: list[Sent], tensor_count: int, done: Undone) -> None:
+    """Name the tensors: those that a recording names, in a group that holds them, else the whole group."""
+    recorded_names = set(recorded(s))
+    names = [[name for name in group.names if name in recorded_names] or group.names for group in sent]
+    count = sum(map(len, names))
+    if not names or count > LISTED:
+        what = f"{count} of {tensor_count:,} tensors" if names else "no tensor of its own"
+        summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again fixes it"
+        if not names and recorded_names:
+            for name in sorted(recorded_names)[:LISTED]:
+                add_cause(
+                    s=s,
+                    cause=weights_key(s, [name]),
+                    intervention="send the weights again",
+                    done=done,
+                    summary=other(s, name),
+                    details={"tensor": name},
+                    exclusions=(Seen.MOVED, *sent_or_not(s, [name])),
+                )
+            return
+        flat = list(chain(*names))
+        exclusions = (Seen.MOVED, *sent_or_not(s, flat))
+        add_cause(
+            s=s,
+            cause=STALE_WEIGHTS.key(what, many=bool(names)),
+            intervention="send the weights again",
+            done=done,
+            summary=summary,
+            details={"tensors": flat},
+            exclusions=exclusions,
+        )
+        return
+    for group, tensors_ in zip(sent, names, strict=True):
+        what = ", ".join(tensors_)
+        details = {"tensor": what, "left in all": done.after.total, "before": s.symptoms.total}
+        exclusions = (Seen.MOVED, *sent_or_not(s, tensors_))
+        s.named.append(
+            Named(
+                cause=weights_key(s, tensors_),
+                party=s.side,
+                side=s.side,
+                summary=other(s, what),
+                proof=group.proof,
+                details=details,
+                seen=exclusions,
+            )
+        )
+
+
+def other(s: Situation, name: str) -> str:
+    return f"the {s.side}'s engine held another {name} than the learner"
+
+
+def recorded(s: Situation) -> list[str]:
+    """Tensors that the last recorded sync left out or delivered as something else."""
+    events = [event for event in s.evidence.side(s.side).recording.all("sync") if isinstance(event.get("version"), int)]
+    last = max(events, key=lambda event: int(event["version"]), default={})
+    return sorted({*listed(last.get("absent")), *listed(last.get("mismatched"))})
+
+
+def sent_again(s: Situation) -> bool:
+    """Were stale tensors found by sending them again? Then all were sent, and what is left is no parameter's."""
+    return any(
+        named.side == s.side and (STALE_WEIGHTS.has(named.cause) or WEIGHTS.has(named.cause)) for named in s.named
+    )
+
+
+def sent_or_not(s: Situation, names: list[str]) -> tuple[Seen, ...]:
+    """Whether recorded syncs left these tensors out. That they were sent says nothing: engines may apply them late."""
+    record = s.evidence.side(s.side).sync
+    if not record.versions:
+        return ()
+    missed = {*record.absent, *record.stale}
+    return (Seen.NOT_SENT,) if names and missed.issuperset(names) else ()
+
+
+def of_version(s: Situation, names: list[str]) -> tuple[Seen, ...]:
+    """Whether what the engine holds of these tensors is the learner's of an earlier version, or of none; () where no
+    digests say, or not the same of all."""
+    record = s.evidence.side(s.side).sync
+    versions = sorted(record.learner)
+    if not versions or any(name not in record.learner[version] for version in versions for name in names):
+        return ()
+    digests = s.bench.digests(s.side, names)
+    older = [digests[name] in {record.learner[version][name] for version in versions[:-1]} for name in names]
+    return (Seen.OLDER_HELD,) if all(older) else (Seen.NEVER_LEARNERS,) if not any(older) else ()
+
+
+def weights_key(s: Situation, tensors_: list[str], exclusions: tuple[Seen, ...] = ()) -> CauseKey:
+    """STALE_WEIGHTS where the engine holds what the learner had before. Where nothing says so, unless every recorded
+    sync sent the tensor: then the engine is likelier to hold something else than was sent."""
+    record = s.evidence.side(s.side).sync
+    sent = record.versions and not {*record.absent, *record.stale}.intersection(tensors_)
+    if Seen.OLDER_HELD in exclusions or not (sent or Seen.NEVER_LEARNERS in exclusions):
+        return STALE_WEIGHTS.key(*tensors_)
+    return WEIGHTS.key(*tensors_)

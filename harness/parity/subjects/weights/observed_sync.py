@@ -1,0 +1,292 @@
+"""Weight sync: was every tensor sent, did it arrive, and does the engine compute with it?
+
+Four kinds of evidence, per version: digests of what was received against the learner's, names that were not sent, what
+each worker holds after the load against what arrived for it, and the proof, teacher-forced log-probabilities of a fixed
+sequence, engine against learner. A digest proves transport, the proof proves loading. A framework's job has no such
+proof: there the samples that were drawn with a version are one, for the learner scored them with the same weights.
+
+In float32 the proof also says which of two versions the engine computes with: after an update of 1e-5 nats every other
+figure is within the tolerance. In half precision the samples say it (`behind`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.subjects.weights.observed_sync_record import SyncRecord
+from probes.format import mapping, names, number, whole
+from reports.model import Place
+from reports.text import counted, figure
+
+# An engine that a sync left as it was is as far from the learner as it was before, but for the noise of its own
+# numbers: the proofs of sound engines are 1e-7 nats off on average (measured), this share of 1e-4 nats.
+UNMOVED = 1e-3
+LEAST_PROOF = 32  # tokens; a proof over fewer proves little, over none nothing
+
+
+def weight_syncs(e: Evidence) -> None:
+    """Read both runs' syncs into each side's `sync`, and their failures into the divergences."""
+    for side in e.sides:
+        side.sync = _read(e, side)
+
+
+def _read(e: Evidence, side: Side) -> SyncRecord:
+    record = SyncRecord()
+    learner = _merged(_digests(side, "learner"))
+    received = _everywhere(_digests(side, "received"), learner)
+    used: dict[Any, int] = {v: steps[0] for v, steps in side.versions.items() if v is not None}
+    held_digests: dict[str, str] = {}
+    previous: dict[str, str] | None = None  # the learner's digests of the version before
+    record.learner = learner
+    record.manifest = {name for event in side.recording.all("model") for name in names(event.get("tensors"))}
+    every_tensor = record.manifest.union(*learner.values())
+    record.unlisted = sorted(every_tensor - record.manifest) if record.manifest else []
+    first = learner[min(learner)] if learner else {}
+    record.unchanged = len(learner) > 1 and all(digests == first for digests in learner.values())
+    events = [event for event in side.recording.all("sync") if isinstance(event.get("version"), int)]
+    for event in sorted(events, key=lambda sync_event: sync_event["version"]):
+        version = event["version"]
+        record.versions.append(version)
+        truth = learner.get(version, {})
+        arrived = received.get(version, {})
+        held_digests.update(arrived)
+        absent = sorted(names(event.get("absent")))
+        if not arrived:
+            record.without_digests.append(version)
+        reported_count = number(event.get("tensors"), 0.0)
+        sent = max(len(truth), int(reported_count) if np.isfinite(reported_count) else 0) - len(absent)
+        came = sum(name in arrived for name in truth if name not in absent)
+        unsaid = [name for name in sorted(every_tensor) if name not in truth or name not in {*arrived, *absent}]
+        if truth and len(truth) < len(every_tensor):
+            record.partly[version] = f"{len(every_tensor) - len(truth)} of {len(every_tensor)} tensors"
+        if arrived and truth and came < sent:
+            record.partly[version] = f"{sent - came} of {sent} tensors"
+        if version in record.partly and unsaid:
+            record.partly[version] += f" ({', '.join(unsaid[:3])}{', ...' if len(unsaid) > 3 else ''})"
+        record.tensors = came if record.tensors is None else min(record.tensors, came)
+        unreported = {name for name in names(event.get("unreported")) if name not in arrived}  # sent, and no word of it
+        # Of a tensor that was not sent the engine still holds what it last received; of one that nobody speaks of
+        # nothing is known.
+        accounted_names = (name for name in truth if name in arrived or name in absent)
+        older = (
+            name
+            for name in accounted_names
+            if name in held_digests and held_digests[name] != truth[name] and name not in unreported
+        )
+        wrong = sorted({*names(event.get("mismatched")), *older})
+        altered = [name for name in wrong if name in arrived or name not in absent]
+        stale = [name for name in wrong if name not in altered]
+        record.names.update(truth)
+        for listed, first_versions, version_lists in (
+            (stale, record.stale, record.stale_versions),
+            (altered, record.altered, record.altered_versions),
+            (absent, record.absent, record.absent_versions),
+        ):
+            for name in listed:
+                first_versions.setdefault(name, version)
+                version_lists.setdefault(name, []).append(version)
+        not_loaded = _not_loaded(record, event)
+        if not truth:
+            record.undigested.append(version)
+        proven = event.get("proof_tokens")
+        if event.get("proof_max_delta") is None or not (proven is None or number(proven) >= LEAST_PROOF):
+            _without_proof(e, side, record, version, used)
+        beyond = _proof(e, event)
+        if beyond is not None:
+            record.proof_beyond[version] = beyond
+        record.largest_proof = float(np.fmax(record.largest_proof, number(event.get("proof_max_delta"))))
+        _judge(
+            e=e,
+            side=side,
+            event=event,
+            used=used,
+            stale=stale,
+            altered=altered,
+            absent=absent,
+            not_loaded=not_loaded,
+            proof=beyond,
+        )
+        # What was not sent and moves the proof, arrived otherwise or was not loaded is a fault with a name of its own.
+        named = wrong or not_loaded or (absent and beyond is not None)
+        if version in used and previous not in (None, truth) and not (named or e.tolerance.half):
+            is_short_proof = not number(event.get("proof_tokens"), LEAST_PROOF) >= LEAST_PROOF
+            now, before = number(event.get("proof_mean_delta")), number(event.get("proof_behind"))
+            record.distances[version] = (np.nan, np.nan) if is_short_proof else (now, before)
+            record.furthest[version] = event.get("proof_engine")
+            if abs(number(event.get("proof_stale")) - now) <= UNMOVED * now:
+                record.still.add(version)
+        previous = truth
+    _note_behind(e, side, record, used)
+    for version in sorted(version for version in used if version not in record.versions):
+        loaded = side.recording.manifest.get("framework") and version < min(record.versions, default=0)
+        if not loaded:
+            record.unsynced.append(version)
+        else:  # the engine read them from the disk, like the learner
+            _without_proof(e, side, record, version, used)
+    return record
+
+
+def _not_loaded(record: SyncRecord, event: dict[str, Any]) -> str:
+    """What workers made of one sync, into the record; the first of it in words, "" where every part that could be read
+    back is what arrived."""
+    loaded, version = event.get("loaded"), event["version"]
+    if isinstance(loaded, int):
+        record.loaded = loaded if record.loaded is None else min(record.loaded, loaded)
+    first, reports = "", event.get("misloaded")
+    for report in filter(None, map(mapping, reports if isinstance(reports, list) else ())):
+        name, kept = str(report.get("name")), report.get("kept") is True
+        where = worker(report.get("engine"), report.get("rank"))
+        workers_by_tensor = record.kept if kept else record.misloaded
+        workers_by_tensor.setdefault(name, {}).setdefault(version, []).append(where)
+        first = first or f"{where or 'the engine'} {'kept an older' if kept else 'holds another'} {name}"
+    return first
+
+
+def worker(engine: Any, rank: Any) -> str:
+    """In words, which worker of which engine; "" for the only one of the only one."""
+    parts = (f"{what} {number}" for what, number in (("engine", engine), ("rank", rank)) if isinstance(number, int))
+    return ", ".join(parts)
+
+
+def _note_behind(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, int]) -> None:
+    for version in record.behind:
+        now, before = record.distances[version]
+        context = f"by the proof of weight version {version} the {side.name} is {figure(now)} nats from the learner's "
+        context += f"weights and {figure(before)} from those before the last update, on average"
+        field_, values = "distance from the learner's weights", side.paired(now, before)
+        place = Place(
+            step=used[version], phase="rollout", rank=0, sample=-1, position=-1, field=field_, **values, context=context
+        )
+        e.diverges(Kind.BEHIND.of(side.name), [], place)
+
+
+def _without_proof(e: Evidence, side: Side, record: SyncRecord, version: int, used: dict[Any, int]) -> None:
+    """A version that no fixed sequence proves: of a framework's job the samples may, engine against learner."""
+    tokens, total, largest = side.to_learner.versions.get(version, (0, 0.0, 0.0))
+    within = total <= tokens * e.tolerance.value and largest <= e.tolerance.extreme
+    if not side.recording.manifest.get("framework"):
+        record.unproven.append(version)
+    elif tokens >= LEAST_PROOF and within:
+        record.by_samples.append(version)
+        record.largest_proof = float(np.fmax(record.largest_proof, largest))
+    else:
+        (record.unproven if version in used else record.unused).append(version)
+
+
+def _proof(e: Evidence, event: dict[str, Any]) -> float | None:
+    """The proof's largest |Δ| where it fails, else None.
+
+    Its mean must be within the tolerance, and no position beyond the cap, less what ten times the learner's own
+    rounding explains there (`proof_excess`): the proof's sequences end in ids that no model would draw, where rounding
+    is at its worst. NaN fails: it proves nothing.
+    """
+    if event.get("proof_max_delta") is None:
+        return None
+    largest, mean = number(event.get("proof_max_delta")), event.get("proof_mean_delta")
+    if mean is None:
+        good = largest <= e.tolerance.cap
+    else:
+        unexplained = number(event.get("proof_excess", largest))
+        good = 0.0 <= number(mean) <= e.tolerance.value and unexplained <= e.tolerance.extreme
+    return None if good else largest
+
+
+def _judge(
+    e: Evidence,
+    side: Side,
+    event: dict[str, Any],
+    used: dict[Any, int],
+    stale: list[str],
+    altered: list[str],
+    absent: list[str],
+    not_loaded: str,
+    proof: float | None,
+) -> None:
+    """One place for the worst that a sync shows. Its step is the first one that rolled out with these weights."""
+    version, engine = event["version"], event.get("proof_engine")
+    wrong = stale or altered
+    if event.get("ok") not in (True, 1):
+        values: tuple[str, Any, Any] = ("status", "ok", str(event.get("message") or "failed"))
+        context = f"the engine refused weight version {version}"
+    elif wrong:
+        what = "kept an older" if stale else "received another"
+        values = ("weight digest", f"the learner's {wrong[0]}", f"{what} {wrong[0]}")
+        unsent = sum(name in absent for name in wrong)
+        context = f"weight version {version}: {counted(len(wrong), 'tensor')}, {unsent} of them not sent"
+    elif not_loaded:
+        values = ("weights after the load", "what arrived", not_loaded)
+        context = f"weight version {version} after the load: {not_loaded}"
+    elif proof is not None:
+        values = ("proof_max_delta", f"at most {figure(e.tolerance.extreme)}", proof)
+        which = "the engine" if engine is None else f"engine {engine}"
+        context = f"weight version {version}: {which} does not compute with the learner's weights"
+        if absent:
+            context += f"; not sent: {', '.join(absent[:3])}"
+    else:
+        return
+    if proof is not None and (wrong or not_loaded):
+        context += f"; the proof is {figure(proof)} nats from the learner"
+    name, expected, got = values
+    first_step = used.get(version)
+    place = Place(
+        step=_step(event) if first_step is None else first_step,
+        phase="sync",
+        rank=engine if isinstance(engine, int) and not wrong else whole(event.get("rank")),
+        sample=-1,
+        position=-1,
+        field=name,
+        **side.paired(got, expected),
+        context=f"{side.name}: {context}",
+    )
+    # Weights that a step has drawn with were there before its prompts.
+    e.diverges(Kind.SYNC.of(side.name), [], place, phase="floor" if first_step is not None else "sync")
+
+
+Digests = dict[int, dict[str, str]]  # version -> tensor -> digest
+
+
+def _digests(side: Side, source: str) -> dict[str, Digests]:
+    """By the process that says them: a tensor may be cut into shards, and several engines receive each."""
+    by_process: dict[str, Digests] = {}
+    for event in side.recording.all("weights"):
+        if event.get("source") == source and isinstance(event.get("version"), int):
+            digests = mapping(event.get("digests"))
+            version_digests = by_process.setdefault(str(event.get("file")), {}).setdefault(event["version"], {})
+            version_digests.update({name: digest for name, digest in digests.items() if digest})
+    return by_process
+
+
+def _merged(by_process: dict[str, Digests]) -> Digests:
+    merged: Digests = {}
+    for by_version in by_process.values():
+        for version, digests in by_version.items():
+            merged.setdefault(version, {}).update(digests)
+    return merged
+
+
+def _everywhere(by_process: dict[str, Digests], learner: Digests) -> Digests:
+    """What arrived in every process that receives: of a tensor the digest that is not the learner's, where one has
+    another; nothing, where one has none since its first version."""
+    first = {file: min(by_version) for file, by_version in by_process.items()}
+    arrived: Digests = {}
+    for version in sorted(set().union(*by_process.values())):
+        process_digests = [
+            by_version.get(version, {}) for file, by_version in by_process.items() if version >= first[file]
+        ]
+        truth = learner.get(version, {})
+        arrived[version] = {}
+        for name in dict.fromkeys(name for digests in process_digests for name in digests):
+            tensor_digests = [digests.get(name, "") for digests in process_digests]
+            wrong = next((digest for digest in tensor_digests if digest and digest != truth.get(name, digest)), "")
+            if wrong or all(tensor_digests):
+                arrived[version][name] = wrong or tensor_digests[0]
+    return arrived
+
+
+def _step(event: dict[str, Any]) -> int:
+    step = event.get("step")
+    return step if isinstance(step, int) else -1

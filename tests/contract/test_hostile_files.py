@@ -1,0 +1,69 @@
+"""The fuzzer: files of all kinds, changed in every way that a stranger or a broken disk may change them.
+
+A command that reads them must answer within its limits of memory and time, with a sentence and a documented exit code,
+and must not pass a recording whose checksums do not fit. A failing test prints the case, and how to run it again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hostile_cases import Case, fault
+from hostile_changes import FILES, OPERATIONS, STRUCTURAL, VALUES, Change
+from hostile_inputs import INPUTS
+from hostile_server import Server
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+NIGHT = os.environ.get("TEST_PROFILE") == "nightly"
+EXAMPLES = 200 if NIGHT else 4  # of each input; 200 take about a minute of processor time
+
+CHANGES = st.builds(
+    Change,
+    file=st.integers(0, 40),
+    path=st.integers(0, 200),
+    nth=st.integers(0, 1000),
+    operation=st.sampled_from([*VALUES]) | st.sampled_from([*STRUCTURAL]) | st.sampled_from([*FILES]),
+)
+
+
+def cases(name: str) -> st.SearchStrategy[Case]:
+    return st.builds(
+        Case,
+        input=st.just(name),
+        command=st.integers(0, len(INPUTS[name].commands) - 1),
+        sealed=st.booleans(),
+        changes=st.lists(CHANGES, min_size=1, max_size=3).map(tuple),
+    )
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INPUTS)
+def test_changed_files_are_answered(name: str, server: Server) -> None:
+    @settings(max_examples=EXAMPLES, deadline=None)
+    @given(case=cases(name))
+    def answered(case: Case) -> None:
+        wrong = fault(case, server)
+        assert not wrong, f"{wrong}\nagain: python tests/support/hostile_cases.py '{case}'"
+
+    answered()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INPUTS)
+def test_unchanged_files_are_answered(name: str, server: Server) -> None:
+    for number in range(len(INPUTS[name].commands)):
+        assert not fault(Case(name, number, False, ()), server)
+
+
+def test_a_case_is_its_text() -> None:
+    case = Case("pair", 1, True, (Change(3, 17, 0, OPERATIONS[0]), Change(0, 0, 2, "file-pipe")))
+    assert Case.parse(str(case)) == case
