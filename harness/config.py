@@ -18,7 +18,7 @@ from typing import Any
 from harness import invalid
 from harness.errors import BadInput
 from scenarios.engines.canonical import BY_NAME
-from scenarios.settings import Scenario
+from scenarios.settings import Sampling, Scenario
 
 
 def catalog() -> list[str]:
@@ -192,14 +192,7 @@ def _check_numbers(data: dict[str, Any], kind: Any, where: str, prefix: str) -> 
 
 
 def _check_ranges(scenario: Scenario, where: str) -> None:
-    for section in dataclasses.fields(scenario):
-        settings = getattr(scenario, section.name)
-        for key, number in vars(settings).items() if dataclasses.is_dataclass(settings) else ():
-            if isinstance(number, float) and not math.isfinite(number):
-                raise BadInput(
-                    f"{where}: {section.name}.{key} = {number} must be a finite number",
-                    fix=_restored(f"{section.name}.{key}"),
-                )
+    _check_finite(scenario, where)
     for key, (low, high) in _RANGES.items():
         value = _value(scenario, key)
         if (low is not None and value < low) or (high is not None and value > high):
@@ -213,7 +206,23 @@ def _check_ranges(scenario: Scenario, where: str) -> None:
         raise BadInput(
             f"{where}: name = {scenario.name!r} may hold letters, digits, '.', '_' and '-' only", fix='name = "mine"'
         )
-    s = scenario.sampling
+    _check_sampling(scenario.sampling, where)
+    if scenario.train:
+        _check_batches(scenario, where)
+
+
+def _check_finite(scenario: Scenario, where: str) -> None:
+    for section in dataclasses.fields(scenario):
+        settings = getattr(scenario, section.name)
+        for key, number in vars(settings).items() if dataclasses.is_dataclass(settings) else ():
+            if isinstance(number, float) and not math.isfinite(number):
+                raise BadInput(
+                    f"{where}: {section.name}.{key} = {number} must be a finite number",
+                    fix=_restored(f"{section.name}.{key}"),
+                )
+
+
+def _check_sampling(s: Sampling, where: str) -> None:
     if any(token < 0 for token in s.stop_token_ids):
         raise BadInput(
             f"{where}: sampling.stop_token_ids = {list(s.stop_token_ids)}: a token id is at least 0",
@@ -228,8 +237,6 @@ def _check_ranges(scenario: Scenario, where: str) -> None:
             f"{where}: sampling.min_tokens = {s.min_tokens} exceeds sampling.max_tokens = {s.max_tokens}",
             fix=f"--set sampling.min_tokens={s.max_tokens}",
         )
-    if scenario.train:
-        _check_batches(scenario, where)
 
 
 def _check_batches(scenario: Scenario, where: str) -> None:

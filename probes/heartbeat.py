@@ -137,8 +137,21 @@ def _free(folder: Path) -> Path:
     return folder / f"{os.getpid()}-{host}.json" if is_foreign else file
 
 
+@dataclass(frozen=True)
+class Sources:
+    """What a beat is made from. `clock`: nanoseconds, monotonic; `frame`: the main thread's; `sequences`: by group, of
+    collectives."""
+
+    clock: Callable[[], int] = time.monotonic_ns
+    frame: Callable[[], FrameType | None] = main_frame
+    sequences: Callable[[], dict[str, int]] = collectives.sequences
+
+
+PROCESS = Sources()
+
+
 class Heartbeat:
-    """Observes this process and writes its beats. `clock`: nanoseconds, monotonic; `frame`: the main thread's.
+    """Observes this process and writes its beats.
 
     `identity` gives role, rank, world_size and whatever else the process knows of itself; `recorders` those whose
     events count as progress and whose open spans are shown.
@@ -150,15 +163,13 @@ class Heartbeat:
         *,
         identity: Callable[[], Mapping[str, Any]] = dict,
         recorders: Callable[[], Iterable[Any]] = tuple,
-        clock: Callable[[], int] = time.monotonic_ns,
-        frame: Callable[[], FrameType | None] = main_frame,
-        sequences: Callable[[], dict[str, int]] = collectives.sequences,
+        sources: Sources = PROCESS,
         period_s: float = PERIOD_S,
     ) -> None:
         self.path = _free(Path(directory) / BEATS)
         self.count, self.self_ns, self.period_s = 0, 0, period_s
-        self._identity, self._recorders, self._frame, self._sequences = identity, recorders, frame, sequences
-        self._clock, self._progress_ns = clock, clock()
+        self._identity, self._recorders, self._frame = identity, recorders, sources.frame
+        self._sequences, self._clock, self._progress_ns = sources.sequences, sources.clock, sources.clock()
         self._places: OrderedDict[int, Place] = OrderedDict()
         self._counters: tuple[dict[str, int], int] = ({}, 0)
         self._fixed = {"host": socket.gethostname(), "pid": os.getpid(), "start_ticks": started()}

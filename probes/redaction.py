@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from probes.secret_names import PROSE, is_harmless, is_secret, is_strong, looks_random
@@ -150,6 +150,8 @@ _CURL_USER = re.compile(r"-[a-zA-Z]{1,8}[uU]")  # short options written together
 _KEY_FOLLOWS = {("wandb", "login"), ("swanlab", "login"), ("vault", "login")}
 _PASSWORD_OPTION = {*((program, "login") for program in ("docker", "podman", "az")), ("helm", "registry")}
 _PASSWORD_OPTION |= {("mysql", ""), ("mysqldump", "")}
+_PASSWORD_JOINED = frozenset({"mysql", "mysqldump", "sshpass"})
+_OF_A_VALUE = re.compile(r"[\s\"'/?&:{]")  # not of the name before a =, but of a text, a URL, JSON
 _SCALAR = (bool, int, float, type(None))
 _NUMBERS = frozenset(_SCALAR)
 # Kinds of events with nothing but names of tensors, digests, shapes and numbers, thousands of them in a line.
@@ -176,7 +178,7 @@ def text(message: str, limit: int = MAX_TEXT) -> str:
 
 def arguments(argv: Iterable[str]) -> list[str]:
     """A command line, word by word: `--token=x`, `--token x`, `API_KEY=x`, `curl -u user:password`, `wandb login x`."""
-    return list(_words(argv))
+    return list(_CommandLine(argv).scrubbed())
 
 
 def line(argv: Iterable[str]) -> str:
@@ -232,47 +234,51 @@ def _scrub(value: Any, *, keep: bool, depth: int = 0) -> Any:
         return TOO_DEEP
     depth += 1
     if isinstance(value, Mapping):
-        if "value" in value and _hidden(value.get("name", ""), value["value"]):  # a variable, as Kubernetes has it
-            value = {**value, "value": WITHHELD}
-        if "username" in value and not is_harmless("api_key", value.get("key")):  # kaggle.json
-            value = {**value, "key": WITHHELD}
         return {
             _key(name): _field(name, item, keep=keep, depth=depth)
-            for name, item in value.items()
+            for name, item in _without_pairs(value).items()
             if keep or not _hidden(name, item)
         }
     if isinstance(value, (list, tuple)):
-        if all(type(item) in (int, float) for item in value):  # token ids: nothing to look at
-            return value
-        cleaned = _scrub_list(list(value), keep=keep, depth=depth)
-        return (
-            cleaned
-            if isinstance(value, list)
-            else type(value)(*cleaned)
-            if hasattr(value, "_fields")
-            else tuple(cleaned)
-        )
+        return _scrub_sequence(value, keep=keep, depth=depth)
     if isinstance(value, (set, frozenset)):
         return type(value)(_scrub(item, keep=keep, depth=depth) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changed = {
-            field.name: cleaned
-            for field in dataclasses.fields(value)
-            if field.init
-            and (cleaned := _scrub(before := getattr(value, field.name), keep=keep, depth=depth)) != before
-        }
-        return dataclasses.replace(value, **changed) if changed else value
+        return _scrub_dataclass(value, keep=keep, depth=depth)
     if hasattr(value, "tolist"):  # an array or a tensor: numbers
         return value
     written = str(value)  # by the encoder
     return scrubbed if (scrubbed := _plain(written)) != written else value
 
 
-def _scrub_list(values: list[Any], *, keep: bool, depth: int) -> list[Any]:
-    """A list of words may be a command line."""
-    if values and all(isinstance(word, str) for word in values) and any(word.startswith("-") for word in values):
-        return arguments(values)
-    return [_scrub(item, keep=keep, depth=depth) for item in values]
+def _without_pairs(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Without secrets whose name is the value of another field."""
+    if "value" in mapping and _hidden(mapping.get("name", ""), mapping["value"]):  # a variable, as Kubernetes has it
+        mapping = {**mapping, "value": WITHHELD}
+    if "username" in mapping and not is_harmless("api_key", mapping.get("key")):  # kaggle.json
+        mapping = {**mapping, "key": WITHHELD}
+    return mapping
+
+
+def _scrub_sequence(values: list[Any] | tuple[Any, ...], *, keep: bool, depth: int) -> Any:
+    if all(type(item) in (int, float) for item in values):  # token ids: nothing to look at
+        return values
+    if all(isinstance(word, str) for word in values) and any(word.startswith("-") for word in values):
+        cleaned = arguments(values)  # a list of words may be a command line
+    else:
+        cleaned = [_scrub(item, keep=keep, depth=depth) for item in values]
+    if isinstance(values, list):
+        return cleaned
+    return type(values)(*cleaned) if hasattr(values, "_fields") else tuple(cleaned)
+
+
+def _scrub_dataclass(value: Any, *, keep: bool, depth: int) -> Any:
+    changed = {
+        field.name: cleaned
+        for field in dataclasses.fields(value)
+        if field.init and (cleaned := _scrub(before := getattr(value, field.name), keep=keep, depth=depth)) != before
+    }
+    return dataclasses.replace(value, **changed) if changed else value
 
 
 def _field(name: Any, value: Any, *, keep: bool, depth: int = 0) -> Any:
@@ -297,62 +303,93 @@ def _key(name: Any) -> Any:
 # --- command lines
 
 
-def _words(argv: Iterable[str]) -> Iterator[str]:
-    words = [str(argument) for argument in argv]
-    basenames = {os.path.basename(word) for word in words}
-    options: set[str] = set()
-    option, several = "", False
-    login: tuple[str, ...] = ()
-    for before, word in zip(["", *words], words, strict=False):
-        options |= _PROGRAMS.get(os.path.basename(word), frozenset())
-        if option and not (word.startswith("-") and len(word) > 1):
-            if not looks_random(word) if option in _VAGUE_OPTIONS else is_harmless(option, word):
-                yield word
-            else:
-                _remember([word])
-                yield WITHHELD
-            option = option if several else ""
-            continue
-        option, several = "", False
-        if login and not word.startswith("-"):
-            _remember([word])
-            login = ()
-            yield WITHHELD
-            continue
-        login = next(
-            (pair for pair in _KEY_FOLLOWS if word == pair[1] and pair[0] in basenames),
-            login if word.startswith("-") else (),
-        )
-        head, equals, value = word.partition("=")
-        if equals and is_secret(head) and not re.search(r"[\s\"'/?&:{]", head):
-            if is_harmless(head, value):
-                yield word
-                continue
-            _remember([value])
-            yield f"{head}={WITHHELD}"
-            continue
-        if equals and head in _VAGUE_OPTIONS and looks_random(value):
-            _remember([value])
-            yield f"{head}={WITHHELD}"
-            continue
-        if word in options or ("curl" in basenames and _CURL_USER.fullmatch(word)):
-            option = "password"
-        elif "curl" in basenames and _USER_JOINED.fullmatch(word):
-            yield f"-u{WITHHELD}"
-            continue
-        elif "%" in word and basenames & _SMB and (word.startswith(("-U", "--user=")) or before in ("-U", "--user")):
-            yield f"{word.partition('%')[0]}%{WITHHELD}"
-            continue
-        elif word in _VAGUE_OPTIONS:
-            option = word
-        elif word.startswith("-") and is_secret(word) and " " not in word:
-            option, several = word, word.lower().endswith("s")
-        elif word == "-p" and any(pair[0] in basenames and pair[1] in {*basenames, ""} for pair in _PASSWORD_OPTION):
-            option = "password"
-        elif word.startswith("-p") and len(word) > 2 and basenames & {"mysql", "mysqldump", "sshpass"}:
-            yield f"-p{WITHHELD}"
-            continue
-        yield text(word, 0)
+class _CommandLine:
+    """A command line, read word by word: what the words so far say of the next one."""
+
+    def __init__(self, argv: Iterable[str]) -> None:
+        self.words = [str(argument) for argument in argv]
+        self.programs = {os.path.basename(word) for word in self.words}
+        self.password_options: set[str] = set()  # of the programs so far: those that name no secret and take one
+        self.option = ""  # whose value the next word is
+        self.takes_several = False  # whether that option has more than one value
+        self.key_follows = False  # after `wandb login`
+
+    def scrubbed(self) -> Iterator[str]:
+        for before, word in zip(["", *self.words], self.words, strict=False):
+            yield self._scrub_word(before, word)
+
+    def _scrub_word(self, before: str, word: str) -> str:
+        self.password_options |= _PROGRAMS.get(os.path.basename(word), frozenset())
+        is_option = word.startswith("-")
+        if self.option and not (is_option and len(word) > 1):
+            return self._scrub_value(word)
+        self.option, self.takes_several = "", False
+        if self.key_follows and not is_option:
+            self.key_follows = False
+            return _withheld(word)
+        self.key_follows = self._asks_for_key(word) or (self.key_follows and is_option)
+        if cleaned := _scrub_assignment(word) or self._scrub_login(before, word):
+            return cleaned
+        self.option, self.takes_several = self._secret_option(word)
+        if not self.option and self._joins_password(word):
+            return f"-p{WITHHELD}"
+        return text(word, 0)
+
+    def _scrub_value(self, word: str) -> str:
+        """The value of the option before it."""
+        option = self.option
+        if not self.takes_several:
+            self.option = ""
+        harmless = not looks_random(word) if option in _VAGUE_OPTIONS else is_harmless(option, word)
+        return word if harmless else _withheld(word)
+
+    def _asks_for_key(self, word: str) -> bool:
+        return any(word == command and program in self.programs for program, command in _KEY_FOLLOWS)
+
+    def _scrub_login(self, before: str, word: str) -> str:
+        """An option joined with a user and a password; empty for any other word."""
+        if "curl" in self.programs and _USER_JOINED.fullmatch(word):
+            return f"-u{WITHHELD}"
+        names_user = word.startswith(("-U", "--user=")) or before in ("-U", "--user")
+        if "%" in word and names_user and self.programs & _SMB:
+            return f"{word.partition('%')[0]}%{WITHHELD}"
+        return ""
+
+    def _secret_option(self, word: str) -> tuple[str, bool]:
+        """The option whose secret value comes next, and whether it takes several; ("", False) for other words."""
+        if word in self.password_options or ("curl" in self.programs and _CURL_USER.fullmatch(word)):
+            return "password", False
+        if word in _VAGUE_OPTIONS:
+            return word, False
+        if word.startswith("-") and is_secret(word) and " " not in word:
+            return word, word.lower().endswith("s")
+        if word == "-p" and any(
+            program in self.programs and command in {*self.programs, ""} for program, command in _PASSWORD_OPTION
+        ):
+            return "password", False
+        return "", False
+
+    def _joins_password(self, word: str) -> bool:
+        """mysql -pPASSWORD"""
+        return word.startswith("-p") and len(word) > 2 and bool(self.programs & _PASSWORD_JOINED)
+
+
+def _scrub_assignment(word: str) -> str:
+    """`name=value` with a secret's name; empty for any other word."""
+    name, equals, value = word.partition("=")
+    if not equals:
+        return ""
+    if is_secret(name) and not _OF_A_VALUE.search(name):
+        return word if is_harmless(name, value) else f"{name}={_withheld(value)}"
+    if name in _VAGUE_OPTIONS and looks_random(value):
+        return f"{name}={_withheld(value)}"
+    return ""
+
+
+def _withheld(value: str) -> str:
+    """In place of a secret, which is withheld from now on wherever it appears."""
+    _remember([value])
+    return WITHHELD
 
 
 # --- text
@@ -456,45 +493,78 @@ def _without_keys(message: str) -> str:
     return "".join([*parts, message[at:]])
 
 
+class _Label(NamedTuple):
+    """A name in a text, and how it is written there."""
+
+    name: str
+    written: str  # with its quotes and what separates it from its value
+    is_option: bool
+    is_column: bool  # NAME VALUE
+    is_key: bool  # ?key=VALUE
+    is_vague: bool  # a name that says little by itself
+
+
 def _without_named(message: str, pattern: re.Pattern[str]) -> str:
     """`pattern` matches a name and what separates it from its value."""
     parts, done, at = [], 0, 0
     while match := pattern.search(message, at):
         at = match.end()
-        groups = match.groupdict()
-        option = groups.get("option") is not None
-        name = groups["name"] or next(filter(None, (groups.get(group) for group in ("option", "variable", "listed"))))
-        in_query = message[match.start() - 1 : match.start()] in ("?", "&")
-        queried = in_query and name.lower() == "key"
-        vague = (in_query and name.lower() in _VAGUE_PARAMETERS) or (option and name in _VAGUE_OPTIONS)
-        if not queried and not vague and not is_secret(name):
+        label = _secret_label(match)
+        if label is None or not _announces_secret(label, match):
             continue
-        if message.startswith(WITHHELD, at):
-            continue
-        if name.endswith(("Error", "Exception", "Warning")) and match[0].endswith(": "):
-            continue  # what stands behind it is the error, which a verdict needs
-        if name == "token" and _of_text(message[max(0, match.start() - 20) : match.start()]):
-            continue
-        begin, end = _value(message, at, name)
-        if option and match[0].endswith("=") and (long_value := _UNTIL_SPACE.match(message, begin)):
+        begin, end = _value(message, at, label.name)
+        if label.is_option and label.written.endswith("=") and (long_value := _UNTIL_SPACE.match(message, begin)):
             end = max(end, long_value.end())  # a list with commas
-        value = message[begin:end]
         at = max(at, end)
-        if not value or (is_harmless(name, value) and not queried):
-            continue
-        arrow = match[0].rstrip().endswith("->") and name.lower().lstrip("-") in ("token", "tokens")
-        spaced = groups.get("listed") is not None and "\t" not in match[0]  # a sentence may go on so
-        several = name.lower() == "tokens" and match[0].endswith(": ")  # of a text: "other tokens: the candidate's"
-        if (vague or arrow or spaced or several) and not looks_random(value):
-            continue
-        apart = match[0].rstrip()[-1:] not in ("=", ":", ",", '"', "'")
-        if option and apart and value.lower().rstrip(".,:;") in PROSE:
-            continue
-        if value.isdigit() and "." in name and match[0][-1] == ":":  # a line of a file, a port of a host
-            continue
-        parts += [message[done:begin], WITHHELD]
-        done = end
+        if _shows_secret(label, message[begin:end]):
+            parts += [message[done:begin], WITHHELD]
+            done = end
     return "".join([*parts, message[done:]]) if parts else message
+
+
+def _secret_label(match: re.Match[str]) -> _Label | None:
+    """The name that was matched, where a secret may follow it; None for any other name."""
+    groups = match.groupdict()
+    is_option = groups.get("option") is not None
+    name = groups["name"] or next(filter(None, (groups.get(group) for group in ("option", "variable", "listed"))))
+    in_query = match.string[match.start() - 1 : match.start()] in ("?", "&")
+    is_key = in_query and name.lower() == "key"
+    is_vague = (in_query and name.lower() in _VAGUE_PARAMETERS) or (is_option and name in _VAGUE_OPTIONS)
+    if not is_key and not is_vague and not is_secret(name):
+        return None
+    is_column = groups.get("listed") is not None
+    return _Label(name, match[0], is_option=is_option, is_column=is_column, is_key=is_key, is_vague=is_vague)
+
+
+def _announces_secret(label: _Label, match: re.Match[str]) -> bool:
+    """Whether the text around a secret's name leaves it one, and its value is not withheld yet."""
+    if match.string.startswith(WITHHELD, match.end()):
+        return False
+    if label.name.endswith(("Error", "Exception", "Warning")) and label.written.endswith(": "):
+        return False  # what stands behind it is the error, which a verdict needs
+    return not (label.name == "token" and _of_text(match.string[max(0, match.start() - 20) : match.start()]))
+
+
+def _shows_secret(label: _Label, value: str) -> bool:
+    """Whether the value behind a secret's name is one, and no word of the sentence that the name stands in."""
+    if not value or (is_harmless(label.name, value) and not label.is_key):
+        return False
+    if (label.is_vague or _may_be_prose(label)) and not looks_random(value):
+        return False
+    apart = label.written.rstrip()[-1:] not in ("=", ":", ",", '"', "'")
+    if label.is_option and apart and value.lower().rstrip(".,:;") in PROSE:
+        return False
+    return not (value.isdigit() and "." in label.name and label.written[-1] == ":")  # a line of a file, a port
+
+
+def _may_be_prose(label: _Label) -> bool:
+    """Whether a sentence, or a text about the tokens of a text, may be written like this name and its value."""
+    name = label.name.lower()
+    return (
+        (label.written.rstrip().endswith("->") and name.lstrip("-") in ("token", "tokens"))
+        or (label.is_column and "\t" not in label.written)
+        or (name == "tokens" and label.written.endswith(": "))  # "other tokens: the candidate's"
+    )
 
 
 def _of_text(before: str) -> bool:

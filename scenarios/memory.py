@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 WIDE, HALF = 4, 2  # bytes of a float32 number, and of the half-precision one that is sent
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def no_room(
-    parameters: int, *, engines: int, share: float, workers: int, device: str, free: int | None, room: int | None
-) -> str:
+@dataclass(frozen=True)
+class Room:
+    """The memory that there is, in bytes. None: not known."""
+
+    device: str
+    free: int | None  # of this machine
+    accelerator: int | None  # all of it, used or not
+
+
+def no_room(parameters: int, room: Room, *, engines: int, share: float, workers: int) -> str:
     """Why a lifted stage of a policy of so many parameters does not fit, in one sentence; empty where it does.
 
-    On a CPU the float32 weights of the learner, with what it sends, and of each engine must be `free` (bytes), though
-    the engines of half precision make room for theirs; on an accelerator each worker's part must fit into its `share`
-    of `room`. None: not known, and then it is tried.
+    On a CPU the float32 weights of the learner, with what it sends, and of each engine must be free, though the engines
+    of half precision make room for theirs; on an accelerator each worker's part must fit into its `share` of it. What
+    is not known is tried.
     """
     learner, engine = parameters * (WIDE + HALF), parameters * WIDE
     force = "--lifted runs it all the same"
-    if device == "cuda":
-        limit = None if room is None else int(share * room)
+    if room.device == "cuda":
+        limit = None if room.accelerator is None else int(share * room.accelerator)
         if limit is not None and engine // workers > limit:
             return f"its float32 weights take {gib(engine // workers)} of the {gib(limit)} of a worker: {force}"
         return ""
     needed = learner + engines * engine
-    if free is not None and needed > free:
-        return f"float32 weights take {gib(needed)} and {gib(free)} are free: {force}"
+    if room.free is not None and needed > room.free:
+        return f"float32 weights take {gib(needed)} and {gib(room.free)} are free: {force}"
     return ""
 
 

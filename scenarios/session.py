@@ -33,7 +33,7 @@ from scenarios.engines.engine import (
     SyncReport,
     WeightMeta,
 )
-from scenarios.engines.make import make_engine, resolve_device
+from scenarios.engines.make import EngineOptions, make_engine, resolve_device
 from scenarios.engines.mapping import ParameterMap, described
 from scenarios.engines.processes import first_to_end, title
 from scenarios.plants import Injection
@@ -42,6 +42,7 @@ from scenarios.settings import Sampling, Scenario
 NATIVE_PART = 256  # native samples in one call to the engine
 REPEATS = 16  # native samples that are drawn twice
 TOLD_S = 1.0  # chosen: a fork server tells of an end within milliseconds
+DEFAULTS = EngineOptions()
 PROBE_DRAWN = 8  # tokens that are drawn to prove that a kept engine's cache is empty
 PROBE_VOCABULARY = 64  # ids of its prompt are below this: every tokenizer has so many
 
@@ -65,24 +66,20 @@ class EngineSession:
         backend: str,
         model_path: str,
         scenario: dict[str, Any],
+        options: EngineOptions = DEFAULTS,
         *,
-        device: str = "auto",
         rank: int = 0,
         wrap: Injection | None = None,
-        mapping: dict[str, Any] | None = None,
-        pure: bool = False,
-        on_death: Callable[[str], None] | None = None,
     ) -> None:
         self.backend = backend
         self._model_path = model_path
         self._scenario = Scenario.from_json(scenario)
-        self._device = resolve_device(device)
+        self._device = resolve_device(options.device)
         self._rank = rank
         self._wrap = wrap
-        self._mapping = ParameterMap.of(mapping)
-        self._on_death = on_death or _exit
+        self._mapping = ParameterMap.of(options.mapping)
         self._recorder: install.Recorder | None = None
-        self._pure = pure  # True in the native stage: an engine with nothing of ours loaded
+        self._pure = options.pure  # True in the native stage: an engine with nothing of ours loaded
         self._closing, self._closing_router = threading.Event(), threading.Event()
         self._started_s = 0.0
         self._starts = (0, 0.0)  # how many, and seconds of all of them
@@ -138,7 +135,7 @@ class EngineSession:
         message = f"{self.backend}: engine process {pid} died{name}" + (f": {cause}" if cause else "")
         if self._recorder is not None:
             self._recorder.event("engine_died", pid=pid, message=message)
-        self._on_death(message)
+        _exit(message)
 
     def record_to(self, run_dir: str) -> None:
         """From now on write into this run; the previous recording is closed."""
@@ -278,12 +275,13 @@ class EngineSession:
             ]
         if self._recorder is not None:
             fields = {
+                "weight_version": version,
                 "rounds": made,
                 "uncompared": uncompared,
                 "guided": guide is not None,
                 "mode": self._scenario.rollout.mode,
             }
-            frames.samples(self._recorder, "rollout", requests, completions, step=step, version=version, fields=fields)
+            frames.samples(self._recorder, "rollout", requests, completions, step=step, fields=fields)
             self._recorder.event("engine_stats", step=step, **self._engine.stats())
         return RolloutResult(completions, used, made, uncompared)
 
@@ -298,8 +296,7 @@ class EngineSession:
                 requests,
                 completions,
                 step=step,
-                version=version,
-                fields={"guided": False, "mode": "replay"},
+                fields={"weight_version": version, "guided": False, "mode": "replay"},
             )
             self._recorder.event("engine_stats", step=step, **self._engine.stats())
         return RolloutResult(completions, [(r.sample, *guide[r.sample]) for r in requests])
@@ -441,8 +438,7 @@ class EngineSession:
                 requests,
                 completions,
                 step=step,
-                version=version,
-                fields={"engine_seed": self._scenario.engine.seed},
+                fields={"weight_version": version, "engine_seed": self._scenario.engine.seed},
             )
         if self._recorder is not None and step == -1:
             repeated = requests[:: -(-len(requests) // REPEATS)]
@@ -453,8 +449,7 @@ class EngineSession:
                 repeated,
                 self._generate(repeated, -1),
                 step=-1,
-                version=version,
-                fields={"request_seed": seeds},
+                fields={"weight_version": version, "request_seed": seeds},
             )
         return completions
 

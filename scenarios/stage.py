@@ -17,8 +17,8 @@ from scenarios.engines import parameters
 from scenarios.engines.engine import Request, SyncReport
 from scenarios.engines.guided import Guide
 from scenarios.engines.recorded import Recorded
-from scenarios.plants import Injection
 from scenarios.ppo.batches import Sample
+from scenarios.ppo.beginning import Beginning
 from scenarios.ppo.native_scores import suspect
 from scenarios.ppo.trainer import Trainer
 from scenarios.ppo.weight_sync import WeightSync
@@ -80,29 +80,21 @@ class Stage:
         roles: dict[str, list[Actor]],
         session: Actor,
         run_dir: str,
-        *,
-        policy: str,
-        plants: Injection | None = None,
-        resume: str | None = None,
-        replay: str | None = None,
-        sync_backend: str = "gloo",
-        first: int = 0,
+        beginning: Beginning,
     ) -> int:
         """Begin one run: fresh learners (or those of a checkpoint), the recordings, the first weight sync. Returns the
-        first step. `replay`: the recorded run whose rollouts drive this one.
+        first step.
 
         Raises CheckpointError, also for a checkpoint whose weights are not those of the replayed run.
         """
         self._scenario = Scenario.from_json(scenario)
-        self._session, self._policy = session, policy
+        self._session, self._policy = session, beginning.policy or ""
         call(session, "record_to", run_dir)
-        self._trainer = Trainer(
-            scenario, roles, session, run_dir, policy=policy, plants=plants, sync_backend=sync_backend,
-            replay=replay is not None, first=first,
-        )  # fmt: skip
-        self._replay, self._recorded = replay is not None, None if replay is None else Recorded(replay)
-        if resume is not None:
-            self._trainer.resume(resume)
+        self._trainer = Trainer(scenario, roles, session, run_dir, beginning)
+        self._replay = beginning.replay is not None
+        self._recorded = None if beginning.replay is None else Recorded(beginning.replay)
+        if beginning.resume is not None:
+            self._trainer.resume(beginning.resume)
             if self._recorded is not None:
                 sent = call(roles["actor"][0], "weight_meta")
                 self._recorded.check_weights(self._trainer.version, {meta.name: meta.digest for meta in sent})
@@ -120,10 +112,8 @@ class Stage:
     def no_room(self, actor: Actor, *, engines: int, share: float, workers: int, device: str) -> str:
         """Why a lifted stage does not fit into memory, in one sentence; empty where it does, or where nobody knows.
         `share`: of an accelerator, that each of an engine's `workers` may use."""
-        return memory.no_room(
-            call(actor, "parameters"), engines=engines, share=share, workers=workers, device=device,
-            free=memory.free(), room=memory.accelerator() if device == "cuda" else None,
-        )  # fmt: skip
+        room = memory.Room(device, memory.free(), memory.accelerator() if device == "cuda" else None)
+        return memory.no_room(call(actor, "parameters"), room, engines=engines, share=share, workers=workers)
 
     def lift(
         self,
@@ -131,24 +121,23 @@ class Stage:
         roles: dict[str, list[Actor]],
         session: Actor,
         run_dir: str,
-        *,
-        policies: list[str],
+        beginning: Beginning,
         guide_run: str | None,
-        **options: Any,
     ) -> str:
-        """The lifted stage of one side: one step with the weights of each of `policies`, and the floor at the last.
-        `scenario`: what `scenarios.lifted.lifted` made. `options`: of `open`. Returns a directory with the
-        last weights, rounded as they were held."""
+        """The lifted stage of one side: one step with the initial weights and with each that is adopted, and the floor
+        at the last. `scenario`: what `scenarios.lifted.lifted` made. `beginning`: its first step follows from the
+        number of weights. Returns a directory with the last weights, rounded as they were held."""
         settings = Scenario.from_json(scenario)
-        first = settings.steps - len(policies)
-        self.open(scenario, {"actor": roles["actor"][:1]}, session, run_dir, policy=policies[0], first=first, **options)
+        first = settings.steps - 1 - len(beginning.adopted)
+        beginning = dataclasses.replace(beginning, first=first)
+        self.open(scenario, {"actor": roles["actor"][:1]}, session, run_dir, beginning)
         self.step(first, guide_run)
-        for index, policy in enumerate(policies[1:], first + 1):
-            self._open.adopt(policy)
+        last = beginning.policy or ""
+        for index, last in enumerate(beginning.adopted, first + 1):
+            self._open.adopt(last)
             self.step(index, guide_run)
         self.floor()
-        last = policies[-1]
-        if len(policies) == 1:  # as it was given, which may be wider; the learner's own are saved as it holds them
+        if not beginning.adopted:  # as it was given, which may be wider; the learner's own are saved as it holds them
             last = str(Path(run_dir) / "policy")
             call(roles["actor"][0], "save_policy", last)
         self.finish()

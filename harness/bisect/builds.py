@@ -30,12 +30,12 @@ def compare(search: Search, engine: str, commit: str, tree: Path, place: Path) -
             return failure
         if registry.get(engine).embedded:  # it runs in the harness's interpreter: the harness runs in the layer too
             command = (str(made.python), *cells.COMMAND[1:])
-            return judge.pair(request.against, engine, place, cold, os.environ, command)
+            return judge.pair((request.against, engine), place, cold, os.environ, command)
         try:
             made.register()
         except EnvironmentUnusable as error:
             return Judged("skip", f"what was built cannot be used: {error.message}")
-        return judge.pair(request.against, f"{engine}@{made.name}", place, cold, os.environ)
+        return judge.pair((request.against, f"{engine}@{made.name}"), place, cold, os.environ)
 
 
 def _build(search: Search, made: Layer, tree: Path, place: Path) -> Judged | None:

@@ -88,7 +88,7 @@ class Trials:
                 environ.update(item for item in self.bad.variables.items() if item[0] == name)
         job = self.good.changed(self.bad, {key for index, key in enumerate(self.keys) if index in chosen})
         words = ["--framework", request.framework]
-        return self.search.judge.pair(request.against, request.what, place, words, environ, job=job)
+        return self.search.judge.pair((request.against, request.what), place, words, environ, job=job)
 
 
 def bisect(search: Search) -> Bisection:

@@ -64,19 +64,19 @@ class Judge:
 
     def pair(
         self,
-        baseline: str,
-        candidate: str,
+        backends: tuple[str, str],
         place: Path,
         words: Sequence[str],
         environ: Mapping[str, str],
         command: Sequence[str] = (),
         job: Sequence[str] = (),
     ) -> Judged:
-        """`harness parity` of two backends. `command`: as for `cells.launch`. `job`: the command of a framework."""
+        """`harness parity` of two backends, the baseline's first. `command`: as for `cells.launch`. `job`: the command
+        of a framework."""
         recording = place / "recording"
         arguments = ["--out", str(recording), "--format", "json", *words, *self.request.options]
         arguments += ["--", *job] if job else []
-        failure = self._launch(["parity", baseline, candidate, *arguments], place, environ, (0, 1, 3), command)
+        failure = self._launch(["parity", *backends, *arguments], place, environ, (0, 1, 3), command)
         return failure or self.read(recording)
 
     def against_recording(

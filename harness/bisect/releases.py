@@ -96,7 +96,7 @@ def _compare(search: Search, backend: str, place: Path) -> Judged:
         return Judged("skip", f"its environment cannot be: {error.message}")
     made = environment.name if environment.name not in before else ""
     _evict(search, keep=environment.name)
-    return replace(search.judge.pair(request.against, backend, place, (), os.environ), environment=made)
+    return replace(search.judge.pair((request.against, backend), place, (), os.environ), environment=made)
 
 
 def _evict(search: Search, *, keep: str) -> None:

@@ -101,7 +101,7 @@ class Trials:
         scenario, words, backend, environ = self.applied(chosen)
         judge = self.search.judge
         if self.against:
-            return judge.pair(self.against, backend, place, ["--scenario", scenario, *words], environ)
+            return judge.pair((self.against, backend), place, ["--scenario", scenario, *words], environ)
         return judge.against_recording(self.reference, scenario, place, ["--backend", backend, *words], environ)
 
     def record_reference(self) -> None:

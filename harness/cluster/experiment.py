@@ -19,9 +19,11 @@ from harness.errors import HarnessError
 from harness.triage.watch.guard import Guard
 from probes import format as recording
 from reports.progress import ProgressEvent
+from scenarios.engines.make import EngineOptions
 from scenarios.fleet import Fleet, members
 from scenarios.forkserver import CHILDREN
 from scenarios.plants import INSIDE
+from scenarios.ppo.beginning import Beginning
 from scenarios.remote import Actor, Future, Remote
 from scenarios.settings import Engine, Placement, Scenario
 
@@ -36,7 +38,7 @@ URGENT = ("abort_sync",)  # what a learner must do beside a call that it is in
 class Experiment:
     """Drives recorded runs on an open cluster. Call `begin` once, then `record` for each side, then `native` for
     each. Between them may come a lifted stage of each (`begin_lifted`, `lift`), with a bench of its own. With a
-    `guard`, a call that hangs ends with the guard's verdict. `command` makes the same runs again. `warm`: engines that
+    `guard`, a call that hangs ends with the guard's verdict. `warm`: engines that
     are up already; the cluster is theirs."""
 
     def __init__(
@@ -47,13 +49,11 @@ class Experiment:
         progress: Callable[[ProgressEvent], None],
         device: str = "auto",
         guard: Guard | None = None,
-        command: str = "",
         warm: Pool | None = None,
     ) -> None:
         self._warm = warm
         if warm is not None and guard is not None:
             guard.follow(warm.raylet)
-        self._command = command
         self._cluster = cluster
         self._guard = guard
         self._sides = sides
@@ -142,11 +142,14 @@ class Experiment:
         _, roles = self._roles[side.name]
         self._teach(side)
         self.tell(side, "first weight sync")
-        opened = self._stage.submit(
-            "open", side.scenario.to_json(), roles, session, str(side.run_dir), policy=self._prepared["policy"],
-            plants=side.plants.trainer, resume=resume, replay=None if replay is None else str(replay),
+        beginning = Beginning(
+            policy=self._prepared["policy"],
+            plants=side.plants.trainer,
             sync_backend=self._backend,
-        )  # fmt: skip
+            resume=resume,
+            replay=None if replay is None else str(replay),
+        )
+        opened = self._stage.submit("open", side.scenario.to_json(), roles, session, str(side.run_dir), beginning)
         first: int = self._wait(opened, side, "the first weight sync")
         parted = False
         for step in range(first, side.scenario.steps):
@@ -247,12 +250,15 @@ class Experiment:
         self._start_router(lifted_side)
         roles = self._roles[side.name][1]
         self._teach(lifted_side)
-        initial = self._prepared["policy"]
+        beginning = Beginning(
+            policy=self._prepared["policy"],
+            plants=lifted_side.plants.trainer,
+            sync_backend=self._backend,
+            adopted=(policy,) if side.scenario.train else (),
+        )
         future = self._stage.submit(
             "lift", lifted_side.scenario.to_json(), roles, self._sessions[side.name], str(lifted_side.run_dir),
-            policies=[initial, policy] if side.scenario.train else [initial],
-            guide_run=None if guide is None else str(guide), plants=lifted_side.plants.trainer,
-            sync_backend=self._backend,
+            beginning, guide_run=None if guide is None else str(guide),
         )  # fmt: skip
         self._policies[side.name] = self._wait(future, side, "the lifted stage")
         return lifted_side.run_dir
@@ -439,10 +445,9 @@ class Experiment:
     def _start_session(self, side: Side) -> None:
         engines: list[Actor] = []
         for number in range(side.scenario.engine.engines):
-            seat = self._seat("rollout", side, called(side, number))
-            engine = session(
-                self._cluster, side, self._prepared["policy"], seat, self._device, self._guarded, rank=number
-            )
+            seat = engine_seat(side, self._seat("rollout", side, called(side, number)), self._guarded, number)
+            options = EngineOptions(device=self._device)
+            engine = session(self._cluster, side, self._prepared["policy"], seat, options, rank=number)
             if self._shared:
                 self._by_itself(engine.submit("pids"), side)
             engines.append(engine)
@@ -488,45 +493,47 @@ class Experiment:
                 for kind, place in dataclasses.asdict(side.scenario.placement).items()
                 if place
             }
-            manifest = side.manifest(command=self._command, gpus=self._gpus, warm=warm, placement=placement)
+            manifest = side.manifest(gpus=self._gpus, warm=warm, placement=placement)
             recording.write_manifest(side.run_dir, manifest)
         except recording.RecordingError as error:
             place = f"{side.name} ({side.backend}), beginning the recording"
             raise RunCut(f"{place}: {error}", fix=free_space(side.run_dir)) from error
 
 
-def session(
-    cluster: Cluster,
+def engine_seat(
     side: Side,
-    policy: str,
     seat: Seat,
-    device: str,
     guarded: Callable[[dict[str, str], str], dict[str, str]] = lambda variables, role: variables,
     rank: int = 0,
-    **options: Any,
-) -> Remote:
-    """The actor of one side's engine, with the weights in `policy`, in the interpreter of its environment.
-    `options`: of `Cluster.actor` and `EngineSession`."""
+) -> Seat:
+    """The seat of one side's engine, in the interpreter of its environment; an embedded one sits with the learner."""
     environment = side.environment
-    embedded = side.spec.embedded
-    if not embedded:
-        variables = dict(environment.env, PYTHONPATH=str(envs.bundle(plugins=True)), OMP_NUM_THREADS="1")
-        if side.plants.inside:
-            variables[INSIDE] = side.plants.inside
-        if side.spec.preload and environment.device == "cpu":
-            variables[CHILDREN] = "1"
-        seat = dataclasses.replace(seat, python=environment.python, env=guarded(variables, called(side, rank)))
+    if side.spec.embedded:
+        return seat
+    variables = dict(environment.env, PYTHONPATH=str(envs.bundle(plugins=True)), OMP_NUM_THREADS="1")
+    if side.plants.inside:
+        variables[INSIDE] = side.plants.inside
+    if side.spec.preload and environment.device == "cpu":
+        variables[CHILDREN] = "1"
+    return dataclasses.replace(seat, python=environment.python, env=guarded(variables, called(side, rank)))
+
+
+def session(
+    cluster: Cluster, side: Side, policy: str, seat: Seat, options: EngineOptions, rank: int = 0, **actor: Any
+) -> Remote:
+    """The actor of one side's engine, with the weights in `policy`. `seat`: an `engine_seat`. `options`: its device is
+    that of an embedded engine. `actor`: options of `Cluster.actor`."""
+    device = options.device if side.spec.embedded else side.environment.device
     return cluster.actor(
         "scenarios.session:EngineSession",
         seat,
-        environment.engine,
+        side.environment.engine,
         policy,
         side.scenario.to_json(),
-        device=device if embedded else environment.device,
+        dataclasses.replace(options, device=device, mapping=side.parameter_map or None),
         wrap=side.plants.engine,
-        mapping=side.parameter_map or None,
         rank=rank,
-        **options,
+        **actor,
     )
 
 

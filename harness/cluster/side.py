@@ -34,6 +34,8 @@ class Side:
     replay: dict[str, Any] | None = None  # of run.json: which recorded run drives this one, and from which step on
     lifted: dict[str, Any] | None = None  # of run.json: this is the lifted stage of a run, or why there is none
 
+    command: str = ""  # that makes the same runs again
+
     @property
     def spec(self) -> EngineSpec:
         """Of the engine, which `backend` names with an environment or a version behind it."""
@@ -55,12 +57,11 @@ class Side:
     def manifest(
         self,
         *,
-        command: str,
         gpus: float,
         warm: dict[str, Any] | None = None,
         placement: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The fields of run.json (docs/reference/format.md). `command` makes the same runs again. `warm`: of an engine
+        """The fields of run.json (docs/reference/format.md). `warm`: of an engine
         that was up before. `placement`: which hosts were asked for."""
         scenario = self.scenario
         return {
@@ -71,7 +72,7 @@ class Side:
             "sampling_mode": "replay" if self.replay is not None else scenario.rollout.mode,
             "guided": scenario.guided and self.name == "candidate",
             "seeds": {"scenario": scenario.seed, "engine": scenario.engine.seed},
-            "command": command,
+            "command": self.command,
             "packages": {name: importlib.metadata.version(name) for name in ("ray", "torch", "transformers", "numpy")},
             "hardware": {
                 "machine": platform.machine(),

@@ -88,14 +88,20 @@ def doctor(
             raise BadInput("--against compares with a command", fix="harness doctor --against 'COMMAND B' -- COMMAND A")
         report = compared(command, against, framework=framework, strict=strict, reproduce=_command(sys.argv))
         show(report, format, verbose=verbose)
-    from harness.doctor.examine import examine
+    from harness.doctor.examine import DoctorOptions, examine
 
     with console("doctor") as view:
-        report = examine(
-            address=address, own_ray=ray, stall_s=stall_s, imports=imports, engines=engines, strict=strict,
-            reproduce=_command(sys.argv), progress=view.step, command=command or (), framework=framework,
+        options = DoctorOptions(
+            address=address,
+            own_ray=ray,
+            stall_s=stall_s,
+            imports=imports,
+            engines=engines,
+            command=command or (),
+            framework=framework,
             nodes=Path(nodes) if nodes else None,
-        )  # fmt: skip
+        )
+        report = examine(options, strict=strict, reproduce=_command(sys.argv), progress=view.step)
     show(report, format, verbose=verbose)
 
 

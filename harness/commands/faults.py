@@ -140,6 +140,7 @@ def _parity(
     """The planted faults of parity; leaves with 0 when the score passes."""
     import tempfile
 
+    from harness.parity.runs.options import LaunchOptions
     from harness.planted.differences import files, tables
     from harness.planted.differences.outcome import Outcome, score
     from harness.planted.differences.run import outcomes
@@ -153,7 +154,8 @@ def _parity(
     faults = [fault for fault in planted.values() if fault is not None]
     with tempfile.TemporaryDirectory(prefix="parity-faults-") as scratch:
         folder = _folder(out, fresh=True) or Path(scratch)
-        for outcome in outcomes(*backends, faults, scenario=scenario, out=folder, cold=cold, progress=_told):
+        options = LaunchOptions(cold=cold, progress=_told)
+        for outcome in outcomes(*backends, faults, scenario=scenario, out=folder, options=options):
             rows.append(outcome)
             tables.print_outcome(outcome, aside=format != "text")
             tables.keep(rows, folder)

@@ -42,11 +42,16 @@ def replay(
     Example:
       harness replay runs/mine/candidate --backend sglang
     """
-    from harness.parity.runs.options import LaunchOptions
+    from harness.parity.runs.options import ReplayOptions
     from harness.parity.runs.replay import run_replay
 
     with progress() as view:
-        options = LaunchOptions(
+        options = ReplayOptions(
+            backend=backend,
+            steps=steps,
+            from_step=from_step,
+            cap=cap,
+            strict=strict,
             out=out or None,
             address=address,
             device=device,
@@ -54,5 +59,5 @@ def replay(
             stall_s=stall_seconds(stall),
             progress=view.update,
         )
-        verdict = run_replay(run, options, backend=backend, steps=steps, from_step=from_step, cap=cap, strict=strict)
+        verdict = run_replay(run, options)
     show(verdict, format, verbose=verbose)

@@ -18,54 +18,61 @@ SHELL = "this shell"
 _JOIN = "harness doctor --address <head>:6379   # or: --ray"
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    """What is looked at. `address`: of a Ray cluster to join. `own_ray`: start a local cluster for the comparison.
+    `imports`: try what takes long, such as imports. `engines`: import each engine too. `command`: a job of a framework,
+    whose settings are looked at as well. `nodes`: a folder where this job's nodes leave their facts, to be compared
+    with."""
+
+    address: str | None = None
+    own_ray: bool = False
+    stall_s: float = 60.0
+    imports: bool = True
+    engines: bool = False
+    command: Sequence[str] = ()
+    framework: str = "auto"
+    nodes: Path | None = None
+
+
 def examine(
+    options: DoctorOptions,
     *,
-    address: str | None = None,
-    own_ray: bool = False,
-    stall_s: float = 60.0,
-    imports: bool = True,
-    engines: bool = False,
     strict: bool = False,
     reproduce: str = "",
     progress: Callable[[str], None] = lambda text: None,
-    command: Sequence[str] = (),
-    framework: str = "auto",
-    nodes: Path | None = None,
 ) -> Report:
-    """Gather and judge. `own_ray`: start a local cluster for the comparison; `engines`: import each engine too;
-    `nodes`: a folder where this job's nodes leave their facts, to be compared with.
-
-    `command`: a job of a framework, whose settings are looked at as well. Takes 2 to 10 s for this shell, a few more
-    for a cluster. Raises LaunchFailed when the cluster cannot be joined, BadInput for a command of no known framework.
+    """Gather and judge. Takes 2 to 10 s for this shell, a few more for a cluster. Raises LaunchFailed when the cluster
+    cannot be joined, BadInput for a command of no known framework.
     """
     began = time.monotonic()
     job: list[Item] = []
-    if command:
+    if options.command:
         from harness.frameworks.examine import look as look_at
 
         progress("reading the command")
-        job = look_at(command, framework)
-    skip = () if imports else gather.SLOW
+        job = look_at(options.command, options.framework)
+    skip = () if options.imports else gather.SLOW
     progress("looking at this shell")
     places = [Facts.from_dict({**gather.node(skip), "where": SHELL})]
     unchecked: list[Item] = []
-    request = Asked(stall_s=stall_s)
-    if address or own_ray:
+    request = Asked(stall_s=options.stall_s)
+    if options.address or options.own_ray:
         from harness.doctor.cluster import look
 
         progress("asking Ray's workers")
-        cluster_facts = look(address, skip)
+        cluster_facts = look(options.address, skip)
         places += cluster_facts.places
         request = dataclasses.replace(
-            request, joined=bool(address), nodes=max(1, cluster_facts.alive), dead=cluster_facts.dead
+            request, joined=bool(options.address), nodes=max(1, cluster_facts.alive), dead=cluster_facts.dead
         )
         unchecked += [Unchecked("worker", (where,), why, _JOIN) for where, why in cluster_facts.silent.items()]
     from harness.doctor import beside, environments, plugins
 
     items = [*job, *judge(places, request), *unchecked, *plugins.look()]
-    if nodes is not None:
-        items += [_item("packages", where, outcome) for where, outcome in beside.compare(nodes, places[0])]
-    items += environments.look(imports=engines, progress=progress)
+    if options.nodes is not None:
+        items += [_item("packages", where, outcome) for where, outcome in beside.compare(options.nodes, places[0])]
+    items += environments.look(imports=options.engines, progress=progress)
     return report(items, [place.where for place in places], time.monotonic() - began, strict, reproduce)
 
 

@@ -53,15 +53,35 @@ class Side:
     version: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """How a job is run on both engines, and judged.
+
+    `digests`: of the weights, without which equal weights are not shown. `stall_s`: watch it, as `harness watch`; None:
+    nobody watches. `cap`: the largest rounding noise that is believed, in nats, instead of the dtype's own. `seed`: of
+    the order of the prompts, for a framework that seeds it nowhere. `coupled`: a seed, with which both engines draw the
+    same samples as far as they agree; without it each draws as it does. `repeat`: which sides are run a second time at
+    the end, without which no floor is measured and nothing is EQUIVALENT; None: the baseline's with coupled sampling,
+    where alone two runs can agree. `strict`: the exit code of a pass with reservations is 3.
+    """
+
+    framework: str = AUTO
+    out: str | os.PathLike[str] | None = None
+    digests: bool = True
+    stall_s: float | None = None
+    cap: float | None = None
+    seed: int | None = None
+    coupled: int | None = None
+    repeat: Repeat | None = None
+    strict: bool = False
+
+
 def plan(
     baseline: str,
     candidate: str,
     command: Sequence[str],
-    framework: str = AUTO,
+    options: JobOptions,
     environ: Mapping[str, str] = os.environ,
-    *,
-    seed: int | None = None,
-    coupled: int | None = None,
 ) -> tuple[Job, Side, Side]:
     """Both runs, nothing started; with a seed of the prompts' order, or of coupled sampling, where there is one.
 
@@ -70,9 +90,9 @@ def plan(
     if not command:
         raise BadInput("there is no command to run twice", fix="harness parity A B --framework verl -- COMMAND")
     placed = [word.replace(PYTHON, interpreter(command, environ) or PYTHON) for word in command]
-    job = detect(placed, framework, environ)
+    job = detect(placed, options.framework, environ)
     its = job.framework
-    refuse(its, seed=seed, coupled=coupled)
+    refuse(its, seed=options.seed, coupled=options.coupled)
     sides = []
     for side, backend in (("baseline", baseline), ("candidate", candidate)):
         wanted = check_pair(its, backend)
@@ -87,7 +107,7 @@ def plan(
             )
         if not python:
             refuse_absent(job, placed, environ)
-        words, variables = steered(its, words, variables, seed=seed, coupled=coupled)
+        words, variables = steered(its, words, variables, seed=options.seed, coupled=options.coupled)
         version = environment.version if environment else ""
         sides.append(
             Side(
@@ -120,29 +140,6 @@ def check_pair(framework: Framework, backend: str) -> envs.Backend:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobOptions:
-    """How a job is run on both engines, and judged.
-
-    `digests`: of the weights, without which equal weights are not shown. `stall_s`: watch it, as `harness watch`; None:
-    nobody watches. `cap`: the largest rounding noise that is believed, in nats, instead of the dtype's own. `seed`: of
-    the order of the prompts, for a framework that seeds it nowhere. `coupled`: a seed, with which both engines draw the
-    same samples as far as they agree; without it each draws as it does. `repeat`: which sides are run a second time at
-    the end, without which no floor is measured and nothing is EQUIVALENT; None: the baseline's with coupled sampling,
-    where alone two runs can agree. `strict`: the exit code of a pass with reservations is 3.
-    """
-
-    framework: str = AUTO
-    out: str | os.PathLike[str] | None = None
-    digests: bool = True
-    stall_s: float | None = None
-    cap: float | None = None
-    seed: int | None = None
-    coupled: int | None = None
-    repeat: Repeat | None = None
-    strict: bool = False
-
-
 def run_framework_parity(
     baseline: str,
     candidate: str,
@@ -160,9 +157,7 @@ def run_framework_parity(
 
     started = time.monotonic()
     seed, coupled, cap = options.seed, options.coupled, options.cap
-    job, baseline_side, candidate_side = plan(
-        baseline, candidate, command, options.framework, seed=seed, coupled=coupled
-    )
+    job, baseline_side, candidate_side = plan(baseline, candidate, command, options)
     its, name = job.framework, job.framework.name
     data_seed = (seed if coupled is None else coupled) if its.seeds_prompts else None
     hazards = {side.name: _hazards(side, its, data_seed, say) for side in (baseline_side, candidate_side)}

@@ -1,6 +1,7 @@
 """What starts the harness elsewhere: one launcher a file in this folder, each a command of `harness render`.
 
-The file's name is the command's. Its function `command` has options as Typer reads them, and ends with `write`.
+The file's name is the command's. Its function `command` ends with `write`; its `Options` are a frozen dataclass, whose
+fields are annotated as Typer reads a command's parameters.
 A file whose name begins with an underscore is no launcher: several share what is in it.
 """
 

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import typer
 
@@ -30,6 +30,25 @@ Record = Annotated[
 ]
 Name = Annotated[str, typer.Option(help="the name of the job and of its file; default: the command's first word")]
 Out = Annotated[Path, typer.Option(help="the directory to write into")]
+
+
+class JobOptions(Protocol):
+    """The options that all launchers of jobs share."""
+
+    @property
+    def words(self) -> list[str]: ...
+    @property
+    def stall(self) -> str: ...
+    @property
+    def setup(self) -> str: ...
+    @property
+    def doctor(self) -> str: ...
+    @property
+    def early(self) -> int: ...
+    @property
+    def record(self) -> bool: ...
+    @property
+    def name(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -58,6 +77,20 @@ class Job:
             raise BadInput(
                 f"--setup {self.setup!r} is no line of bash: {wrong}", fix="--setup 'source ENV/bin/activate'"
             )
+
+    @staticmethod
+    def of(options: JobOptions, variables: str = "") -> Job:
+        """The job that a user asks a launcher for."""
+        return Job(
+            words=options.words,
+            stall=options.stall,
+            setup=options.setup,
+            doctor=options.doctor,
+            early=options.early,
+            record=options.record,
+            name=options.name,
+            variables=variables,
+        )
 
     @property
     def title(self) -> str:

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from harness.launchers import _job, _manifest, _node
+from harness.launchers._options import of_options
 from harness.triage.remote import token
 
 CHECKED = "dstack 0.22.5"
 
 
-def command(
-    context: typer.Context,
-    words: _job.Words,
-    nodes: _job.Nodes = 1,
-    time: _node.Time = "",
-    shared: _node.Shared = "",
-    ray: _node.Ray = False,
-    stall: _job.Stall = _job.STALL,
-    setup: _job.Setup = "",
-    doctor: _job.Doctor = "",
-    early: _job.Early = _job.EARLY_S,
-    record: _job.Record = False,
-    name: _job.Name = "",
-    base: _manifest.Base = None,
-    out: _job.Out = Path("."),
-) -> None:
+@dataclass(frozen=True)
+class Options:
+    """Of `harness render dstack`."""
+
+    words: _job.Words
+    nodes: _job.Nodes = 1
+    time: _node.Time = ""
+    shared: _node.Shared = ""
+    ray: _node.Ray = False
+    stall: _job.Stall = _job.STALL
+    setup: _job.Setup = ""
+    doctor: _job.Doctor = ""
+    early: _job.Early = _job.EARLY_S
+    record: _job.Record = False
+    name: _job.Name = ""
+    base: _manifest.Base = None
+    out: _job.Out = Path(".")
+
+
+@of_options
+def command(context: typer.Context, options: Options) -> None:
     """Write a task of dstack.
 
     On each node it runs harness doctor before the start; it runs the command under harness watch and ends it when it
@@ -42,24 +49,26 @@ def command(
     from harness.launchers import write
 
     variables = r"DSTACK_\w+|NODE_RANK|MASTER_ADDR|MASTER_PORT"
-    _node.refuse_relative("--shared", shared)
-    job = _job.Job(
-        words=words, stall=stall, setup=setup, doctor=doctor, early=early, record=record, name=name, variables=variables
-    )
-    limit = _node.limit_s(time, early)
-    base_manifest, file = _manifest.load(base), f"{job.title}.dstack.sh"
+    _node.refuse_relative("--shared", options.shared)
+    job = _job.Job.of(options, variables)
+    limit = _node.limit_s(options.time, options.early)
+    base_manifest, file = _manifest.load(options.base), f"{job.title}.dstack.sh"
     task = {
         **base_manifest,
         "type": "task",
-        **({"nodes": nodes} if nodes > 1 else {}),
-        "files": [*_manifest.part(base_manifest, "files", list, base), f"./{file}:/tmp/{file}"],
+        **({"nodes": options.nodes} if options.nodes > 1 else {}),
+        "files": [*_manifest.part(base_manifest, "files", list, options.base), f"./{file}:/tmp/{file}"],
         "commands": [f"bash /tmp/{file}"],
         **({"max_duration": f"{limit:.0f}s"} if limit else {}),
     }
-    if _node.are_served(job, nodes, shared, ray):
-        task["env"] = _with_token(base_manifest, base)
-    script = _node.script(job, _VARIABLES, nodes=nodes, shared=shared, limit=limit, ray=ray)
-    write({file: script, f"{job.title}.dstack.yml": _manifest.text(task, CHECKED)}, out, _job.command_line(context))
+    if _node.are_served(job, options.nodes, options.shared, options.ray):
+        task["env"] = _with_token(base_manifest, options.base)
+    script = _node.script(job, _VARIABLES, nodes=options.nodes, shared=options.shared, limit=limit, ray=options.ray)
+    write(
+        {file: script, f"{job.title}.dstack.yml": _manifest.text(task, CHECKED)},
+        options.out,
+        _job.command_line(context),
+    )
 
 
 def _with_token(manifest: dict[str, Any], base: Path | None) -> list[str]:

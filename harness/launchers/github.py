@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness import extras
+from harness.launchers._options import of_options
 from harness.nightly import HISTORY
 
 if TYPE_CHECKING:
@@ -33,31 +35,37 @@ Source = Annotated[
 ]
 
 
-def command(
+@dataclass(frozen=True)
+class Options:
+    """Of `harness render github`."""
+
     matrix: Annotated[
         Path, typer.Argument(help="a matrix of harness nightly; its path is from the root of the repository")
-    ],
+    ]
     on_push: Annotated[
         str,
         typer.Option(
             help="the command that gates a push; default: harness parity of the matrix's first pair", show_default=False
         ),
-    ] = "",
+    ] = ""
     nightly: Annotated[
         str, typer.Option(help="a command to run every night too, in a job of its own", show_default=False)
-    ] = "",
-    source: Source = "",
+    ] = ""
+    source: Source = ""
     setup: Annotated[
         str,
         typer.Option(
             help="the command that installs the harness on a runner; default: pip, from --source", show_default=False
         ),
-    ] = "",
-    at: Annotated[str, typer.Option(help="when the night begins, in the syntax of cron and in UTC")] = "17 2 * * *",
-    runner: Annotated[str, typer.Option(help="the label of the runners")] = "ubuntu-latest",
-    python: Annotated[str, typer.Option(help="the version of Python")] = "3.12",
-    out: Annotated[Path, typer.Option(help="the directory to write the workflows into")] = OUT,
-) -> None:
+    ] = ""
+    at: Annotated[str, typer.Option(help="when the night begins, in the syntax of cron and in UTC")] = "17 2 * * *"
+    runner: Annotated[str, typer.Option(help="the label of the runners")] = "ubuntu-latest"
+    python: Annotated[str, typer.Option(help="the version of Python")] = "3.12"
+    out: Annotated[Path, typer.Option(help="the directory to write the workflows into")] = OUT
+
+
+@of_options
+def command(options: Options) -> None:
     """Write the GitHub workflows of a project: on every push, and every night a matrix.
 
     Each cell of the matrix is a job with a history of its own; the repository's secret HARNESS_HISTORY may name a
@@ -71,42 +79,46 @@ def command(
     from harness.launchers import _manifest, write
     from harness.nightly import matrix as matrices
 
-    _, cells = matrices.load(matrix)
+    _, cells = matrices.load(options.matrix)
     if len(cells) > MOST_JOBS:
-        raise BadInput(f"{matrix} has {len(cells)} cells, a GitHub matrix at most {MOST_JOBS} jobs", fix="exclude some")
-    begin = start(setup or install(source, "nightly", "parity"), python, str(matrix))
-    gate = on_push or _gate(cells, matrix)
-    options = {
-        "--on-push": on_push,
-        "--nightly": nightly,
-        "--source": source,
-        "--setup": setup,
-        "--at": "" if at == "17 2 * * *" else at,
-        "--runner": "" if runner == "ubuntu-latest" else runner,
-        "--python": "" if python == "3.12" else python,
+        raise BadInput(
+            f"{options.matrix} has {len(cells)} cells, a GitHub matrix at most {MOST_JOBS} jobs", fix="exclude some"
+        )
+    begin = start(options.setup or install(options.source, "nightly", "parity"), options.python, str(options.matrix))
+    gate = options.on_push or _gate(cells, options.matrix)
+    changed_options = {
+        "--on-push": options.on_push,
+        "--nightly": options.nightly,
+        "--source": options.source,
+        "--setup": options.setup,
+        "--at": "" if options.at == "17 2 * * *" else options.at,
+        "--runner": "" if options.runner == "ubuntu-latest" else options.runner,
+        "--python": "" if options.python == "3.12" else options.python,
     }
-    words = [word for option, value in options.items() if value for word in (option, value)]
+    words = [word for option, value in changed_options.items() if value for word in (option, value)]
     files = {
         "harness-push.yml": workflow(
             "push",
             {"push": None, "pull_request": None},
-            {"gate": job(runner, [*begin, *_push(gate)])},
+            {"gate": job(options.runner, [*begin, *_push(gate)])},
             cancels=True,
         ),
         "harness-nightly.yml": workflow(
             "nightly",
-            {"schedule": [{"cron": at}], "workflow_dispatch": None},
+            {"schedule": [{"cron": options.at}], "workflow_dispatch": None},
             {
                 **(
-                    {"command": job(runner, [*begin, _run("Every night", nightly), upload("night")])} if nightly else {}
+                    {"command": job(options.runner, [*begin, _run("Every night", options.nightly), upload("night")])}
+                    if options.nightly
+                    else {}
                 ),
                 "cell": {"strategy": {"fail-fast": False, "matrix": {"include": _named(cells)}}}
-                | job(runner, [*begin, *_night(matrix)], name="${{ matrix.cell }}"),
+                | job(options.runner, [*begin, *_night(options.matrix)], name="${{ matrix.cell }}"),
             },
         ),
     }
     texts = {name: _manifest.text(value) for name, value in files.items()}
-    write(texts, out, shlex.join(["harness", "render", "github", str(matrix), *words]))
+    write(texts, options.out, shlex.join(["harness", "render", "github", str(options.matrix), *words]))
 
 
 def install(source: str, *names: str) -> str:

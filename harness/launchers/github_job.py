@@ -4,43 +4,50 @@ from __future__ import annotations
 
 import math
 import shlex
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from harness.launchers import _job, _manifest, _node, github
+from harness.launchers._options import of_options
 
 LIMIT = f"{github.MINUTES}m"
 
 
-def command(
-    context: typer.Context,
-    words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run from the root")],
+@dataclass(frozen=True)
+class Options:
+    """Of `harness render github-job`."""
+
+    words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run from the root")]
     on: Annotated[
         list[str] | None,
         typer.Option(help="an event that starts it, such as pull_request; may be repeated; default: by hand only"),
-    ] = None,
+    ] = None
     at: Annotated[
         str, typer.Option(help="also start it at these times, in the syntax of cron and in UTC", show_default=False)
-    ] = "",
-    time: _node.Time = LIMIT,
-    stall: _job.Stall = _job.STALL,
-    source: github.Source = "",
+    ] = ""
+    time: _node.Time = LIMIT
+    stall: _job.Stall = _job.STALL
+    source: github.Source = ""
     install: Annotated[
         str,
         typer.Option(
             help="the command that installs the harness on a runner; default: pip, from --source", show_default=False
         ),
-    ] = "",
-    setup: _job.Setup = "",
-    doctor: _job.Doctor = "",
-    early: _job.Early = _job.EARLY_S,
-    record: _job.Record = False,
-    runner: Annotated[str, typer.Option(help="the label of the runner")] = "ubuntu-latest",
-    python: Annotated[str, typer.Option(help="the version of Python")] = "3.12",
-    name: _job.Name = "",
-    out: _job.Out = github.OUT,
-) -> None:
+    ] = ""
+    setup: _job.Setup = ""
+    doctor: _job.Doctor = ""
+    early: _job.Early = _job.EARLY_S
+    record: _job.Record = False
+    runner: Annotated[str, typer.Option(help="the label of the runner")] = "ubuntu-latest"
+    python: Annotated[str, typer.Option(help="the version of Python")] = "3.12"
+    name: _job.Name = ""
+    out: _job.Out = github.OUT
+
+
+@of_options
+def command(context: typer.Context, options: Options) -> None:
     """Write a GitHub workflow that runs a job.
 
     It runs harness doctor before the start; it runs the command under harness watch and ends it when it hangs (exit
@@ -52,21 +59,22 @@ def command(
     """
     from harness.launchers import write
 
-    job = _job.Job(words=words, stall=stall, setup=setup, doctor=doctor, early=early, record=record, name=name)
-    limit = _node.limit_s(time, early)
+    job = _job.Job.of(options)
+    limit = _node.limit_s(options.time, options.early)
     title, script = job.title, f"{job.title}.github-job.sh"
     minutes = math.ceil(limit / 60)
     steps = [
-        *github.start(install or github.install(source), python),
-        {"name": "Job", "timeout-minutes": minutes, "run": f"bash {shlex.quote(str(out / script))}"},
-        github.summary("harness-*/*/verdict.json", f"{_job.prepared(setup)}\n{_SUMMARY}"),
+        *github.start(options.install or github.install(options.source), options.python),
+        {"name": "Job", "timeout-minutes": minutes, "run": f"bash {shlex.quote(str(options.out / script))}"},
+        github.summary("harness-*/*/verdict.json", f"{_job.prepared(options.setup)}\n{_SUMMARY}"),
         github.upload(title, "harness-*/"),
     ]
-    events = {"workflow_dispatch": None, **dict.fromkeys(on or ())} | ({"schedule": [{"cron": at}]} if at else {})
-    workflow = github.workflow(title, events, {"job": github.job(runner, steps, minutes + 10)})
+    schedule = {"schedule": [{"cron": options.at}]} if options.at else {}
+    events = {"workflow_dispatch": None, **dict.fromkeys(options.on or ())} | schedule
+    workflow = github.workflow(title, events, {"job": github.job(options.runner, steps, minutes + 10)})
     text = _node.script(job, _VARIABLES, nodes=1, shared="", limit=limit)
     files = {script: text, f"{title}.yml": _manifest.text(workflow)}
-    write(files, out, _job.command_line(context))
+    write(files, options.out, _job.command_line(context))
 
 
 _VARIABLES = """\

@@ -3,42 +3,49 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from harness.launchers import _job, _manifest, _node
+from harness.launchers._options import of_options
 
 CHECKED = "KubeRay 1.7.0"
 START_S = 1800  # for pods to be scheduled and images pulled: the deadline counts from before
 RESULTS = "/harness-results"
 
 
-def command(
-    context: typer.Context,
-    words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run on the head")],
+@dataclass(frozen=True)
+class Options:
+    """Of `harness render kuberay`."""
+
+    words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run on the head")]
     image: Annotated[
         str, typer.Option(help="the image of every pod, with Ray and the harness; --base may name it instead")
-    ] = "",
-    nodes: _job.Nodes = 1,
-    gpus: Annotated[int, typer.Option(min=0, help="the number of NVIDIA GPUs on each node")] = 0,
+    ] = ""
+    nodes: _job.Nodes = 1
+    gpus: Annotated[int, typer.Option(min=0, help="the number of NVIDIA GPUs on each node")] = 0
     claim: Annotated[
         str,
         typer.Option(
             help="a persistent volume claim to write recordings and evidence to; without one the pods are kept"
         ),
-    ] = "",
-    time: _node.Time = "",
-    stall: _job.Stall = _job.STALL,
-    setup: _job.Setup = "",
-    doctor: _job.Doctor = "",
-    early: _job.Early = _job.EARLY_S,
-    record: _job.Record = False,
-    name: _job.Name = "",
-    base: _manifest.Base = None,
-    out: _job.Out = Path("."),
-) -> None:
+    ] = ""
+    time: _node.Time = ""
+    stall: _job.Stall = _job.STALL
+    setup: _job.Setup = ""
+    doctor: _job.Doctor = ""
+    early: _job.Early = _job.EARLY_S
+    record: _job.Record = False
+    name: _job.Name = ""
+    base: _manifest.Base = None
+    out: _job.Out = Path(".")
+
+
+@of_options
+def command(context: typer.Context, options: Options) -> None:
     """Write a RayJob of KubeRay.
 
     It runs harness doctor on every node before the start; it runs the command under harness watch and ends it when it
@@ -52,23 +59,23 @@ def command(
     from harness.errors import BadInput
     from harness.launchers import write
 
-    job = _job.Job(words=words, stall=stall, setup=setup, doctor=doctor, early=early, record=record, name=name)
-    limit = _node.limit_s(time, early)
-    results = RESULTS if claim else "/tmp"
+    job = _job.Job.of(options)
+    limit = _node.limit_s(options.time, options.early)
+    results = RESULTS if options.claim else "/tmp"
     title = re.sub(r"[^a-z0-9]+", "-", job.title.lower()).strip("-")[:40].strip("-") or "job"
-    base_manifest = _manifest.load(base)
-    spec = _manifest.part(base_manifest, "spec", dict, base)
-    if spec.get("rayClusterSpec") and (image or gpus or nodes > 1):
-        raise BadInput(f"{base} has a cluster of its own", fix="leave out --image, --nodes and --gpus")
-    cluster = spec.get("rayClusterSpec") or _cluster(image, nodes, gpus)
-    _mount(cluster, title, claim, base)
-    metadata = {"name": title, **_manifest.part(base_manifest, "metadata", dict, base)}
+    base_manifest = _manifest.load(options.base)
+    spec = _manifest.part(base_manifest, "spec", dict, options.base)
+    if spec.get("rayClusterSpec") and (options.image or options.gpus or options.nodes > 1):
+        raise BadInput(f"{options.base} has a cluster of its own", fix="leave out --image, --nodes and --gpus")
+    cluster = spec.get("rayClusterSpec") or _cluster(options.image, options.nodes, options.gpus)
+    _mount(cluster, title, options.claim, options.base)
+    metadata = {"name": title, **_manifest.part(base_manifest, "metadata", dict, options.base)}
     manifest = {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
         "metadata": metadata,
         "spec": {
-            "shutdownAfterJobFinishes": bool(claim),
+            "shutdownAfterJobFinishes": bool(options.claim),
             **spec,
             "entrypoint": "bash /harness/job.sh",
             **({"preRunningDeadlineSeconds": START_S, "activeDeadlineSeconds": START_S + int(limit)} if limit else {}),
@@ -79,7 +86,7 @@ def command(
     place = {key: metadata[key] for key in ("namespace",) if key in metadata}
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": title, **place}, "data": {"job.sh": script}}
     text = _manifest.text(manifest, CHECKED) + "---\n" + _manifest.text(config)
-    write({f"{title}.kuberay.yaml": text}, out, _job.command_line(context))
+    write({f"{title}.kuberay.yaml": text}, options.out, _job.command_line(context))
 
 
 def _cluster(image: str, nodes: int, gpus: int) -> dict[str, Any]:

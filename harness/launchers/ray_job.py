@@ -4,35 +4,42 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from harness.launchers import _job, _node
+from harness.launchers._options import of_options
 
 
-def command(
-    context: typer.Context,
-    words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run on the head")],
+@dataclass(frozen=True)
+class Options:
+    """Of `harness render ray-job`."""
+
+    words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run on the head")]
     address: Annotated[
         str,
         typer.Option(help="the address of the dashboard; default: $RAY_API_SERVER_ADDRESS or http://127.0.0.1:8265"),
-    ] = "",
+    ] = ""
     submit: Annotated[
         list[str] | None,
         typer.Option(help="another option for ray job submit, such as --entrypoint-num-cpus=1; may be repeated"),
-    ] = None,
-    results: Annotated[str, typer.Option(help="a directory on the cluster for recordings and evidence")] = "/tmp",
-    time: _node.Time = "",
-    stall: _job.Stall = _job.STALL,
-    setup: _job.Setup = "",
-    doctor: _job.Doctor = "",
-    early: _job.Early = _job.EARLY_S,
-    record: _job.Record = False,
-    name: _job.Name = "",
-    out: _job.Out = Path("."),
-) -> None:
+    ] = None
+    results: Annotated[str, typer.Option(help="a directory on the cluster for recordings and evidence")] = "/tmp"
+    time: _node.Time = ""
+    stall: _job.Stall = _job.STALL
+    setup: _job.Setup = ""
+    doctor: _job.Doctor = ""
+    early: _job.Early = _job.EARLY_S
+    record: _job.Record = False
+    name: _job.Name = ""
+    out: _job.Out = Path(".")
+
+
+@of_options
+def command(context: typer.Context, options: Options) -> None:
     """Write a script that submits a job to a Ray cluster, and waits for it.
 
     In the cluster it runs harness doctor on every node before the start; it runs the command under harness watch and
@@ -46,21 +53,25 @@ def command(
     from harness.errors import BadInput
     from harness.launchers import write
 
-    wrong = next((option for option in submit or () if not re.fullmatch(r"--[a-z][a-z-]*(=.*)?", option, re.S)), None)
+    wrong = next(
+        (option for option in options.submit or () if not re.fullmatch(r"--[a-z][a-z-]*(=.*)?", option, re.S)), None
+    )
     if wrong is not None:
         raise BadInput(f"{wrong!r} is no option of ray job submit", fix="--submit=--entrypoint-num-cpus=1")
-    if address and not re.match("https?://", address):  # of Ray's other clients; the API of jobs fails over them
+    # `ray://` and bare addresses are of Ray's other clients; the API of jobs fails over them.
+    if options.address and not re.match("https?://", options.address):
         raise BadInput(
-            f"--address {address}: jobs are submitted to the dashboard, by HTTP", fix="--address http://HEAD:8265"
+            f"--address {options.address}: jobs are submitted to the dashboard, by HTTP",
+            fix="--address http://HEAD:8265",
         )
-    _node.refuse_relative("--results", results, "/tmp")
-    job = _job.Job(words=words, stall=stall, setup=setup, doctor=doctor, early=early, record=record, name=name)
+    _node.refuse_relative("--results", options.results, "/tmp")
+    job = _job.Job.of(options)
     file = f"{job.title}.ray-job.sh"
-    to = shlex.quote(address) if address else '"${RAY_API_SERVER_ADDRESS:-http://127.0.0.1:8265}"'
-    submitting = _SUBMIT.format(address=to, submit=shlex.join(submit or ()), file=file)
-    limit = _node.limit_s(time, early)
-    script = _node.script(job, submitting, nodes=1, shared=results, limit=limit, doctor=_node.IN_A_RAY_JOB)
-    write({file: script}, out, _job.command_line(context))
+    to = shlex.quote(options.address) if options.address else '"${RAY_API_SERVER_ADDRESS:-http://127.0.0.1:8265}"'
+    submitting = _SUBMIT.format(address=to, submit=shlex.join(options.submit or ()), file=file)
+    limit = _node.limit_s(options.time, options.early)
+    script = _node.script(job, submitting, nodes=1, shared=options.results, limit=limit, doctor=_node.IN_A_RAY_JOB)
+    write({file: script}, options.out, _job.command_line(context))
 
 
 _SUBMIT = """\

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from harness.launchers import _job, _manifest, _node
+from harness.launchers._options import of_options
 from harness.triage.remote import token
 
 CHECKED = "skypilot 0.14.1"
 
 
-def command(
-    context: typer.Context,
-    words: _job.Words,
-    nodes: _job.Nodes = 1,
+@dataclass(frozen=True)
+class Options:
+    """Of `harness render skypilot`."""
+
+    words: _job.Words
+    nodes: _job.Nodes = 1
     autostop: Annotated[
         int, typer.Option(min=0, help="stop the cluster after this many minutes without a job; 0: never")
-    ] = 0,
-    time: _node.Time = "",
-    shared: _node.Shared = "",
-    ray: _node.Ray = False,
-    stall: _job.Stall = _job.STALL,
-    setup: _job.Setup = "",
-    doctor: _job.Doctor = "",
-    early: _job.Early = _job.EARLY_S,
-    record: _job.Record = False,
-    name: _job.Name = "",
-    base: _manifest.Base = None,
-    out: _job.Out = Path("."),
-) -> None:
+    ] = 0
+    time: _node.Time = ""
+    shared: _node.Shared = ""
+    ray: _node.Ray = False
+    stall: _job.Stall = _job.STALL
+    setup: _job.Setup = ""
+    doctor: _job.Doctor = ""
+    early: _job.Early = _job.EARLY_S
+    record: _job.Record = False
+    name: _job.Name = ""
+    base: _manifest.Base = None
+    out: _job.Out = Path(".")
+
+
+@of_options
+def command(context: typer.Context, options: Options) -> None:
     """Write a task of SkyPilot.
 
     On each node it runs harness doctor before the start; it runs the command under harness watch and ends it when it
@@ -45,27 +52,29 @@ def command(
     from harness.launchers import write
 
     variables = r"SKYPILOT_\w+|NODE_RANK|MASTER_ADDR|MASTER_PORT"
-    _node.refuse_relative("--shared", shared)
-    job = _job.Job(
-        words=words, stall=stall, setup=setup, doctor=doctor, early=early, record=record, name=name, variables=variables
-    )
-    limit = _node.limit_s(time, early)
-    base_manifest, file = _manifest.load(base), f"{job.title}.skypilot.sh"
-    resources = _manifest.part(base_manifest, "resources", dict, base)
-    if autostop:
-        resources["autostop"] = {"idle_minutes": autostop}
+    _node.refuse_relative("--shared", options.shared)
+    job = _job.Job.of(options, variables)
+    limit = _node.limit_s(options.time, options.early)
+    base_manifest, file = _manifest.load(options.base), f"{job.title}.skypilot.sh"
+    resources = _manifest.part(base_manifest, "resources", dict, options.base)
+    if options.autostop:
+        resources["autostop"] = {"idle_minutes": options.autostop}
     task = {
         "workdir": ".",
         **base_manifest,
-        "num_nodes": nodes,
+        "num_nodes": options.nodes,
         **({"resources": resources} if resources else {}),
-        "file_mounts": {**_manifest.part(base_manifest, "file_mounts", dict, base), f"~/{file}": f"./{file}"},
+        "file_mounts": {**_manifest.part(base_manifest, "file_mounts", dict, options.base), f"~/{file}": f"./{file}"},
         "run": f"bash ~/{file}\n",
     }
-    if _node.are_served(job, nodes, shared, ray):
-        task["secrets"] = _with_token(base_manifest, base)
-    script = _node.script(job, _VARIABLES, nodes=nodes, shared=shared, limit=limit, ray=ray)
-    write({file: script, f"{job.title}.skypilot.yaml": _manifest.text(task, CHECKED)}, out, _job.command_line(context))
+    if _node.are_served(job, options.nodes, options.shared, options.ray):
+        task["secrets"] = _with_token(base_manifest, options.base)
+    script = _node.script(job, _VARIABLES, nodes=options.nodes, shared=options.shared, limit=limit, ray=options.ray)
+    write(
+        {file: script, f"{job.title}.skypilot.yaml": _manifest.text(task, CHECKED)},
+        options.out,
+        _job.command_line(context),
+    )
 
 
 def _with_token(manifest: dict[str, Any], base: Path | None) -> dict[str, Any]:

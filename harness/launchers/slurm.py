@@ -5,38 +5,45 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from harness.launchers import _job, _node
+from harness.launchers._options import of_options
 
 
-def command(
-    context: typer.Context,
-    words: _job.Words,
-    nodes: _job.Nodes = 1,
-    time: Annotated[str, typer.Option(help="the time limit, as sbatch takes it")] = "",
-    ray: _node.Ray = False,
-    stall: _job.Stall = _job.STALL,
-    setup: _job.Setup = "",
-    doctor: _job.Doctor = "",
+@dataclass(frozen=True)
+class Options:
+    """Of `harness render slurm`."""
+
+    words: _job.Words
+    nodes: _job.Nodes = 1
+    time: Annotated[str, typer.Option(help="the time limit, as sbatch takes it")] = ""
+    ray: _node.Ray = False
+    stall: _job.Stall = _job.STALL
+    setup: _job.Setup = ""
+    doctor: _job.Doctor = ""
     local: Annotated[
         str,
         typer.Option(
             help="a directory that each node has of its own, /tmp say, for nodes that share none: each watch serves "
             "its evidence, and the first node asks for it"
         ),
-    ] = "",
+    ] = ""
     sbatch: Annotated[
         list[str] | None, typer.Option(help="another option for sbatch, such as --gpus-per-node=8; may be repeated")
-    ] = None,
-    early: _job.Early = _job.EARLY_S,
-    record: _job.Record = False,
-    name: _job.Name = "",
-    out: _job.Out = Path("."),
-) -> None:
+    ] = None
+    early: _job.Early = _job.EARLY_S
+    record: _job.Record = False
+    name: _job.Name = ""
+    out: _job.Out = Path(".")
+
+
+@of_options
+def command(context: typer.Context, options: Options) -> None:
     """Write a batch script for Slurm.
 
     It runs harness doctor on every node and starts nothing where that fails; it runs the command under harness watch
@@ -52,37 +59,39 @@ def command(
     from harness.errors import BadInput
     from harness.launchers import write
 
-    wrong = next((option for option in sbatch or () if not re.fullmatch(r"--?[A-Za-z][\w-]*(=.*)?", option)), None)
+    wrong = next(
+        (option for option in options.sbatch or () if not re.fullmatch(r"--?[A-Za-z][\w-]*(=.*)?", option)), None
+    )
     if wrong is not None:
         raise BadInput(f"{wrong!r} is no option of sbatch", fix="--sbatch=--gpus-per-node=8")
-    if local and record:
+    if options.local and options.record:
         raise BadInput("harness record serves no evidence", fix="leave out --record, or --local")
-    reserved_option = next((option for option in sbatch or () if _name(option) in _OWN), None)
+    reserved_option = next((option for option in options.sbatch or () if _name(option) in _OWN), None)
     if reserved_option is not None:
         raise BadInput(f"--sbatch={reserved_option}: the script sets it", fix=_OWN[_name(reserved_option)])
-    _node.refuse_relative("--local", local, "/tmp")
-    _node.refuse_early(time, _seconds(time), early, minutes="")
-    job = _job.Job(
-        words=words,
-        stall=stall,
-        setup=setup,
-        doctor=doctor,
-        early=early,
-        record=record,
-        name=name,
-        variables=r"(?:SLURM|MASTER)_\w+",
+    _node.refuse_relative("--local", options.local, "/tmp")
+    _node.refuse_early(options.time, _seconds(options.time), options.early, minutes="")
+    job = _job.Job.of(options, r"(?:SLURM|MASTER)_\w+")
+    sbatch_options = [
+        f"--nodes={options.nodes}",
+        "--ntasks-per-node=1",
+        *([f"--time={options.time}"] if options.time else []),
+        *(options.sbatch or []),
+    ]
+    directives = [f"--job-name={job.title}", "--output=%x-%j.log", *sbatch_options, f"--signal=B:USR1@{options.early}"]
+    served = bool(options.local) and not options.ray  # the first node sees all of a Ray cluster
+    start = (
+        f"{_node.on_ray(options.setup)}{_RAY.replace('SETUP', _job.prepared(options.setup))}"
+        if options.ray
+        else _ON_EVERY_NODE
     )
-    sbatch_options = [f"--nodes={nodes}", "--ntasks-per-node=1", *([f"--time={time}"] if time else []), *(sbatch or [])]
-    options = [f"--job-name={job.title}", "--output=%x-%j.log", *sbatch_options, f"--signal=B:USR1@{early}"]
-    served = bool(local) and not ray  # the first node sees all of a Ray cluster
-    start = f"{_node.on_ray(setup)}{_RAY.replace('SETUP', _job.prepared(setup))}" if ray else _ON_EVERY_NODE
-    head = _HEAD.replace("FOLDER", shlex.quote(local) if local else '"$SLURM_SUBMIT_DIR"') + start
+    head = _HEAD.replace("FOLDER", shlex.quote(options.local) if options.local else '"$SLURM_SUBMIT_DIR"') + start
     script = job.script(
         head + (f"{_node.SERVED}{_WATCHES}" if served else ""),
-        directives="\n".join(f"#SBATCH {option}" for option in options),
+        directives="\n".join(f"#SBATCH {option}" for option in directives),
         watch=_node.SERVE if served else "",
     )
-    write({f"{job.title}.sbatch": script}, out, _job.command_line(context))
+    write({f"{job.title}.sbatch": script}, options.out, _job.command_line(context))
 
 
 _OWN = {

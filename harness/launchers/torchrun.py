@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from harness.launchers import _job, _node
+from harness.launchers._options import of_options
 
 
-def command(
-    context: typer.Context,
+@dataclass(frozen=True)
+class Options:
+    """Of `harness render torchrun`."""
+
     words: Annotated[
         list[str], typer.Argument(metavar="COMMAND...", help="the command of each rank, such as python train.py")
-    ],
-    nodes: _job.Nodes = 1,
-    nproc_per_node: Annotated[str, typer.Option(help="ranks on each node: a number, auto, gpu or cpu")] = "auto",
-    time: _node.Time = "",
-    shared: _node.Shared = "",
-    stall: _job.Stall = _job.STALL,
-    setup: _job.Setup = "",
-    doctor: _job.Doctor = "",
-    early: _job.Early = _job.EARLY_S,
-    record: _job.Record = False,
-    name: _job.Name = "",
-    out: _job.Out = Path("."),
-) -> None:
+    ]
+    nodes: _job.Nodes = 1
+    nproc_per_node: Annotated[str, typer.Option(help="ranks on each node: a number, auto, gpu or cpu")] = "auto"
+    time: _node.Time = ""
+    shared: _node.Shared = ""
+    stall: _job.Stall = _job.STALL
+    setup: _job.Setup = ""
+    doctor: _job.Doctor = ""
+    early: _job.Early = _job.EARLY_S
+    record: _job.Record = False
+    name: _job.Name = ""
+    out: _job.Out = Path(".")
+
+
+@of_options
+def command(context: typer.Context, options: Options) -> None:
     """Write a script that runs torchrun on a node; run it on each.
 
     Before the start it runs harness doctor; it runs torchrun under harness watch and ends it when it hangs (exit code
@@ -44,24 +51,25 @@ def command(
     from harness.errors import BadInput
     from harness.launchers import write
 
-    if Path(words[0]).name == "torchrun" or words[1:3] == ["-m", "torch.distributed.run"]:
+    if Path(options.words[0]).name == "torchrun" or options.words[1:3] == ["-m", "torch.distributed.run"]:
         raise BadInput("the script runs torchrun itself", fix="what each rank runs alone: -- python train.py")
-    _node.refuse_relative("--shared", shared)
-    job = _job.Job(words=words, stall=stall, setup=setup, doctor=doctor, early=early, record=record, name=name)
+    _node.refuse_relative("--shared", options.shared)
+    job = _job.Job.of(options)
     meeting = (
         '--node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
-        if nodes > 1
+        if options.nodes > 1
         else "--standalone"
     )
-    if nproc_per_node not in ("auto", "gpu", "cpu") and not re.fullmatch(r"[1-9]\d*", nproc_per_node):
+    if options.nproc_per_node not in ("auto", "gpu", "cpu") and not re.fullmatch(r"[1-9]\d*", options.nproc_per_node):
         raise BadInput(
-            f"--nproc-per-node {nproc_per_node}: a number of ranks, auto, gpu or cpu", fix="--nproc-per-node 8"
+            f"--nproc-per-node {options.nproc_per_node}: a number of ranks, auto, gpu or cpu", fix="--nproc-per-node 8"
         )
-    torchrun = f"torchrun --nnodes {nodes} --nproc-per-node {shlex.quote(nproc_per_node)} {meeting} --no-python"
-    variables = (_SEVERAL if nodes > 1 else _ALONE).format(nodes=nodes)
-    limit = _node.limit_s(time, early)
-    script = _node.script(job, variables, nodes=nodes, shared=shared, limit=limit, launcher=torchrun)
-    write({f"{job.title}.torchrun.sh": script}, out, _job.command_line(context))
+    ranks = shlex.quote(options.nproc_per_node)
+    torchrun = f"torchrun --nnodes {options.nodes} --nproc-per-node {ranks} {meeting} --no-python"
+    variables = (_SEVERAL if options.nodes > 1 else _ALONE).format(nodes=options.nodes)
+    limit = _node.limit_s(options.time, options.early)
+    script = _node.script(job, variables, nodes=options.nodes, shared=options.shared, limit=limit, launcher=torchrun)
+    write({f"{job.title}.torchrun.sh": script}, options.out, _job.command_line(context))
 
 
 _ALONE = """\

@@ -5,7 +5,7 @@ stage.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from harness.parity.subjects.log_probabilities import observed_drifts
 from harness.parity.subjects.native_sampler.observed_stage import native_stage
 from harness.parity.subjects.precision.observed_floor import CAP_TF32, CAPS, EngineFloor, Tolerance, measure
 from harness.parity.subjects.precision.observed_rounding import Rounding
-from harness.parity.subjects.recording.observed_confounders import CUTS, Weights, learner_devices
+from harness.parity.subjects.recording.observed_confounders import CUTS, Confounder, Weights, learner_devices
 from harness.parity.subjects.recording.observed_confounders import find as find_confounders
 from harness.parity.subjects.sampling import observed_unjudged_flips
 from harness.parity.subjects.sampling.observed import engine_infos, tf32_devices
@@ -84,49 +84,22 @@ def before_steps(
         name: observed_second_run.compared(gather(first[name], rerun, native=False, cap=cap, tell=tell), first.values())
         for name, rerun in (again or {}).items()
     }
-    sides = []
-    for name, recording in first.items():
-        repetition = repeated.get(name, SecondRun())
-        sides.append(Side(name, recording, measure(recording, repetition.pairs, drawn=repetition.drawn)))
+    sides = [_side(name, recording, repeated.get(name, SecondRun())) for name, recording in first.items()]
     alone = len(sides) == 1
     confounders = [] if alone else find_confounders(baseline, candidate, (sides[0].ranks, sides[1].ranks))
-    mode = drawn = drawn_in(baseline)
-    if REPLAY in candidate.said("rollout", "mode"):
-        mode = REPLAY  # the candidate only scored what the baseline had drawn
-    sampling = mapping(baseline.scenario.get("sampling")) or next(
-        (mapping(event.get("canonical")) for event in baseline.all("sampling")), {}
-    )
-    temperature = 1.0 if drawn == "greedy" else number(sampling.get("temperature"), 1.0)
-    dtype = str(mapping(baseline.scenario.get("model")).get("dtype") or "")
+    drawn = drawn_in(baseline)
+    # A replay's candidate only scored what the baseline had drawn.
+    mode = REPLAY if REPLAY in candidate.said("rollout", "mode") else drawn
+    # With second runs, of the others only a floor that was measured counts.
     floors = [side.floor for side in sides if not repeated or side.name in repeated or side.floor.measured]
-    scale = _scale(baseline)
-    tf32 = any(_in_tf32(side, mode) for side in sides)
-    limit = cap
-    if tf32 and dtype == "float32" and not baseline.manifest.get("lifted"):  # that stage is there to see finer
-        # It truncates alike in every batch, so an engine is nearer to itself than to a learner that does not.
-        limit, floors = CAP_TF32 if cap is None else cap, [EngineFloor()]  # measured, and no measure of the gap
-    believed = CAPS.get(dtype, CAPS["float32"]) if limit is None else limit
-    if dtype in HALF:
-        rounding = Rounding.of(baseline, believed, candidate)
-    else:
-        rounding = Rounding.of_float32((baseline, candidate), believed)
-    tolerance = Tolerance.of(dtype, floors, scale=scale, temperature=temperature, cap=limit, rounding=rounding)
-    if cap is not None:  # what single tokens may differ by is then what the user says
-        tolerance = replace(tolerance, within=float("nan"))
-    finer = None
-    if cap is None and (engines := _engines_type(sides, mode)):
-        coarsest = CAP_TF32 if tf32 and engines == "float32" else CAPS[engines]
-        if coarsest < tolerance.cap:
-            finer = Tolerance.of(engines, floors, scale=scale, temperature=temperature, cap=coarsest)
-    last = max((step for run in first.values() for step in run.steps("experience")), default=0)
-    acting = [
-        confounder for confounder in confounders if confounder.finding.name not in CUTS or confounder.step <= last
-    ]
+    precision = _precision(baseline, sides, floors, mode, _temperature(baseline, drawn), cap)
+    tolerance = _tolerance(precision, baseline, candidate)
+    finer = _finer(precision, tolerance, _engines_type(sides, mode)) if cap is None else None
     e = Evidence(
         baseline=sides[0],
         candidate=sides[-1],
         tolerance=tolerance,
-        confounders=acting,
+        confounders=_acting(confounders, [*first.values()]),
         weights=Weights(baseline, candidate),
         mode=mode,
         finer=finer,
@@ -136,11 +109,103 @@ def before_steps(
     e.modes_unclear = [why for name, recording in first.items() for why in unclear(recording, name)]
     e.seeded = mode == "native" and not alone and same_sampler(baseline, candidate)
     e.train = bool(baseline.scenario.get("train", bool(baseline.count("learner") or candidate.count("learner"))))
-    if dtype not in CAPS and cap is None:
+    if precision.dtype not in CAPS and cap is None:
         e.missing.append(
-            f"the model's dtype is {dtype or 'not recorded'}: the strictest cap, {figure(CAPS['float32'])}, was used"
+            f"the model's dtype is {precision.dtype or 'not recorded'}: the strictest cap, "
+            f"{figure(CAPS['float32'])}, was used"
         )
     return e
+
+
+def _side(name: str, recording: Recording, repetition: SecondRun) -> Side:
+    return Side(name, recording, measure(recording, repetition.pairs, drawn=repetition.drawn))
+
+
+def _acting(confounders: list[Confounder], recordings: list[Recording]) -> list[Confounder]:
+    """Those that act in a step that was recorded: another cut of the batch may act only after the last one."""
+    last = max((step for recording in recordings for step in recording.steps("experience")), default=0)
+    return [confounder for confounder in confounders if confounder.finding.name not in CUTS or confounder.step <= last]
+
+
+def _temperature(baseline: Recording, drawn: str) -> float:
+    """At which the baseline drew: as the scenario asks, else as its first sampling event does."""
+    sampling = mapping(baseline.scenario.get("sampling")) or next(
+        (mapping(event.get("canonical")) for event in baseline.all("sampling")), {}
+    )
+    return 1.0 if drawn == "greedy" else number(sampling.get("temperature"), 1.0)
+
+
+@dataclass(frozen=True)
+class _Precision:
+    """How precisely the runs compute. `dtype`: of the model, "" where not recorded; `scale`: the largest
+    |log-probability|; `tf32`: an engine may multiply float32 in TF32; `cap`: the user's; `limit`: that, or the one of
+    TF32; None for the one of the dtype."""
+
+    dtype: str
+    floors: list[EngineFloor]
+    scale: float
+    temperature: float
+    tf32: bool
+    cap: float | None
+    limit: float | None
+
+
+def _precision(
+    baseline: Recording,
+    sides: Sequence[Side],
+    floors: list[EngineFloor],
+    mode: str,
+    temperature: float,
+    cap: float | None,
+) -> _Precision:
+    dtype = str(mapping(baseline.scenario.get("model")).get("dtype") or "")
+    tf32 = any(_in_tf32(side, mode) for side in sides)
+    limit = cap
+    if tf32 and dtype == "float32" and not baseline.manifest.get("lifted"):  # that stage is there to see finer
+        # It truncates alike in every batch, so an engine is nearer to itself than to a learner that does not.
+        limit, floors = CAP_TF32 if cap is None else cap, [EngineFloor()]  # measured, and no measure of the gap
+    return _Precision(
+        dtype=dtype,
+        floors=floors,
+        scale=_scale(baseline),
+        temperature=temperature,
+        tf32=tf32,
+        cap=cap,
+        limit=limit,
+    )
+
+
+def _tolerance(precision: _Precision, baseline: Recording, candidate: Recording) -> Tolerance:
+    """Between an engine and its learner."""
+    dtype, limit = precision.dtype, precision.limit
+    believed = CAPS.get(dtype, CAPS["float32"]) if limit is None else limit
+    if dtype in HALF:
+        rounding = Rounding.of(baseline, believed, candidate)
+    else:
+        rounding = Rounding.of_float32((baseline, candidate), believed)
+    tolerance = Tolerance.of(
+        dtype,
+        precision.floors,
+        scale=precision.scale,
+        temperature=precision.temperature,
+        cap=limit,
+        rounding=rounding,
+    )
+    if precision.cap is not None:  # what single tokens may differ by is then what the user says
+        tolerance = replace(tolerance, within=float("nan"))
+    return tolerance
+
+
+def _finer(precision: _Precision, tolerance: Tolerance, engines: str) -> Tolerance | None:
+    """Between the engines, where they compute in a finer type than the learner; `engines`: that type, "" for none."""
+    if not engines:
+        return None
+    coarsest = CAP_TF32 if precision.tf32 and engines == "float32" else CAPS[engines]
+    if coarsest < tolerance.cap:
+        return Tolerance.of(
+            engines, precision.floors, scale=precision.scale, temperature=precision.temperature, cap=coarsest
+        )
+    return None
 
 
 def _in_tf32(side: Side, mode: str) -> bool:

@@ -50,7 +50,7 @@ from harness.parity.subjects.sampling.observed_margins import odd_margins
 from harness.parity.suspected import confirm_suspicions
 from harness.recordings.library import Library
 from probes.format import SIDES, FormatError, Run
-from reports.model import BETWEEN, EXIT_CODES, OPEN, Check, Parity, Verdict
+from reports.model import BETWEEN, EXIT_CODES, OPEN, Cause, Check, Parity, Verdict
 from reports.text import counted
 
 
@@ -64,18 +64,30 @@ class Judged:
     kinds: list[DivergenceKey] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class FurtherEvidence:
+    """What is judged with beside the two recordings. `again`: side -> a second run of that side's job, with which its
+    floor is measured. `lifted`: the verdict on the lifted stage's recordings, with what interventions proved there."""
+
+    again: Mapping[str, Path | str] = field(default_factory=dict)
+    lifted: Verdict | None = None
+
+
+NOTHING_FURTHER = FurtherEvidence()
+
+
 def judge(
     baseline: Path | str | Run,
     candidate: Path | str | Run,
     *,
     native: bool = True,
     cap: float | None = None,
-    minimum: Minimum = LEAST,
     again: Mapping[str, Path | str] | None = None,
     tell: Told = nobody,
 ) -> Verdict:
-    """The verdict of `judged`."""
-    return judged(baseline, candidate, native=native, cap=cap, minimum=minimum, again=again, tell=tell).verdict
+    """The verdict of `judged`; `again` as in `FurtherEvidence`."""
+    further = FurtherEvidence(again=again or {})
+    return judged(baseline, candidate, native=native, cap=cap, further=further, tell=tell).verdict
 
 
 def judged(
@@ -84,30 +96,25 @@ def judged(
     *,
     native: bool = True,
     cap: float | None = None,
-    minimum: Minimum = LEAST,
-    reproduce: str = "",
-    again: Mapping[str, Path | str] | None = None,
-    lifted_verdict: Verdict | None = None,
+    further: FurtherEvidence = NOTHING_FURTHER,
     library: Library | None = None,
     tell: Told = nobody,
 ) -> Judged:
     """Compare two recorded runs. Reads files only; raises nothing for bad input, which is an ERROR verdict.
 
     `native`: read the native stages, where recorded. `cap`: largest floor that can be noise in nats, instead of the
-    one of the model's dtype. `reproduce`: the command that makes this verdict again. `again`: side -> a second run of
-    that side's job, with which its floor is measured. `lifted_verdict`: on the lifted stage's recordings, with what
-    interventions proved there. `library`: where the command opens recordings, so that it scans none twice. `tell`: is
+    one of the model's dtype. `library`: where the command opens recordings, so that it scans none twice. `tell`: is
     told what is being done.
     """
     library = library or Library()
     recordings = []
     paths = [Path(run.path if isinstance(run, Run) else run) for run in (baseline, candidate)]
-    second = {side: Path(path) for side, path in (again or {}).items()}
+    second = {side: Path(path) for side, path in further.again.items()}
     for path in (*paths, *second.values()):
         try:
             recordings.append(library.open(path, tell=tell))
         except (FormatError, OSError) as error:
-            verdict = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", str(error), paths, reproduce)
+            verdict = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", str(error), paths)
             return Judged(replace(verdict, fix=getattr(error, "fix", "")))
     window = replayed(recordings[1]) or stage_steps(recordings) or shared(recordings)
     if window is not None:
@@ -117,22 +124,22 @@ def judged(
     e, malformed = None, []
     try:
         e = gather(recordings[0], recordings[1], native=native, cap=cap, again=reruns, tell=tell)
-        lifted_stage(e, partial(_judged_alone, library), lifted_verdict)
+        lifted_stage(e, partial(_judged_alone, library), further.lifted)
         e.seal()
     except FormatError as error:
         malformed.append(f"malformed recording: {error}")
     if e is None:
         broken = [*malformed, *integrity(dict(zip(SIDES, recordings, strict=True)))]
-        return Judged(_early("INCONCLUSIVE", broken[0], paths, reproduce, broken))
+        return Judged(_early("INCONCLUSIVE", broken[0], paths, broken))
     tell("looking for what differs")
-    return decided(e, minimum, reproduce)
+    return decided(e)
 
 
-def decided(e: Evidence, minimum: Minimum = LEAST, reproduce: str = "") -> Judged:
+def decided(e: Evidence, minimum: Minimum = LEAST) -> Judged:
     """The verdict on evidence that was gathered, which it only reads."""
     outcomes = asked(e)
     kinds = kinds_of(outcomes)
-    return Judged(_decide(e, outcomes, kinds, minimum, reproduce), e, kinds)
+    return Judged(_decide(e, outcomes, kinds, minimum), e, kinds)
 
 
 def asked(e: Evidence) -> list[tuple[Registered, Outcome]]:
@@ -179,78 +186,35 @@ def not_tested(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> list[
     ]
 
 
+@dataclass(frozen=True)
+class _Grounds:
+    """What a verdict rests on. `unjudgeable`: why nothing can be compared; `too_little`: why what was compared does not
+    suffice, "" where it does."""
+
+    unjudgeable: list[str]
+    confirmed: list[Outcome]
+    doubts: Doubts
+    untested: list[Check]
+    too_little: str
+
+
 def _decide(
     e: Evidence,
     outcomes: list[tuple[Registered, Outcome]],
     kinds: list[DivergenceKey],
     minimum: Minimum,
-    reproduce: str,
 ) -> Verdict:
-    stop = integrity({side.name: side.recording for side in e.sides})
-    if same_recording(e):
-        stop.append("the same recording twice proves nothing about the engines")
-    stop += [*e.modes_unclear, *absent_processes(e), *strange_engines(e), *too_little(e, minimum)]
-    confirmed = [outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"]
     explained = explain.explain(e, kinds)
-    named = explain.named(explained, kinds)
+    causes = explain.named(explained, kinds)
     outcomes = [*outcomes, *((check, check.run(e)) for check in map(not_brought, explained.failed))]
-    untested = not_tested(e, outcomes)
-    if e.unjudged_steps and not untested and not e.confounders and unless_native(e):
-        step, reason = next(iter(e.unjudged_steps.items()))
-        stop_free = (
-            f"the rollouts of {counted(len(e.unjudged_steps), 'step')}, from step {step} on, could not be compared: "
-            f"{reason}"
-        )
-    else:
-        stop_free = ""
-    compared = e.counts.compared_tokens
-    if not stop_free and not untested and coupled(e) and compared < minimum.tokens:
-        stop_free = f"only {counted(compared, 'token')} could be compared, at least {minimum.tokens} are needed"
-    if not stop_free and coupled(e):
-        stop_free = too_small(e, minimum.share)
-    parted = observed_second_run.irreproducible(e)
-    doubts = Doubts(
-        [*failed_jobs(e), *refused_calls(e)],
-        [*unknowns(e), *in_doubt(e)],
-        [parted] if parted else [],
-        [*contradictions(e), *copies_of_numbers(e), *odd_margins(e)],
-    )
+    grounds = _grounds(e, outcomes, minimum)
     metrics = _metrics(e)
-    if stop:
-        verdict, answer = "INCONCLUSIVE", answers.unjudgeable("INCONCLUSIVE", stop[0])
-    elif confirmed:
-        verdict, answer = "DIVERGENT", answers.divergent(e, kinds, named, confirmed)
-    elif e.confounders:
-        verdict, answer = "CONFOUNDED", answers.confounded(e)
-    elif doubt := doubts.answer():
-        verdict, answer = "INCONCLUSIVE", doubt
-    elif untested:
-        verdict, answer = "INCONCLUSIVE", answers.untested(untested[0])
-    elif stop_free:
-        verdict, answer = "INCONCLUSIVE", Answer.of("INCONCLUSIVE", stop_free, "too little was compared")
-    else:
-        verdict, answer = "EQUIVALENT", answers.equal(e, metrics)
-    place = with_text(e, e.earliest(*kinds)) if kinds else None
-    missing = list(
-        dict.fromkeys(
-            [
-                *stop,
-                *doubts.sentences,
-                *([stop_free] if stop_free else []),
-                *not_shared(e),
-                *e.missing,
-                *limits(e),
-                *e.unmatched,
-                *(item for _, outcome in outcomes for item in outcome.missing),
-            ]
-        )
-    )
+    verdict, answer = _answer(e, grounds, kinds, causes, metrics)
     findings = [finding for _, outcome in outcomes for finding in outcome.findings] + failed_calls(e)
-    findings = sampling_checks.measured(findings, named if verdict == "DIVERGENT" else [])
+    tolerances = e.tolerance.facts({side.name: side.floor for side in e.sides})
     body = Parity(
-        place,
-        e.tolerance.facts({side.name: side.floor for side in e.sides})
-        | ({} if e.finer is None else {"tolerance between engines": e.finer.value}),
+        with_text(e, e.earliest(*kinds)) if kinds else None,
+        tolerances if e.finer is None else tolerances | {"tolerance between engines": e.finer.value},
         [outcome.check for _, outcome in outcomes],
         [summary(e, side) for side in e.sides],
         metrics,
@@ -261,18 +225,95 @@ def _decide(
         verdict=verdict,
         exit_code=EXIT_CODES[verdict],
         reason=answer.reason,
-        findings=findings,
-        causes=named,
+        findings=sampling_checks.measured(findings, causes if verdict == "DIVERGENT" else []),
+        causes=causes,
         confounders=[confounder.finding for confounder in e.confounders],
-        missing=missing,
+        missing=_missing(e, grounds, outcomes),
         coverage=coverage(e, outcomes),
         figures={},
         parity=body,
-        reproduce=reproduce,
         paths={side.name: str(side.recording.path) for side in e.sides},
         evidence=answer.evidence,
     )
     return confirm_suspicions(full_verdict)
+
+
+def _grounds(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Minimum) -> _Grounds:
+    untested = not_tested(e, outcomes)
+    parted = observed_second_run.irreproducible(e)
+    return _Grounds(
+        unjudgeable=_unjudgeable(e, minimum),
+        confirmed=[outcome for _, outcome in outcomes if outcome.decides and outcome.check.state == "confirmed"],
+        doubts=Doubts(
+            failed=[*failed_jobs(e), *refused_calls(e)],
+            unknown=[*unknowns(e), *in_doubt(e)],
+            parted=[parted] if parted else [],
+            odd=[*contradictions(e), *copies_of_numbers(e), *odd_margins(e)],
+        ),
+        untested=untested,
+        too_little=_too_little_compared(e, untested, minimum),
+    )
+
+
+def _unjudgeable(e: Evidence, minimum: Minimum) -> list[str]:
+    """Why the recordings cannot be judged, whatever they show."""
+    twice = ["the same recording twice proves nothing about the engines"] if same_recording(e) else []
+    return [
+        *integrity({side.name: side.recording for side in e.sides}),
+        *twice,
+        *e.modes_unclear,
+        *absent_processes(e),
+        *strange_engines(e),
+        *too_little(e, minimum),
+    ]
+
+
+def _too_little_compared(e: Evidence, untested: list[Check], minimum: Minimum) -> str:
+    """Why what was compared does not suffice, where no check that was not tested says so already; "" where it does."""
+    if e.unjudged_steps and not untested and not e.confounders and unless_native(e):
+        step, reason = next(iter(e.unjudged_steps.items()))
+        steps = counted(len(e.unjudged_steps), "step")
+        return f"the rollouts of {steps}, from step {step} on, could not be compared: {reason}"
+    if not coupled(e):
+        return ""
+    compared = e.counts.compared_tokens
+    if not untested and compared < minimum.tokens:
+        return f"only {counted(compared, 'token')} could be compared, at least {minimum.tokens} are needed"
+    return too_small(e, minimum.share)
+
+
+def _answer(
+    e: Evidence, grounds: _Grounds, kinds: list[DivergenceKey], causes: list[Cause], metrics: dict[str, Any]
+) -> tuple[str, Answer]:
+    """The verdict by PARITY's precedence, and what it says first."""
+    if grounds.unjudgeable:
+        return "INCONCLUSIVE", answers.unjudgeable("INCONCLUSIVE", grounds.unjudgeable[0])
+    if grounds.confirmed:
+        return "DIVERGENT", answers.divergent(e, kinds, causes, grounds.confirmed)
+    if e.confounders:
+        return "CONFOUNDED", answers.confounded(e)
+    if doubt := grounds.doubts.answer():
+        return "INCONCLUSIVE", doubt
+    if grounds.untested:
+        return "INCONCLUSIVE", answers.untested(grounds.untested[0])
+    if grounds.too_little:
+        return "INCONCLUSIVE", Answer.of("INCONCLUSIVE", grounds.too_little, "too little was compared")
+    return "EQUIVALENT", answers.equal(e, metrics)
+
+
+def _missing(e: Evidence, grounds: _Grounds, outcomes: list[tuple[Registered, Outcome]]) -> list[str]:
+    """What was not compared, each reason once: what stops the verdict comes first."""
+    reasons = [
+        *grounds.unjudgeable,
+        *grounds.doubts.sentences,
+        *filter(None, [grounds.too_little]),
+        *not_shared(e),
+        *e.missing,
+        *limits(e),
+        *e.unmatched,
+        *(reason for _, outcome in outcomes for reason in outcome.missing),
+    ]
+    return list(dict.fromkeys(reasons))
 
 
 def _metrics(e: Evidence) -> dict[str, Any]:
@@ -283,7 +324,7 @@ def _metrics(e: Evidence) -> dict[str, Any]:
     return {name: values for name, values in by_comparison.items() if values}
 
 
-def _early(verdict: str, reason: str, paths: list[Path], reproduce: str, missing: list[str] | None = None) -> Verdict:
+def _early(verdict: str, reason: str, paths: list[Path], missing: list[str] | None = None) -> Verdict:
     """A verdict before anything could be compared."""
     answer = answers.unjudgeable(verdict, reason)
     return Verdict(
@@ -293,6 +334,5 @@ def _early(verdict: str, reason: str, paths: list[Path], reproduce: str, missing
         answer.reason,
         evidence=answer.evidence,
         missing=missing or [reason],
-        reproduce=reproduce,
         paths={name: str(path) for name, path in zip(SIDES, paths, strict=True)},
     )

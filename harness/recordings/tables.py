@@ -133,43 +133,54 @@ def arrays_of(header: dict[str, Any], payload: bytes | memoryview) -> dict[str, 
 
 
 def table_of(frames: list[FrameArrays]) -> Table:
-    names = set(frames[0].arrays)
-    for frame in frames[1:]:
-        names &= set(frame.arrays)
+    """The samples of several frames of one kind and step, with the arrays that all of them have. Raises FormatError
+    where a frame's arrays disagree about the samples."""
+    first = frames[0]
+    names = sorted(set(first.arrays).intersection(*(frame.arrays for frame in frames[1:])))
     for frame in frames:
-        counts = {name: len(frame.arrays[name]) for name in sorted(names)}
-        if "sample" not in counts or len(set(counts.values())) != 1:
-            raise FormatError(
-                f"{frame.kind} frame of step {frame.step}: its arrays disagree about the samples: {counts}"
-            )
-        finish = frame.fields.get("finish")
-        if isinstance(finish, list) and len(finish) != counts["sample"]:
-            raise FormatError(
-                f"{frame.kind} frame of step {frame.step}: {len(finish)} finish reasons for {counts['sample']} samples"
-            )
-    columns = {name: _column([frame.arrays[name] for frame in frames]) for name in sorted(names)}
-    finish = None
-    if all(isinstance(frame.fields.get("finish"), list) for frame in frames):
-        finish = np.array([reason for frame in frames for reason in frame.fields["finish"]], dtype=object)
+        _check_samples(frame, names)
+    columns = {name: _column([frame.arrays[name] for frame in frames]) for name in names}
     sample = columns.pop("sample")
     if not isinstance(sample, np.ndarray):
-        raise FormatError(f"{frames[0].kind} frame of step {frames[0].step}: `sample` must be one number a sample")
-    rank = np.repeat([frame.rank for frame in frames], [len(frame.arrays["sample"]) for frame in frames])
+        raise FormatError(f"{first.kind} frame of step {first.step}: `sample` must be one number a sample")
+    return Table(
+        kind=first.kind,
+        step=first.step,
+        sample=sample,
+        rank=np.repeat([frame.rank for frame in frames], [len(frame.arrays["sample"]) for frame in frames]),
+        fields=_fields(frames),
+        columns=columns,
+        finish=_finish(frames),
+    )
+
+
+def _check_samples(frame: FrameArrays, names: list[str]) -> None:
+    counts = {name: len(frame.arrays[name]) for name in names}
+    if "sample" not in counts or len(set(counts.values())) != 1:
+        raise FormatError(f"{frame.kind} frame of step {frame.step}: its arrays disagree about the samples: {counts}")
+    finish = frame.fields.get("finish")
+    if isinstance(finish, list) and len(finish) != counts["sample"]:
+        raise FormatError(
+            f"{frame.kind} frame of step {frame.step}: {len(finish)} finish reasons for {counts['sample']} samples"
+        )
+
+
+def _finish(frames: list[FrameArrays]) -> np.ndarray | None:
+    """The finish reason of each sample; None where a frame has none."""
+    if not all(isinstance(frame.fields.get("finish"), list) for frame in frames):
+        return None
+    return np.array([reason for frame in frames for reason in frame.fields["finish"]], dtype=object)
+
+
+def _fields(frames: list[FrameArrays]) -> dict[str, Any]:
+    """What the first frame says of all samples, without what another one says otherwise."""
     fields = {key: value for key, value in frames[0].fields.items() if key != "finish"}
     versions = [frame.fields.get("weight_version") for frame in frames]
     if any(version != versions[0] for version in versions):  # there is none that all samples were drawn with
         fields["weight_version"] = None
     if any(uncompared := [frame.fields.get("uncompared") for frame in frames]):
         fields["uncompared"] = next(value for value in uncompared if value)
-    return Table(
-        kind=frames[0].kind,
-        step=frames[0].step,
-        sample=sample,
-        rank=rank,
-        fields=fields,
-        columns=columns,
-        finish=finish,
-    )
+    return fields
 
 
 def _column(parts: list[Any]) -> np.ndarray | Rows:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-from collections.abc import Iterator, Mapping
-from itertools import combinations
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, combinations
 from pathlib import Path
+from typing import TypeVar
 
 from harness.errors import BadInput
 from harness.triage.evidence import Evidence, Process, Silence
 from harness.triage.graph.subjects import ended
 from harness.triage.graph.worlds import met_at
 
+T = TypeVar("T")
 World = tuple[tuple[str, ...], str, int]  # where its ranks meet (empty: nobody noted it), engine, size
 
 
@@ -27,49 +29,70 @@ def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence] | Non
     `unreached`: by address, the watches that gave no evidence. A process that was looked at on its own host counts, and
     not what another directory says of it from afar.
     """
-    only_dumps = [path for path, part in parts.items() if part.source == "dumps"]
-    if only_dumps:
-        raise BadInput(
-            f"{only_dumps[0]} holds recorder dumps alone, which do not say of which node they are",
-            fix="put the dumps of all ranks into one directory: harness triage DIR",
-        )
+    _refuse_dumps(parts)
     _refuse_twice(parts)
     for (first_path, first), (second_path, second) in combinations(parts.items(), 2):
         _refuse_two_jobs(first_path, first, second_path, second)
     common = Path(os.path.commonpath([Path(part.path).resolve() for part in parts.values()]))
-    processes: dict[str, Process] = {}
-    for part in parts.values():
-        for process in part.processes:
-            if process.key not in processes or process.samples:
-                processes[process.key] = _placed(process, part, common)
-    dumps = {
-        f"{path.name}/{name}": os.path.relpath(Path(part.path).resolve() / dump, common)
-        for path, part in parts.items()
-        for name, dump in part.dumps.items()
-    }
     all_parts = list(parts.values())
     stalls = [part.stall_s for part in all_parts if any(process.samples for process in part.processes)]
     return Evidence(
         path=str(common),
-        source="live" if any(part.source == "live" and 0.0 in stalls for part in all_parts) else all_parts[0].source,
+        source=_source(all_parts, stalls),
         taken="",  # each host has a clock of its own
         stall_s=min(stalls, default=0.0),
-        processes=tuple(processes.values()),
-        ray_actors=tuple(dict.fromkeys(actor for part in all_parts for actor in part.ray_actors)),
-        ray_tasks=tuple(dict.fromkeys(task for part in all_parts for task in part.ray_tasks)),
-        gpus=tuple(dict.fromkeys(gpu for part in all_parts for gpu in part.gpus)),
+        processes=_processes(all_parts, common),
+        ray_actors=_distinct(part.ray_actors for part in all_parts),
+        ray_tasks=_distinct(part.ray_tasks for part in all_parts),
+        gpus=_distinct(part.gpus for part in all_parts),
         ras={host: answer for part in all_parts for host, answer in part.ras.items()},
-        dumps=dumps,
-        expected_world=max((part.expected_world or 0 for part in all_parts), default=0) or None,
+        dumps=_dumps(parts, common),
+        expected_world=_largest_world(all_parts),
         threshold_s=max(part.threshold_s for part in all_parts),
-        notes=(
-            *(f"no evidence from {address}: {silence.why}" for address, silence in (unreached or {}).items()),
-            *dict.fromkeys(f"{path.name}: {note}" for path, part in parts.items() for note in part.notes),
-        ),
-        ray_nodes=tuple(dict.fromkeys(node for part in all_parts for node in part.ray_nodes)),
+        notes=_notes(parts, unreached or {}),
+        ray_nodes=_distinct(part.ray_nodes for part in all_parts),
         ray_lost=next((part.ray_lost for part in all_parts if part.ray_lost), ""),
         unreached=dict(unreached or {}),
-        directories=tuple(str(path) for path in parts),
+        directories=tuple(map(str, parts)),
+    )
+
+
+def _distinct(groups: Iterable[Iterable[T]]) -> tuple[T, ...]:
+    """What several directories say, each of it once, in their order."""
+    return tuple(dict.fromkeys(chain.from_iterable(groups)))
+
+
+def _source(parts: list[Evidence], stalls: list[float]) -> str:
+    """Live where anybody looked without a watch, whose stall is then not known; else that of the first directory."""
+    return "live" if any(part.source == "live" and 0.0 in stalls for part in parts) else parts[0].source
+
+
+def _processes(parts: list[Evidence], common: Path) -> tuple[Process, ...]:
+    """Each process by the directory of its own host, which looked at it; else by any that mentions it."""
+    processes: dict[str, Process] = {}
+    for part in parts:
+        for process in part.processes:
+            if process.key not in processes or process.samples:
+                processes[process.key] = _placed(process, part, common)
+    return tuple(processes.values())
+
+
+def _dumps(parts: Mapping[Path, Evidence], common: Path) -> dict[str, str]:
+    return {
+        f"{path.name}/{name}": os.path.relpath(Path(part.path).resolve() / dump, common)
+        for path, part in parts.items()
+        for name, dump in part.dumps.items()
+    }
+
+
+def _largest_world(parts: list[Evidence]) -> int | None:
+    return max((part.expected_world or 0 for part in parts), default=0) or None
+
+
+def _notes(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence]) -> tuple[str, ...]:
+    return (
+        *(f"no evidence from {address}: {silence.why}" for address, silence in unreached.items()),
+        *dict.fromkeys(f"{path.name}: {note}" for path, part in parts.items() for note in part.notes),
     )
 
 
@@ -108,6 +131,15 @@ def _placed(process: Process, part: Evidence, common: Path) -> Process:
     taken_ns = (nanoseconds(part.taken) or 0) if process.dump_taken_ns is None else process.dump_taken_ns
     dump = os.path.relpath(Path(part.path).resolve() / process.dump, common)
     return dataclasses.replace(process, dump=dump, dump_taken_ns=taken_ns)
+
+
+def _refuse_dumps(parts: Mapping[Path, Evidence]) -> None:
+    only_dumps = [path for path, part in parts.items() if part.source == "dumps"]
+    if only_dumps:
+        raise BadInput(
+            f"{only_dumps[0]} holds recorder dumps alone, which do not say of which node they are",
+            fix="put the dumps of all ranks into one directory: harness triage DIR",
+        )
 
 
 def _refuse_twice(parts: Mapping[Path, Evidence]) -> None:

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Mapping
 from itertools import chain, count
 from pathlib import Path
+from typing import NoReturn
 
 from harness import dates
 from harness.errors import BadInput
@@ -54,7 +55,7 @@ def triage(what: list[str], out: str | os.PathLike[str] | None = None, *, token_
 
 def _evidence(what: list[str], out: Path | None, token_file: str) -> tuple[Evidence, Path | None]:
     """The evidence, and the folder that it was taken into now; None where it was there before."""
-    from harness.bundle.opening import is_bundle, resolve
+    from harness.bundle.opening import resolve
     from harness.triage import directory
     from harness.triage.remote import gather
 
@@ -69,29 +70,45 @@ def _evidence(what: list[str], out: Path | None, token_file: str) -> tuple[Evide
     if existing_paths and (nodes := _of_nodes(existing_paths[0])):
         return _nodes(nodes, out)
     if existing_paths:
-        path = existing_paths[0]
-        if path.is_file() and path.suffix != ".zip" and not zipfile.is_zipfile(path):
-            beside = shlex.quote(str(path.parent))
-            raise BadInput(
-                f"{path} is one file: triage reads the directory with the dumps of every rank, or evidence",
-                fix=f"harness triage {beside}" if directory.readable(path.parent) else directory.READS,
-            )
-        if directory.is_evidence(path) or path.is_file():
-            return directory.read(path), None
-        path = _watched(path)
-        latest = newest(path)
-        if latest is None and is_bundle(what[0]) and (path / LIVE[0]).is_dir():  # its pids are of another machine
-            raise BadInput(
-                f"{what[0]} holds a recorded run and no evidence of a hang",
-                fix=f"harness report {shlex.quote(what[0])}",
-            )
-        if is_bundle(what[0]) or not any((path / name).is_dir() for name in LIVE):
-            return directory.read(latest or path), None
-        return _run(path, latest, out)
+        return _recorded(what[0], existing_paths[0], out)
     if len(what) == 1 and _pathlike(what[0]):
         raise BadInput(f"{what[0]}: no such file or directory", fix=directory.READS)
     evidence = _live(what, out)
     return evidence, Path(evidence.path)
+
+
+def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path | None]:
+    """The evidence in the file or directory `path`, which the user calls `word`; of a run whose processes may live, new
+    evidence."""
+    from harness.bundle.opening import is_bundle
+    from harness.triage import directory
+
+    if path.is_file():
+        if path.suffix != ".zip" and not zipfile.is_zipfile(path):
+            _refuse_file(path)
+        return directory.read(path), None
+    if directory.is_evidence(path):
+        return directory.read(path), None
+    path = _watched(path)
+    latest = newest(path)
+    if latest is None and is_bundle(word) and (path / LIVE[0]).is_dir():  # its pids are of another machine
+        raise BadInput(
+            f"{word} holds a recorded run and no evidence of a hang",
+            fix=f"harness report {shlex.quote(word)}",
+        )
+    if is_bundle(word) or not any((path / name).is_dir() for name in LIVE):
+        return directory.read(latest or path), None
+    return _run(path, latest, out)
+
+
+def _refuse_file(path: Path) -> NoReturn:
+    from harness.triage import directory
+
+    beside = shlex.quote(str(path.parent))
+    raise BadInput(
+        f"{path} is one file: triage reads the directory with the dumps of every rank, or evidence",
+        fix=f"harness triage {beside}" if directory.readable(path.parent) else directory.READS,
+    )
 
 
 def _served(urls: list[str], beside: list[Path], out: Path | None, token_file: str) -> tuple[Evidence, Path]:

@@ -102,17 +102,25 @@ def doing(process: Process, sample: int = -1) -> Doing:
     main = mains[0] if mains else doings[0][1] if doings else UNKNOWN
     if main.waiting or main.kind in ("device", "debugger", "checkpoint", "evaluation", "transition", "compile"):
         return main
-    for _, side_work in doings:  # a backward pass, an executor thread or a request handler works beside the main thread
-        if side_work is not main and side_work.kind == "debugger":
-            return side_work
-    telling = (WAITING - {"join"}) | {"transition", "checkpoint"}
-    for _, side_work in doings:
-        writes = side_work.kind == "checkpoint" and _VERB.search(side_work.frame)
-        if side_work is not main and side_work.kind in telling and not writes:
-            return side_work
+    if (side_work := _side_work([thread_doing for _, thread_doing in doings if thread_doing is not main])) is not None:
+        return side_work
     if main.kind == "ray_idle" and (working := in_ray_task(look.threads)) is not None:
         return classify(working, look, natives.get(working.tid))
     return main
+
+
+def _side_work(doings: list[Doing]) -> Doing | None:
+    """What says more than an idle main thread: a debugger first; then a backward pass, an executor thread or a request
+    handler that works beside it. A thread that writes metrics or lines of a log says nothing."""
+    for side_work in doings:
+        if side_work.kind == "debugger":
+            return side_work
+    telling = (WAITING - {"join"}) | {"transition", "checkpoint"}
+    for side_work in doings:
+        writes = side_work.kind == "checkpoint" and _VERB.search(side_work.frame)
+        if side_work.kind in telling and not writes:
+            return side_work
+    return None
 
 
 def _innermost(thread: Thread) -> tuple[str, str] | None:
@@ -164,44 +172,65 @@ def in_event_loop(process: Process, sample: Sample) -> bool:
 
 def classify(thread: Thread, sample: Sample | None = None, native: Thread | None = None) -> Doing:
     """One thread's stack as a `Doing`; `native` is the same thread with its C frames, where somebody took them."""
+    kinds = _kinds(thread, native)
+    if kinds:
+        kind, op = _waits_in(kinds)
+    elif thread.frames:
+        sleeps = sample is not None and "nanosleep" in sample.wchan and _is_leading(thread)
+        kind, op = "sleep" if sleeps else "user", ""
+    else:
+        kind, op = "unknown", ""
+    return Doing(
+        kind=kind,
+        op=op,
+        around=tuple(dict.fromkeys(outer_kind for outer_kind, _ in kinds[1:] if outer_kind != kind)),
+        frame=user_frame(thread.frames),
+        thread=thread.name,
+        active=thread.active,
+        gil=thread.gil,
+    )
+
+
+def _kinds(thread: Thread, native: Thread | None) -> list[tuple[str, str]]:
+    """(kind, operation) of each frame that says what a thread does, innermost first."""
     kinds: list[tuple[str, str]] = []
     for index, frame in enumerate(thread.frames):
         entry = match(frame)
-        if entry is not None and entry.kind in _SERVING and any(map(_served, thread.frames[:index])):
+        if entry is None:
+            continue
+        if entry.kind in _SERVING and any(map(_served, thread.frames[:index])):
             continue  # the loop around a task or a request that is being worked on
-        if entry is not None:
-            kinds.append((entry.kind, entry.op or plain(frame.function)))
-    if native is not None:
+        kinds.append((entry.kind, entry.op or plain(frame.function)))
+    if native is not None and (not kinds or kinds[0][0] in _AROUND):
         below = [(entry.kind, entry.op) for entry in map(match, native.frames) if entry and entry.function[0] == "<"]
-        if below and (not kinds or kinds[0][0] in _AROUND):
-            kinds = below[:1] + kinds
+        kinds = below[:1] + kinds
+    return _from_the_call(kinds, leading=_is_leading(thread))
+
+
+def _from_the_call(kinds: list[tuple[str, str]], *, leading: bool) -> list[tuple[str, str]]:
+    """Without the queue or the lock in which a call waits for its answer."""
     in_queue = next((at for at, (kind, _) in enumerate(kinds) if kind != "queue"), 0)
     if in_queue and kinds[in_queue][0] == "engine_call":
         kinds = kinds[in_queue:]  # the queue of an engine's answers: the call is what it waits in
-    if [kind for kind, _ in kinds[:2]] == ["lock", "http_client"] and _is_leading(thread):
+    if [kind for kind, _ in kinds[:2]] == ["lock", "http_client"] and leading:
         kinds = kinds[1:]  # gRPC waits in a lock; a stream that a thread beside keeps open says nothing of the process
-    frame_text = user_frame(thread.frames)
-    if not kinds:
-        kind = "sleep" if sample is not None and "nanosleep" in sample.wchan and _is_leading(thread) else "user"
-        return Doing(
-            kind if thread.frames else "unknown",
-            frame=frame_text,
-            thread=thread.name,
-            active=thread.active,
-            gil=thread.gil,
-        )
+    return kinds
+
+
+_AT_EXIT = ("finished", "the end of the interpreter")
+
+
+def _waits_in(kinds: list[tuple[str, str]]) -> tuple[str, str]:
+    """What the frames mean together, and the operation as its caller named it."""
     kind, op = kinds[0]
-    if kind in ("join", "lock") and ("finished", "the end of the interpreter") in kinds:
-        kind, op = "finished", "the end of the interpreter"  # it joins threads that keep the process
+    if kind in ("join", "lock") and _AT_EXIT in kinds:
+        return _AT_EXIT  # it joins threads that keep the process
     if kind == "wait":
         kind = "collective"
     ops = [name for frame_kind, name in kinds if frame_kind == kind and name != "wait"]
-    if kind in ("collective", "p2p", "store") and ops:
-        op = ops[-1] if kind == "store" else ops[0]
-    around = tuple(dict.fromkeys(outer_kind for outer_kind, _ in kinds[1:] if outer_kind != kind))
-    return Doing(
-        kind=kind, op=op, around=around, frame=frame_text, thread=thread.name, active=thread.active, gil=thread.gil
-    )
+    if kind == "store" and ops:
+        return kind, ops[-1]
+    return (kind, ops[0]) if kind in ("collective", "p2p") and ops else (kind, op)
 
 
 def _served(frame: Frame) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, TextIO
 import msgspec
 
 from harness import dates
-from harness.cluster.experiment import natively, session
+from harness.cluster.experiment import engine_seat, natively, session
 from harness.cluster.launch import Cluster, driver_seat
 from harness.cluster.preload import preloads
 from harness.cluster.side import Side
@@ -31,6 +31,7 @@ from harness.errors import HarnessError, Terminated
 from harness.warm import state
 from harness.warm.fit import facts
 from harness.warm.spares import Spares
+from scenarios.engines.make import EngineOptions
 from scenarios.remote import Remote
 from scenarios.settings import Scenario
 
@@ -153,7 +154,8 @@ def _started(
 def start(cluster: Cluster, side: Side, model: str, device: str, stage: state.Stage, name: str) -> Remote:
     """The actor of one engine that is kept up; returns at once."""
     stage_side = dataclasses.replace(side, scenario=natively(side.scenario)) if stage == "native" else side
-    return session(cluster, stage_side, model, driver_seat(), device, name=name, pure=stage == "native")
+    options = EngineOptions(device=device, pure=stage == "native")
+    return session(cluster, stage_side, model, engine_seat(stage_side, driver_seat()), options, name=name)
 
 
 def settled(actor: Remote, side: Side, stage: state.Stage, waiting: Waiting) -> tuple[str, state.Process]:

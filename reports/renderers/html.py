@@ -25,9 +25,10 @@ from reports.text import clean
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from reports.model import Verdict
+    from reports.model import Parity, Triage, Verdict
     from reports.renderers import Subject
     from reports.run_model import RecordedRun
+    from reports.sections.svg import StyleSheet
 
 TONES = {"EQUIVALENT": "ok", "INCONCLUSIVE": "warn", "CONFOUNDED": "warn", "SLOW": "warn", "INSUFFICIENT": "warn"}
 STATES = {"ruled out": "ok", "confirmed": "bad", "not tested": "warn", "undecided": "warn"}
@@ -71,22 +72,11 @@ def _page(verdict: Verdict) -> str:
 
     from reports.sections.svg import StyleSheet
 
-    sheet, parity, triage = StyleSheet(), verdict.parity, verdict.triage
-    charts: list[dict[str, Any]] = []
+    sheet, parity = StyleSheet(), verdict.parity
     drawn = importlib.util.find_spec("matplotlib") is not None
-    if parity and drawn:
-        from reports.sections import charts as drawing
-
-        charts = [
-            {"title": chart.title, "note": chart.note, "legend": chart.legend, "svg": Markup(chart.svg)}
-            for chart in drawing.charts(parity, sheet)
-        ]
+    charts = _charts(parity, sheet) if parity and drawn else []
     css = resources.files("reports").joinpath("templates/report.css").read_text("utf-8") + sheet.css()
-    browser = samples.of(parity) if parity else ""
-    has_samples = isinstance(browser, samples.Samples)
-    script = resources.files("reports").joinpath("templates/samples.js").read_text("utf-8") if has_samples else ""
-    rows, coverage = arrange.side_by_side(parity.runs) if parity else [], arrange.facts(verdict.coverage)
-    tiles = [fact for fact in coverage if len(fact.value) <= 12 and not fact.group][:_TILES]
+    coverage = arrange.facts(verdict.coverage)
     return (
         _environment()
         .get_template("report.html")
@@ -95,15 +85,11 @@ def _page(verdict: Verdict) -> str:
             answer=answer.of(verdict),
             css=Markup(css),
             css_hash=_digest(css),
-            samples=browser if has_samples else None,
-            no_samples="" if has_samples else browser,
-            script=Markup(script),
-            script_hash=_digest(script),
             heading=arrange.heading(verdict),
             tone="warn" if verdict.reservations else TONES.get(verdict.verdict, "bad" if verdict.exit_code else "ok"),
             tones=STATES,
             marks=MARKS,
-            tiles=tiles,
+            tiles=[fact for fact in coverage if len(fact.value) <= 12 and not fact.group][:_TILES],
             facts=arrange.facts,
             tally=arrange.tally,
             proofs=arrange.proofs,
@@ -111,33 +97,79 @@ def _page(verdict: Verdict) -> str:
             beyond=arrange.beyond_limits(verdict),
             notes=arrange.notes(verdict),
             paths=arrange.paths(verdict),
-            place=arrange.place_facts(parity) if parity else [],
-            runs=parity.runs if parity else [],
-            rows=rows,
-            memory=arrange.memory(parity.runs) if parity else ([], []),
-            changed=sum(row.changed for row in rows),
             charts=charts,
             drawn=drawn,
             charts_extra="pip install matplotlib",
-            metrics=arrange.metrics(parity) if parity else [],
-            suspicions=arrange.suspicions(parity) if parity else [],
-            other_checks=arrange.other_checks(parity) if parity else [],
-            t=triage,
             title=triage_arrange.title(verdict),
-            culprits=triage_arrange.culprits(triage) if triage else [],
-            victims=triage_arrange.victims(triage) if triage else [],
-            cycle=triage_arrange.cycle(triage) if triage else [],
-            processes=triage_arrange.processes(triage) if triage else [],
-            left_out=triage_arrange.left_out(triage) if triage else 0,
-            stacks=triage_arrange.stacks(triage) if triage else [],
-            graph=Markup(triage_graph.svg(triage)) if triage else "",
+            t=verdict.triage,
             fact_sections=[
                 ("Floor and tolerance", arrange.floor_facts(parity.floor) if parity else []),
                 ("Coverage", coverage),
                 ("Figures", arrange.facts(verdict.figures)),
             ],
+            **_of_samples(parity),
+            **_of_runs(parity),
+            **_of_hang(verdict.triage),
         )
     )
+
+
+def _charts(parity: Parity, sheet: StyleSheet) -> list[dict[str, Any]]:
+    from markupsafe import Markup
+
+    from reports.sections import charts as drawing
+
+    return [
+        {"title": chart.title, "note": chart.note, "legend": chart.legend, "svg": Markup(chart.svg)}
+        for chart in drawing.charts(parity, sheet)
+    ]
+
+
+def _of_samples(parity: Parity | None) -> dict[str, Any]:
+    """The browser of samples with its script; without recordings, why there is none."""
+    from markupsafe import Markup
+
+    browser = samples.of(parity) if parity else ""
+    if isinstance(browser, samples.Samples):
+        script = resources.files("reports").joinpath("templates/samples.js").read_text("utf-8")
+        return {"samples": browser, "no_samples": "", "script": Markup(script), "script_hash": _digest(script)}
+    return {"samples": None, "no_samples": browser, "script": Markup(""), "script_hash": _digest("")}
+
+
+def _of_runs(parity: Parity | None) -> dict[str, Any]:
+    """What the page shows of two runs; nothing of a hang."""
+    if parity is None:
+        nothing = dict.fromkeys(("place", "runs", "rows", "metrics", "suspicions", "other_checks"), ())
+        return {**nothing, "memory": ([], []), "changed": 0}
+    rows = arrange.side_by_side(parity.runs)
+    return {
+        "place": arrange.place_facts(parity),
+        "runs": parity.runs,
+        "rows": rows,
+        "memory": arrange.memory(parity.runs),
+        "changed": sum(row.changed for row in rows),
+        "metrics": arrange.metrics(parity),
+        "suspicions": arrange.suspicions(parity),
+        "other_checks": arrange.other_checks(parity),
+    }
+
+
+def _of_hang(triage: Triage | None) -> dict[str, Any]:
+    """What the page shows of a hang; nothing of two runs."""
+    from markupsafe import Markup
+
+    if triage is None:
+        nothing = dict.fromkeys(("culprits", "victims", "cycle", "processes", "stacks"), ())
+        return {**nothing, "left_out": 0, "graph": ""}
+    return {
+        "culprits": triage_arrange.culprits(triage),
+        "victims": triage_arrange.victims(triage),
+        "cycle": triage_arrange.cycle(triage),
+        "processes": triage_arrange.processes(triage),
+        "stacks": triage_arrange.stacks(triage),
+        "left_out": triage_arrange.left_out(triage),
+        "graph": Markup(triage_graph.svg(triage)),
+    }
 
 
 def _environment() -> Environment:

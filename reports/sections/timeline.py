@@ -6,7 +6,7 @@ Read from the recording when it is drawn. A host's monotonic clock is anchored b
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -125,42 +125,75 @@ def _read(run: Run, side: str) -> tuple[list[Process], set[int], int]:
 
 
 def _items(event: dict[str, Any], at: int, offset: int) -> Iterator[Slice | Point]:
-    kind, step = event["kind"], event.get("step")
-    now = at + offset
-    if kind in ("span", "collective"):
-        start, dur, name = _integer(event.get("start_ns")), _integer(event.get("dur_ns")), clean(event.get("name"))
-        if start is not None and dur is not None and dur >= 0:
-            track = "weight syncs" if name in SYNCS else "process groups" if name in GROUPS else "phases"
-            if kind == "collective":
-                track = "collectives"
-            failed = {} if event.get("ok", True) else {"error": clean(event.get("error", ""))}
-            named = ("step", "version", "hook", "world_size", "rank", "group_name", "group", "bytes")
-            yield Slice(track, name, start + offset, dur, failed | _kept(event, named))
-    elif kind == "call":
-        took = event.get("seconds")
-        dur = int(took * 1e9) if isinstance(took, (int, float)) and 0 <= took < 1e9 else 0
-        failed = {} if event.get("ok", True) else {"error": clean(event.get("message", ""))}
-        yield Slice("engine calls", clean(event.get("name")), now - dur, dur, failed | _kept(event, ("step",)))
-    elif kind == "sync":
-        version = _integer(event.get("version"))
-        if event.get("ok", True) and version is not None:
-            yield Point("version of weights sent", now, {"version": version})
-        else:
-            yield Point("weight sync failed", now, args={"message": clean(event.get("message", ""))})
-    elif kind == "weights" and event.get("source") == "received":
-        version = _integer(event.get("version"))
-        if version is not None:
-            yield Point("version of weights held", now, {"version": version})
-    elif kind == "engine_stats":
-        requests = {name: event[name] for name in ("running", "waiting") if isinstance(event.get(name), (int, float))}
-        shares = {name: event[name] for name in ("kv_usage", "cache_hit_rate") if isinstance(event.get(name), float)}
-        yield from (Point(name, now, values) for name, values in (("requests", requests), ("cache", shares)) if values)
-    elif kind == "step":
-        yield Point(f"end of step {clean(step)}", now)
-    elif kind == "engine_died":
-        yield Point(f"engine died: {clean(event.get('message', ''))}", now)
-    elif kind == "close" and not event.get("ok", True):
+    """What an event puts into the timeline. `at`: when it was recorded, `offset`: what to add to its times, in ns."""
+    draw = _DRAWN.get(event["kind"])
+    return draw(event, at + offset, offset) if draw is not None else iter(())
+
+
+def _span(event: dict[str, Any], now: int, offset: int) -> Iterator[Slice]:
+    start, dur, name = _integer(event.get("start_ns")), _integer(event.get("dur_ns")), clean(event.get("name"))
+    if start is None or dur is None or dur < 0:
+        return
+    if event["kind"] == "collective":
+        track = "collectives"
+    else:
+        track = "weight syncs" if name in SYNCS else "process groups" if name in GROUPS else "phases"
+    failed = {} if event.get("ok", True) else {"error": clean(event.get("error", ""))}
+    named = ("step", "version", "hook", "world_size", "rank", "group_name", "group", "bytes")
+    yield Slice(track, name, start + offset, dur, failed | _kept(event, named))
+
+
+def _call(event: dict[str, Any], now: int, offset: int) -> Iterator[Slice]:
+    took = event.get("seconds")
+    dur = int(took * 1e9) if isinstance(took, (int, float)) and 0 <= took < 1e9 else 0
+    failed = {} if event.get("ok", True) else {"error": clean(event.get("message", ""))}
+    yield Slice("engine calls", clean(event.get("name")), now - dur, dur, failed | _kept(event, ("step",)))
+
+
+def _sync(event: dict[str, Any], now: int, offset: int) -> Iterator[Point]:
+    version = _integer(event.get("version"))
+    if event.get("ok", True) and version is not None:
+        yield Point("version of weights sent", now, {"version": version})
+    else:
+        yield Point("weight sync failed", now, args={"message": clean(event.get("message", ""))})
+
+
+def _weights(event: dict[str, Any], now: int, offset: int) -> Iterator[Point]:
+    version = _integer(event.get("version"))
+    if event.get("source") == "received" and version is not None:
+        yield Point("version of weights held", now, {"version": version})
+
+
+def _engine_stats(event: dict[str, Any], now: int, offset: int) -> Iterator[Point]:
+    requests = {name: event[name] for name in ("running", "waiting") if isinstance(event.get(name), (int, float))}
+    shares = {name: event[name] for name in ("kv_usage", "cache_hit_rate") if isinstance(event.get(name), float)}
+    yield from (Point(name, now, values) for name, values in (("requests", requests), ("cache", shares)) if values)
+
+
+def _step(event: dict[str, Any], now: int, offset: int) -> Iterator[Point]:
+    yield Point(f"end of step {clean(event.get('step'))}", now)
+
+
+def _engine_died(event: dict[str, Any], now: int, offset: int) -> Iterator[Point]:
+    yield Point(f"engine died: {clean(event.get('message', ''))}", now)
+
+
+def _close(event: dict[str, Any], now: int, offset: int) -> Iterator[Point]:
+    if not event.get("ok", True):
         yield Point(f"ended: {clean(event.get('reason', ''))}", now)
+
+
+_DRAWN: dict[str, Callable[[dict[str, Any], int, int], Iterator[Slice | Point]]] = {
+    "span": _span,
+    "collective": _span,
+    "call": _call,
+    "sync": _sync,
+    "weights": _weights,
+    "engine_stats": _engine_stats,
+    "step": _step,
+    "engine_died": _engine_died,
+    "close": _close,
+}
 
 
 def _kept(event: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -167,10 +167,7 @@ def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callab
     best: list[Fitted] = []
     for size in range(1, MOST + 1) if shortfall else ():
         settled = []
-        for subset in itertools.combinations(names, size):
-            if clock() > deadline:
-                break
-            short, values = _alone(choices, subset[0]) if size == 1 else _together(choices, subset)
+        for short, values in _fitted(choices, names, size, lambda: clock() > deadline):
             if not short:
                 settled.append(_settled(choices, values))
             elif size == 1 and short < shortfall:
@@ -187,6 +184,16 @@ def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callab
         if hopeless or wrong < LEAST_EACH * (size + 1):
             break
     return best or [Fitted(values) for _, values in sorted(nearer, key=lambda candidate: candidate[0])]
+
+
+def _fitted(
+    choices: Choices, names: tuple[str, ...], size: int, late: Callable[[], bool]
+) -> Iterator[tuple[float, Values]]:
+    """The best values of each set of so many parameters, with what falls short under them, until it is late."""
+    for subset in itertools.combinations(names, size):
+        if late():
+            return
+        yield _alone(choices, subset[0]) if size == 1 else _together(choices, subset)
 
 
 def _needs_less(choices: Choices, larger: list[Fitted], smaller: list[Fitted]) -> bool:

@@ -170,20 +170,28 @@ def _otherwise(
     how = _of_another_rank(wrong, expected_rows, held_rows)
     if not how and all(Counter(expected_rows[rank]) == Counter(held_rows[rank]) for rank in wrong):
         how = "its rows permuted"
-    for other_name in learned.names if not how else ():
-        theirs = learned.tensor(other_name)
-        if (
-            other_name != name
-            and theirs.shape == tensor.shape
-            and all(
-                digests(_part(theirs, cuts[rank]).to(getattr(torch, answers[rank]["dtypes"][name]))) == held_rows[rank]
-                for rank in wrong
-            )
-        ):
-            how = f"the learner's {other_name}"
-            break
+    if not how:
+        shards = [(cuts[rank], answers[rank]["dtypes"][name], held_rows[rank]) for rank in wrong]
+        instead = _tensor_instead(name, tensor.shape, learned, shards)
+        how = f"the learner's {instead}" if instead else ""
     marks = {rank: hashlib.sha256("".join(held_rows[rank]).encode()).hexdigest()[:16] for rank in wrong}
     return HeldOtherwise(name, len(apart), tensor.shape[0] if tensor.ndim else 1, how, marks, len(answers))
+
+
+def _tensor_instead(
+    name: str, shape: torch.Size, learned: Learned, shards: list[tuple[Cut | None, str, list[str]]]
+) -> str:
+    """The learner's tensor of this shape whose rows all of these workers hold instead; "" without one. `shards`: the
+    cut, the type and the digests of what each worker holds."""
+    for other_name in learned.names:
+        if other_name == name:
+            continue
+        theirs = learned.tensor(other_name)
+        if theirs.shape == shape and all(
+            digests(_part(theirs, cut).to(getattr(torch, dtype))) == rows for cut, dtype, rows in shards
+        ):
+            return other_name
+    return ""
 
 
 def _of_another_rank(wrong: list[int], expected_rows: list[list[str]], held_rows: list[list[str]]) -> str:

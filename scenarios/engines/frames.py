@@ -16,16 +16,16 @@ def samples(
     completions: list[Completion],
     *,
     step: int,
-    version: int,
     fields: dict[str, Any],
 ) -> None:
-    """One frame of `kind` (rollout, native, repeat): a row for each request, `version` of the weights that drew it."""
+    """One frame of `kind` (rollout, native, repeat): a row for each request. `fields` name the weight version that drew
+    it."""
     seeds = [c.seed for c in completions if c.seed is not None]
     seed_array = {"seed": Flat.of(seeds, "i8")} if completions and len(seeds) == len(completions) else {}
     recorder.frame(
         kind,
         step=step,
-        fields={"weight_version": version, "finish": [c.finish_reason for c in completions], **fields},
+        fields={**fields, "finish": [c.finish_reason for c in completions]},
         arrays={
             "sample": Flat.of([c.sample for c in completions], "i8"),
             "prompt": Ragged.of([r.prompt_ids for r in requests], "i4"),

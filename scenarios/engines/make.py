@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from scenarios.engines import registry
 from scenarios.engines.engine import Bare
 from scenarios.engines.mapping import ParameterMap
 from scenarios.settings import Scenario
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What an engine is made with beside its scenario. `mapping`: a user's own and planted edits, as `ParameterMap`
+    takes them. `pure`: for the native stage, with nothing of ours loaded."""
+
+    device: str = "auto"
+    mapping: dict[str, Any] | None = None
+    pure: bool = False
 
 
 def make_engine(

@@ -85,6 +85,17 @@ def _least_of_min_p(best: Tensor, min_p: float, slack: float = 0.0) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """Where the chosen tokens stand among all, [n]. `below`: nats below the likeliest token; `place`: their rank, from
+    0; `ahead`: the mass of all that are likelier; `outside`: as in `Reading`."""
+
+    below: Tensor
+    place: Tensor
+    ahead: Tensor
+    outside: Tensor
+
+
+@dataclass(frozen=True)
 class Reading:
     """One number a chosen token, float64, [n]. `tempered`: its log-probability before any filter; `processed`: after
     them, -inf outside of what they keep.
@@ -104,12 +115,9 @@ class Reading:
     is_second: Tensor
 
     @staticmethod
-    def of(
-        below: Tensor, mass: Tensor, kept: Tensor | None, *, own: Tensor, place: Tensor, ahead: Tensor, outside: Tensor
-    ) -> Reading:
+    def of(below: Tensor, mass: Tensor, kept: Tensor | None, chosen: Chosen) -> Reading:
         """`below`: nats below the likeliest token, `mass`: their exponential, `kept`: what the filters leave (None:
-        everything), [n, vocabulary] in any order. Of the chosen token, [n]: `own`: its entry in `below`; `place`: its
-        rank, from 0; `ahead`: the mass of all that are likelier."""
+        everything), [n, vocabulary] in any order."""
         kept_mass = mass if kept is None else torch.where(kept, mass, 0.0)
         total, count = kept_mass.sum(-1), (kept_mass > 0).sum(-1)
         q = kept_mass / total[:, None]
@@ -117,14 +125,14 @@ class Reading:
         mean = (q * finite).sum(-1)
         second = (kept_mass.topk(2, dim=-1).values[:, 1] / total).log()
         return Reading(
-            tempered=own - mass.sum(-1).log(),
-            processed=torch.where(place < count, own - total.log(), float("-inf")),
+            tempered=chosen.below - mass.sum(-1).log(),
+            processed=torch.where(chosen.place < count, chosen.below - total.log(), float("-inf")),
             entropy=total.log() - mean,
             varentropy=((q * finite * finite).sum(-1) - mean**2).clamp(min=0.0),
-            before=torch.minimum(ahead, total) / total,
-            outside=outside,
+            before=torch.minimum(chosen.ahead, total) / total,
+            outside=chosen.outside,
             second=second,
-            is_second=(place == 1) & second.isfinite(),
+            is_second=(chosen.place == 1) & second.isfinite(),
         )
 
 
@@ -154,7 +162,7 @@ def read(
     )  # as a stable sort has them
     mass = below.exp()
     before = torch.where(ahead, mass, 0.0).sum(-1)
-    return Reading.of(below, mass, kept, own=chosen, place=ahead.sum(-1), ahead=before, outside=outside)
+    return Reading.of(below, mass, kept, Chosen(chosen, ahead.sum(-1), before, outside))
 
 
 @dataclass(frozen=True)
@@ -297,10 +305,8 @@ class Tempered:
         """The same with everything else that is known of the chosen tokens."""
         places = torch.arange(self.scores.shape[-1], device=self.scores.device)
         kept = places < self.kept(filters, joint=joint)[:, None]
-        return Reading.of(
-            self.scores, self._mass, kept, own=self._own, place=self.ordered.place, ahead=self._before,
-            outside=self._outside(filters, joint),
-        )  # fmt: skip
+        chosen = Chosen(self._own, self.ordered.place, self._before, self._outside(filters, joint))
+        return Reading.of(self.scores, self._mass, kept, chosen)
 
     def extent(self, top_k: int, *, joint: bool = False, slack: float = 0.0) -> dict[str, float] | None:
         """Each truncation just wide enough for every token that was chosen, with its edge `slack` nats further down;

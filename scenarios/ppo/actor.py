@@ -238,7 +238,7 @@ class ActorRole(Role):
                     entropy = losses.entropy(logits if ppo.entropy_coef else logits.detach())
                     loss = losses.policy_loss(
                         logprob, flat(share.old[part], logprob), flat(share.target[part], logprob), entropy,
-                        clip=ppo.clip, entropy_coef=ppo.entropy_coef, count=share.count,
+                        ppo, count=share.count,
                     )  # fmt: skip
                     self._shapes("actor_minibatch", step, batch, logits=logits)
                     self.optimizer.backward(loss.total)

@@ -82,30 +82,40 @@ class Experience:
         )
 
 
+@dataclass(frozen=True)
+class Scores:
+    """What each role says of the samples: rows of one number a response token; `reward` has one number a sample."""
+
+    actor: Scored
+    reference: Rows
+    value: Rows
+    reward: NDArray[np.float32]
+
+
 def make(
     samples: list[Sample],
     finish: list[str],
-    *,
-    scored: Scored,
-    reference: Rows,
-    value: Rows,
-    reward: NDArray[np.float32],
+    scores: Scores,
     ppo: PPO,
+    *,
     whiten: Callable[[Rows], Rows] = advantages.whiten,
 ) -> Experience:
     """KL penalty (k1) at every token, reward at the last, GAE, and whitening by `whiten`."""
-    kl = [logprobs - reference_logprobs for logprobs, reference_logprobs in zip(scored.logprob, reference, strict=True)]
-    per_token = advantages.token_rewards(kl, reward, ppo.kl_coef)
-    advantage, returns = advantages.gae(per_token, value, gamma=ppo.gamma, lam=ppo.gae_lambda)
+    kl = [
+        logprobs - reference_logprobs
+        for logprobs, reference_logprobs in zip(scores.actor.logprob, scores.reference, strict=True)
+    ]
+    per_token = advantages.token_rewards(kl, scores.reward, ppo.kl_coef)
+    advantage, returns = advantages.gae(per_token, scores.value, gamma=ppo.gamma, lam=ppo.gae_lambda)
     if ppo.normalize_advantages:
         advantage = whiten(advantage)
     return Experience(
         samples=samples,
         finish=finish,
-        scored=scored,
-        reference=reference,
-        value=value,
-        reward=reward,
+        scored=scores.actor,
+        reference=scores.reference,
+        value=scores.value,
+        reward=scores.reward,
         kl=kl,
         advantage=advantage,
         returns=returns,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from scenarios.settings import PPO
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -20,9 +22,7 @@ class Loss:
     sums: dict[str, Tensor]
 
 
-def policy_loss(
-    logprob: Tensor, old: Tensor, advantage: Tensor, entropy: Tensor, *, clip: float, entropy_coef: float, count: int
-) -> Loss:
+def policy_loss(logprob: Tensor, old: Tensor, advantage: Tensor, entropy: Tensor, ppo: PPO, *, count: int) -> Loss:
     """Clipped surrogate: mean of max(-A r, -A clip(r, 1 - c, 1 + c)) - entropy_coef × entropy, r = exp(logprob - old).
 
     Schulman et al., 2017, "Proximal policy optimization algorithms", equations 7 and 9.
@@ -30,9 +30,9 @@ def policy_loss(
     log_ratio = logprob - old
     ratio = log_ratio.exp()
     plain = -advantage * ratio
-    clipped = -advantage * ratio.clamp(1 - clip, 1 + clip)
+    clipped = -advantage * ratio.clamp(1 - ppo.clip, 1 + ppo.clip)
     surrogate = torch.maximum(plain, clipped)
-    total = (surrogate.sum() - entropy_coef * entropy.sum()) / count
+    total = (surrogate.sum() - ppo.entropy_coef * entropy.sum()) / count
     with torch.no_grad():
         sums = {
             "policy_loss": surrogate.sum(),

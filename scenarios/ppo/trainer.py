@@ -24,10 +24,10 @@ from scenarios import models, prompts
 from scenarios.engines import parameters
 from scenarios.engines.engine import Completion, EngineError, Part, Request
 from scenarios.engines.guided import Guide
-from scenarios.plants import Injection
 from scenarios.ppo import batches, checkpoint, experience
 from scenarios.ppo.actor import Scored
 from scenarios.ppo.batches import Sample
+from scenarios.ppo.beginning import Beginning
 from scenarios.ppo.experience import Experience
 from scenarios.ppo.hooks import SYNC, Hooks
 from scenarios.ppo.role import MiniBatch, Rows, Trained
@@ -42,10 +42,7 @@ CLOSE_LIMIT_S = 5.0  # after a failure, for a role that may be hung
 class Trainer:
     """PPO over `roles` (by name, one handle a rank; rollout-only needs the actor alone) and one engine session.
 
-    policy: the directory of the initial policy, for its tokenizer. plants: makes the trainer's hooks where a fault is
-    planted. sync_backend: gloo, or nccl when learner and engine are on GPUs. replay: the engine scores the guide
-    instead of drawing. first: the first step, and the version of the initial weights. Raises PromptError, ModelError
-    and ParameterRefused.
+    A checkpoint is loaded by `resume`. Raises PromptError, ModelError and ParameterRefused.
     """
 
     def __init__(
@@ -54,28 +51,24 @@ class Trainer:
         roles: Mapping[str, Sequence[Actor]],
         session: Actor,
         run_dir: Path | str,
-        *,
-        policy: Path | str | None = None,
-        plants: Injection | None = None,
-        sync_backend: str = "gloo",
-        replay: bool = False,
-        first: int = 0,
+        beginning: Beginning,
     ) -> None:
         self.scenario = Scenario.from_json(scenario)
         self.run_dir = Path(run_dir)
-        self.version = first
+        self.version = beginning.first
         self.digests: dict[str, str] = {}  # of the last update: batch, actor, critic
         self._json = scenario
         self._roles = {name: list(actors) for name, actors in roles.items() if actors}
         self._session = session
-        self._hooks: Hooks = Hooks() if plants is None else plants()
-        self._sync_backend = sync_backend
-        self._draw = "replay" if replay else "rollout"
+        self._hooks: Hooks = Hooks() if beginning.plants is None else beginning.plants()
+        self._sync_backend = beginning.sync_backend
+        self._draw = "rollout" if beginning.replay is None else "replay"
         self._recorder = install.OFF
         self._resumed = False
         self._asleep = False
         self._saved = -1  # the version that the last checkpoint holds
-        self._tokenizer: Any = models.load_tokenizer(policy or call(self._roles["actor"][0], "policy_path"))
+        policy = beginning.policy or call(self._roles["actor"][0], "policy_path")
+        self._tokenizer: Any = models.load_tokenizer(policy)
         self._specials = set(self._tokenizer.all_special_ids)
         self.prompts = prompts.load(self.scenario, self._tokenizer)
         parameters.check_room(self.prompts.longest, self.scenario.sampling, self.scenario.engine)
@@ -246,11 +239,14 @@ class Trainer:
         references: Rows = gathered("reference", gather(reference)) or absent
         values: Rows = gathered("critic", gather(value)) or absent
         with self._recorder.span("advantages", step=step):
+            role_scores = experience.Scores(scored, references, values, np.array(rewards, dtype=np.float32))
             made = experience.make(
-                samples, finish, scored=scored, reference=references, value=values,
-                reward=np.array(rewards, dtype=np.float32), ppo=self.scenario.ppo,
+                samples,
+                finish,
+                role_scores,
+                self.scenario.ppo,
                 whiten=lambda rows: self._hooks.whiten(rows, len(self._roles["actor"])),
-            )  # fmt: skip
+            )
         self._shapes("experience", step, samples, {
             "actor_logprob": np.concatenate(made.scored.logprob), "reference_logprob": np.concatenate(made.reference),
             "value": np.concatenate(made.value), "advantage": np.concatenate(made.advantage),

@@ -73,7 +73,9 @@ def judged(folders: list[Path]) -> tuple[Verdict, float, float]:
 
 def written(folder: Path) -> tuple[int, int]:
     """Bytes that a rank's heartbeat writes each second, and its journal, in a step of a second with SPANS spans."""
-    beating = heartbeat.Heartbeat(folder, sequences=lambda: {str(group): 12_345 for group in range(8)})
+    beating = heartbeat.Heartbeat(
+        folder, sources=heartbeat.Sources(sequences=lambda: {str(group): 12_345 for group in range(8)})
+    )
     beating.beat()
     beat = int(beating.path.stat().st_size / beating.period_s)
     beating.close()

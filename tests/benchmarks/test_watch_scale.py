@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from harness.triage.collect import connections, proc, traffic
-from harness.triage.watch.observe import Observer, Stat
+from harness.triage.watch.observe import Kernel, Observer, Stat
 from harness.triage.watch.progress import Progress
 
 pytestmark = pytest.mark.benchmark
@@ -66,9 +66,8 @@ def test_a_tick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
                     "wait": "ray", "rank": pid - NOBODYS}  # fmt: skip
             (folder / "beats" / f"{pid}.json").write_text(json.dumps(beat))
         there = {2: Stat(2, 1, "S", 0.0, 2), **{pid: Stat(pid, 2, "S", 0.0, pid) for pid in pids}}
-        looks[count] = Observer(
-            folder, (2,), processes=lambda there=there: there, argv=lambda pid: ("python",), main_cpu_s=lambda pid: 0.0
-        )
+        kernel = Kernel(lambda there=there: there, lambda pid: ("python",), main_cpu_s=lambda pid: 0.0)
+        looks[count] = Observer(folder, (2,), kernel=kernel)
 
     def ticks(count: int) -> None:
         progress, found = Progress(STALL_S), None

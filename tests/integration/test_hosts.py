@@ -64,8 +64,9 @@ class Job(across.Job):
         """`own`: variables of the last host."""
         (root / "token").write_text("the token of this job's nodes")
         words = ["--phase", mode, "--steps", str(steps)]
-        last = {len(hosts.names) - 1: own}
-        super().__init__(hosts, root, PROGRAM, words, stall, ranks=ranks, served=self.served, own=last)
+        started, last = across.Ranks(PROGRAM, words, ranks), len(hosts.names) - 1
+        variables = lambda host: own if host == last else {}  # noqa: E731
+        super().__init__(hosts, root, started, stall, served=self.served, variables=variables)
 
     def wait_until_under_way(self) -> None:
         until(lambda: self.under_way, 60, self.log)

@@ -11,8 +11,10 @@ import pytest
 from harness.parity.verdict import judged
 from probes.format import Run, write_manifest
 from reports.model import Check, Verdict
+from scenarios.engines.make import EngineOptions
 from scenarios.lifted import FOLDER, lifted, steps
 from scenarios.planted.differences.fault import Fault
+from scenarios.ppo.beginning import Beginning
 from scenarios.ppo.roles import ActorRole
 from scenarios.remote import Actor, Local, call
 from scenarios.session import EngineSession
@@ -48,13 +50,14 @@ class Pair:
     def record(self, side: str, engine: dict[str, Any] | None = None, trainer: dict[str, Any] | None = None) -> None:
         plants = Fault(engine=engine or {}, trainer=trainer or {}).plants()
         policy, roles, own = self._paths["policy"], {"actor": [self._actor]}, lifted(HALF)
-        session = Local(EngineSession, "hf", policy, HALF.to_json(), device="cpu", wrap=plants.engine)
+        session = Local(EngineSession, "hf", policy, HALF.to_json(), EngineOptions("cpu"), wrap=plants.engine)
         guide = str(self.folder / "baseline") if side == "candidate" else None
         run, window = self.folder / side, steps(HALF)
         try:
             self._manifest(run, HALF, side)
             call(self._actor, "configure", HALF.to_json())
-            self._stage.open(HALF.to_json(), roles, session, str(run), policy=policy, plants=plants.trainer)
+            beginning = Beginning(policy=policy, plants=plants.trainer)
+            self._stage.open(HALF.to_json(), roles, session, str(run), beginning)
             self._stage.step(0, guide)
             self._stage.floor()
             self._stage.finish()
@@ -62,8 +65,8 @@ class Pair:
             call(self._actor, "configure", own.to_json())
             call(session, "configure", own.to_json(), plants.engine)
             self._stage.lift(
-                own.to_json(), roles, session, str(run / FOLDER), policies=[policy],
-                guide_run=None if guide is None else f"{guide}/{FOLDER}", plants=plants.trainer,
+                own.to_json(), roles, session, str(run / FOLDER), beginning,
+                guide_run=None if guide is None else f"{guide}/{FOLDER}",
             )  # fmt: skip
         finally:
             session.stop()

@@ -20,7 +20,7 @@ from harness import cli, envs
 from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
 from harness.cluster.waiting import Waiting
-from harness.parity.runs.options import ParityOptions, RunOptions
+from harness.parity.runs.options import LaunchOptions, ParityOptions, RunOptions
 from harness.parity.runs.replay import run_replay
 from harness.parity.runs.run import run_parity, run_scenario
 from harness.planted.differences import files
@@ -137,7 +137,8 @@ def test_faults_that_leave_engines_alone_use_them(scenario: Scenario, tmp_path: 
         for number in range(2):  # the second suite finds what the first one left
             told: list[str] = []
             say = lambda event: told.append(event.message)  # noqa: E731, B023
-            rows = list(outcomes("hf", "hf", faults, scenario=scenario, out=tmp_path / str(number), progress=say))
+            options = LaunchOptions(progress=say)
+            rows = list(outcomes("hf", "hf", faults, scenario=scenario, out=tmp_path / str(number), options=options))
             assert all(row.named and row.party_right for row in rows) and len(rows) == 2
             assert [line for line in told if line] == [f"warm: hf, hf, up since {kept.since}"]
     finally:

@@ -12,6 +12,7 @@ from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from scenarios.bench.bench import Bench
 from scenarios.bench.case import CaseSample, Tolerance
 from scenarios.bench.undo import Stand
+from scenarios.engines.make import EngineOptions
 from scenarios.planted.differences.fault import Fault
 from scenarios.remote import Actor, Local
 from scenarios.session import EngineSession
@@ -43,7 +44,7 @@ class Lab:
         session = Local(
             EngineSession, "hf", policy or self._paths["policy"],
             dataclasses.replace(scenario, sampling=given or asked).to_json(),
-            device="cpu", wrap=Fault(engine=engine or {}).plants().engine, mapping=mapping,
+            EngineOptions("cpu", mapping), wrap=Fault(engine=engine or {}).plants().engine,
         )  # fmt: skip
         self._sessions.append(session)
         bench = Bench(scenario.to_json(), {"candidate": Stand(session, self._actor, self._paths["policy"], 0)})

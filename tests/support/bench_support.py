@@ -17,7 +17,9 @@ from scenarios.bench.bench import Bench
 from scenarios.bench.undo import Stand
 from scenarios.engines.engine import Request
 from scenarios.engines.guided import Guide
+from scenarios.engines.make import EngineOptions
 from scenarios.planted.differences.fault import Fault
+from scenarios.ppo.beginning import Beginning
 from scenarios.ppo.trainer import Trainer
 from scenarios.remote import Actor, Local, call
 from scenarios.session import EngineSession
@@ -54,13 +56,12 @@ class Laboratory:
         if side in self._sessions:
             self._sessions[side].stop()
         session = self._sessions[side] = Local(
-            EngineSession, "hf", self._paths["policy"], own.to_json(), device="cpu",
-            wrap=planted.plants().engine, mapping=dict(planted.mapping) or None,
+            EngineSession, "hf", self._paths["policy"], own.to_json(),
+            EngineOptions("cpu", dict(planted.mapping) or None), wrap=planted.plants().engine,
         )  # fmt: skip
         call(session, "record_to", str(run))
-        trainer = Trainer(
-            own.to_json(), self._roles, session, run, policy=self._paths["policy"], plants=planted.plants().trainer
-        )
+        beginning = Beginning(policy=self._paths["policy"], plants=planted.plants().trainer)
+        trainer = Trainer(own.to_json(), self._roles, session, run, beginning)
         trainer.start()
         for step in range(own.steps):
             trainer.step(step, guide=None if guide is None else _guide(guide, step))

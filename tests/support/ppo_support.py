@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2ForSequenceClassification
 
+from scenarios.engines.make import EngineOptions
 from scenarios.models import tokenizer as bpe
 from scenarios.models.quiet import quiet
+from scenarios.ppo.beginning import Beginning
 from scenarios.ppo.roles import ActorRole, CriticRole, ReferenceRole, RewardRole
 from scenarios.ppo.trainer import Trainer
 from scenarios.remote import Actor, Local, call
@@ -73,7 +75,7 @@ class Stack:
     def __init__(self, scenario: Scenario, paths: dict[str, str], names: tuple[str, ...]) -> None:
         torch.set_num_threads(1)  # idle OpenMP threads spin
         self.scenario = scenario
-        self.session: Actor = Local(EngineSession, "hf", paths["policy"], scenario.to_json(), device="cpu")
+        self.session: Actor = Local(EngineSession, "hf", paths["policy"], scenario.to_json(), EngineOptions("cpu"))
         self.roles: dict[str, list[Actor]] = {
             name: [Local(CLASSES[name], scenario.to_json(), dict(paths), urgent=("abort_sync",))] for name in names
         }
@@ -81,4 +83,4 @@ class Stack:
     def trainer(self, run_dir: Path, **kwargs: Any) -> Trainer:
         """A trainer of one run, with the session recording into the same directory."""
         call(self.session, "record_to", str(run_dir))
-        return Trainer(self.scenario.to_json(), self.roles, self.session, run_dir, **kwargs)
+        return Trainer(self.scenario.to_json(), self.roles, self.session, run_dir, Beginning(**kwargs))

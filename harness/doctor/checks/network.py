@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from harness.doctor.facts import Facts
-from harness.doctor.gather.network import Network
+from harness.doctor.gather.network import Interface, Network
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem, check
 
 _RAY_PORTS = {6379: "Ray's head", 8265: "Ray's dashboard and jobs", 10001: "Ray's client server"}
@@ -69,50 +69,14 @@ def interfaces(facts: Facts, request: Asked) -> Iterator[Outcome]:
     interface (NCCL's user guide, NCCL_SOCKET_IFNAME)."""
     network, variables = _both(facts)
     interfaces_by_name = {item.name: item for item in network.interfaces}
+    several = _many_nodes(variables, request)
     outcomes: list[Outcome] = []
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
-        if name not in variables:
-            continue
-        matched = _matching(variables[name], list(interfaces_by_name), exact=not name.startswith("NCCL"))
-        missing = [item for item in variables[name].split(",") if item] if not name.startswith("NCCL") else []
-        absent = [item for item in missing if item not in interfaces_by_name]
-        measured = f"{name}={variables[name]}; here are {', '.join(sorted(interfaces_by_name)) or 'none'}"
-        up = [
-            item for item in interfaces_by_name if interfaces_by_name[item].up and not interfaces_by_name[item].loopback
-        ]
-        if not matched or absent:
-            outcomes.append(
-                Problem(
-                    "error",
-                    f"{name} names an interface that does not exist here",
-                    measured,
-                    "this node's ranks fail to bootstrap, and the other nodes' ranks wait for them",
-                    f"export {name}={up[0] if up else '<interface>'}",
-                )
-            )
-        elif not any(interfaces_by_name[item].up for item in matched):
-            outcomes.append(
-                Problem(
-                    "error",
-                    f"{name} names an interface that is down",
-                    measured,
-                    "this node's ranks fail to bootstrap, and the other nodes' ranks wait for them",
-                    f"sudo ip link set {matched[0]} up",
-                )
-            )
-        elif _many_nodes(variables, request) and all(interfaces_by_name[item].loopback for item in matched):
-            outcomes.append(
-                Problem(
-                    "error",
-                    f"{name} is the loopback interface on a cluster of several nodes",
-                    measured,
-                    "each node reaches only itself: the group never forms",
-                    f"export {name}={up[0] if up else '<interface>'}",
-                )
-            )
+        if name in variables:
+            outcomes += _misnamed(name, variables[name], interfaces_by_name, several_nodes=several)
     usable = [item.name for item in network.interfaces if item.up and not item.loopback and item.addresses]
     virtual = [name for name in usable if re.match(r"docker|virbr|cni|flannel|cali|veth|br-|tun|tailscale", name)]
-    if virtual and _many_nodes(variables, request) and "NCCL_SOCKET_IFNAME" not in variables:
+    if virtual and several and "NCCL_SOCKET_IFNAME" not in variables:
         real = [name for name in usable if name not in virtual]
         outcomes.append(
             Problem(
@@ -124,6 +88,42 @@ def interfaces(facts: Facts, request: Asked) -> Iterator[Outcome]:
             )
         )
     yield from outcomes or [Fine(f"up: {', '.join(usable) or 'loopback only'}")]
+
+
+def _misnamed(
+    name: str, wanted: str, interfaces_by_name: dict[str, Interface], *, several_nodes: bool
+) -> Iterator[Problem]:
+    """What is wrong with the interfaces that a variable `name` asks for: absent, down, or loopback."""
+    exact = not name.startswith("NCCL")
+    matched = [interfaces_by_name[item] for item in _matching(wanted, list(interfaces_by_name), exact=exact)]
+    missing = [item for item in wanted.split(",") if item not in ("", *interfaces_by_name)] if exact else []
+    measured = f"{name}={wanted}; here are {', '.join(sorted(interfaces_by_name)) or 'none'}"
+    up = [item.name for item in interfaces_by_name.values() if item.up and not item.loopback]
+    export = f"export {name}={up[0] if up else '<interface>'}"
+    if not matched or missing:
+        yield Problem(
+            "error",
+            f"{name} names an interface that does not exist here",
+            measured,
+            "this node's ranks fail to bootstrap, and the other nodes' ranks wait for them",
+            export,
+        )
+    elif not any(item.up for item in matched):
+        yield Problem(
+            "error",
+            f"{name} names an interface that is down",
+            measured,
+            "this node's ranks fail to bootstrap, and the other nodes' ranks wait for them",
+            f"sudo ip link set {matched[0].name} up",
+        )
+    elif several_nodes and all(item.loopback for item in matched):
+        yield Problem(
+            "error",
+            f"{name} is the loopback interface on a cluster of several nodes",
+            measured,
+            "each node reaches only itself: the group never forms",
+            export,
+        )
 
 
 @check("infiniband", "network", "software", host=True)

@@ -13,6 +13,7 @@ from harness.parity.attribution.outcome import Attribution
 from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.explain import explain
 from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence
 from harness.parity.interventions.bench import Bench
 from harness.parity.interventions.situation import LEAST, Situation, gone, settled
 from harness.parity.subjects.engines.causes_self_disagreement import itself
@@ -67,47 +68,73 @@ def _search(judged: Judged, bench: Bench, attribution: Attribution, started: flo
         attribution.notes.append("not tested on the bench: no sample of the difference can be drawn again")
         return
     attribution.drawn = sum(sample.offends for sample in samples)
-    run_tolerance, longest = e.tolerance, mapping(e.baseline.recording.scenario.get("sampling")).get("max_tokens", 0)
-    allowed = Tolerance(run_tolerance.value, run_tolerance.margin)
-    if run_tolerance.half:
-        far_flips = run_tolerance.far_flips(longest * len(samples))
-        allowed = replace(allowed, few=far_flips, far=run_tolerance.far_margin, turned=run_tolerance.turned)
-    sides = bench.open(samples, allowed)
+    sides = bench.open(samples, _allowed(e, len(samples)))
     unnamed = any(UNEXPLAINED.has(cause.key) for cause in judged.verdict.causes)
     if unnamed:
         attribution.learned = replace(attribution.learned, aloud=read_aloud(e, explained, bench.texts))
-    read: dict[str, Symptoms] = {}
-    for side in sides:
-        read[side] = bench.read(side, again=True)
-        attribution.first[side] = settled(read[side], e.tolerance)
-        if (symptoms := attribution.first[side]).cut:
-            attribution.notes.append(
-                f"the {side}'s engine scores no more than {counted(symptoms.longest, 'token')} of a sequence: "
-                f"{symptoms.cut} of the case's {counted(len(samples), 'sequence')} were scored up to there"
-            )
-    if unnamed and not any(symptoms.total > LEAST for symptoms in attribution.first.values()):
-        for side in (side_name for side_name in sides if len(e.found(Kind.ENGINE.of(side_name)))):
-            read[side] = live.resent(bench, side)
-            attribution.first[side] = settled(read[side], e.tolerance)
-            state = "differs from the reference" if attribution.first[side].total else "still agrees with the reference"
-            attribution.notes.append(f"sent other weights, then the learner's again, the {side}'s engine {state}")
+    symptoms = _compared(e, bench, sides, len(samples), attribution)
+    if unnamed and not any(first.total > LEAST for first in attribution.first.values()):
+        symptoms |= _resent(e, bench, sides, attribution)
     for side in [side_name for side_name in sides if attribution.first[side_name].total]:
         s = Situation(
-            bench, e, side, read[side], time.monotonic, deadline=started + BUDGET_S, samples=samples,
+            bench, e, side, symptoms[side], time.monotonic, deadline=started + BUDGET_S, samples=samples,
             named=attribution.named, tried=attribution.tried, notes=attribution.notes,
             recorded=frozenset(cause.key for cause in judged.verdict.causes),
         )  # fmt: skip
-        try:
-            _one_side(s, attribution)
-            noisy = any(cause.key == itself(side) for cause in judged.verdict.causes)
-            if noisy and gone(attribution.first[side], s.rest):
-                live.regroup(s)
-        finally:
-            attribution.left[side] = s.rest
-            if attribution.named and attribution.named_after is None:
-                attribution.named_after = time.monotonic() - started
+        _search_side(s, attribution, started)
     if unnamed:
         attribution.learned = replace(attribution.learned, past_cache=differ_past_cache(attribution.tried))
+
+
+def _allowed(e: Evidence, samples: int) -> Tolerance:
+    """What counts as equal on the bench, for a case of so many samples."""
+    tolerance = e.tolerance
+    allowed = Tolerance(tolerance.value, tolerance.margin)
+    if not tolerance.half:
+        return allowed
+    longest = mapping(e.baseline.recording.scenario.get("sampling")).get("max_tokens", 0)
+    few = tolerance.far_flips(longest * samples)
+    return replace(allowed, few=few, far=tolerance.far_margin, turned=tolerance.turned)
+
+
+def _compared(
+    e: Evidence, bench: Bench, sides: list[str], samples: int, attribution: Attribution
+) -> dict[str, Symptoms]:
+    """Each side against the reference as it stands; noted as its first symptoms, without what rounding explains."""
+    symptoms: dict[str, Symptoms] = {}
+    for side in sides:
+        symptoms[side] = bench.read(side, again=True)
+        first = attribution.first[side] = settled(symptoms[side], e.tolerance)
+        if first.cut:
+            attribution.notes.append(
+                f"the {side}'s engine scores no more than {counted(first.longest, 'token')} of a sequence: "
+                f"{first.cut} of the case's {counted(samples, 'sequence')} were scored up to there"
+            )
+    return symptoms
+
+
+def _resent(e: Evidence, bench: Bench, sides: list[str], attribution: Attribution) -> dict[str, Symptoms]:
+    """Sides that differed in the run and agree now, once more after another sync: a fault of a sync that the last one
+    made good comes back with the next."""
+    symptoms: dict[str, Symptoms] = {}
+    for side in (side_name for side_name in sides if len(e.found(Kind.ENGINE.of(side_name)))):
+        symptoms[side] = live.resent(bench, side)
+        first = attribution.first[side] = settled(symptoms[side], e.tolerance)
+        state = "differs from the reference" if first.total else "still agrees with the reference"
+        attribution.notes.append(f"sent other weights, then the learner's again, the {side}'s engine {state}")
+    return symptoms
+
+
+def _search_side(s: Situation, attribution: Attribution, started: float) -> None:
+    """Every intervention on one side. What it showed stays where its engine fails."""
+    try:
+        _one_side(s, attribution)
+        if itself(s.side) in s.recorded and gone(attribution.first[s.side], s.rest):
+            live.regroup(s)
+    finally:
+        attribution.left[s.side] = s.rest
+        if attribution.named and attribution.named_after is None:
+            attribution.named_after = time.monotonic() - started
 
 
 def _one_side(s: Situation, attribution: Attribution) -> None:

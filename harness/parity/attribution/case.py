@@ -11,6 +11,8 @@ from harness.parity.facts.explanation import Explained
 from harness.parity.subjects.engines.observed import drawn_by_suspect
 from scenarios.bench.case import CaseSample
 
+Sample = tuple[int, int]  # step, number of the sample in it
+
 OFFENDING = 24  # chosen: every intervention draws all of them again
 EARLIEST = 8  # of those
 LATEST = 4  # of those
@@ -25,31 +27,9 @@ def choose(so_far: Explained, kinds: list[DivergenceKey]) -> list[CaseSample]:
     A difference without samples of its own (a sync, a floor) is looked for in the last step.
     """
     e = so_far.evidence
-    kinds_by_sample: dict[tuple[int, int], frozenset[DivergenceKey]] = {}
-    for kind in kinds:
-        for step, sample in e.found(kind).tolist():
-            if sample >= 0 and step >= 0:
-                kinds_by_sample[step, sample] = kinds_by_sample.get((step, sample), frozenset()) | {kind}
     of_engine = drawn_by_suspect(e)
-    if of_engine is not None:  # others would draw the samples of one that is at fault as they should be
-        kinds_by_sample = {item: kinds for item, kinds in kinds_by_sample.items() if item in of_engine}
-    if not kinds_by_sample and e.steps:
-        last = e.steps[-1]
-        kinds_by_sample = {(last, sample): frozenset() for sample in sorted(_prompts(e, last))[:OFFENDING]}
-    earliest = sorted(kinds_by_sample)[:EARLIEST]
-    # Of equals the latest, for what began late hides behind what was there from the first step on; and the longest,
-    # which show most and are the ones that a limit cuts. And some of each combination of kinds, the rare ones first:
-    # what only few show, as those that a limit cuts and nothing else moved, hides behind a fault of all.
-    long = {step: _lengths(e, step) for step in {step for step, _ in kinds_by_sample}}
-    latest = sorted(kinds_by_sample, key=lambda item: (-len(kinds_by_sample[item]), -item[0], item[1]))[:LATEST]
-    longest = sorted(
-        kinds_by_sample, key=lambda item: (-len(kinds_by_sample[item]), -long[item[0]].get(item[1], 0), item)
-    )
-    samples_by_kinds: dict[frozenset[DivergenceKey], list[tuple[int, int]]] = {}
-    for item in longest:
-        samples_by_kinds.setdefault(kinds_by_sample[item], []).append(item)
-    rare = [item for items in sorted(samples_by_kinds.values(), key=len) for item in items[:EACH]]
-    offending = list(dict.fromkeys([*unexplained(so_far, kinds), *earliest, *latest, *rare, *longest]))[:OFFENDING]
+    kinds_by_sample = _kinds_by_sample(e, kinds, of_engine)
+    offending = list(dict.fromkeys([*unexplained(so_far, kinds), *_telling(e, kinds_by_sample)]))[:OFFENDING]
     prompts = {step: _prompts(e, step) for step in sorted({step for step, _ in offending})}
     healthy = [
         (step, sample)
@@ -67,6 +47,42 @@ def choose(so_far: Explained, kinds: list[DivergenceKey]) -> list[CaseSample]:
         for step, sample in sorted([*offending, *healthy])
         if sample in prompts[step]
     ]
+
+
+def _kinds_by_sample(
+    e: Evidence, kinds: list[DivergenceKey], of_engine: set[Sample] | None
+) -> dict[Sample, frozenset[DivergenceKey]]:
+    """What differs in each sample, of those of the engine at fault where one of several is: others would draw its
+    samples as they should be. Of a difference without samples those of the last step, with no kind."""
+    kinds_by_sample: dict[Sample, frozenset[DivergenceKey]] = {}
+    for kind in kinds:
+        for step, sample in e.found(kind).tolist():
+            if sample >= 0 and step >= 0 and (of_engine is None or (step, sample) in of_engine):
+                kinds_by_sample[step, sample] = kinds_by_sample.get((step, sample), frozenset()) | {kind}
+    if not kinds_by_sample and e.steps:
+        last = e.steps[-1]
+        kinds_by_sample = {(last, sample): frozenset() for sample in sorted(_prompts(e, last))[:OFFENDING]}
+    return kinds_by_sample
+
+
+def _telling(e: Evidence, kinds_by_sample: dict[Sample, frozenset[DivergenceKey]]) -> list[Sample]:
+    """Samples that differ, those that say most first; some of them twice.
+
+    A few of the earliest. Of equals the latest, for what began late hides behind what was there from the first step on;
+    and the longest, which show most and are the ones that a limit cuts. And some of each combination of kinds, the rare
+    ones first: what only few show, as those that a limit cuts and nothing else moved, hides behind a fault of all.
+    """
+    earliest = sorted(kinds_by_sample)[:EARLIEST]
+    latest = sorted(kinds_by_sample, key=lambda item: (-len(kinds_by_sample[item]), -item[0], item[1]))[:LATEST]
+    lengths = {step: _lengths(e, step) for step in {step for step, _ in kinds_by_sample}}
+    longest = sorted(
+        kinds_by_sample, key=lambda item: (-len(kinds_by_sample[item]), -lengths[item[0]].get(item[1], 0), item)
+    )
+    samples_by_kinds: dict[frozenset[DivergenceKey], list[Sample]] = {}
+    for item in longest:
+        samples_by_kinds.setdefault(kinds_by_sample[item], []).append(item)
+    rare = [item for items in sorted(samples_by_kinds.values(), key=len) for item in items[:EACH]]
+    return [*earliest, *latest, *rare, *longest]
 
 
 def unexplained(so_far: Explained, kinds: list[DivergenceKey]) -> list[tuple[int, int]]:

@@ -75,8 +75,7 @@ def restart(s: Situation) -> None:
                 add_cause(
                     s=s,
                     cause=weights_key(s, [name]),
-                    intervention=what,
-                    done=done,
+                    proof=done.proof(what),
                     summary=other(s, name),
                     details={"tensor": name},
                     exclusions=exclusions,
@@ -93,8 +92,7 @@ def restart(s: Situation) -> None:
         add_cause(
             s=s,
             cause=cause,
-            intervention=what,
-            done=done,
+            proof=done.proof(what),
             summary=summary,
             details=details,
             exclusions=(Seen.FRESH_AGREES, *exclusions, *past(s)),

@@ -58,30 +58,15 @@ def merged(judged: Judged, attribution: Attribution) -> Verdict:
     lifted = [cause for cause in recorded if cause.details.get("stage") == LIFTED]
     causes, fresh = _proven([cause for cause in recorded if cause not in lifted], attribution)
     causes = [_confirmed(cause, attribution, families) for cause in causes]
-    contradicted = [_contradicted(cause, attribution, families) for cause in causes]
-    withdrawn = [(cause, reason) for cause, reason in zip(causes, contradicted, strict=True) if reason]
-    kept = [
-        _noted(cause, attribution, families) for cause, reason in zip(causes, contradicted, strict=True) if not reason
-    ]
+    standing, withdrawn = _standing(causes, attribution, families)
     explained = bool(fresh or (attribution.named and attribution.reproduced)) and _explained(attribution)
-    unexplained = [cause for cause in kept if UNEXPLAINED.has(cause.key)]
-    kept = [cause for cause in kept if not UNEXPLAINED.has(cause.key)]
-    if not explained:
-        kept += [_narrowed(cause, attribution) for cause in unexplained]
-    if withdrawn and not kept:
-        kept = [_nothing_left(attribution)]
-    if not any(UNEXPLAINED.has(cause.key) for cause in kept):
-        kept += [_narrowed(_remainder(side, kept, attribution), attribution) for side in _remaining(kept, attribution)]
+    kept = _with_unexplained(standing, attribution, explained=explained, withdrawn=bool(withdrawn))
     named_causes = [cause for cause in kept if not UNEXPLAINED.has(cause.key)]
     judged_causes = [told_apart(cause) for cause in kept]
     judged_causes += [
         cause for cause in lifted if not any(_meant_by(cause, named_cause) for named_cause in named_causes)
     ]
-    findings = [
-        *verdict.findings,
-        *(_withdrawn(cause, reason) for cause, reason in withdrawn),
-        *_told(attribution, families.failed),
-    ]
+    findings = [*verdict.findings, *withdrawn, *_told(attribution, families.failed)]
     answer = divergent(e, judged.kinds, judged_causes) if judged_causes else Answer(verdict.reason, verdict.evidence)
     changed = dataclasses.replace(
         verdict,
@@ -92,6 +77,29 @@ def merged(judged: Judged, attribution: Attribution) -> Verdict:
         figures=verdict.figures | {"attribution": _figures(attribution)},
     )
     return confirm_suspicions(changed, removed_by=_removed_by(kept) if _explained(attribution) else [])
+
+
+def _standing(causes: list[Cause], attribution: Attribution, families: _Families) -> tuple[list[Cause], list[Finding]]:
+    """The causes that the bench does not contradict, with what it says of each; a finding for each of the others."""
+    contradicted = [(cause, _contradicted(cause, attribution, families)) for cause in causes]
+    standing = [_noted(cause, attribution, families) for cause, reason in contradicted if not reason]
+    return standing, [_withdrawn(cause, reason) for cause, reason in contradicted if reason]
+
+
+def _with_unexplained(
+    standing: list[Cause], attribution: Attribution, *, explained: bool, withdrawn: bool
+) -> list[Cause]:
+    """The causes, and UNEXPLAINED last where a difference has none: that of the recordings unless the bench explained
+    it, one where every named cause was withdrawn, or one for what is left of a side without its causes."""
+    causes = [cause for cause in standing if not UNEXPLAINED.has(cause.key)]
+    if not explained:
+        causes += [_narrowed(cause, attribution) for cause in standing if UNEXPLAINED.has(cause.key)]
+    if withdrawn and not causes:
+        causes = [_nothing_left(attribution)]
+    if not any(UNEXPLAINED.has(cause.key) for cause in causes):
+        remainders = [_remainder(side, causes, attribution) for side in _remaining(causes, attribution)]
+        causes += [_narrowed(remainder, attribution) for remainder in remainders]
+    return causes
 
 
 def _removed_by(causes: list[Cause]) -> list[str]:

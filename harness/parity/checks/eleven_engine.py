@@ -11,6 +11,7 @@ from harness.parity.facts.divergence import Kind, Stage
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.engines import observed_second_run
 from harness.parity.subjects.engines.observed_repetition import SecondRun
+from harness.parity.subjects.precision.observed_floor import EngineFloor
 from harness.parity.subjects.recording.observed_copies import alike, own_kernels
 from harness.parity.subjects.sampling.observed_modes import REPLAY
 from harness.parity.subjects.weights.observed_sync_record import SyncRecord
@@ -95,13 +96,7 @@ def weight_sync(e: Evidence) -> Outcome:
         for name, record in records.items()
     }
     findings = [
-        Finding(
-            "weight sync",
-            f"{name}: {len(record.absent)} tensors are not sent in a sync, the first is {next(iter(record.absent))}",
-            "none measured: the proof stays within the tolerance",
-            where=name,
-            details={"tensors": dict(record.absent)},
-        )
+        _harmless_absence(name, record)
         for name, record in records.items()
         if record.absent and Kind.SYNC.of(name) not in e.first
     ]
@@ -110,47 +105,64 @@ def weight_sync(e: Evidence) -> Outcome:
         assert place is not None
         return outcome("weight-sync", "confirmed", place.context, kinds=kinds, findings=findings, **details)
     for name, record in records.items():
-        if not record.versions:
-            return outcome(
-                "weight-sync", "not tested", f"no sync was recorded in the {name}", findings=findings, **details
-            )
-        if None in e.side(name).versions and trains(e):
-            text = f"the {name}'s rollouts do not say with which weight version they were drawn"
-            return outcome("weight-sync", "not tested", text, findings=findings, **details)
-        for versions, what in (
-            (record.unsynced, "rolled out without a recorded sync"),
-            (record.unproven, "synced without a proof"),
-            (record.undigested, "sent without the learner's digests"),
-            (record.without_digests, "received without the engine's word on what arrived"),
-        ):
-            if versions:
-                text = f"{name}: weight version {versions[0]} was {what}"
-                return outcome("weight-sync", "not tested", text, findings=findings, **details)
-        if record.unchanged:  # an engine that kept its first weights would look the same
-            text = f"{name}: no tensor changed from one weight version to another, so no sync could fail visibly"
-            return outcome("weight-sync", "not tested", text, findings=findings, **details)
-        for version, unconfirmed in record.partly.items():
-            text = f"{name}: nothing says that {unconfirmed} of weight version {version} arrived"
-            return outcome("weight-sync", "not tested", text, findings=findings, **details)
-        if lacking := _of_the_manifest(e, name, record):
-            return outcome("weight-sync", "not tested", f"{name}: {lacking}", findings=findings, **details)
-    syncs = " and ".join(str(len(record.versions)) for record in records.values())
-    arrived = counted(min(record.tensors or 0 for record in records.values()), "tensor")
-    proof = max(record.largest_proof for record in records.values())
-    text = f"{syncs} syncs, {arrived} arrived each time, largest |Δ| of a proof {figure(proof)} nats"
-    read = [record.loaded for record in records.values()]
-    if all(isinstance(count, int) for count in read):
-        text += f", {min(filter(None, read), default=0)} read back after each load"
-    if not all(record.manifest for record in records.values()):
-        text += "; the recording names no manifest, so that others were sent is not known"
-    if any(record.by_samples for record in records.values()):
-        text += ", which are the samples that were drawn with the weights, engine against learner"
+        if untested := _untested_sync(e, name, record):
+            return outcome("weight-sync", "not tested", untested, findings=findings, **details)
     missing = [
         f"weight-sync: nothing was drawn with weight version {record.unused[0]} of the {name}: no sample proves it"
         for name, record in records.items()
         if record.unused
     ]
+    text = _arrived([*records.values()])
     return outcome("weight-sync", "ruled out", text, findings=findings, missing=missing, **details)
+
+
+def _harmless_absence(side: str, record: SyncRecord) -> Finding:
+    """Tensors that were not sent, where no divergence came of it."""
+    return Finding(
+        "weight sync",
+        f"{side}: {len(record.absent)} tensors are not sent in a sync, the first is {next(iter(record.absent))}",
+        "none measured: the proof stays within the tolerance",
+        where=side,
+        details={"tensors": dict(record.absent)},
+    )
+
+
+def _untested_sync(e: Evidence, side: str, record: SyncRecord) -> str:
+    """Why one side's syncs cannot be judged; "" where every version was sent, arrived and was proven."""
+    if not record.versions:
+        return f"no sync was recorded in the {side}"
+    if None in e.side(side).versions and trains(e):
+        return f"the {side}'s rollouts do not say with which weight version they were drawn"
+    for versions, what in (
+        (record.unsynced, "rolled out without a recorded sync"),
+        (record.unproven, "synced without a proof"),
+        (record.undigested, "sent without the learner's digests"),
+        (record.without_digests, "received without the engine's word on what arrived"),
+    ):
+        if versions:
+            return f"{side}: weight version {versions[0]} was {what}"
+    if record.unchanged:  # an engine that kept its first weights would look the same
+        return f"{side}: no tensor changed from one weight version to another, so no sync could fail visibly"
+    for version, unconfirmed in record.partly.items():
+        return f"{side}: nothing says that {unconfirmed} of weight version {version} arrived"
+    unlisted = _of_the_manifest(e, side, record)
+    return f"{side}: {unlisted}" if unlisted else ""
+
+
+def _arrived(records: list[SyncRecord]) -> str:
+    """What the syncs of all sides brought, where nothing is wrong with any of them."""
+    syncs = " and ".join(str(len(record.versions)) for record in records)
+    arrived = counted(min(record.tensors or 0 for record in records), "tensor")
+    proof = max(record.largest_proof for record in records)
+    text = f"{syncs} syncs, {arrived} arrived each time, largest |Δ| of a proof {figure(proof)} nats"
+    read = [record.loaded for record in records]
+    if all(isinstance(count, int) for count in read):
+        text += f", {min(filter(None, read), default=0)} read back after each load"
+    if not all(record.manifest for record in records):
+        text += "; the recording names no manifest, so that others were sent is not known"
+    if any(record.by_samples for record in records):
+        text += ", which are the samples that were drawn with the weights, engine against learner"
+    return text
 
 
 def _of_the_manifest(e: Evidence, side: str, record: SyncRecord) -> str:
@@ -209,64 +221,93 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         "flips": floor.flips,
         "not covered": _not_covered(side, again),
     }
-    if floor.largest == 0:
-        noise = "not the slightest difference"
-    elif floor.level == floor.largest:
-        noise = f"largest |Δ| {figure(floor.largest)} nats"
-    else:
-        noise = f"|Δ| at most {figure(floor.level)} nats, on a few tokens up to {figure(floor.largest)},"
-    noise += f" over {counted(floor.tokens, 'token')}, {counted(floor.flips, 'flip')}; cap {figure(cap)}"
-    if Kind.FLOOR.of(side.name) in e.first:
-        text = e.first[Kind.FLOOR.of(side.name)].place.context
-        return outcome(
-            name, "confirmed", f"{text}: {noise}", number=number, kinds=(Kind.FLOOR.of(side.name),), **details
-        )
+    noise = _noise(floor, cap)
+    kind = Kind.FLOOR.of(side.name)
+    if kind in e.first:
+        text = f"{e.first[kind].place.context}: {noise}"
+        return outcome(name, "confirmed", text, number=number, kinds=(kind,), **details)
     if again is not None and again.parts is not None:
         details |= {"kinds": {key.label: step for key, step in again.kinds.items()}, "parts at step": again.parts}
         text = f"run again, the job is another run from step {again.parts} on: {again.why}"
         text += f"; what its engine drew before that: {noise}" if floor.tokens else ""
         return outcome(name, "confirmed", text, number=number, decides=False, **details)
     if not floor.measured:
-        amount = f"only {counted(floor.tokens, 'token')}" if floor.tokens else "nothing"
-        text = f"the floor was not measured ({amount} of the engine against itself); "
-        if again is not None and again.useless:
-            text = f"the floor was not measured: {again.useless}; "
-        elif (
-            again is not None
-            and not floor.tokens
-            and not any(pair[2].rows("logprob") is not None for pair in again.pairs)
-        ):
-            text = "the floor was not measured: no engine gave log-probabilities with which the job could be compared "
-            text += "with its second run, which is equal in every other respect; "
-        uses_other_floor = not observed_second_run.required(e, side.name) and not np.isnan(e.tolerance.floor)
-        text += (
-            "the tolerance is of the other side's floor"
-            if uses_other_floor
-            else f"the tolerance is the cap, {figure(cap)}"
-        )
-        return outcome(name, "not tested", text, number=number, **details)
-    taken_variants = {variant for run in e.sides for variant in run.floor.variants if variant not in run.floor.absent}
-    if e.mode == REPLAY:
-        taken_variants.discard("prefill")  # an engine that only scores has no decode to be held against it
-    lacking = [variant for variant in floor.absent if variant != "prefill" or variant in taken_variants]
+        return outcome(name, "not tested", _unmeasured(e, side, again), number=number, **details)
+    # A framework's job takes no variants, and a whole second run holds what they would.
+    lacking = _lacking_variants(e, floor)
     if lacking and not side.recording.manifest.get("framework") and again is None:
         under = " and ".join(variant if variant == "prefill" else f"another {variant}" for variant in lacking)
         text = f"the floor was not taken under {under}, in which engines differ from themselves; of the others: {noise}"
         return outcome(name, "not tested", text, number=number, **details)
-    missing = [f"{name}: the floor was not taken under: {', '.join(floor.absent)}"] if floor.absent else []
-    variants_text = ", ".join(variant for variant in floor.variants if variant != observed_second_run.VARIANT)
-    if variants_text:
-        noise += f"; the engine against itself at equal seeds under another {variants_text}, in one start"
-    if floor.sharded is not None:
-        noise += f"; its learner with the layers cut as the engine's are: {figure(floor.sharded.level)} nats"
-    elif ranks := _shards(side):
-        why = "its learner has no plan to cut its layers, is too large to copy, or moved by more than rounding can"
-        missing.append(f"{name}: what {ranks} tensor-parallel ranks change was not measured: {why}")
+    text = "; ".join([noise, *_compared_with(floor, again)])
+    missing = [f"{name}: {reservation}" for reservation in _reservations(side, again)]
+    return outcome(name, "ruled out", text, number=number, missing=missing, **details)
+
+
+def _noise(floor: EngineFloor, cap: float) -> str:
+    """How far the engine is from itself, in words."""
+    if floor.largest == 0:
+        noise = "not the slightest difference"
+    elif floor.level == floor.largest:
+        noise = f"largest |Δ| {figure(floor.largest)} nats"
+    else:
+        noise = f"|Δ| at most {figure(floor.level)} nats, on a few tokens up to {figure(floor.largest)},"
+    return f"{noise} over {counted(floor.tokens, 'token')}, {counted(floor.flips, 'flip')}; cap {figure(cap)}"
+
+
+def _unmeasured(e: Evidence, side: Side, again: SecondRun | None) -> str:
+    """Why there is no floor, and which tolerance holds instead."""
+    floor = side.floor
     if again is not None and again.useless:
-        missing.append(f"{name}: no second run: {again.useless}")
-    elif again is not None:
-        noise += f"; the whole job against its own second run, equal in all of {len(again.pairs)} steps"
-    return outcome(name, "ruled out", noise, number=number, missing=missing, **details)
+        text = f"the floor was not measured: {again.useless}; "
+    elif again is not None and not floor.tokens and not _has_log_probabilities(again):
+        text = "the floor was not measured: no engine gave log-probabilities with which the job could be compared "
+        text += "with its second run, which is equal in every other respect; "
+    else:
+        amount = f"only {counted(floor.tokens, 'token')}" if floor.tokens else "nothing"
+        text = f"the floor was not measured ({amount} of the engine against itself); "
+    if not observed_second_run.required(e, side.name) and not np.isnan(e.tolerance.floor):
+        return text + "the tolerance is of the other side's floor"
+    return text + f"the tolerance is the cap, {figure(e.of_engines.cap)}"
+
+
+def _has_log_probabilities(again: SecondRun) -> bool:
+    return any(base.rows("logprob") is not None for _, _, base, _ in again.pairs)
+
+
+def _lacking_variants(e: Evidence, floor: EngineFloor) -> list[str]:
+    """Variants under which the floor was not taken, though it could have been."""
+    taken_variants = {variant for run in e.sides for variant in run.floor.variants if variant not in run.floor.absent}
+    if e.mode == REPLAY:
+        taken_variants.discard("prefill")  # an engine that only scores has no decode to be held against it
+    return [variant for variant in floor.absent if variant != "prefill" or variant in taken_variants]
+
+
+def _compared_with(floor: EngineFloor, again: SecondRun | None) -> list[str]:
+    """What the engine was held against to measure its floor."""
+    comparisons = []
+    variants = ", ".join(variant for variant in floor.variants if variant != observed_second_run.VARIANT)
+    if variants:
+        comparisons.append(f"the engine against itself at equal seeds under another {variants}, in one start")
+    if floor.sharded is not None:
+        level = figure(floor.sharded.level)
+        comparisons.append(f"its learner with the layers cut as the engine's are: {level} nats")
+    if again is not None and not again.useless:
+        comparisons.append(f"the whole job against its own second run, equal in all of {len(again.pairs)} steps")
+    return comparisons
+
+
+def _reservations(side: Side, again: SecondRun | None) -> list[str]:
+    """What the measured floor leaves open."""
+    floor, ranks, reservations = side.floor, _shards(side), []
+    if floor.absent:
+        reservations.append(f"the floor was not taken under: {', '.join(floor.absent)}")
+    if floor.sharded is None and ranks:
+        why = "its learner has no plan to cut its layers, is too large to copy, or moved by more than rounding can"
+        reservations.append(f"what {ranks} tensor-parallel ranks change was not measured: {why}")
+    if again is not None and again.useless:
+        reservations.append(f"no second run: {again.useless}")
+    return reservations
 
 
 @check(

@@ -113,23 +113,30 @@ def _series(side: Side, steps: list[int]) -> dict[str, list[float]]:
     metrics = {event.get("step"): mapping(event.get("metrics")) for event in run.all("step")}
     spans = spans_by_step(run)
     seconds = step_seconds(side)
-    sizes: dict[int, list[float]] = {}
-    for event in run.labelled("shapes", "experience"):
-        if event.get("phase") == "experience" and isinstance(event.get("step"), int):
-            entry = sizes.setdefault(event["step"], [0.0, 0.0])
-            entry[0] += number(event.get("padded_tokens"), 0.0)
-            entry[1] += number(event.get("real_tokens"), 0.0)
+    padded, real = _batch_tokens(run)
     series = {"step": [float(step) for step in steps], "seconds": [seconds.get(step, NAN) for step in steps]}
     series |= {name: [number(metrics.get(step, {}).get(key)) for step in steps] for name, key in _METRICS.items()}
     series |= {name: [spans.get((span, step), NAN) for step in steps] for name, span in _SPANS.items()}
-    series["padded_tokens"] = [sizes.get(step, [NAN, NAN])[0] for step in steps]
-    series["real_tokens"] = [sizes.get(step, [NAN, NAN])[1] for step in steps]
+    series["padded_tokens"] = [padded.get(step, NAN) for step in steps]
+    series["real_tokens"] = [real.get(step, NAN) for step in steps]
     if all(np.isnan(series["length_mean"])):  # rollouts without training have no `step` metrics
         lengths = [_lengths(run, step) for step in steps]
         series["length_mean"] = [float(step_lengths.mean()) if len(step_lengths) else NAN for step_lengths in lengths]
         series["length_max"] = [float(step_lengths.max()) if len(step_lengths) else NAN for step_lengths in lengths]
     series |= {f"memory of {role}, MiB": values for role, values in observed_memory.largest(side.memory, steps).items()}
     return {name: values for name, values in series.items() if name == "step" or not all(np.isnan(values))}
+
+
+def _batch_tokens(run: Recording) -> tuple[dict[int, float], dict[int, float]]:
+    """Step -> tokens of its experience on all ranks: with padding, and without."""
+    padded: dict[int, float] = {}
+    real: dict[int, float] = {}
+    for event in run.labelled("shapes", "experience"):
+        if event.get("phase") == "experience" and isinstance(event.get("step"), int):
+            step = event["step"]
+            padded[step] = padded.get(step, 0.0) + number(event.get("padded_tokens"), 0.0)
+            real[step] = real.get(step, 0.0) + number(event.get("real_tokens"), 0.0)
+    return padded, real
 
 
 def _lengths(run: Recording, step: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from harness.recordings.tables import Rows
+from harness.recordings.tables import Rows, Table
 
 AHEAD, BEHIND = 3, 8  # ids of a sample that a report shows on either side of a place: a line of a terminal
 
@@ -107,6 +107,68 @@ class Grid:
 def shared(rows: list[tuple[Rows, np.ndarray]]) -> Grid:
     """The grid of what several ragged columns, each with the rows to take, have in common."""
     return Grid(np.minimum.reduce([column.lengths[index] for column, index in rows]))
+
+
+@dataclass(frozen=True)
+class AlignedTokens:
+    """The tokens of one step at the positions that the same samples have in two tables: the rollouts of two runs, or a
+    rollout and what was trained on.
+
+    `column_a`, `column_b`: the tokens of each table, whole; `tokens_a`, `tokens_b`: those in common, flat on `grid`.
+    """
+
+    a: Table
+    b: Table
+    match: Match
+    column_a: Rows
+    column_b: Rows
+    grid: Grid
+    tokens_a: np.ndarray
+    tokens_b: np.ndarray
+
+    @staticmethod
+    def of(a: Table, b: Table, match: Match, column_a: Rows, column_b: Rows) -> AlignedTokens:
+        grid = shared([(column_a, match.a), (column_b, match.b)])
+        return AlignedTokens(
+            a=a,
+            b=b,
+            match=match,
+            column_a=column_a,
+            column_b=column_b,
+            grid=grid,
+            tokens_a=grid.take(column_a, match.a),
+            tokens_b=grid.take(column_b, match.b),
+        )
+
+    @property
+    def step(self) -> int:
+        return self.a.step
+
+    @property
+    def lengths_a(self) -> np.ndarray:
+        """[rows] tokens of each matched sample in `a`, whole."""
+        lengths: np.ndarray = self.column_a.lengths[self.match.a]
+        return lengths
+
+    @property
+    def lengths_b(self) -> np.ndarray:
+        lengths: np.ndarray = self.column_b.lengths[self.match.b]
+        return lengths
+
+    def take_a(self, rows: Rows) -> np.ndarray:
+        """A column of `a` that has as many values a sample as its tokens, flat on `grid`."""
+        return self.grid.take(rows, self.match.a)
+
+    def take_b(self, rows: Rows) -> np.ndarray:
+        return self.grid.take(rows, self.match.b)
+
+    def sample_at(self, row: int) -> int:
+        """The number of the sample in this matched row."""
+        return int(self.match.sample[row])
+
+    def rank_at(self, row: int) -> int:
+        """The rank of the process that recorded this matched row in `a`."""
+        return int(self.a.rank[self.match.a[row]])
 
 
 def equal_rows(a: Rows, ia: np.ndarray, b: Rows, ib: np.ndarray) -> np.ndarray:

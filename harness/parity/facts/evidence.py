@@ -22,11 +22,11 @@ from harness.parity.subjects.engines.observed_memory import Held, recorded
 from harness.parity.subjects.engines.observed_repetition import SecondRun
 from harness.parity.subjects.log_probabilities.observed_clusters import Clusters
 from harness.parity.subjects.log_probabilities.observed_metrics import Mismatch
-from harness.parity.subjects.log_probabilities.observed_outliers import Tail, Weighed
+from harness.parity.subjects.log_probabilities.observed_outliers import Bounds, Tail, Weighed
 from harness.parity.subjects.log_probabilities.observed_rereading import Readings
 from harness.parity.subjects.log_probabilities.observed_systematic import Drift, Means, Tested
 from harness.parity.subjects.native_sampler.observed import NativeResult
-from harness.parity.subjects.order.observed import Exchange
+from harness.parity.subjects.order.observed import Exchange, Source
 from harness.parity.subjects.precision.observed_floor import EngineFloor, Tolerance
 from harness.parity.subjects.precision.observed_lifted import LiftedResult
 from harness.parity.subjects.prompts.observed_boundaries import TokenBoundaries
@@ -43,11 +43,6 @@ from reports.text import counted
 
 if TYPE_CHECKING:
     from harness.parity.subjects.recording.observed_step_consistency import StepWitnesses
-
-# Of a differing sample: step, sample, response tokens compared, whether its log-probabilities told, and the samples of
-# the baseline whose response the candidate gave it.
-Source = tuple[int, int, int, bool, list[int]]
-
 
 ALONE = "run"  # what the only side of an audit is called
 
@@ -429,15 +424,7 @@ class Evidence:
         tolerance = self.tolerated(key.kind)
         spared = tolerance.spared(int(np.count_nonzero(compared)))
         extreme = tolerance.extreme if key.kind.stage is Stage.NATIVE else tolerance.extreme_drawn
-        weighed = Weighed.of(
-            grid=grid,
-            compared=compared,
-            size=size,
-            tolerance=tolerance.value,
-            extreme=extreme,
-            share=tolerance.share,
-            spared=spared,
-        )
+        weighed = Weighed.of(grid, compared, size, Bounds(tolerance.value, extreme, tolerance.share, spared))
         self.tail(key).add(weighed)
         return weighed
 

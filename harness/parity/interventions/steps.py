@@ -20,6 +20,12 @@ class Undone:
     after: Symptoms
     seconds: float
 
+    def proof(self, intervention: str) -> Proof:
+        """What this intervention proves, in differences before and after it."""
+        return Proof(
+            intervention, self.before.total, self.after.total, "differences", "live engines", round(self.seconds, 3)
+        )
+
 
 def undo(s: Situation, what: Callable[[], Any]) -> Undone:
     started = s.clock()
@@ -46,15 +52,11 @@ def tell(s: Situation, intervention: str, cause: CauseKey, done: Undone, good: b
 def add_cause(
     s: Situation,
     cause: CauseKey,
-    intervention: str,
-    done: Undone,
+    proof: Proof,
     summary: str,
     details: dict[str, Any],
     exclusions: tuple[Seen, ...] = (),
 ) -> None:
-    proof = Proof(
-        intervention, done.before.total, done.after.total, "differences", "live engines", round(done.seconds, 3)
-    )
     s.named.append(
         Named(cause=cause, party=s.side, side=s.side, summary=summary, proof=proof, details=details, seen=exclusions)
     )

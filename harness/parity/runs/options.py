@@ -52,6 +52,23 @@ class LaunchOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReplayOptions(LaunchOptions):
+    """How a recorded run is replayed and judged.
+
+    `backend`: what scores the recorded tokens. `steps`: replay so many steps of the run, counted from its beginning;
+    None: all that it holds whole. `from_step`: begin at the last checkpoint that the run wrote before this step (at
+    step 0 without one). `cap`: the largest rounding noise that is believed, in nats. `strict`: the exit code of a pass
+    with reservations is 3.
+    """
+
+    backend: str = field(default="hf", metadata=_option(None))  # the command line names these five first
+    steps: int | None = field(default=None, metadata=_option(None))
+    from_step: int = field(default=0, metadata=_option(None))
+    cap: float | None = field(default=None, metadata=_option(None))
+    strict: bool = field(default=False, metadata=_option(None))
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunOptions(LaunchOptions):
     """A scenario's run; None: as the scenario has it.
 

@@ -20,7 +20,7 @@ from harness.cluster.waiting import RunCut
 from harness.errors import BadInput
 from harness.parity.runs.command_line import command_line
 from harness.parity.runs.engines import cluster_for
-from harness.parity.runs.options import LaunchOptions, command_options
+from harness.parity.runs.options import ReplayOptions, command_options
 from harness.parity.runs.preflight import check_machine, environment_for, preflight
 from harness.parity.runs.recording import compacted, guarded, judged, recording_in, written
 from reports import places
@@ -28,29 +28,18 @@ from reports.model import Finding, Verdict
 from reports.text import counted
 
 
-def run_replay(
-    run: str | os.PathLike[str],
-    options: LaunchOptions | None = None,
-    *,
-    backend: str = "hf",
-    steps: int | None = None,
-    from_step: int = 0,
-    cap: float | None = None,
-    strict: bool = False,
-    **changes: Any,
-) -> Verdict:
-    """Replay the recorded run in `run`, which may be a bundle, on `backend`, and judge the replay against it.
+def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None, **changes: Any) -> Verdict:
+    """Replay the recorded run in `run`, which may be a bundle, on a backend, and judge the replay against it.
 
-    `steps`: replay so many steps of the run, counted from its beginning; None: all that it holds whole. `from_step`:
-    begin at the last checkpoint that the run wrote before this step (at step 0 without one). `strict`: the exit code of
-    a pass with reservations is 3. `changes`: fields of LaunchOptions, instead of or on top of `options`. Raises
-    BadInput for a run that cannot be replayed; a replay that was cut short is INCONCLUSIVE, not an exception.
+    `changes`: fields of ReplayOptions, instead of or on top of `options`. Raises BadInput for a run that cannot be
+    replayed; a replay that was cut short is INCONCLUSIVE, not an exception.
     """
     from harness.bundle.opening import prompt_key, resolve_runs
     from harness.parity.runs.directory import is_run, no_run
 
     started = time.monotonic()
-    options = dataclasses.replace(options or LaunchOptions(), **changes)
+    options = dataclasses.replace(options or ReplayOptions(), **changes)
+    backend, from_step = options.backend, options.from_step
     path = resolve_runs(run)[0].resolve()
     if not is_run(path):
         raise no_run(path, "replay", run)
@@ -61,7 +50,7 @@ def run_replay(
     from harness.parity.subjects.recording.observed_replay import answer, halves
 
     recorded_run, name = source(path), places.shown(str(path))
-    window = recorded_run.window(from_step, steps)
+    window = recorded_run.window(from_step, options.steps)
     checkpoint = recorded_run.checkpoint(from_step)
     first = int(checkpoint.name.removeprefix("step-")) if checkpoint is not None else 0
     engine = dataclasses.replace(
@@ -72,13 +61,14 @@ def run_replay(
     check_machine((scenario,), options.address, options.say)
     environment = environment_for(backend, scenario, options.address, say=options.say)
     reproduce = command_line(
-        "replay", Path(run), backend=backend, steps=steps, from_step=from_step or None, cap=cap, strict=strict,
-        **command_options(options),
+        "replay", Path(run), backend=backend, steps=options.steps, from_step=from_step or None, cap=options.cap,
+        strict=options.strict, **command_options(options),
     )  # fmt: skip
     with recording_in(options.out, f"replay-{Path(name).name}-{backend}") as folder:
         side = Side(
             "candidate", str(envs.parse(backend)), environment, scenario, folder,
             replay={"of": name, "first_step": first, "stop": window.stop},
+            command=reproduce,
         )  # fmt: skip
         start = _start(first, from_step)
         if start is not None:
@@ -87,8 +77,7 @@ def run_replay(
         try:
             with guarded(folder, options) as guard, cluster_for([side], options) as (cluster, warm):
                 experiment = Experiment(
-                    cluster, [side], progress=options.progress, device=options.device, guard=guard, command=reproduce,
-                    warm=warm,
+                    cluster, [side], progress=options.progress, device=options.device, guard=guard, warm=warm,
                 )  # fmt: skip
                 experiment.begin()
                 experiment.record(
@@ -96,7 +85,7 @@ def run_replay(
                 )
         except RunCut as error:
             cut = error
-        verdict = judged(recorded_run.path, folder, cut, native=False, cap=cap)
+        verdict = judged(recorded_run.path, folder, cut, native=False, cap=options.cap)
         compacted(folder)
     half_findings = halves(verdict, range(first, window.stop))
     conclusion = answer(verdict, half_findings) if cut is None else ""
@@ -110,7 +99,7 @@ def run_replay(
         figures=verdict.figures | {"warm": warm is not None, "total_s": round(time.monotonic() - started, 1)},
         reproduce=reproduce,
     )
-    return written(places.shown(verdict.strict if strict else verdict), folder)
+    return written(places.shown(verdict.strict if options.strict else verdict), folder)
 
 
 def _start(first: int, from_step: int) -> Finding | None:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from harness import config, envs
 from harness.cluster.experiment import Experiment
@@ -21,7 +21,7 @@ from harness.parity.runs.command_line import command_line, scenario_word
 from harness.parity.runs.draws import draw_on
 from harness.parity.runs.engines import cluster_for
 from harness.parity.runs.lifting import Lifting, wanted
-from harness.parity.runs.options import JudgeOptions, ParityOptions, RunOptions, command_options, silent
+from harness.parity.runs.options import ParityOptions, RunOptions, command_options, silent
 from harness.parity.runs.preflight import (
     check_environment,
     check_machine,
@@ -65,6 +65,7 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
                 folder / name,
                 plants=plants.get(name, NOTHING),
                 mapping=maps[name],
+                command=reproduce,
             )
             for name, backend, settings in (
                 ("baseline", baseline, baseline_scenario),
@@ -73,19 +74,10 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
         )
         lift, library = wanted(baseline_side, candidate_side, options.lifted), Library()
         figures: dict[str, Any] = {"environments_ready_s": round(time.monotonic() - started, 1)}
-        guard = guarded(folder, options)
-        outcome = _record_pair(
-            baseline_side,
-            candidate_side,
-            options,
-            guard,
-            lift=lift,
-            figures=figures,
-            command=reproduce,
-            library=library,
-        )
-        verdict = _concluded(baseline_side, candidate_side, outcome, options, library=library)
-        if outcome.cut is None:
+        pair = _Pair(baseline_side, candidate_side, options, library)
+        cut, attribution, lifting = _record_pair(pair, guarded(folder, options), lift=lift, figures=figures)
+        verdict = _concluded(pair, cut, attribution, lifting)
+        if cut is None:
             verdict = with_scenario(verdict, library.open(baseline_side.run_dir))
         compacted(baseline_side.run_dir, candidate_side.run_dir, library=library)
     figures["total_s"] = round(time.monotonic() - started, 1)
@@ -162,11 +154,10 @@ def run_scenario(
         check_resume(resume, base)
     with recording_in(options.out, f"run-{base.name}-{backend}") as folder:
         environment = environment_for(backend, base, options.address, mapping=map_of_user, say=options.say)
-        side = Side("run", str(envs.parse(backend)), environment, base, folder, mapping=map_of_user)
+        side = Side("run", str(envs.parse(backend)), environment, base, folder, mapping=map_of_user, command=command)
         with guarded(folder, options) as guard, cluster_for([side], options) as (cluster, warm):
             experiment = Experiment(
-                cluster, [side], progress=options.progress, device=options.device, guard=guard, command=command,
-                warm=warm,
+                cluster, [side], progress=options.progress, device=options.device, guard=guard, warm=warm,
             )  # fmt: skip
             experiment.begin()
             experiment.record(side, resume=resume)
@@ -202,12 +193,13 @@ def diff(
         if not is_run(path):
             raise no_run(path, "diff", named)
     from harness.parity.facts.progress_messages import Patience
+    from harness.parity.verdict import FurtherEvidence
     from harness.parity.verdict import judged as judgement
 
     library = Library()
     tell = Patience(lambda doing: progress(ProgressEvent("", "", message=doing)))
-    second = {"baseline": runs[2]} if again is not None else None
-    verdict = judgement(runs[0], runs[1], cap=cap, again=second, library=library, tell=tell).verdict
+    second: dict[str, Path | str] = {"baseline": runs[2]} if again is not None else {}
+    verdict = judgement(runs[0], runs[1], cap=cap, further=FurtherEvidence(second), library=library, tell=tell).verdict
     if verdict.verdict == "EQUIVALENT":
         verdict = with_scenario(verdict, library.open(Path(runs[0])))
     again_path = None if again is None else Path(again)
@@ -241,29 +233,37 @@ def audit(
     return dataclasses.replace(verdict.strict if strict else verdict, reproduce=reproduce, paths={"run": str(run)})
 
 
+@dataclasses.dataclass(frozen=True)
+class _Pair:
+    """Two runs that one command makes, what it asks of them, and where it reads them."""
+
+    baseline: Side
+    candidate: Side
+    options: ParityOptions
+    library: Library
+
+
 def _record_pair(
-    baseline_side: Side,
-    candidate_side: Side,
-    options: ParityOptions,
+    pair: _Pair,
     guarded: contextlib.AbstractContextManager[Guard | None],
     *,
     lift: bool,
     figures: dict[str, Any],
-    command: str,
-    library: Library,
-) -> _Outcome:
+) -> tuple[RunCut | None, Attribution | None, Lifting | None]:
     """Record both runs, look for the cause of a difference on the engines as the runs left them, record the lifted and
-    the native stage."""
-    attribution: Attribution | None = None
-    lifting: Lifting | None = None
+    the native stage; returns (what cut it short, what the bench showed, the lifted stage)."""
+    baseline_side, candidate_side, options = pair.baseline, pair.candidate, pair.options
     clock = _Clock(figures)
+    native = options.native and baseline_side.scenario.native.samples > 0
+    stages = _Stages(
+        baseline_side, candidate_side, options, library=pair.library, native=native, lift=lift, clock=clock
+    )
     try:
-        native = options.native and baseline_side.scenario.native.samples > 0
-        refused = "the lifted stage starts engines in float32 (--no-lifted runs without)" if lift else ""
-        refused = "a fault is planted in an engine of its own" if options.fault else refused
         with (
             guarded as guard,
-            cluster_for([baseline_side, candidate_side], options, native=native, refused=refused) as (cluster, warm),
+            cluster_for(
+                [baseline_side, candidate_side], options, native=native, refused=_unfit_for_warm(options, lift=lift)
+            ) as (cluster, warm),
         ):
             experiment = Experiment(
                 cluster,
@@ -271,51 +271,94 @@ def _record_pair(
                 progress=options.progress,
                 device=options.device,
                 guard=guard,
-                command=command,
                 warm=warm,
             )
             threading.Thread(target=_load_judge, name="load-judge", daemon=True).start()
             experiment.begin()
             clock.lap("start_s")
             figures["warm"] = warm is not None
-            policy = experiment.record(baseline_side)
-            clock.lap("baseline_s")
-            lifting = Lifting(experiment, baseline_side, candidate_side, options.lifted is True) if lift else None
-            # The start of an engine takes most of the stages: the baseline's goes on beside the candidate's run, unless
-            # it may be at fault itself and is wanted on the bench as it is.
-            early = (native or lift) and (
-                not options.attribution or _clean(baseline_side.run_dir, cap=options.cap, library=library)
-            )
-            if early and lifting is not None:
-                lifting.begin(baseline_side)
-            elif early:
-                experiment.begin_native(baseline_side, policy)
-            experiment.record(candidate_side, guide=baseline_side.run_dir if candidate_side.scenario.guided else None)
-            clock.lap("candidate_s")
-            if options.attribution:
-                attribution = _attributed(
-                    experiment, baseline_side, candidate_side, early=early, cap=options.cap, library=library
-                )
-                clock.lap("attribution_s")
-            broken = attribution.broken if attribution is not None else ""
-            if lifting is not None and broken:
-                lifting.skip(broken)
-            elif lifting is not None:
-                lifting.begin(*([candidate_side] if early else [baseline_side, candidate_side]))
-                lifting.run(policy, attribution=options.attribution)
-                clock.lap("lifted_s")
-            if native and not broken and not (lifting and lifting.broken):
-                if lifting is not None or not early:
-                    experiment.begin_native(baseline_side, policy)
-                experiment.begin_native(candidate_side, policy)
-                experiment.native(baseline_side, candidate_side, policy=policy)
-                clock.lap("native_s")
-                draw_on(experiment, baseline_side, candidate_side, policy, cap=options.cap, library=library)
-                clock.lap("native_looks_s")
+            stages.record(experiment)
         clock.lap("teardown_s")
     except RunCut as cut:
-        return _Outcome(cut, attribution, lifting)
-    return _Outcome(None, attribution, lifting)
+        return cut, stages.attribution, stages.lifting
+    return None, stages.attribution, stages.lifting
+
+
+def _unfit_for_warm(options: ParityOptions, *, lift: bool) -> str:
+    """Why engines that are up already do not do for this pair; "" where they do."""
+    if options.fault:
+        return "a fault is planted in an engine of its own"
+    return "the lifted stage starts engines in float32 (--no-lifted runs without)" if lift else ""
+
+
+@dataclasses.dataclass
+class _Stages:
+    """The stages of a pair, one after the other on the engines of one experiment. `attribution`, `lifting`: what they
+    brought; it stays where a later one is cut short."""
+
+    baseline: Side
+    candidate: Side
+    options: ParityOptions
+    library: Library
+    native: bool
+    lift: bool
+    clock: _Clock
+    attribution: Attribution | None = None
+    lifting: Lifting | None = None
+
+    def record(self, experiment: Experiment) -> None:
+        """Both runs, then what the options ask for: attribution, the lifted stage, the native stage. Raises RunCut."""
+        policy = experiment.record(self.baseline)
+        self.clock.lap("baseline_s")
+        if self.lift:
+            self.lifting = Lifting(experiment, self.baseline, self.candidate, self.options.lifted is True)
+        early = self._begin_early(experiment, policy)
+        experiment.record(self.candidate, guide=self.baseline.run_dir if self.candidate.scenario.guided else None)
+        self.clock.lap("candidate_s")
+        if self.options.attribution:
+            self.attribution = _attributed(
+                experiment, self.baseline, self.candidate, early=early, cap=self.options.cap, library=self.library
+            )
+            self.clock.lap("attribution_s")
+        broken = self.attribution.broken if self.attribution is not None else ""
+        self._record_lifted(policy, early=early, broken=broken)
+        if self.native and not broken and not (self.lifting and self.lifting.broken):
+            self._record_native(experiment, policy, begun=early and self.lifting is None)
+
+    def _begin_early(self, experiment: Experiment, policy: str) -> bool:
+        """Start the baseline's engine for its next stage. That takes most of the stage: it goes on beside the
+        candidate's run, unless the baseline may be at fault itself and is wanted on the bench as it is."""
+        if not (self.native or self.lift):
+            return False
+        if self.options.attribution and not _clean(self.baseline.run_dir, cap=self.options.cap, library=self.library):
+            return False
+        if self.lifting is not None:
+            self.lifting.begin(self.baseline)
+        else:
+            experiment.begin_native(self.baseline, policy)
+        return True
+
+    def _record_lifted(self, policy: str, *, early: bool, broken: str) -> None:
+        """The lifted stage, where there is one and attribution did not break the engines."""
+        if self.lifting is None:
+            return
+        if broken:
+            self.lifting.skip(broken)
+            return
+        self.lifting.begin(*([self.candidate] if early else [self.baseline, self.candidate]))
+        self.lifting.run(policy, attribution=self.options.attribution)
+        self.clock.lap("lifted_s")
+
+    def _record_native(self, experiment: Experiment, policy: str, *, begun: bool) -> None:
+        """The native stage of both sides, and more draws where they decide more. `begun`: the baseline's engine is
+        starting."""
+        if not begun:
+            experiment.begin_native(self.baseline, policy)
+        experiment.begin_native(self.candidate, policy)
+        experiment.native(self.baseline, self.candidate, policy=policy)
+        self.clock.lap("native_s")
+        draw_on(experiment, self.baseline, self.candidate, policy, cap=self.options.cap, library=self.library)
+        self.clock.lap("native_looks_s")
 
 
 def _load_judge() -> None:
@@ -360,19 +403,13 @@ def _attributed(
     return attribution
 
 
-def _concluded(
-    baseline_side: Side,
-    candidate_side: Side,
-    outcome: _Outcome,
-    options: JudgeOptions,
-    *,
-    library: Library,
-) -> Verdict:
+def _concluded(pair: _Pair, cut: RunCut | None, attribution: Attribution | None, lifting: Lifting | None) -> Verdict:
     """The verdict on both recordings, with what the benches showed of a divergence."""
     from harness.parity.attribution import merged
+    from harness.parity.verdict import FurtherEvidence
     from harness.parity.verdict import judged as judgement
 
-    cut, attribution, lifting = outcome
+    baseline_side, candidate_side, options, library = pair.baseline, pair.candidate, pair.options, pair.library
     if cut is not None:
         return judged(
             baseline_side.run_dir, candidate_side.run_dir, cut, native=options.native, cap=options.cap, library=library
@@ -385,21 +422,13 @@ def _concluded(
         candidate_side.run_dir,
         native=native,
         cap=options.cap,
-        lifted_verdict=lifted,
+        further=FurtherEvidence(lifted=lifted),
         library=library,
     )
     verdict = judged_pair.verdict if attribution is None else merged(judged_pair, attribution)
     if not (options.native and broken):
         return verdict
     return dataclasses.replace(verdict, missing=[*verdict.missing, f"the native stage: {broken}"])
-
-
-class _Outcome(NamedTuple):
-    """What became of the recording of a pair: what cut it short, what the bench showed, the lifted stage."""
-
-    cut: RunCut | None
-    attribution: Attribution | None
-    lifting: Lifting | None
 
 
 class _Clock:

@@ -25,6 +25,7 @@ from scenarios.planted.differences.trainer import TrainerPlants
 from scenarios.settings import Scenario
 
 EXAMPLE = 'FAULTS = [Fault("mine", "another seed", settings=("seed=1",))]   # of scenarios.planted.differences.fault'
+LISTS = ("scenario", "settings", "native", "causes", "findings", "absent", "confounders")  # fields of a Fault
 PARTIES = ("baseline", "candidate", "mapping", "trainer", "comparison", "unknown")
 
 
@@ -76,51 +77,79 @@ def problem(entry: object, path: Path) -> str:
     """What is wrong with one entry of FAULTS, empty when nothing is."""
     if not isinstance(entry, Fault):
         return f"is of the type {type(entry).__name__}, not a scenarios.planted.differences.catalog.Fault"
-    if (
-        not isinstance(entry.name, str)
-        or not entry.name
-        or set(entry.name) & set("/\\ \t\n\0")
-        or set(entry.name) == {"."}
-    ):
+    if not _names_folder(entry.name):
         return f"has the name {entry.name!r}, which cannot name a folder"
     label = f"({entry.name})"
-    if entry.side not in SIDES:
-        return f"{label} has the side {entry.side!r}; it is baseline or candidate"
-    if entry.stage not in ("coupled", "native", "greedy", "lifted"):
-        return f"{label} has the stage {entry.stage!r}; it is coupled, native, greedy or lifted"
-    if entry.stage == "lifted" and entry.side != "candidate":
-        return f"{label} has the stage 'lifted' and the side {entry.side!r}; there it is planted in the candidate"
-    if entry.expected not in EXIT_CODES or entry.expected == "ERROR":
-        return f"{label} expects {entry.expected!r}; a verdict is {', '.join(v for v in EXIT_CODES if v != 'ERROR')}"
-    for name in ("scenario", "settings", "native", "causes", "findings", "absent", "confounders"):
-        value = getattr(entry, name)
-        if not isinstance(value, (tuple, list)) or not all(isinstance(item, str) for item in value):
-            return f"{label} has {name} {value!r}; they are a tuple of strings"
-    strange = [cause for cause in entry.causes if cause.partition("(")[0] not in families()]
+    wrong = _side_and_stage(entry) or _expectation(entry) or _parties(entry) or _bounds(entry) or _dictionaries(entry)
+    if wrong:
+        return f"{label} {wrong}"
+    return _settings(entry, label) or _plants(entry, label, path)
+
+
+def _names_folder(name: object) -> bool:
+    return isinstance(name, str) and bool(name) and not set(name) & set("/\\ \t\n\0") and set(name) != {"."}
+
+
+def _side_and_stage(fault: Fault) -> str:
+    """A side or a stage that there is not."""
+    if fault.side not in SIDES:
+        return f"has the side {fault.side!r}; it is baseline or candidate"
+    if fault.stage not in ("coupled", "native", "greedy", "lifted"):
+        return f"has the stage {fault.stage!r}; it is coupled, native, greedy or lifted"
+    if fault.stage == "lifted" and fault.side != "candidate":
+        return f"has the stage 'lifted' and the side {fault.side!r}; there it is planted in the candidate"
+    return ""
+
+
+def _expectation(fault: Fault) -> str:
+    """A verdict or a cause that the judge never gives."""
+    if fault.expected not in EXIT_CODES or fault.expected == "ERROR":
+        return f"expects {fault.expected!r}; a verdict is {', '.join(v for v in EXIT_CODES if v != 'ERROR')}"
+    for name in LISTS:
+        value = getattr(fault, name)
+        if not _of_strings(value):
+            return f"has {name} {value!r}; they are a tuple of strings"
+    strange = [cause for cause in fault.causes if cause.partition("(")[0] not in families()]
     if strange:
         near = difflib.get_close_matches(strange[0].partition("(")[0], families(), 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        return f"{label} has the cause {strange[0]!r}, which the judge never names{hint}"
-    if not isinstance(entry.told, Mapping) or not set(entry.told) <= {*entry.causes, *entry.findings}:
-        return f"{label} has told {entry.told!r}; it is a dict whose keys are causes or findings of this fault"
-    if not isinstance(entry.party, (str, tuple, list)) or not all(isinstance(who, str) for who in entry.party):
-        return f"{label} has the party {entry.party!r}; it is a string, or a tuple with one for each cause"
-    if entry.cap is not None and (
-        isinstance(entry.cap, bool) or not isinstance(entry.cap, (int, float)) or not entry.cap > 0
-    ):
-        return f"{label} has the cap {entry.cap!r}; it is a positive number of nats, or None"
-    if entry.pair is not None and not (isinstance(entry.pair, (tuple, list)) and len(entry.pair) == 2):
-        return (
-            f"{label} has the pair {entry.pair!r}; it is the engine of the baseline and that of the candidate, or None"
-        )
-    if not set(entry.parties) <= set(PARTIES) or len(entry.parties) != len(entry.causes):
-        return f"{label} has the party {entry.party!r}; each cause has one of {', '.join(PARTIES)}"
+        return f"has the cause {strange[0]!r}, which the judge never names{hint}"
+    if not isinstance(fault.told, Mapping) or not set(fault.told) <= {*fault.causes, *fault.findings}:
+        return f"has told {fault.told!r}; it is a dict whose keys are causes or findings of this fault"
+    return ""
+
+
+def _of_strings(value: object) -> bool:
+    return isinstance(value, (tuple, list)) and all(isinstance(item, str) for item in value)
+
+
+def _parties(fault: Fault) -> str:
+    if not isinstance(fault.party, str) and not _of_strings(fault.party):
+        return f"has the party {fault.party!r}; it is a string, or a tuple with one for each cause"
+    return ""
+
+
+def _bounds(fault: Fault) -> str:
+    if fault.cap is not None and not _is_positive(fault.cap):
+        return f"has the cap {fault.cap!r}; it is a positive number of nats, or None"
+    if fault.pair is not None and not (isinstance(fault.pair, (tuple, list)) and len(fault.pair) == 2):
+        return f"has the pair {fault.pair!r}; it is the engine of the baseline and that of the candidate, or None"
+    if not set(fault.parties) <= set(PARTIES) or len(fault.parties) != len(fault.causes):
+        return f"has the party {fault.party!r}; each cause has one of {', '.join(PARTIES)}"
+    return ""
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def _dictionaries(fault: Fault) -> str:
     for name in ("engine", "trainer", "mapping", "recording"):
-        if not isinstance(getattr(entry, name), Mapping):
-            return f"{label} has {name} {getattr(entry, name)!r}; it is a dict"
-    if entry.native and entry.stage != "native":
-        return f"{label} has native settings and the stage {entry.stage!r}; they are for the native stage alone"
-    return _settings(entry, label) or _plants(entry, label, path)
+        if not isinstance(getattr(fault, name), Mapping):
+            return f"has {name} {getattr(fault, name)!r}; it is a dict"
+    if fault.native and fault.stage != "native":
+        return f"has native settings and the stage {fault.stage!r}; they are for the native stage alone"
+    return ""
 
 
 def _settings(fault: Fault, label: str) -> str:
@@ -181,6 +210,5 @@ def _placed(fault: Fault, path: Path) -> Fault:
     engine: dict[str, Any] = dict(fault.engine)
     if "wrapper" in engine:
         engine["wrapper"] = f"{path}:{engine['wrapper']}"
-    fields = ("scenario", "settings", "native", "causes", "findings", "absent", "confounders")
-    lists = {name: tuple(getattr(fault, name)) for name in fields}
+    lists = {name: tuple(getattr(fault, name)) for name in LISTS}
     return dataclasses.replace(fault, engine=engine, **lists)  # type: ignore[arg-type]

@@ -8,34 +8,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness import config, verdict_file
-from harness.cluster.experiment import Experiment
-from harness.cluster.side import Side
 from harness.errors import HarnessError
 from harness.parity.runs.lifting import attributed
-from harness.parity.verdict import judged
+from harness.parity.verdict import FurtherEvidence, judged
 from harness.planted.differences.files import reproduced_by
 from harness.planted.differences.outcome import Outcome, started_since
+from harness.planted.differences.setting import Setting
 from scenarios.planted.differences.fault import READY, Fault
-from scenarios.settings import Scenario
 
 
-def lifting(
-    experiment: Experiment,
-    baseline_side: Side,
-    candidate_side: Side,
-    pair: tuple[str, str],
-    scenario: Scenario,
-    faults: list[Fault],
-    out: Path,
-    shared: Path,
-    live: bool,
-) -> Iterator[Outcome]:
+def lifting(setting: Setting, faults: list[Fault], shared: Path) -> Iterator[Outcome]:
     """Record the sound baseline and its lifted stage under `shared`, then both of the candidate, once a fault.
 
     A fault is planted in the run and in the stage; one that the run shows by itself belongs to another stage. The
     baseline is sound: a fault's side is the candidate.
     """
-    baseline = dataclasses.replace(baseline_side, scenario=scenario, run_dir=shared / "baseline", plants=READY)
+    experiment, pair, scenario, out = setting.experiment, setting.pair, setting.scenario, setting.out
+    baseline = dataclasses.replace(setting.baseline, scenario=scenario, run_dir=shared / "baseline", plants=READY)
     try:
         experiment.vary(baseline)
         policy = experiment.record(baseline)
@@ -50,7 +39,7 @@ def lifting(
         started, before = time.monotonic(), experiment.engine_starts()
         settings = config.changed(scenario, fault.settings)
         candidate = dataclasses.replace(
-            candidate_side, scenario=settings, run_dir=out / fault.name / "candidate", plants=fault.plants()
+            setting.candidate, scenario=settings, run_dir=out / fault.name / "candidate", plants=fault.plants()
         )
         try:
             experiment.vary(candidate)
@@ -62,12 +51,11 @@ def lifting(
             experiment.revive()
             return
         ran = time.monotonic()
-        lifted_verdict = attributed(experiment, baseline, candidate)[0] if live else None
+        lifted_verdict = attributed(experiment, baseline, candidate)[0]
         attributed_at = time.monotonic()
-        verdict = judged(
-            baseline.run_dir, candidate.run_dir, native=False, cap=fault.cap, lifted_verdict=lifted_verdict,
-            reproduce=reproduced_by(fault, pair, scenario.model.dtype),
-        ).verdict  # fmt: skip
+        further = FurtherEvidence(lifted=lifted_verdict)
+        verdict = judged(baseline.run_dir, candidate.run_dir, native=False, cap=fault.cap, further=further).verdict
+        verdict = dataclasses.replace(verdict, reproduce=reproduced_by(fault, pair, scenario.model.dtype))
         seconds = round(time.monotonic() - attributed_at, 2), round(attributed_at - ran, 2)
         (candidate.run_dir.parent / verdict_file.NAME).write_text(verdict.to_json(), encoding="utf-8")
         starts = started_since(before, experiment.engine_starts())

@@ -9,35 +9,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness import config, verdict_file
-from harness.cluster.experiment import Experiment
-from harness.cluster.side import Side
 from harness.errors import HarnessError
 from harness.parity.runs.draws import draw_on
 from harness.parity.verdict import judged
 from harness.planted.differences.files import reproduced_by
 from harness.planted.differences.outcome import Outcome, started_since
+from harness.planted.differences.setting import Setting
 from harness.recordings.library import Library
 from scenarios.planted.differences.fault import READY, Fault
 from scenarios.settings import Scenario
 
 
-def natively(
-    experiment: Experiment,
-    baseline_side: Side,
-    candidate_side: Side,
-    pair: tuple[str, str],
-    scenario: Scenario,
-    faults: list[Fault],
-    out: Path,
-    shared: Path,
-) -> Iterator[Outcome]:
+def natively(setting: Setting, faults: list[Fault], shared: Path) -> Iterator[Outcome]:
     """Record the sound coupled runs under `shared` and the baseline's native stage; then the candidate's, once a fault.
 
     A fault is planted in the native stage only: what it would do to the coupled one has faults of its own. One with
     settings of that stage has a native stage of the baseline of its own as well.
     """
-    baseline = dataclasses.replace(baseline_side, scenario=scenario, run_dir=shared / "baseline", plants=READY)
-    candidate = dataclasses.replace(candidate_side, scenario=scenario, run_dir=shared / "candidate", plants=READY)
+    experiment, pair, scenario, out = setting.experiment, setting.pair, setting.scenario, setting.out
+    baseline = dataclasses.replace(setting.baseline, scenario=scenario, run_dir=shared / "baseline", plants=READY)
+    candidate = dataclasses.replace(setting.candidate, scenario=scenario, run_dir=shared / "candidate", plants=READY)
     try:
         experiment.vary(baseline)
         policy = experiment.record(baseline)
@@ -83,10 +74,8 @@ def natively(
             pure = False
             continue
         ran = time.monotonic()
-        verdict = judged(
-            fault_baseline.run_dir, side.run_dir, native=True, cap=fault.cap,
-            reproduce=reproduced_by(fault, pair, scenario.model.dtype),
-        ).verdict  # fmt: skip
+        verdict = judged(fault_baseline.run_dir, side.run_dir, native=True, cap=fault.cap).verdict
+        verdict = dataclasses.replace(verdict, reproduce=reproduced_by(fault, pair, scenario.model.dtype))
         judged_s = round(time.monotonic() - ran, 2)
         (side.run_dir.parent / verdict_file.NAME).write_text(verdict.to_json(), encoding="utf-8")
         starts = started_since(before, experiment.engine_starts())

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness import config, verdict_file
@@ -16,7 +16,7 @@ from harness.errors import HarnessError
 from harness.parity.attribution import attribute
 from harness.parity.runs import recording
 from harness.parity.runs.engines import cluster_for
-from harness.parity.runs.options import LaunchOptions, silent
+from harness.parity.runs.options import LaunchOptions
 from harness.parity.runs.preflight import environment_for, preflight
 from harness.parity.subjects.engines.observed import suspect
 from harness.parity.verdict import judged
@@ -25,7 +25,7 @@ from harness.planted.differences.files import reproduced_by
 from harness.planted.differences.lifted import lifting
 from harness.planted.differences.native import natively
 from harness.planted.differences.outcome import Outcome, started_since
-from reports.progress import ProgressEvent
+from harness.planted.differences.setting import Setting
 from scenarios.planted.differences.fault import READY, Fault
 from scenarios.settings import Scenario
 
@@ -82,21 +82,18 @@ def outcomes(
     *,
     scenario: Scenario,
     out: Path,
-    live: bool = True,
-    device: str = "auto",
-    cold: bool = False,
-    progress: Callable[[ProgressEvent], None] = silent,
+    options: LaunchOptions | None = None,
 ) -> Iterator[Outcome]:
-    """Run each fault that these two engines can have, judge it, and let live interventions prove its causes (`live`).
+    """Run each fault that these two engines can have, judge it, and let live interventions prove its causes.
 
-    Recordings stay under `out`, by fault. Without `cold` engines that `harness up` keeps are used for faults that leave
-    engines as they are.
+    Recordings stay under `out`, by fault. Engines that `harness up` keeps are used for faults that leave engines as
+    they are, unless `options` say `cold`.
     """
     pair = (baseline, candidate)
     plans = planned(faults, pair)
     if not plans:
         return
-    options = LaunchOptions(device=device, cold=cold, progress=progress)
+    options = options or LaunchOptions()
     for backend in pair:
         preflight(scenario, backend)
     baseline_side, candidate_side = (
@@ -105,7 +102,9 @@ def outcomes(
     )
     chosen = [fault for _, groups in plans for _, group in groups for fault in group]
     with cluster_for([baseline_side, candidate_side], options, refused=inside_engines(chosen)) as (cluster, warm):
-        experiment = Experiment(cluster, [baseline_side, candidate_side], progress=progress, device=device, warm=warm)
+        experiment = Experiment(
+            cluster, [baseline_side, candidate_side], progress=options.progress, device=options.device, warm=warm
+        )
         experiment.begin(spare=_spare(faults, scenario))
         for number, (engines, groups) in enumerate(plans):
             if number:
@@ -115,46 +114,22 @@ def outcomes(
                     for side, other_side in ((baseline_side, candidate_side), (candidate_side, baseline_side))
                 )
             for shared, group in groups:
-                base = config.changed(scenario, shared)
-                coupled = [fault for fault in group if fault.stage in ("coupled", "greedy")]
-                yield from _group(
+                setting = Setting(
                     experiment=experiment,
-                    baseline_side=baseline_side,
-                    candidate_side=candidate_side,
+                    baseline=baseline_side,
+                    candidate=candidate_side,
                     pair=engines,
-                    scenario=base,
-                    shared=shared,
-                    faults=coupled,
+                    scenario=config.changed(scenario, shared),
                     out=out,
-                    live=live,
                 )
+                coupled = [fault for fault in group if fault.stage in ("coupled", "greedy")]
+                yield from _group(setting, shared, coupled)
                 half = [fault for fault in group if fault.stage == "lifted"]
                 if half:
-                    folder = out / sound_name("lifted", engines, shared)
-                    yield from lifting(
-                        experiment=experiment,
-                        baseline_side=baseline_side,
-                        candidate_side=candidate_side,
-                        pair=engines,
-                        scenario=base,
-                        faults=half,
-                        out=out,
-                        shared=folder,
-                        live=live,
-                    )
+                    yield from lifting(setting, half, out / sound_name("lifted", engines, shared))
                 native = [fault for fault in group if fault.stage == "native"]
                 if native:
-                    folder = out / sound_name("native", engines, shared)
-                    yield from natively(
-                        experiment=experiment,
-                        baseline_side=baseline_side,
-                        candidate_side=candidate_side,
-                        pair=engines,
-                        scenario=base,
-                        faults=native,
-                        out=out,
-                        shared=folder,
-                    )
+                    yield from natively(setting, native, out / sound_name("native", engines, shared))
 
 
 def sound_name(what: str, pair: Pair, shared: tuple[str, ...]) -> str:
@@ -173,18 +148,9 @@ def _spare(faults: Sequence[Fault], scenario: Scenario) -> int:
     return 4 * sum(sizes) + 2 * sum(number + scenario.engine.engines for number in other_counts) + REVIVALS
 
 
-def _group(
-    experiment: Experiment,
-    baseline_side: Side,
-    candidate_side: Side,
-    pair: Pair,
-    scenario: Scenario,
-    shared: tuple[str, ...],
-    faults: list[Fault],
-    out: Path,
-    live: bool,
-) -> Iterator[Outcome]:
+def _group(setting: Setting, shared: tuple[str, ...], faults: list[Fault]) -> Iterator[Outcome]:
     """Faults of one scenario: those of the candidate share a sound baseline, those of the baseline have their own."""
+    experiment, pair, scenario, out = setting.experiment, setting.pair, setting.scenario, setting.out
     sound = out / sound_name("baseline", pair, shared)
     recorded = False
     for fault in faults:
@@ -192,9 +158,9 @@ def _group(
         folder = out / fault.name
         try:
             baseline = _side(
-                baseline_side, fault, scenario, sound if fault.side == "candidate" else folder / "baseline"
+                setting.baseline, fault, scenario, sound if fault.side == "candidate" else folder / "baseline"
             )
-            candidate = _side(candidate_side, fault, scenario, folder / "candidate")
+            candidate = _side(setting.candidate, fault, scenario, folder / "candidate")
             if fault.side == "baseline" or not recorded:
                 experiment.vary(baseline)
                 experiment.record(baseline)
@@ -215,13 +181,13 @@ def _group(
             continue
         damage(candidate.run_dir if fault.side == "candidate" else baseline.run_dir, fault.recording)
         ran = time.monotonic()
-        command = reproduced_by(fault, pair, scenario.model.dtype)
-        judgement = judged(baseline.run_dir, candidate.run_dir, native=False, cap=fault.cap, reproduce=command)
+        judgement = judged(baseline.run_dir, candidate.run_dir, native=False, cap=fault.cap)
         judged_at = time.monotonic()
         verdict = judgement.verdict
-        if live and verdict.verdict == "DIVERGENT":
+        if verdict.verdict == "DIVERGENT":
             engine = suspect(judgement.evidence)
             verdict = attribute(judgement, experiment.bench(baseline.name, candidate.name, engine=engine))
+        verdict = dataclasses.replace(verdict, reproduce=reproduced_by(fault, pair, scenario.model.dtype))
         seconds = round(judged_at - ran, 2), round(time.monotonic() - judged_at, 2)
         (folder / verdict_file.NAME).write_text(verdict.to_json(), encoding="utf-8")
         starts = started_since(before, experiment.engine_starts())

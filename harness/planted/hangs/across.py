@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.planted.hangs import hosts as lab
@@ -18,25 +19,36 @@ from scenarios.planted.hangs.catalog import Hang
 HARNESS = [sys.executable, "-m", "harness.cli"]
 
 
-class Job:
-    """A program under `harness watch` on each host, started by torchrun: its directories, processes and logs.
+@dataclass(frozen=True)
+class Ranks:
+    """What torchrun starts on each host: `count` ranks of the program with these words."""
 
-    `served`: options of the watch of a host. `environ`: variables of all; `own`: of a host.
+    program: Path
+    words: list[str]
+    count: int = 2
+    master: str = lab.ADDRESSES[0]
+
+
+class Job:
+    """Ranks under `harness watch` on each host, started by torchrun: its directories, processes and logs.
+
+    `served`: options of the watch of a host. `variables`: of the environment, by host.
     """
 
     def __init__(
-        self, hosts: lab.Hosts, root: Path, program: Path, words: list[str], stall: str, *, ranks: int = 2,
-        master: str = lab.ADDRESSES[0], served: Callable[[int], list[str]] = lambda host: [],
-        environ: Mapping[str, str] | None = None, own: Mapping[int, Mapping[str, str]] | None = None,
+        self, hosts: lab.Hosts, root: Path, ranks: Ranks, stall: str, *,
+        served: Callable[[int], list[str]] = lambda host: [],
+        variables: Callable[[int], Mapping[str, str]] = lambda host: {},
     ) -> None:  # fmt: skip
-        self.hosts, self.root, self.size = hosts, root, ranks * len(hosts.names)
+        self.hosts, self.root, self.size = hosts, root, ranks.count * len(hosts.names)
         self.folders = [root / name for name in hosts.names]
         self.processes = []
         for host, folder in enumerate(self.folders):
-            torchrun = lab.torchrun(host, program, *words, master=master, nodes=len(self.folders), ranks=ranks)
+            torchrun = lab.torchrun(
+                host, ranks.program, *ranks.words, master=ranks.master, nodes=len(self.folders), ranks=ranks.count
+            )
             watched = [*HARNESS, "watch", "--stall", stall, "--out", str(folder), *served(host), "--", *torchrun]
-            variables = {**(environ or {}), **(own or {}).get(host, {})}
-            self.processes.append(hosts.start(host, watched, root / f"{lab.NAMES[host]}.log", **variables))
+            self.processes.append(hosts.start(host, watched, root / f"{lab.NAMES[host]}.log", **variables(host)))
 
     @property
     def under_way(self) -> bool:
@@ -72,10 +84,12 @@ def judge_hosts(hang: Hang, folder: Path, stall_s: float, limit_s: float, enviro
             master = lab.SLOW_ADDRESSES[0]
         if network.event == "bridge":
             hosts.bridge(network.host)
-        job = Job(
-            hosts, folder, Path(hang.program), list(hang.arguments), f"{stall_s:g}s", ranks=hang.world // network.hosts,
-            master=master, environ=environ, own={network.host: network.env},
-        )  # fmt: skip
+        ranks = Ranks(Path(hang.program), list(hang.arguments), hang.world // network.hosts, master)
+
+        def variables(host: int) -> dict[str, str]:
+            return {**environ, **(network.env if host == network.host else {})}
+
+        job = Job(hosts, folder, ranks, f"{stall_s:g}s", variables=variables)
         if network.event in ("cut", "dies") and _until(lambda: job.under_way, limit_s):
             hosts.cut(network.host)  # before a power cut as well: it sends no last packet
             if network.event == "dies":

@@ -11,7 +11,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from harness.triage.collect import (
 from harness.triage.collect.connections import PROC
 from harness.triage.collect.draft import Draft, absent
 from harness.triage.collect.scope import Cast, Scope, cast
-from harness.triage.evidence import ENDED, Evidence, Gpu, Process, RayNode, Sample, Thread
+from harness.triage.evidence import ENDED, Evidence, Process, RayNode, Sample, Thread
 from probes.files import make_folder
 
 NODES = "the cluster's other nodes"
@@ -64,47 +64,55 @@ class _Terms:
         return self.began + self.deadline_s - CLOSING_S - self.clock()
 
 
-def collect(
-    scope: Scope,
-    *,
-    out: Path,
-    stall_s: float = 0.0,
-    threshold_s: float = 0.0,
-    samples: int = 2,
-    gap_s: float = 1.5,
-    deadline_s: float = 8.0,
-    native: bool = True,
-    clock: Callable[[], float] = time.monotonic,
-    nodes: bool = True,
-    nodes_s: float = 20.0,
-) -> Evidence:
-    """Take evidence of every process in `scope` into the directory `out`, within `deadline_s`; returned as well.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CollectOptions:
+    """How evidence is taken.
 
     `stall_s`: how long the watchdog saw no progress, `threshold_s`: after how long it looks (0: nobody watched).
     `samples` looks, `gap_s` apart. `native`: C and C++ frames too, of processes whose Python frames do not explain the
-    wait. `nodes`: also on the other nodes of a
-    Ray cluster, which have `nodes_s`, because Ray starts a worker there first (13 s in all on two busy cores). What
-    cannot be had is noted, whatever state a process is in; HarnessError only without /proc.
+    wait. `nodes`: also on the other nodes of a Ray cluster, which have `nodes_s`, because Ray starts a worker there
+    first (13 s in all on two busy cores).
     """
+
+    stall_s: float = 0.0
+    threshold_s: float = 0.0
+    samples: int = 2
+    gap_s: float = 1.5
+    deadline_s: float = 8.0
+    native: bool = True
+    clock: Callable[[], float] = time.monotonic
+    nodes: bool = True
+    nodes_s: float = 20.0
+
+
+def collect(scope: Scope, options: CollectOptions | None = None, *, out: Path, **changes: Any) -> Evidence:
+    """Take evidence of every process in `scope` into the directory `out`, within `deadline_s`; returned as well.
+
+    `changes`: fields of CollectOptions, instead of or on top of `options`. What cannot be had is noted, whatever state
+    a process is in; HarnessError only without /proc.
+    """
+    options = dataclasses.replace(options or CollectOptions(), **changes)
     if not PROC.joinpath("self").exists():
         raise HarnessError("collecting evidence reads /proc, which this system does not have", fix="run it on Linux")
     spies = threading.Semaphore(max(4, 2 * (os.cpu_count() or 1)))
     terms = _Terms(
         out=Path(out),
-        began=clock(),
-        samples=samples,
-        gap_s=gap_s,
-        deadline_s=deadline_s,
-        native=native,
-        clock=clock,
+        began=options.clock(),
+        samples=options.samples,
+        gap_s=options.gap_s,
+        deadline_s=options.deadline_s,
+        native=options.native,
+        clock=options.clock,
         spies=spies,
-        sockets=connections.Sockets(clock),
+        sockets=connections.Sockets(options.clock),
     )
+    stall_s = options.stall_s
     timestamp = dates.utc().isoformat(timespec="milliseconds")
-    empty = Evidence(str(out), "watch" if stall_s else "live", timestamp, stall_s, threshold_s=threshold_s)
+    empty = Evidence(str(out), "watch" if stall_s else "live", timestamp, stall_s, threshold_s=options.threshold_s)
     local_cast = cast(scope, exclude=(os.getpid(),))
     _kept(dataclasses.replace(empty, notes=local_cast.notes), terms.out, complete=False)
-    return _kept(_gather(empty, scope, local_cast, terms, nodes_s if nodes else 0.0), terms.out, complete=True)
+    nodes_s = options.nodes_s if options.nodes else 0.0
+    return _kept(_gather(empty, scope, local_cast, terms, nodes_s), terms.out, complete=True)
 
 
 def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, nodes_s: float) -> Evidence:
@@ -118,26 +126,70 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
         for key, paths in local_cast.journals.items()
     }
     cards = bounded.start("GPUs", gpus.look, host)
-    cluster, parts, silent = ray.Cluster(), (), dict[str, str]()
+    cluster = ray.Cluster()
+    elsewhere: bounded.Work | None = None
+    later = dataclasses.replace(terms, deadline_s=max(nodes_s, terms.deadline_s))
     if address:
-        state = bounded.start(
-            "Ray state", lambda: ray.state(address, timeout_s=terms.left() - 2 * bounded.REAP_S - ray.CONNECT_S)
-        )
-        later = dataclasses.replace(terms, deadline_s=max(nodes_s, terms.deadline_s))
-        cluster = _result(state, terms, cluster, notes)
-        elsewhere = (
-            bounded.start("other nodes", _elsewhere, local_cast, scope, cluster.nodes, later) if nodes_s else None
-        )
-        notes += [cluster.note] if cluster.note else []
-        if local_cast.clock_set_s:  # Ray's times are the wall clock's: no task's age is known
-            tasks = tuple(dataclasses.replace(task, age_s=0.0) for task in cluster.tasks)
-            cluster = dataclasses.replace(cluster, tasks=tasks)
-        for at, pid in cluster.drivers:  # those that no root has below it
-            if at in ("", host) and pid not in drafts and proc.alive(pid) and pid != os.getpid():
-                drafts[pid] = Draft(host, pid, local_cast.pulses.get((host, pid)))
-                work.append(bounded.start(f"process {pid}", _look, drafts[pid], terms))
+        cluster = _cluster(local_cast, terms, notes)
+        if nodes_s:
+            elsewhere = bounded.start("other nodes", _elsewhere, local_cast, scope, cluster.nodes, later)
+        for pid in _drivers_beside(cluster, host, drafts):
+            drafts[pid] = Draft(host, pid, local_cast.pulses.get((host, pid)))
+            work.append(bounded.start(f"process {pid}", _look, drafts[pid], terms))
     for future in work:
         _result(future, terms, None, notes)
+    _join_pipes(drafts, terms, notes)
+    recordings = _recordings(histories, terms, notes)
+    for pid, draft in drafts.items():
+        if (host, pid) in recordings:
+            draft.remember(recordings[host, pid])
+    gpu_states, gpu_note = _result(cards, terms, ((), ""), notes)
+    notes += [gpu_note] if gpu_note else []
+    answers = _ras(host, drafts, terms, notes)
+    parts: Sequence[Evidence] = ()
+    if elsewhere:
+        parts, silent = _result(elsewhere, later, ((), {}), notes)
+        notes += [f"no evidence from {f'node {at}' if at else NODES}: {why}" for at, why in silent.items()]
+        cluster = dataclasses.replace(cluster, nodes=_with_silence(cluster.nodes, silent))
+    local_cast = _with_far_beats(local_cast)
+    processes = [draft.freeze(cluster, drafts) for draft in drafts.values()]
+    here = dataclasses.replace(
+        empty,
+        processes=(*processes, *absent(local_cast, recordings)),
+        ray_actors=cluster.actors,
+        ray_tasks=cluster.tasks,
+        ray_nodes=cluster.nodes,
+        ray_lost=cluster.lost,
+        gpus=gpu_states,
+        ras=answers,
+        notes=tuple(notes),
+    )
+    return _whole(here, parts, local_cast.clock_set_s)
+
+
+def _cluster(local_cast: Cast, terms: _Terms, notes: list[str]) -> ray.Cluster:
+    """What Ray says of its cluster."""
+    address = local_cast.ray_address
+    state = bounded.start(
+        "Ray state", lambda: ray.state(address, timeout_s=terms.left() - 2 * bounded.REAP_S - ray.CONNECT_S)
+    )
+    cluster: ray.Cluster = _result(state, terms, ray.Cluster(), notes)
+    notes += [cluster.note] if cluster.note else []
+    if local_cast.clock_set_s:  # Ray's times are the wall clock's: no task's age is known
+        tasks = tuple(dataclasses.replace(task, age_s=0.0) for task in cluster.tasks)
+        cluster = dataclasses.replace(cluster, tasks=tasks)
+    return cluster
+
+
+def _drivers_beside(cluster: ray.Cluster, host: str, drafts: dict[int, Draft]) -> Iterator[int]:
+    """Live drivers of this host that no root has below it."""
+    for at, pid in cluster.drivers:
+        if at in ("", host) and pid not in drafts and proc.alive(pid) and pid != os.getpid():
+            yield pid
+
+
+def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> None:
+    """Note of each process who is at the other end of the pipe or socket in which it waits."""
     reads = {pid: link for pid, draft in drafts.items() if (link := _read_throughout(draft))}
     feeders = _result(bounded.start("ends of pipes", channels.feeders, reads, terms.sockets), terms, {}, notes)
     for pid, writer in channels.alone(feeders).items():
@@ -148,37 +200,34 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
     readers = _result(bounded.start("readers of pipes", channels.readers, written), terms, {}, notes)
     for pid, reader in readers.items():
         drafts[pid].reader = reader
+
+
+def _recordings(
+    histories: dict[tuple[str, int], bounded.Work], terms: _Terms, notes: list[str]
+) -> dict[tuple[str, int], journals.Recording]:
+    """(host, pid) -> what the journals of a process say; all of them have `JOURNALS_S` together beyond the deadline."""
     recordings: dict[tuple[str, int], journals.Recording] = {}
     by = terms.clock() + max(terms.left(), JOURNALS_S)
-    for (at, pid), history in histories.items():
+    for history in histories.values():
         read, damaged = _result(history, terms, ({}, ()), notes, least_s=by - terms.clock())
         recordings |= read
         notes += damaged
-        if at == host and pid in drafts and (at, pid) in read:
-            drafts[pid].remember(read[at, pid])
-    gpu_states, gpu_note = _result(cards, terms, ((), ""), notes)
-    notes += [gpu_note] if gpu_note else []
-    answers = _ras(host, drafts, terms, notes)
-    if address and elsewhere:
-        parts, silent = _result(elsewhere, later, ((), {}), notes)
-        notes += [f"no evidence from {f'node {at}' if at else NODES}: {why}" for at, why in silent.items()]
-        ray_nodes = [
-            dataclasses.replace(node, silent=silent.get(node.host, "") if node.alive else "") for node in cluster.nodes
-        ]
-        cluster = dataclasses.replace(cluster, nodes=tuple(ray_nodes))
-    far = {key: beats.again(pulse, time.monotonic_ns()) for key, pulse in local_cast.pulses.items() if key[0] != host}
-    local_cast = dataclasses.replace(local_cast, pulses={**local_cast.pulses, **far})
-    processes = [draft.freeze(cluster, drafts) for draft in drafts.values()]
-    return _whole(
-        empty=empty,
-        local_cast=local_cast,
-        cluster=cluster,
-        processes=[*processes, *absent(local_cast, recordings)],
-        parts=parts,
-        cards=gpu_states,
-        answers=answers,
-        notes=notes,
-    )
+    return recordings
+
+
+def _with_silence(nodes: Iterable[RayNode], silent: Mapping[str, str]) -> tuple[RayNode, ...]:
+    """The nodes, each live one with why it sent no evidence."""
+    return tuple(dataclasses.replace(node, silent=silent.get(node.host, "") if node.alive else "") for node in nodes)
+
+
+def _with_far_beats(local_cast: Cast) -> Cast:
+    """Heartbeats of other hosts, which come in through a shared directory, as they are by now."""
+    far = {
+        key: beats.again(pulse, time.monotonic_ns())
+        for key, pulse in local_cast.pulses.items()
+        if key[0] != local_cast.host
+    }
+    return dataclasses.replace(local_cast, pulses={**local_cast.pulses, **far})
 
 
 def _ras(host: str, drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> dict[str, Any]:
@@ -357,18 +406,10 @@ def _elsewhere(
     return parts, silent
 
 
-def _whole(
-    empty: Evidence,
-    local_cast: Cast,
-    cluster: ray.Cluster,
-    processes: list[Process],
-    parts: Sequence[Evidence],
-    cards: tuple[Gpu, ...],
-    answers: dict[str, Any],
-    notes: list[str],
-) -> Evidence:
+def _whole(here: Evidence, parts: Sequence[Evidence], clock_set_s: float) -> Evidence:
     """One evidence of what this host and the others gave."""
-    everyone = {process.key: process for process in processes}
+    everyone = {process.key: process for process in here.processes}
+    notes, cards, answers = list(here.notes), here.gpus, dict(here.ras)
     for part in parts:
         everyone |= {process.key: process for process in part.processes if process.samples}  # they were looked at there
         notes += part.notes
@@ -383,15 +424,17 @@ def _whole(
             "watch -- CMD`, or set TORCH_FR_DUMP_TEMP_FILE and TORCH_NCCL_DUMP_ON_TIMEOUT=1 on NCCL"
         )
     worlds = [process.world_size for process in everyone.values() if process.world_size]
-    dumps, unsure = _other_dumps(
-        list(everyone.values()), max(worlds, default=0), Path(empty.path), local_cast.clock_set_s
-    )
+    dumps, unsure = _other_dumps(list(everyone.values()), max(worlds, default=0), Path(here.path), clock_set_s)
     notes += unsure
     return dataclasses.replace(
-        empty, processes=tuple(everyone.values()), ray_actors=cluster.actors, ray_tasks=cluster.tasks, gpus=cards,
-        ras=answers, dumps=dumps, expected_world=max(worlds, default=None), notes=tuple(dict.fromkeys(notes)),
-        ray_nodes=cluster.nodes, ray_lost=cluster.lost,
-    )  # fmt: skip
+        here,
+        processes=tuple(everyone.values()),
+        gpus=cards,
+        ras=answers,
+        dumps=dumps,
+        expected_world=max(worlds, default=None),
+        notes=tuple(dict.fromkeys(notes)),
+    )
 
 
 def _other_dumps(

@@ -71,39 +71,14 @@ class Draft:
     def freeze(self, cluster: ray.Cluster | None = None, drafts_by_pid: Mapping[int, Draft] | None = None) -> Process:
         """The process as evidence. `cluster`, `drafts_by_pid`: name its actor and tell an inherited rank from its
         own."""
-        facts, journal = self.facts, self.recording.journal if self.recording else None
+        facts = self.facts
         cluster = cluster or ray.Cluster()
-        parent = (drafts_by_pid or {}).get(facts.ppid)
-        rank, world = roles.own_rank(facts, parent.facts if parent else None)
-        inherited = (
-            parent is not None and parent.recorded_rank is not None and parent.recorded_rank == self.recorded_rank
-        )
-        if inherited:  # a forked child has its parent's recording and group: a loader worker is no second rank
-            rank = world = None
-        elif self.recorded_rank is not None:
-            rank = self.recorded_rank
-            world = (self.recording.world_size if self.recording else None) or (
-                self.pulse.world_size if self.pulse else None
-            )
-        actor = cluster.classes.get((self.host, self.pid), "")
-        error = self.pulse.error if self.pulse else ""
-        error_age_s = None
-        if self.pulse and error:  # one that has not ended failed when it last did anything
-            error_age_s = self.pulse.beat.age_s if self.pulse.beat.ended else self.pulse.beat.progress_age_s
-        death = cluster.deaths.get((self.host, self.pid), "")
-        mine = self.pulse.role if self.pulse else ""
-        journal_roles = [
-            recorded_role
-            for recorded_role in (self.recording.roles if self.recording else ())
-            if recorded_role not in (mine, *roles.PLAIN)
-        ]
-        role = roles.role_of(facts, journal=journal_roles[0] if journal_roles else "", beat=mine, actor=actor)
-        if role == "process" and ({(self.host, self.pid), ("", self.pid)} & {*cluster.drivers}):
-            role = "driver"
+        rank, world = self._rank((drafts_by_pid or {}).get(facts.ppid))
+        error, error_age_s = self._error()
         # of a process that has ended /proc has none; its own rank is not told by it, for that may be its parent's
         environ = facts.environ or (dict(self.recording.environ) if self.recording else {})
         notes = [*facts.notes, *self.notes, "" if self.dump else self.recorder_note]
-        if self.doing and cluster is not None and drafts_by_pid is not None:
+        if self.doing and drafts_by_pid is not None:
             notes.append(f"{self.doing} could not be had in time")
         return Process(
             host=self.host,
@@ -111,18 +86,18 @@ class Draft:
             ppid=facts.ppid,
             command=facts.command,
             title=facts.title,
-            role=role,
+            role=self._role(cluster),
             engine=roles.engine_of(facts),
             rank=rank,
             world_size=world,
             age_s=facts.age_s,
             exit_code=facts.exit_code,
-            error=error or death,
+            error=error or cluster.deaths.get((self.host, self.pid), ""),
             error_age_s=error_age_s,
             samples=tuple(self.samples),
             native=self.native,
             beat=self.pulse.beat if self.pulse else None,
-            journal=journal,
+            journal=self.recording.journal if self.recording else None,
             dump=self.dump,
             notes=tuple(dict.fromkeys(note for note in notes if note)),
             environ=environ,
@@ -135,6 +110,32 @@ class Draft:
             reader=self.reader,
             fed=self.fed,
         )
+
+    def _rank(self, parent: Draft | None) -> tuple[int | None, int | None]:
+        """Rank and world size: by its own word, else by its environment, where they are not its parent's."""
+        if self.recorded_rank is None:
+            return roles.own_rank(self.facts, parent.facts if parent else None)
+        if parent is not None and parent.recorded_rank == self.recorded_rank:
+            return None, None  # a forked child has its parent's recording and group: a loader worker is no second rank
+        world = self.recording.world_size if self.recording else None
+        return self.recorded_rank, world or (self.pulse.world_size if self.pulse else None)
+
+    def _error(self) -> tuple[str, float | None]:
+        """The error in its heartbeat, and how old it is."""
+        pulse = self.pulse
+        if pulse is None or not pulse.error:
+            return "", None
+        # one that has not ended failed when it last did anything
+        return pulse.error, pulse.beat.age_s if pulse.beat.ended else pulse.beat.progress_age_s
+
+    def _role(self, cluster: ray.Cluster) -> str:
+        beat_role = self.pulse.role if self.pulse else ""
+        journal_roles = self.recording.roles if self.recording else ()
+        telling = (role for role in journal_roles if role not in (beat_role, *roles.PLAIN))
+        actor = cluster.classes.get((self.host, self.pid), "")
+        role = roles.role_of(self.facts, journal=next(telling, ""), beat=beat_role, actor=actor)
+        is_driver = bool({(self.host, self.pid), ("", self.pid)} & {*cluster.drivers})
+        return "driver" if role == "process" and is_driver else role
 
 
 def absent(local_cast: Cast, recordings: Mapping[tuple[str, int], Recording]) -> Iterator[Process]:

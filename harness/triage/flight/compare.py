@@ -30,22 +30,11 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
     """
     flights_by_name = _keyed(flights)
     recorded_groups = tuple(dict.fromkeys(memberships))
-    notes = [
-        *(flights.notes if isinstance(flights, Flights) else ()),
-        *(n for flight in flights_by_name.values() for n in flight.notes),
-    ]
-    notes += [
-        f"{name}: its rank is not known, left out" for name, flight in flights_by_name.items() if flight.rank is None
-    ]
     versions = tuple(sorted({flight.version for flight in flights_by_name.values() if flight.version}))
-    if len(versions) > 1:
-        notes.append(f"dump formats differ ({', '.join(versions)}): not every rank runs the same torch")
-    separate = worlds(flights_by_name)
-    if len(separate) > 1:
-        for number, world in enumerate(separate, 1):
-            notes.append(f"job {number} of {len(separate)}: {_listed(list(world))}{_when(separate[0], world)}")
-        ranks = sorted({flight.rank for flight in flights_by_name.values() if flight.rank is not None})
-        return Comparison((), tuple(ranks), jobs=len(separate), versions=versions, notes=tuple(notes))
+    notes = _reading_notes(flights, flights_by_name, versions)
+    jobs = worlds(flights_by_name)
+    if len(jobs) > 1:
+        return _several_jobs(jobs, flights_by_name, versions, notes)
     readable = {
         flight.rank: flight for flight in flights_by_name.values() if flight.rank is not None and flight.readable
     }
@@ -54,30 +43,12 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
     parts = {} if silenced else _parts(readable, recorded_groups, standing, notes)
     size = _world_size(flights_by_name.values(), recorded_groups, parts)
     parts = {_completed(group, size): occurrences for group, occurrences in parts.items()}
-    expected = set(range(size or 0)) | {rank for group in parts for rank in group.members}
-    # A rank whose dump cannot be read belongs to the job, and so do those that a dump mentions.
-    for flight in flights_by_name.values():
-        if flight.rank is not None:
-            expected |= {flight.rank, *flight.mentioned}
-    absent = sorted(expected - set(readable))
+    absent = sorted(_expected_ranks(flights_by_name.values(), parts, size) - set(readable))
     damaged = {flight.rank: flight for flight in flights_by_name.values() if not flight.readable}
     missing = [_missing(rank, damaged.get(rank)) for rank in absent]
     if silenced and readable:
         missing.append("no operations in any dump: the recorder is off (TORCH_FR_BUFFER_SIZE=0), or nothing was run")
-    shares = {
-        group: {rank: flight.part(number) for rank, (flight, number) in sorted(occurrences.items())}
-        for group, occurrences in sorted(parts.items(), key=_order)
-    }
-    states = tuple(
-        _state(group, parts_by_rank, readable, absent, standing, notes) for group, parts_by_rank in shares.items()
-    )
-    states = tuple(against_siblings(state, shares) for state in states)
-    missing += [
-        f"members of group {named(state.group)} were not recorded: only ranks {_ranks(state.ranks)} are seen in it"
-        for state in states
-        if not state.group.members
-    ]
-    habits = {flight.name: its for flight in readable.values() if (its := habit(flight)) is not None}
+    states = _states(parts, readable, absent, standing, notes)
     return Comparison(
         groups=states,
         ranks=tuple(sorted(readable)),
@@ -85,10 +56,65 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
         jobs=1,
         versions=versions,
         notes=tuple(notes),
-        missing=tuple(missing),
+        missing=(*missing, *_without_members(states)),
         absent=tuple(absent),
-        habits=habits,
+        habits={flight.name: its for flight in readable.values() if (its := habit(flight)) is not None},
     )
+
+
+def _reading_notes(
+    flights: Mapping[str, Flight] | Iterable[Flight], flights_by_name: Mapping[str, Flight], versions: Sequence[str]
+) -> list[str]:
+    """What was noted when the dumps were read, and what cannot be compared."""
+    notes = list(flights.notes) if isinstance(flights, Flights) else []
+    for flight in flights_by_name.values():
+        notes += flight.notes
+    notes += [
+        f"{name}: its rank is not known, left out" for name, flight in flights_by_name.items() if flight.rank is None
+    ]
+    if len(versions) > 1:
+        notes.append(f"dump formats differ ({', '.join(versions)}): not every rank runs the same torch")
+    return notes
+
+
+def _several_jobs(
+    jobs: Sequence[Mapping[str, Flight]], flights_by_name: Mapping[str, Flight], versions: tuple[str, ...],
+    notes: list[str],
+) -> Comparison:  # fmt: skip
+    """Nothing is compared between jobs."""
+    for number, job in enumerate(jobs, 1):
+        notes.append(f"job {number} of {len(jobs)}: {_listed(list(job))}{_when(jobs[0], job)}")
+    ranks = sorted({flight.rank for flight in flights_by_name.values() if flight.rank is not None})
+    return Comparison((), tuple(ranks), jobs=len(jobs), versions=versions, notes=tuple(notes))
+
+
+def _expected_ranks(flights: Iterable[Flight], groups: Iterable[Group], size: int | None) -> set[int]:
+    """The ranks of the job: of its world, of any group, of a dump that cannot be read, and those that one mentions."""
+    ranks = set(range(size or 0)) | {rank for group in groups for rank in group.members}
+    for flight in flights:
+        if flight.rank is not None:
+            ranks |= {flight.rank, *flight.mentioned}
+    return ranks
+
+
+def _states(
+    parts: Mapping[Group, Mapping[int, tuple[Flight, int]]], readable: Mapping[int, Flight], absent: Sequence[int],
+    standing: Mapping[int, Mapping[str, Status]], notes: list[str],
+) -> tuple[GroupState, ...]:  # fmt: skip
+    shares = {
+        group: {rank: flight.part(number) for rank, (flight, number) in sorted(occurrences.items())}
+        for group, occurrences in sorted(parts.items(), key=_order)
+    }
+    states = [_state(group, by_rank, readable, absent, standing, notes) for group, by_rank in shares.items()]
+    return tuple(against_siblings(state, shares) for state in states)
+
+
+def _without_members(states: Iterable[GroupState]) -> list[str]:
+    return [
+        f"members of group {named(state.group)} were not recorded: only ranks {_ranks(state.ranks)} are seen in it"
+        for state in states
+        if not state.group.members
+    ]
 
 
 def _when(first: Mapping[str, Flight], world: Mapping[str, Flight]) -> str:

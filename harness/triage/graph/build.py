@@ -54,9 +54,7 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
             process,
             pending.get(process.key),
             children,
-            stall_s=evidence.stall_s,
-            gpu=process.host in cards,
-            timers=timers,
+            motion.Surroundings(evidence.stall_s, gpu=process.host in cards, timers=timers),
         )
         for process in evidence.processes
     }

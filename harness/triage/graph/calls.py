@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from harness.triage.evidence import Evidence, Process, RayTask
@@ -82,7 +82,7 @@ def http(
     evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]
 ) -> tuple[list[Wait], dict[str, Subject]]:
     """A request without an answer: for the process at the other end of the connection, where that is known."""
-    waits = []
+    waits: list[Wait] = []
     clients = [
         subject
         for subject in subjects.values()
@@ -93,33 +93,43 @@ def http(
         for address in subject.process.listening if subject.process else ():
             owners.setdefault(address, []).append(subject.key)
     for client in clients:
-        targets = dict.fromkeys(key for peer in _peers(client) for key in owners.get(peer, ()))
-        targets.pop(client.key, None)
-        # ranks are connected to each other for their collectives as well: only a server, or a client that may be one
-        targets = {key: None for key in targets if _serves(subjects[key]) or _asks(subjects[key])}
-        for target in targets:
-            because = f"{client.doing.op}: no answer from {subjects[target].label}"
-            waits.append(Wait(client.key, target, "http", because, operation=client.doing.op))
-        # an engine's own processes are its children; and who is connected elsewhere means no server here
-        if not targets and client.doing.kind == "http_client" and not _peers(client):
-            waits += _answerers(client, subjects)
+        waits += _requests(client, owners, subjects)
     for subject in subjects.values():
-        if (
-            subject.stuck
-            or subject.gone
-            or subject.blocked
-            or subject.progress
-            or subject.polls
-            or _takes_orders(subject)
-        ):
-            continue
-        if subject.process is None or not at_socket(subject.process):
-            continue
-        for key in dict.fromkeys(key for peer in ends(subject.process) for key in owners.get(peer, ())):
-            if key != subject.key and _is_service(subjects[key]):
-                because = f"waits at a socket: no answer from {subjects[key].label}"
-                waits.append(Wait(subject.key, key, "http", because, operation="waits at a socket"))
+        if _stands_at_socket(subject):
+            waits += _socket_waits(subject, owners, subjects)
     return waits, subjects
+
+
+def _requests(client: Subject, owners: Mapping[str, list[str]], subjects: dict[str, Subject]) -> list[Wait]:
+    """Waits of a client for the servers that it is connected to. `owners`: address -> who listens there."""
+    keys = dict.fromkeys(key for peer in _peers(client) for key in owners.get(peer, ()) if key != client.key)
+    # ranks are connected to each other for their collectives as well: only a server, or a client that may be one
+    targets = [subjects[key] for key in keys if _serves(subjects[key]) or _asks(subjects[key])]
+    if targets:
+        operation = client.doing.op
+        return [
+            Wait(client.key, target.key, "http", f"{operation}: no answer from {target.label}", operation=operation)
+            for target in targets
+        ]
+    # an engine's own processes are its children; and who is connected elsewhere means no server here
+    if client.doing.kind == "http_client" and not _peers(client):
+        return _answerers(client, subjects)
+    return []
+
+
+def _stands_at_socket(subject: Subject) -> bool:
+    """It does nothing but wait at a socket, and no other layer says for whom."""
+    if subject.stuck or subject.gone or subject.blocked or subject.progress or subject.polls or _takes_orders(subject):
+        return False
+    return subject.process is not None and at_socket(subject.process)
+
+
+def _socket_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: dict[str, Subject]) -> Iterator[Wait]:
+    assert subject.process is not None
+    for key in dict.fromkeys(key for peer in ends(subject.process) for key in owners.get(peer, ())):
+        if key != subject.key and _is_service(subjects[key]):
+            because = f"waits at a socket: no answer from {subjects[key].label}"
+            yield Wait(subject.key, key, "http", because, operation="waits at a socket")
 
 
 def answering(evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]) -> dict[str, Subject]:
@@ -186,7 +196,7 @@ def children(
     """A process that waits for its child to end; an engine's front that waits for its schedulers; an asyncio actor that
     is asked for something and awaits its engine, which no stack shows; and whoever stands where an answer comes from a
     process that it started, while one of those is held."""
-    waits = []
+    waits: list[Wait] = []
     waited = {wait.waiter for wait in known_waits}
     requests = {wait.target: wait for wait in known_waits if wait.layer in ("ray", "http")}
     started: dict[tuple[str, int], list[Subject]] = {}
@@ -194,39 +204,63 @@ def children(
         if subject.process is not None and not subject.launcher:
             started.setdefault((subject.process.host, subject.process.ppid), []).append(subject)
     for subject in subjects.values():
-        process = subject.process
-        if process is None or subject.launcher or subject.key in waited or subject.pending is not None:
+        if subject.process is None or subject.launcher or subject.key in waited or subject.pending is not None:
             continue
-        awaits = subject.key in requests and subject.doing.idle
-        calls = subject.doing.kind in ("join", "engine_call")
-        layer = "process" if subject.doing.kind == "join" else "engine"
-        parents = {process.pid} | (_passed_on(process, subjects) if awaits else set())
-        below = [child for pid in parents for child in started.get((process.host, pid), ())] if awaits or calls else []
-        several, busy = sum(not child.gone for child in below) > 1, any(child.progress for child in below)
-        for child in below:
-            its = child.process
-            assert its is not None
-            if child.blocked and busy:
-                continue  # the one that advances may be who answers
-            if awaits:
-                if its.engine and (child.blocked or not child.doing.idle):  # an idle engine has answered
-                    waits.append(
-                        _behind(requests[subject.key], subject, child, layer, f"its engine {its.pid} is not idle")
-                    )
-            elif not (layer == "process" and (_done(child) or (several and _rests(child)))):
-                because = f"{subject.doing.op}: its child {its.pid}"
-                waits.append(Wait(subject.key, child.key, layer, because, operation=subject.doing.op))
-        if _may_wait_below(subject, subject.key in requests):
-            for descendant in _held_below(subject, started):
-                if descendant in below:
-                    continue  # its edge is drawn
-                assert descendant.process is not None
-                why = f"{descendant.process.pid}, which it started, is {descendant.blocked}"
-                waits.append(
-                    _behind(requests[subject.key], subject, descendant, "engine", why) if subject.key in requests
-                    else Wait(subject.key, descendant.key, "process", why)
-                )  # fmt: skip
+        request = requests.get(subject.key)
+        below = _called_children(subject, request, subjects, started)
+        waits += _waits_for_children(subject, request, below)
+        if _may_wait_below(subject, request is not None):
+            held_descendants = _held_below(subject, started)
+            waits += [_held_up(subject, request, child) for child in held_descendants if child not in below]
     return waits, subjects
+
+
+def _awaits_engine(subject: Subject, request: Wait | None) -> bool:
+    """It is asked for something, and its event loop waits: it may have passed the request on."""
+    return request is not None and subject.doing.idle
+
+
+def _called_children(
+    subject: Subject,
+    request: Wait | None,
+    subjects: dict[str, Subject],
+    started: dict[tuple[str, int], list[Subject]],
+) -> list[Subject]:
+    """The children from which it may wait for an end or an answer, by where it stands."""
+    process = subject.process
+    assert process is not None
+    if _awaits_engine(subject, request):
+        parents = {process.pid} | _passed_on(process, subjects)
+    elif subject.doing.kind in ("join", "engine_call"):
+        parents = {process.pid}
+    else:
+        return []
+    return [child for pid in parents for child in started.get((process.host, pid), ())]
+
+
+def _waits_for_children(subject: Subject, request: Wait | None, below: list[Subject]) -> Iterator[Wait]:
+    layer = "process" if subject.doing.kind == "join" else "engine"
+    several, busy = sum(not child.gone for child in below) > 1, any(child.progress for child in below)
+    for child in below:
+        process = child.process
+        assert process is not None
+        if child.blocked and busy:
+            continue  # the one that advances may be who answers
+        if request is not None and _awaits_engine(subject, request):
+            if process.engine and (child.blocked or not child.doing.idle):  # an idle engine has answered
+                yield _behind(request, subject, child, layer, f"its engine {process.pid} is not idle")
+        elif not (layer == "process" and (_done(child) or (several and _rests(child)))):
+            because = f"{subject.doing.op}: its child {process.pid}"
+            yield Wait(subject.key, child.key, layer, because, operation=subject.doing.op)
+
+
+def _held_up(subject: Subject, request: Wait | None, descendant: Subject) -> Wait:
+    """It waits for a process below it that the kernel or its interpreter lock holds."""
+    assert descendant.process is not None
+    why = f"{descendant.process.pid}, which it started, is {descendant.blocked}"
+    if request is not None:
+        return _behind(request, subject, descendant, "engine", why)
+    return Wait(subject.key, descendant.key, "process", why)
 
 
 # Kernel functions in which a process waits for another one of its host, through a pipe or for its end.

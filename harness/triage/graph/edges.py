@@ -7,7 +7,7 @@ receivers have come: so a rank is never waited for because it is *ahead*.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from harness.triage.evidence import Evidence, Process
@@ -334,7 +334,6 @@ def unresolved(
 ) -> tuple[list[Wait], dict[str, Subject]]:
     """Waiters of which no layer says for whom: a peer of their world that has ended, or is blocked, is who they miss;
     else, by the stacks alone, a single peer outside any collective while all others are in one."""
-    waits = []
     waited = {wait.waiter for wait in known_waits}
     ranked = [subject for subject in subjects.values() if subject.rank is not None and subject.process is not None]
     broken = [
@@ -342,36 +341,49 @@ def unresolved(
         for subject in ranked
         if subject.process and (subject.gone or subject.blocked) and not superseded(subject.process, evidence.processes)
     ]
-    for subject in ranked:
-        if subject.key in waited or subject.gone or subject.blocked or subject.progress or subject.doing.idle:
-            continue
-        if subject.pending is None and subject.doing.kind == "http_client":
-            continue  # it misses a server, and no rank
-        if not (subject.stuck or subject.doing.kind in ("user", "unknown", "lock", "select")) or (
-            subject.doing.active and subject.doing.kind != "device"
-        ):
-            continue
-        for broken_peer in broken:
-            if broken_peer.key == subject.key or (
-                not subject.stuck and _left_in_order(broken_peer.process, subject.process)
-            ):
-                continue
-            if same_world(subject.process, broken_peer.process):
-                how = "has ended" if broken_peer.gone else f"is {broken_peer.blocked}"
-                waits.append(Wait(subject.key, broken_peer.key, "process", f"{broken_peer.label} {how}"))
-    if waits or known_waits:
-        return waits, subjects
-    for alone in ranked:
-        peers = [subject for subject in ranked if subject is not alone and same_world(subject.process, alone.process)]
-        if any(peer.rank == alone.rank for peer in peers):
-            continue  # they are of two worlds, or it is replaced: a trainer of one rank, and the engine that it started
-        if alone.stuck or not peers or not all(peer.doing.kind in ("collective", "p2p") for peer in peers):
-            continue
-        waits += [
-            Wait(peer.key, alone.key, "collective", f"{peer.doing.op}: by the stacks alone", operation=peer.doing.op)
-            for peer in peers
-        ]
+    waits = [
+        wait
+        for subject in ranked
+        if subject.key not in waited and _may_miss_peer(subject)
+        for wait in _waits_for_broken(subject, broken)
+    ]
+    if not waits and not known_waits:
+        waits = [wait for subject in ranked for wait in _waits_by_stacks(subject, ranked)]
     return waits, subjects
+
+
+def _may_miss_peer(subject: Subject) -> bool:
+    """It stands where a peer may be missing. Who waits for an answer over HTTP misses a server, and no rank."""
+    if subject.gone or subject.blocked or subject.progress or subject.doing.idle:
+        return False
+    if subject.pending is None and subject.doing.kind == "http_client":
+        return False
+    if subject.doing.active and subject.doing.kind != "device":
+        return False
+    return subject.stuck or subject.doing.kind in ("user", "unknown", "lock", "select")
+
+
+def _waits_for_broken(subject: Subject, broken: list[Subject]) -> Iterator[Wait]:
+    """A wait for each peer of its world that has ended or is blocked."""
+    for peer in broken:
+        if peer.key == subject.key or (not subject.stuck and _left_in_order(peer.process, subject.process)):
+            continue
+        if same_world(subject.process, peer.process):
+            how = "has ended" if peer.gone else f"is {peer.blocked}"
+            yield Wait(subject.key, peer.key, "process", f"{peer.label} {how}")
+
+
+def _waits_by_stacks(alone: Subject, ranked: list[Subject]) -> list[Wait]:
+    """Waits of all its peers for a rank, where they stand in collectives and it stands in none."""
+    peers = [subject for subject in ranked if subject is not alone and same_world(subject.process, alone.process)]
+    if any(peer.rank == alone.rank for peer in peers):
+        return []  # they are of two worlds, or it is replaced: a trainer of one rank, and the engine that it started
+    if alone.stuck or not peers or not all(peer.doing.kind in ("collective", "p2p") for peer in peers):
+        return []
+    return [
+        Wait(peer.key, alone.key, "collective", f"{peer.doing.op}: by the stacks alone", operation=peer.doing.op)
+        for peer in peers
+    ]
 
 
 def _left_in_order(done: Process | None, peer: Process | None) -> bool:

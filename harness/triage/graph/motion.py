@@ -7,6 +7,8 @@ whose oldest operation has been pending for long.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from harness.triage import source, stacks
 from harness.triage.evidence import Frame, Process, Sample, Thread
 from harness.triage.flight.model import Collective
@@ -38,50 +40,75 @@ def held(pending: Collective | None, stall_s: float) -> bool:
     return pending is not None and (pending.age_s is None or pending.age_s >= max(HELD_S, stall_s / 2))
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What holds for a process whatever it does. `stall_s`: for how long nothing moved in the job. `gpu`: its host has
+    one. `timers`: one that fires in an event loop is progress."""
+
+    stall_s: float = 0.0
+    gpu: bool = False
+    timers: bool = True
+
+
+ANY = Surroundings()
+
+
 def own(
-    process: Process, now: stacks.Doing, before: stacks.Doing, *, pending: bool, stall_s: float = 0.0,
-    timers: bool = True, gpu: bool = False, loop: int = 0,
+    process: Process, now: stacks.Doing, before: stacks.Doing, around: Surroundings = ANY, *, pending: bool,
+    loop: int = 0,
 ) -> str:  # fmt: skip
     """Its progress between the looks, in words with its rate; empty where nothing moved.
 
-    `pending`: see `held`. `timers`: a timer of an event loop counts. `gpu`: its host has one. `loop`: frames of a poll
-    from its loop outwards; no move within is progress.
+    `pending`: see `held`. `loop`: frames of a poll from its loop outwards; no move within is progress.
     """
     if len(process.samples) < 2:
         return ""
-    first, last = process.samples[0], process.samples[-1]
-    gap = last.at_s - first.at_s
+    gap = process.samples[-1].at_s - process.samples[0].at_s
     if gap <= 0:
         return ""
-    if text := loop_runs(process, now, stall_s):
-        return text
-    if timers and (text := loop_wakes(process, now)):
+    if text := loop_runs(process, now, around.stall_s) or (loop_wakes(process, now) if around.timers else ""):
         return text
     if now.idle and before.idle and not _fed(process, now, before):
         return ""
     waits = pending or now.waiting
     device = now.kind == "device"
-    if not waits and not device:
-        cores = _spent(process, now, "cpu_s") / gap
-        if cores >= BUSY_CORES:
-            return f"{cores:.0%} of a core"
-        if first.state == last.state == "R":
-            return f"on a processor, or waiting for one, at both looks ({cores:.0%} of a core)"
-        if (waited := _delayed(first, last, "main_delay_s") or 0.0) / gap >= STARVED:
-            return f"waits for a processor, {waited / gap:.0%} of the time"
-        if rate := moved_bytes(process, now):
-            return f"{rate / 1000:.0f} kB/s read and written"
-    if (rate := over_net(process)) >= (TRANSFER_BYTES_PER_S if waits or device else NET_BYTES_PER_S):
-        return f"{rate / 1000:.0f} kB/s over the network"
-    if not pending and (text := passes(process, now, before, gpu=gpu)):
+    if not waits and not device and (text := _computes(process, now, gap)):
+        return text
+    if text := _transfers(process, waits=waits or device):
+        return text
+    if not pending and (text := passes(process, now, before, gpu=around.gpu)):
         return text
     if not loop and stack_moved(process):
         return "its stack moved between the two looks"
-    if device and not waits and _trail(process, 0) != _trail(process, -1):
-        return "its stack moved between the two looks"  # it launches, and stands in no wait
-    if device and not waits and stall_s < DEVICE_S:
-        return "waits for its device, whose kernel may run long"
-    return ""
+    return _launches(process, around.stall_s) if device and not waits else ""
+
+
+def _computes(process: Process, now: stacks.Doing, gap: float) -> str:
+    """In words, that it used a processor or the disk between the looks, or stood in line for a processor."""
+    first, last = process.samples[0], process.samples[-1]
+    cores = _spent(process, now, "cpu_s") / gap
+    if cores >= BUSY_CORES:
+        return f"{cores:.0%} of a core"
+    if first.state == last.state == "R":
+        return f"on a processor, or waiting for one, at both looks ({cores:.0%} of a core)"
+    if (waited := _delayed(first, last, "main_delay_s") or 0.0) / gap >= STARVED:
+        return f"waits for a processor, {waited / gap:.0%} of the time"
+    rate = moved_bytes(process, now)
+    return f"{rate / 1000:.0f} kB/s read and written" if rate else ""
+
+
+def _transfers(process: Process, *, waits: bool) -> str:
+    """In words, that data goes over the network. `waits`: it stands in an operation or at its device."""
+    rate = over_net(process)
+    least = TRANSFER_BYTES_PER_S if waits else NET_BYTES_PER_S
+    return f"{rate / 1000:.0f} kB/s over the network" if rate >= least else ""
+
+
+def _launches(process: Process, stall_s: float) -> str:
+    """In words, that a process at its device goes on: it launches other work, or its kernel may run that long."""
+    if _trail(process, 0) != _trail(process, -1):
+        return "its stack moved between the two looks"
+    return "waits for its device, whose kernel may run long" if stall_s < DEVICE_S else ""
 
 
 def passes(process: Process, now: stacks.Doing, before: stacks.Doing, *, gpu: bool) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.triage import source, stacks
-from harness.triage.evidence import ENDED, Frame, Process
+from harness.triage.evidence import ENDED, Frame, Process, Thread
 from harness.triage.flight.model import Collective
 from harness.triage.graph import motion, polling
 from harness.triage.places import IDLE, plain
@@ -133,13 +133,14 @@ def load(process: Process | None) -> str:
 
 
 def subject(
-    process: Process, pending: Collective | None, children: Mapping[str, tuple[Process, ...]], *, stall_s: float = 0.0,
-    gpu: bool = False, timers: bool = True,
-) -> Subject:  # fmt: skip
-    """The node of one process. `children`: key -> processes that it started. `stall_s`: for how long nothing moved.
-    `gpu`: its host has one. `timers`: one that fires in an event loop is progress."""
+    process: Process,
+    pending: Collective | None,
+    children: Mapping[str, tuple[Process, ...]],
+    around: motion.Surroundings = motion.ANY,
+) -> Subject:
+    """The node of one process. `children`: key -> processes that it started."""
     now, before = stacks.doing(process), stacks.doing(process, 0)
-    if gpu and now.kind == "user" and not process.native and _at_device(process):
+    if around.gpu and now.kind == "user" and not process.native and _at_device(process):
         now = replace(now, kind="device", op="synchronize")
     has_ended = ended(process)
     if has_ended:
@@ -149,9 +150,9 @@ def subject(
     if polling.from_children(loop) and not any(map(polling.woke, children.get(process.key, ()))):
         loop = ()  # who makes what it looks for is known, and does nothing
     below = "" if has_ended or blocked else _below(process, now, children)
-    kept = motion.held(pending, stall_s)
+    kept = motion.held(pending, around.stall_s)
     mine = "" if has_ended or blocked else motion.own(
-        process, now, before, pending=kept, stall_s=stall_s, timers=timers, gpu=gpu, loop=len(loop)
+        process, now, before, around, pending=kept, loop=len(loop)
     )  # fmt: skip
     progress = below or mine
     frame = now.frame or (before.frame if not now.frame else "")
@@ -210,33 +211,52 @@ def stale(process: Process) -> bool:
 
 
 def _blocked(process: Process) -> Blocked | None:
-    states = [sample.state for sample in process.samples]
-    if states and all(state == "T" for state in states):
+    return _stopped(process) or _in_kernel(process) or _interpreter_locked(process)
+
+
+def _stopped(process: Process) -> Blocked | None:
+    states = {sample.state for sample in process.samples}
+    if states == {"T"}:
         return Blocked("stop", "stopped (SIGSTOP)")
-    if states and all(state == "t" for state in states):
-        return Blocked("stop", "stopped by a tracer (gdb, strace)")
+    return Blocked("stop", "stopped by a tracer (gdb, strace)") if states == {"t"} else None
+
+
+def _in_kernel(process: Process) -> Blocked | None:
+    """In uninterruptible sleep at every look, of several."""
+    states = [sample.state for sample in process.samples]
+    if len(states) < 2 or {*states} != {"D"} or _moves(process):
+        return None
+    wchan = process.samples[-1].wchan
+    locked = ", with the interpreter lock held" if stale(process) else ""
+    return Blocked("sleep", f"in uninterruptible sleep (state D{', ' + wchan if wchan else ''}){locked}")
+
+
+def _interpreter_locked(process: Process) -> Blocked | None:
+    """Its heartbeat has stopped, and neither work nor a busy host explains that."""
+    beat = process.beat
     holder = next((thread for sample in process.samples[-1:] for thread in sample.threads if thread.gil), None)
+    kept = _keeps_lock(process)
+    if beat is None or not (stale(process) or (kept and _asleep_with_lock(process, holder))):
+        return None
+    if (beat.age_s < BUSY_STALE_S and motion.holder_works(process)) or motion.starved(process):
+        return None
+    silence = f"no heartbeat for {beat.age_s:.0f} s"
+    if holder is None:
+        return Blocked("lock", f"{silence}: none of its threads gets the interpreter lock")
+    who = f" by thread {holder.name or holder.tid}" if kept else ""
+    return Blocked("lock", f"the interpreter lock is held{who}: {silence}")
+
+
+def _keeps_lock(process: Process) -> bool:
+    """Whether one thread holds the interpreter lock at every look, of several."""
     holders = [{thread.tid or thread.name for thread in sample.threads if thread.gil} for sample in process.samples]
-    kept = len(holders) > 1 and bool(set.intersection(*holders))
-    if len(states) > 1 and all(state == "D" for state in states) and not _moves(process):
-        wchan = process.samples[-1].wchan
-        locked = ", with the interpreter lock held" if stale(process) else ""
-        return Blocked("sleep", f"in uninterruptible sleep (state D{', ' + wchan if wchan else ''}){locked}")
-    # asleep with the lock at both looks: no beat will come, and two periods without one are proof enough
-    asleep = kept and holder is not None and not holder.active and states == ["S"] * len(states)
-    quiet = asleep and process.beat is not None and process.beat.age_s > 2 * process.beat.period_s
-    if (
-        (quiet or stale(process))
-        and process.beat is not None
-        and not (process.beat.age_s < BUSY_STALE_S and motion.holder_works(process))
-        and not motion.starved(process)
-    ):
-        who = f" by thread {holder.name or holder.tid}" if holder is not None and kept else ""
-        if holder is None:
-            silent = f"no heartbeat for {process.beat.age_s:.0f} s: none of its threads gets the interpreter lock"
-            return Blocked("lock", silent)
-        return Blocked("lock", f"the interpreter lock is held{who}: no heartbeat for {process.beat.age_s:.0f} s")
-    return None
+    return len(holders) > 1 and bool(set.intersection(*holders))
+
+
+def _asleep_with_lock(process: Process, holder: Thread | None) -> bool:
+    """Asleep with the lock at all looks: no beat will come, and two periods without one are proof enough."""
+    asleep = holder is not None and not holder.active and all(sample.state == "S" for sample in process.samples)
+    return asleep and process.beat is not None and process.beat.age_s > 2 * process.beat.period_s
 
 
 def _moves(process: Process) -> bool:

@@ -26,11 +26,7 @@ def left_loop(case: Case) -> Ruling | None:
     waiters = [waiter for waiter in _waiters(case, ends) if waiter.pending is not None or waiter.doing.kind in together]
     if not ends or not waiters or _young(case):
         return None
-    # engines in a weight sync's group are no peers of its sender: those who left it are to blame, however many they are
-    joined = {group.group.name for group in case.groups if group.joined}
-    peers = not all(waiter.pending is not None and waiter.pending.group in joined for waiter in waiters)
-    settled = [end for end in ends if not end.polls]
-    if peers and len(settled) == len(ends) > len(waiters) and all(_passive(end) for end in ends):
+    if _outnumbered(case, ends, waiters):
         where = case.waited_in(end.key for end in ends)
         why = f"runs {where}, to which {len(ends)} others do not come"
         return trip({waiter.key: why for waiter in waiters}, case, where, how="runs one alone")
@@ -38,14 +34,19 @@ def left_loop(case: Case) -> Ruling | None:
     past |= {end.key: 0 for end in ends if end.key not in past and end.doing.kind in ("finished", "ray_idle")}
     if not past:
         return None
-    where = case.waited_in(past)
-    why_past = {
-        key: (f"has left the loop at line {line}" if line else "is through with its work")
-        + f", and is {case.subject(key).state()}"
-        for key, line in past.items()
+    how = {
+        key: f"has left the loop at line {line}" if line else "is through with its work" for key, line in past.items()
     }
-    line = next(iter(past.values()))
-    return trip(why_past, case, where, how=f"has left the loop at line {line}" if line else "is through with its work")
+    why_past = {key: f"{words}, and is {case.subject(key).state()}" for key, words in how.items()}
+    return trip(why_past, case, case.waited_in(past), how=next(iter(how.values())))
+
+
+def _outnumbered(case: Case, ends: list[Subject], waiters: list[Subject]) -> bool:
+    """Whether a few wait in an operation to which the many do not come, who rest and do not poll."""
+    # engines in a weight sync's group are no peers of its sender: those who left it are to blame, however many they are
+    joined = {group.group.name for group in case.groups if group.joined}
+    peers = not all(waiter.pending is not None and waiter.pending.group in joined for waiter in waiters)
+    return peers and len(ends) > len(waiters) and all(not end.polls and _passive(end) for end in ends)
 
 
 def trip(why: dict[str, str], case: Case, where: str, *, how: str) -> Ruling:
@@ -155,47 +156,59 @@ def unseen(case: Case) -> Ruling | None:
     if not stuck:
         return None
     ends = case.sinks()
-    blind = [end for end in ends if not end.seen or (end.doing.kind == "unknown" and end.pending is None)]
+    blind = [end for end in ends if _not_known(end)]
     if blind:
-        ranks = [subject for subject in blind if subject.rank is not None]
-        names = (
-            ", ".join(str(subject.rank) for subject in ranks[:8])
-            if ranks
-            else case.names(subject.key for subject in blind)
-        )
-        what = "no recorder data from rank" if ranks else "neither stack nor recorder of"
-        missing = tuple(f"{what} {subject.rank if subject.rank is not None else subject.label}" for subject in blind)
-        return Ruling(
-            "INSUFFICIENT",
-            f"{what} {names}, for which the others wait",
-            missing=missing,
-            place=case.waited_in(subject.key for subject in blind),
-            next=(
-                f"{case.again()}   # once more, on every host, and then all directories together",
-                "for the next run: harness watch -- COMMAND, which switches the recorders on",
-            ),
-        )
+        return _not_looked_at(case, blind)
     if _young(case) and ends:
         return Ruling(
             "INSUFFICIENT",
             f"the wait is younger than {YOUNG_S:.0f} s: look again",
             next=(f"{case.again()}   # in a minute",),
         )
-    alone = [waiter for waiter in stuck if waiter.key not in {wait.waiter for wait in case.graph.waits}]
-    who = alone or stuck
+    with_target = {wait.waiter for wait in case.graph.waits}
+    waiters = [waiter for waiter in stuck if waiter.key not in with_target] or stuck
     if ruling := beyond(case, ends):
         return ruling
-    if calling := [waiter for waiter in who if waiter.doing.kind == "http_client" and waiter.pending is None]:
+    if calling := [waiter for waiter in waiters if waiter.doing.kind == "http_client" and waiter.pending is None]:
         return elsewhere(case, calling)
+    return _for_nobody(case, waiters)
+
+
+def _not_known(subject: Subject) -> bool:
+    """There is neither its stack nor its recorder."""
+    return not subject.seen or (subject.doing.kind == "unknown" and subject.pending is None)
+
+
+def _not_looked_at(case: Case, blind: list[Subject]) -> Ruling:
+    ranks = [subject for subject in blind if subject.rank is not None]
+    if ranks:
+        what, names = "no recorder data from rank", ", ".join(str(subject.rank) for subject in ranks[:8])
+    else:
+        what, names = "neither stack nor recorder of", case.names(subject.key for subject in blind)
     return Ruling(
         "INSUFFICIENT",
-        f"nothing says for whom {case.names(waiter.key for waiter in who)} wait{'' if len(who) > 1 else 's'}",
-        evidence=tuple(f"{waiter.label}: {waiter.state()}" for waiter in who[:8]),
-        missing=tuple(f"for whom {waiter.label} waits" for waiter in who[:8]),
-        place=who[0].state(),
+        f"{what} {names}, for which the others wait",
+        missing=tuple(f"{what} {subject.rank if subject.rank is not None else subject.label}" for subject in blind),
+        place=case.waited_in(subject.key for subject in blind),
+        next=(
+            f"{case.again()}   # once more, on every host, and then all directories together",
+            "for the next run: harness watch -- COMMAND, which switches the recorders on",
+        ),
+    )
+
+
+def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
+    """Processes wait, and nothing says for whom."""
+    watched = any(waiter.process and waiter.process.beat for waiter in waiters)
+    return Ruling(
+        "INSUFFICIENT",
+        f"nothing says for whom {case.names(waiter.key for waiter in waiters)} wait{'' if len(waiters) > 1 else 's'}",
+        evidence=tuple(f"{waiter.label}: {waiter.state()}" for waiter in waiters[:8]),
+        missing=tuple(f"for whom {waiter.label} waits" for waiter in waiters[:8]),
+        place=waiters[0].state(),
         next=(
             "give each wait for an answer a timeout, and say in its error who was asked"
-            if any(waiter.process and waiter.process.beat for waiter in who)
+            if watched
             else "for the next run: harness watch -- COMMAND, which records groups and open spans",
             "py-spy dump --native --pid PID   # what it waits for in C; in a container it takes --cap-add SYS_PTRACE",
         ),

@@ -15,6 +15,10 @@ from reports.text import listed
 
 _OF_ONE_HOST = re.compile(r"(^|/| )(torchrun|accelerate|torch[./]distributed[./](run|launch)(\.py)?)( |$)")
 _NODES = re.compile(r"--(?:nnodes|num_machines)[= ](\S+)")
+_STEPS = (
+    "compare world size, MASTER_ADDR and MASTER_PORT on every rank",
+    "every rank of the world must call new_group, members or not",
+)
 
 
 def unformed(case: Case) -> Ruling | None:
@@ -27,47 +31,65 @@ def unformed(case: Case) -> Ruling | None:
     joining = [case.subject(key) for key, what in making.items() if not what.name]
     if not joining:
         return None
-    keys = {member.key for member in joining}
-    waits = [wait for wait in case.graph.waits if wait.waiter in keys and wait.layer == "store"]
-    targets = [case.subject(key) for key in dict.fromkeys(wait.target for wait in waits)]
+    targets = _awaited(case, joining)
     moving = [target for target in targets if target.progress]
     if moving:
         return slow_because(case, [moving[0].key])
-    what = forming(joining[0])
-    assert what is not None
-    place = what.op + (f" of {what.world_size} ranks" if what.world_size else "")
-    steps = (
-        "compare world size, MASTER_ADDR and MASTER_PORT on every rank",
-        "every rank of the world must call new_group, members or not",
-    )
-    if apart := _memberships(case, joining, steps):
+    if apart := _memberships(case, joining):
         return apart
+    place = _place(joining[0])
     if not targets:
-        return _addresses(case, joining, place, steps)
+        return _addresses(case, joining, place)
+    return _without_members(case, joining, targets, place)
+
+
+def _awaited(case: Case, joining: list[Subject]) -> list[Subject]:
+    """The ranks for which those that make the group wait at its store."""
+    keys = {member.key for member in joining}
+    waits = [wait for wait in case.graph.waits if wait.waiter in keys and wait.layer == "store"]
+    return [case.subject(key) for key in dict.fromkeys(wait.target for wait in waits)]
+
+
+def _place(member: Subject) -> str:
+    group = forming(member)
+    assert group is not None
+    return group.op + (f" of {group.world_size} ranks" if group.world_size else "")
+
+
+def _without_members(case: Case, joining: list[Subject], targets: list[Subject], place: str) -> Ruling | None:
+    """Who has not come to the group: where nobody looked, in the next operation, in a poll, or elsewhere."""
     elsewhere = [target for target in targets if not target.seen and not _would_be_seen(case, joining)]
     if elsewhere and len(elsewhere) == len(targets):
-        ranks = ", ".join(str(target.rank) for target in elsewhere[:8])
-        return Ruling(
-            "INSUFFICIENT",
-            f"{place} waits for rank {ranks}, which was not looked at",
-            place=place,
-            missing=tuple(f"nothing from rank {target.rank}" for target in elsewhere),
-            next=("name the launcher's pid instead of one rank's", "take evidence on every host, into one directory"),
-        )
+        return _not_looked_at(elsewhere, place)
     targets = [target for target in targets if target not in elsewhere]
     if any(target.stuck or forming(target) for target in targets) and len(targets) >= len(joining):
-        ring = _alone(case, joining, targets, place, steps)
+        ring = _alone(case, joining, targets, place)
         if ring is not None or len(targets) > len(joining):
             return ring
-    if (pollers := [target for target in targets if target.polls]) and len(pollers) == len(targets):
+    pollers = [target for target in targets if target.polls]
+    if pollers and len(pollers) == len(targets):
         return polling(case, pollers)
-    targets = [target for target in targets if not target.polls]
+    return _not_come(case, [target for target in targets if not target.polls], place)
+
+
+def _not_looked_at(ranks: list[Subject], place: str) -> Ruling:
+    numbers = ", ".join(str(subject.rank) for subject in ranks[:8])
+    return Ruling(
+        "INSUFFICIENT",
+        f"{place} waits for rank {numbers}, which was not looked at",
+        place=place,
+        missing=tuple(f"nothing from rank {subject.rank}" for subject in ranks),
+        next=("name the launcher's pid instead of one rank's", "take evidence on every host, into one directory"),
+    )
+
+
+def _not_come(case: Case, targets: list[Subject], place: str) -> Ruling:
     why = {
         target.key: "never started: no process has this rank" if not target.seen else f"has not come: {target.state()}"
         for target in targets
     }
     return Ruling(
-        "HUNG", f"{place} never forms: {case.names(why)} {_how(targets[0])}", "K5", why, place=place, next=steps
+        "HUNG", f"{place} never forms: {case.names(why)} {_how(targets[0])}", "K5", why, place=place, next=_STEPS
     )
 
 
@@ -75,7 +97,7 @@ def _how(subject: Subject) -> str:
     return "has not come" if subject.seen else "never started"
 
 
-def _memberships(case: Case, joining: list[Subject], steps: tuple[str, ...]) -> Ruling | None:
+def _memberships(case: Case, joining: list[Subject]) -> Ruling | None:
     """Ranks that make a group with each other and do not mean the same one: other members, or another order."""
     lists = {
         member.key: what.members for member in joining if (what := forming(member)) and member.rank in what.members
@@ -100,13 +122,11 @@ def _memberships(case: Case, joining: list[Subject], steps: tuple[str, ...]) -> 
     return Ruling(
         "HUNG", f"ranks make different groups with each other: {case.names(why or apart)}", "K5", why,
         place="new_group", evidence=descriptions if why else (*descriptions, NO_MAJORITY),
-        next=("make the groups in one order, with one list of ranks, on every rank", *steps),
+        next=("make the groups in one order, with one list of ranks, on every rank", *_STEPS),
     )  # fmt: skip
 
 
-def _alone(
-    case: Case, joining: list[Subject], targets: list[Subject], place: str, steps: tuple[str, ...]
-) -> Ruling | None:
+def _alone(case: Case, joining: list[Subject], targets: list[Subject], place: str) -> Ruling | None:
     """A few make a group, or wait at the store, and those who do not come wait for them in the next operation: a ring.
     The fewer are named; of as many on either side, nobody."""
     keys = [member.key for member in joining]
@@ -124,7 +144,7 @@ def _alone(
         () if is_minority else tuple(keys + [target.key for target in targets]),
         place,
         evidence=(reason,) if is_minority else (reason, NO_MAJORITY),
-        next=steps,
+        next=_STEPS,
     )
 
 
@@ -164,7 +184,7 @@ def _single_host(command: str) -> bool:
     return bool(_OF_ONE_HOST.search(command)) and (nodes is None or nodes[1] in ("1", "1:1"))
 
 
-def _addresses(case: Case, joining: list[Subject], place: str, steps: tuple[str, ...]) -> Ruling | None:
+def _addresses(case: Case, joining: list[Subject], place: str) -> Ruling | None:
     """Everybody waits in the rendezvous and nobody is missing: they meet at different places, or nowhere."""
     at = {
         member.key: f"{env.get('MASTER_ADDR', '?')}:{env.get('MASTER_PORT', '?')}"
@@ -185,7 +205,7 @@ def _addresses(case: Case, joining: list[Subject], place: str, steps: tuple[str,
         "K5",
         alone,
         place=place,
-        next=steps,
+        next=_STEPS,
     )
 
 

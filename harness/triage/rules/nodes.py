@@ -142,14 +142,8 @@ def unreachable(case: Case) -> Ruling | None:
     the others. A firewall or a cut cable leaves the address that is in use; where the ranks of another host listen at
     none in use either, the network may be at fault as well.
     """
-    ranks = [
-        subject
-        for subject in case.live()
-        if subject.process is not None and subject.rank is not None and not subject.progress
-    ]
-    by_host: dict[str, list[Subject]] = {}
-    for subject in ranks:
-        by_host.setdefault(_of(subject), []).append(subject)
+    ranks = _standing_ranks(case)
+    by_host = _by_host(ranks)
     strange = {host: places for host in by_host if (places := _unused(case, host, by_host[host]))}
     if len(strange) != 1 or len(by_host) < 2:
         return None
@@ -160,17 +154,11 @@ def unreachable(case: Case) -> Ruling | None:
     asking = [
         subject for subject in ranks if _of(subject) != host and set(_process(subject).asked) & set(wrong.values())
     ]
-    elsewhere = {
-        _machine(at) for process in case.evidence.processes if process.host != host for at in process.listening
-    } - {""}
-    mine = {_machine(peer) for process in case.evidence.processes if process.host == host for peer in process.peers}
-    if not asking or not mine & elsewhere:
+    if not asking or not _reaches_others(case, host):
         return None
     address_text = ", ".join(sorted({_machine(at) for at in wrong.values()}))
-    environ = {
-        name: value for subject in by_host[host] for name, value in _process(subject).environ.items() if name in _NICS
-    }
-    by = " and ".join(f"{name}={value}" for name, value in sorted(environ.items()))
+    settings = _interface_settings(by_host[host])
+    by = " and ".join(f"{name}={value}" for name, value in sorted(settings.items()))
     names = case.names(wrong)
     return Ruling(
         "HUNG",
@@ -184,11 +172,40 @@ def unreachable(case: Case) -> Ruling | None:
             key: f"listens at {at}, which no other host reaches{f': {by}' if by else ''}" for key, at in wrong.items()
         },
         next=(
-            f"on {host} set {' and '.join(sorted(environ)) or ' or '.join(_NICS[:2])} to the interface that the hosts "
+            f"on {host} set {' and '.join(sorted(settings)) or ' or '.join(_NICS[:2])} to the interface that the hosts "
             f"share: ip route get {_process(by_host[host][0]).environ.get('MASTER_ADDR', 'MASTER_ADDR')} names it",
             f"harness doctor on {host}",
         ),
     )
+
+
+def _standing_ranks(case: Case) -> list[Subject]:
+    return [
+        subject
+        for subject in case.live()
+        if subject.process is not None and subject.rank is not None and not subject.progress
+    ]
+
+
+def _by_host(ranks: list[Subject]) -> dict[str, list[Subject]]:
+    by_host: dict[str, list[Subject]] = {}
+    for subject in ranks:
+        by_host.setdefault(_of(subject), []).append(subject)
+    return by_host
+
+
+def _reaches_others(case: Case, host: str) -> bool:
+    """Whether a host has a connection to an address at which another one listens."""
+    elsewhere = {
+        _machine(at) for process in case.evidence.processes if process.host != host for at in process.listening
+    } - {""}
+    peers = {_machine(peer) for process in case.evidence.processes if process.host == host for peer in process.peers}
+    return bool(peers & elsewhere)
+
+
+def _interface_settings(ranks: list[Subject]) -> dict[str, str]:
+    """The variables that choose an interface, as these ranks have them."""
+    return {name: value for subject in ranks for name, value in _process(subject).environ.items() if name in _NICS}
 
 
 def _unused(case: Case, host: str, ranks: list[Subject]) -> set[str]:
@@ -282,49 +299,16 @@ def lost(case: Case) -> Ruling | None:
 
     It may have died, or the network to it; none of its processes was seen, so that none of them is blamed.
     """
-    seen_hosts = {process.host for process in case.evidence.processes if process.samples}
-    seen_hosts |= {node.host for node in case.evidence.ray_nodes if node.alive and not node.silent}
-    away = {
-        node.host: f"did not answer ({node.silent})"
-        if node.alive
-        else f"is dead: {node.death or 'Ray does not say why'}"
-        for node in case.evidence.ray_nodes
-        if node.host not in seen_hosts and (node.silent or not node.alive)
-    }
-    work_by_host: dict[str, dict[str, None]] = {}
-    for task in case.evidence.ray_tasks:
-        if task.host in away and task.state not in FINISHED_TASKS:
-            work_by_host.setdefault(task.host, {})[task.name] = None
-    for actor in case.evidence.ray_actors:
-        if actor.host in away and (actor.state != "DEAD" or WITH_ITS_NODE in actor.death):
-            work_by_host.setdefault(actor.host, {})[actor.name] = None
     waiters = [waiter for waiter in case.graph.stuck() if not waiter.progress]
-    if (silent := _unreached(case)) and waiters:
-        return Ruling(
-            "INSUFFICIENT",
-            f"{_unanswered(case)} gave no evidence, while {case.names(waiter.key for waiter in waiters)} waited",
-            evidence=(silent, *_gone(case)),
-            missing=tuple(f"a look at {address}" for address in case.evidence.unreached),
-            next=_reach(case),
-        )
+    if waiters and case.evidence.unreached:
+        return _without_watches(case, waiters)
     if case.evidence.ray_lost and (waiters or unseen(case)):
-        blind = [f"rank {rank}" for rank in unseen(case)[:8]]
-        held_up = f"{case.names(waiter.key for waiter in waiters)} cannot go on without it" if waiters else ""
-        return Ruling(
-            "INSUFFICIENT",
-            f"the head of the Ray cluster is lost: {brief(case.evidence.ray_lost)}",
-            evidence=(
-                held_up or f"nothing was seen of {_some(blind)}",
-                "its host died, its Ray was stopped, or the network to it is cut",
-            ),
-            missing=("what the cluster's tasks and actors do", *blind),
-            next=("is that host up? ping it; ray status; its console and dmesg say how it ended", AGAIN),
-        )
+        return _without_head(case, waiters)
+    away = _lost_nodes(case)
+    work_by_host = _work_on(case, away)
     if not work_by_host or not waiters:
         return None
-    description = "; ".join(
-        f"{host} {away[host]}, and {_some(list(its))} ran there" for host, its in work_by_host.items()
-    )
+    description = "; ".join(f"{host} {away[host]}, and {_some(work)} ran there" for host, work in work_by_host.items())
     host = next(iter(work_by_host))
     return Ruling(
         "INSUFFICIENT",
@@ -332,6 +316,56 @@ def lost(case: Case) -> Ruling | None:
         evidence=(description, "the host died, or the network to it is cut"),
         missing=tuple(f"a look at {host}" for host in work_by_host),
         next=(f"is {host} up? ping {host}; ray status; its console and dmesg say how it ended", AGAIN),
+    )
+
+
+def _lost_nodes(case: Case) -> dict[str, str]:
+    """Host -> what is wrong with it, of Ray's nodes that nobody looked at and that are dead or silent."""
+    seen_hosts = {process.host for process in case.evidence.processes if process.samples}
+    seen_hosts |= {node.host for node in case.evidence.ray_nodes if node.alive and not node.silent}
+    return {
+        node.host: f"did not answer ({node.silent})"
+        if node.alive
+        else f"is dead: {node.death or 'Ray does not say why'}"
+        for node in case.evidence.ray_nodes
+        if node.host not in seen_hosts and (node.silent or not node.alive)
+    }
+
+
+def _work_on(case: Case, hosts: Collection[str]) -> dict[str, list[str]]:
+    """Host -> the unfinished tasks there, and the actors that live or ended with their node."""
+    work_by_host: dict[str, dict[str, None]] = {}
+    for task in case.evidence.ray_tasks:
+        if task.host in hosts and task.state not in FINISHED_TASKS:
+            work_by_host.setdefault(task.host, {})[task.name] = None
+    for actor in case.evidence.ray_actors:
+        if actor.host in hosts and (actor.state != "DEAD" or WITH_ITS_NODE in actor.death):
+            work_by_host.setdefault(actor.host, {})[actor.name] = None
+    return {host: list(names) for host, names in work_by_host.items()}
+
+
+def _without_watches(case: Case, waiters: list[Subject]) -> Ruling:
+    return Ruling(
+        "INSUFFICIENT",
+        f"{_unanswered(case)} gave no evidence, while {case.names(waiter.key for waiter in waiters)} waited",
+        evidence=(_unreached(case), *_gone(case)),
+        missing=tuple(f"a look at {address}" for address in case.evidence.unreached),
+        next=_reach(case),
+    )
+
+
+def _without_head(case: Case, waiters: list[Subject]) -> Ruling:
+    blind = [f"rank {rank}" for rank in unseen(case)[:8]]
+    held_up = f"{case.names(waiter.key for waiter in waiters)} cannot go on without it" if waiters else ""
+    return Ruling(
+        "INSUFFICIENT",
+        f"the head of the Ray cluster is lost: {brief(case.evidence.ray_lost)}",
+        evidence=(
+            held_up or f"nothing was seen of {_some(blind)}",
+            "its host died, its Ray was stopped, or the network to it is cut",
+        ),
+        missing=("what the cluster's tasks and actors do", *blind),
+        next=("is that host up? ping it; ray status; its console and dmesg say how it ended", AGAIN),
     )
 
 

@@ -155,29 +155,32 @@ def healthy(case: Case) -> Ruling | None:
         return None
     if stuck:
         return Ruling("HEALTHY", f"nothing hangs: {_count(len(stuck))} for each other, and all of them advance")
-    if not looked and not recorded:
-        return None
     unseen = [subject for subject in looked if subject.doing.kind == "unknown" and subject.pending is None]
     if looked and len(unseen) == len(looked) and not recorded:
         return None  # without a single stack or recorder "nothing pending" would be a guess
     if holes := untested(case):
-        stand = unnamed(case)
-        pids = [subject.process.pid for subject in stand if subject.process]
-        what = (
-            f"nothing says for whom {case.names(subject.key for subject in stand)} wait{'s' if len(stand) == 1 else ''}"
-        )
-        return Ruling(
-            "INSUFFICIENT",
-            what if stand else "nothing that was seen is pending, but not everything was seen",
-            evidence=tuple(holes),
-            missing=tuple(holes),
-            next=(
-                f"py-spy dump --native --pid {pids[0]}   # what its thread is blocked on" if pids else "",
-                "for the next run: harness watch -- COMMAND, which sees every rank and says when one stops",
-            ),
-        )
+        return _partly_seen(case, holes)
     idle = sum(subject.doing.idle and subject.before.idle and not subject.progress for subject in looked)
     return Ruling(
         "HEALTHY",
         "nothing is pending: no process waits for another one" + (f" ({idle} of {len(looked)} idle)" if idle else ""),
+    )
+
+
+def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
+    """Nothing that was seen is pending, and not everything was seen."""
+    stand = unnamed(case)
+    pids = [subject.process.pid for subject in stand if subject.process]
+    names = case.names(subject.key for subject in stand)
+    return Ruling(
+        "INSUFFICIENT",
+        f"nothing says for whom {names} wait{'s' if len(stand) == 1 else ''}"
+        if stand
+        else "nothing that was seen is pending, but not everything was seen",
+        evidence=tuple(holes),
+        missing=tuple(holes),
+        next=(
+            f"py-spy dump --native --pid {pids[0]}   # what its thread is blocked on" if pids else "",
+            "for the next run: harness watch -- COMMAND, which sees every rank and says when one stops",
+        ),
     )

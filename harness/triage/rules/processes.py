@@ -83,8 +83,23 @@ def died(case: Case) -> Ruling | None:
     waiting = stuck or [subject for subject in case.live() if subject.key in {wait.waiter for wait in case.graph.waits}]
     if not waiting:
         return None
+    dead = [*_ended(case, waiting), *_failed(case)]
+    dead += _dead_actors(case, dead)
+    if not dead:
+        return None
+    why = {subject.key: _why(subject) for subject in _to_blame(case, dead)}
+    where = case.waited_in(why)
+    reason = f"{case.names(why)} {brief(next(iter(why.values())), 12)}"
+    steps = ["read the end of its own log: the first error is there, not in its peers' timeouts"]
+    if any(subject.process and subject.process.exit_code == -9 for subject in map(case.subject, why)):
+        steps.append("SIGKILL is how the kernel ends a process when memory runs out: dmesg | grep -i oom")
+    return Ruling("HUNG", reason, "K4", why, place=where, next=tuple(steps))
+
+
+def _ended(case: Case, waiting: list[Subject]) -> list[Subject]:
+    """Processes that have ended and were not started again, where the others wait for them."""
     awaited = case.awaited()
-    dead = [
+    return [
         subject
         for subject in case.graph.subjects.values()
         if subject.gone
@@ -92,43 +107,41 @@ def died(case: Case) -> Ruling | None:
         and not (subject.process and superseded(subject.process, case.evidence.processes))
         and (subject.key in awaited or (_unclean(subject.process) and _missed(subject, waiting)))
     ]
-    dead += [
+
+
+def _failed(case: Case) -> list[Subject]:
+    """Processes that live, failed, and do nothing more, at which waiting ends."""
+    sinks = {sink.key for sink in case.sinks()}
+    return [
         subject
         for subject in case.graph.subjects.values()
         if not subject.gone
         and subject.process is not None
-        and subject.key in {each.key for each in case.sinks()}
+        and subject.key in sinks
         and local_error(subject.process)
         and not subject.progress
         and not subject.doing.within("scheduler")
     ]
-    for actor in case.evidence.ray_actors:
-        if (
-            actor.state == "DEAD"
-            and actor.death
-            and any(
-                subject.process and subject.process.pid == actor.pid and subject.process.host == actor.host
-                for subject in dead
-            )
-            is False
-        ):
-            key = f"{actor.host}:{actor.pid}"
-            if key in awaited and key in case.graph.subjects:
-                dead.append(case.subject(key))
-    if not dead:
-        return None
-    first = [subject for subject in dead if subject.process and local_error(subject.process)]
-    if first:
-        chosen = _first(first, apart=bool(case.evidence.directories))
-    else:
-        chosen = [subject for subject in dead if subject.process and _unclean(subject.process)] or dead
-    why = {subject.key: _why(subject) for subject in chosen}
-    where = case.waited_in(why)
-    reason = f"{case.names(why)} {brief(next(iter(why.values())), 12)}"
-    steps = ["read the end of its own log: the first error is there, not in its peers' timeouts"]
-    if any(subject.process and subject.process.exit_code == -9 for subject in chosen):
-        steps.append("SIGKILL is how the kernel ends a process when memory runs out: dmesg | grep -i oom")
-    return Ruling("HUNG", reason, "K4", why, place=where, next=tuple(steps))
+
+
+def _dead_actors(case: Case, dead: list[Subject]) -> list[Subject]:
+    """Actors that others wait for and that are dead by Ray's word, beyond those in `dead`."""
+    awaited = case.awaited()
+    processes = {(subject.process.host, subject.process.pid) for subject in dead if subject.process}
+    actors = [
+        f"{actor.host}:{actor.pid}"
+        for actor in case.evidence.ray_actors
+        if actor.state == "DEAD" and actor.death and (actor.host, actor.pid) not in processes
+    ]
+    return [case.subject(key) for key in dict.fromkeys(actors) if key in awaited and key in case.graph.subjects]
+
+
+def _to_blame(case: Case, dead: list[Subject]) -> list[Subject]:
+    """Those whose own error came first; without one those that did not end in good order, else all."""
+    failed = [subject for subject in dead if subject.process and local_error(subject.process)]
+    if failed:
+        return _first(failed, apart=bool(case.evidence.directories))
+    return [subject for subject in dead if subject.process and _unclean(subject.process)] or dead
 
 
 def _first(failed: list[Subject], *, apart: bool) -> list[Subject]:

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -80,32 +80,45 @@ class CommandNotRun(BadInput):
         self.exit_code = code
 
 
-def watch(
-    command: Sequence[str],
-    *,
-    stall_s: float | None = 60.0,
-    out: Path | None = None,
-    on_stall: OnStall = "report",
-    say: Callable[[str], None] = lambda line: None,
-    show: Callable[[Stall], None] = lambda stall: None,
-    limits: Limits | None = None,
-    watchdog: Callable[..., Watchdog] = Watchdog,
-    environ: Mapping[str, str] | None = None,
-    beside: Callable[[Path], AbstractContextManager[object]] = nullcontext,
-    serving: Serving | None = None,
-    stdout: int | None = None,
-) -> WatchResult:
-    """Run `command` to its end and watch it. `say` takes a line, `show` a stall, both for the user.
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions:
+    """How a command is watched. `say` takes a line, `show` a stall, both for the user.
 
     `on_stall`: `report` leaves the command alone and goes on watching; `end` ends it and everything below it once it is
     HUNG at two looks, a threshold apart; `exit` leaves it running and returns; the last two with exit code 86. `out`:
     where the recordings, evidence and verdict go; without it a folder under runs/, removed when nothing was found.
-    `limits`: of the evidence. `beside`: what goes on with the watch directory while the command runs. `serving`:
-    gives evidence to other hosts. `stdout`: the descriptor that the command's output goes to, for a caller that prints
-    something else there. Without `stall_s` nobody watches: the processes are recorded only. Raises BadInput
-    for a command or a folder that cannot be used.
+    `limits`: of the evidence. `stdout`: the descriptor that the command's output goes to, for a caller that prints
+    something else there. Without `stall_s` nobody watches: the processes are recorded only.
     """
-    environment = dict(os.environ if environ is None else environ)
+
+    stall_s: float | None = 60.0
+    out: Path | None = None
+    on_stall: OnStall = "report"
+    say: Callable[[str], None] = lambda line: None
+    show: Callable[[Stall], None] = lambda stall: None
+    limits: Limits | None = None
+    environ: Mapping[str, str] | None = None
+    stdout: int | None = None
+
+
+def watch(
+    command: Sequence[str],
+    options: WatchOptions | None = None,
+    *,
+    watchdog: Callable[..., Watchdog] = Watchdog,
+    beside: Callable[[Path], AbstractContextManager[object]] = nullcontext,
+    serving: Serving | None = None,
+    **changes: Any,
+) -> WatchResult:
+    """Run `command` to its end and watch it.
+
+    `beside`: what goes on with the watch directory while the command runs. `serving`: gives evidence to other hosts.
+    `changes`: fields of WatchOptions, instead of or on top of `options`. Raises BadInput for a command or a folder that
+    cannot be used.
+    """
+    options = replace(options or WatchOptions(), **changes)
+    stall_s, out, on_stall, stdout, say = options.stall_s, options.out, options.on_stall, options.stdout, options.say
+    environment = dict(os.environ if options.environ is None else options.environ)
     environment.pop(token.VARIABLE, None)  # it is the watch's, and no job needs it
     program = _program(command, environment)
     directory, claim = _claimed(out, command)
@@ -113,18 +126,12 @@ def watch(
     environment = watched(environment, directory, folder)
     dog: Watchdog | None = None
     with passing_on() as passed, Hearing() as hearing:
-        aside = hearing.descriptor if stdout == STDERR and hearing.descriptor is not None else stdout
         try:
-            child = subprocess.Popen(
-                with_environment(command, environment), executable=program, env=environment, close_fds=False,
-                process_group=None if passed.foreground else 0, stdout=aside, stderr=hearing.descriptor,
-            )  # fmt: skip
-        except OSError as error:
+            child = _started(command, program, environment, passed=passed, hearing=hearing, stdout=stdout)
+        except CommandNotRun:
             _remove(directory if out is None else None, folder)
-            without_shebang = error.errno == errno.ENOEXEC
             claim.release()
-            fix = f"-- bash {shlex.quote(command[0])} …" if without_shebang else None
-            raise CommandNotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUNNABLE, fix) from error
+            raise
         passed.to(child)
         hearing.started()
         try:
@@ -132,16 +139,8 @@ def watch(
                 if stall_s is None:
                     code = _code(child.wait())
                 else:
-                    dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=limits)
-                    follower = _Follower(child, dog, passed, on_stall, show)
-                    if serving is not None:
-                        serving.server.start(dog.look, follower.tell if on_stall == "end" else None)
-                    code = follower.follow()
-                    follower.over = True
-                    if child.poll() is not None:
-                        dog.over(code)
-                    if serving is not None and dog.retention and child.poll() is not None:
-                        serving.stay(dog.tell, passed)
+                    dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=options.limits)
+                    code = _Follower(child, dog, passed, on_stall, options.show).serve(serving)
         finally:
             if serving is not None:
                 serving.server.close()
@@ -153,6 +152,22 @@ def watch(
     kept = out is not None or (dog is not None and bool(dog.retention)) or child.poll() is None
     _remove(None if kept else directory, folder if child.poll() is not None else None)
     return WatchResult(code, dog.verdict if dog is not None else None, directory if kept else None, last_words)
+
+
+def _started(
+    command: Sequence[str], program: str, environment: Mapping[str, str], *, passed: Passing, hearing: Hearing,
+    stdout: int | None,
+) -> subprocess.Popen[bytes]:  # fmt: skip
+    aside = hearing.descriptor if stdout == STDERR and hearing.descriptor is not None else stdout
+    try:
+        return subprocess.Popen(
+            with_environment(command, environment), executable=program, env=environment, close_fds=False,
+            process_group=None if passed.foreground else 0, stdout=aside, stderr=hearing.descriptor,
+        )  # fmt: skip
+    except OSError as error:
+        without_shebang = error.errno == errno.ENOEXEC
+        fix = f"-- bash {shlex.quote(command[0])} …" if without_shebang else None
+        raise CommandNotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUNNABLE, fix) from error
 
 
 def words_of(result: WatchResult) -> str:
@@ -218,6 +233,18 @@ class _Follower:
         """That it hangs. False where the command has ended, and nothing comes of it."""
         self.told.set()
         return not self.over and self.child.poll() != 0
+
+    def serve(self, serving: Serving | None) -> int:
+        """Follow the command, and give evidence to other hosts meanwhile and after it. Its exit code, or 86."""
+        if serving is not None:
+            serving.server.start(self.dog.look, self.tell if self.on_stall == "end" else None)
+        code = self.follow()
+        self.over = True
+        if self.child.poll() is not None:
+            self.dog.over(code)
+        if serving is not None and self.dog.retention and self.child.poll() is not None:
+            serving.stay(self.dog.tell, self.passed)
+        return code
 
     def follow(self) -> int:
         """The command's exit code, or 86."""

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.triage.watch.command import sockets, watched
-from harness.triage.watch.watchdog import Stall, Watchdog
+from harness.triage.watch.observe import Observer
+from harness.triage.watch.watchdog import Means, Stall, Watchdog
 from probes.files import make_folder
 from probes.heartbeat import PERIOD_S
 from scenarios.engines.processes import descendants
@@ -34,7 +35,8 @@ class Guard:
         self._sockets = sockets()
         root = os.getpid()
         foreign = frozenset(pid for pid in descendants(root) if pid != root)  # a notebook may have children of its own
-        self._dog = Watchdog(self.directory, (root,), self.stall_s, foreign=foreign, say=self._say)
+        means = Means(observer=Observer(self.directory, (root,), foreign=foreign))
+        self._dog = Watchdog(self.directory, (root,), self.stall_s, means=means, say=self._say)
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self._thread.start()
         return self

@@ -62,6 +62,20 @@ def environ(pid: int) -> bytes:
         return b""
 
 
+@dataclass(frozen=True)
+class Kernel:
+    """What the kernel says of this host's processes. `delay_s`: for how long this thread waited for a processor."""
+
+    processes: Callable[[], dict[int, Stat]] = table
+    argv: Callable[[int], Sequence[str]] = argv
+    environ: Callable[[int], bytes] = environ
+    main_cpu_s: Callable[[int], float | None] = main_cpu_s
+    delay_s: Callable[[], float | None] = lambda: delay_s(os.getpid(), threading.get_native_id())
+
+
+LINUX = Kernel()
+
+
 class Observer:
     """Looks at the processes below `roots`, and at whoever beats in `directory`, also from other hosts.
 
@@ -73,18 +87,12 @@ class Observer:
         directory: Path,
         roots: tuple[int, ...],
         clock: Callable[[], float] = time.monotonic,
-        processes: Callable[[], dict[int, Stat]] = table,
+        kernel: Kernel = LINUX,
         *,
-        argv: Callable[[int], Sequence[str]] = argv,
-        environ: Callable[[int], bytes] = environ,
-        main_cpu_s: Callable[[int], float | None] = main_cpu_s,
-        delay_s: Callable[[], float | None] = lambda: delay_s(os.getpid(), threading.get_native_id()),
         foreign: frozenset[int] = frozenset(),
     ) -> None:
-        self.directory, self.roots, self._argv, self._foreign = directory, roots, argv, foreign
-        self._main_cpu_s = main_cpu_s
-        self._clock, self._processes, self._host = clock, processes, socket.gethostname()
-        self._environ, self._delay_s = environ, delay_s
+        self.directory, self.roots, self._foreign = directory, roots, foreign
+        self._clock, self._kernel, self._host = clock, kernel, socket.gethostname()
         self._delayed_s: float | None = None
         self._began: dict[int, int] = {}  # root -> started: a root that ended has no successor with its number
         self._over: set[str] = set()  # beat files of processes of this host that have ended
@@ -93,7 +101,7 @@ class Observer:
 
     def __call__(self) -> Snapshot:
         """One look: about 30 µs a process of the host."""
-        stats = self._processes()
+        stats = self._kernel.processes()
         self._follow(stats)
         beats = self._beats(stats)
         observations = []
@@ -103,10 +111,10 @@ class Observer:
             if beat and beat.get("start_ticks") not in (0, stat.started):
                 beat = {}  # of an earlier process with this pid
             if not beat:
-                if infrastructure(self._argv(pid)):
+                if infrastructure(self._kernel.argv(pid)):
                     continue
                 # a busy thread beside a main thread that waits is no work; a process with a heartbeat says it better
-                stat = replace(stat, cpu_s=self._main_cpu_s(pid) or stat.cpu_s)
+                stat = replace(stat, cpu_s=self._kernel.main_cpu_s(pid) or stat.cpu_s)
             observations.append(_seen(f"{self._host}:{pid}:{stat.started}", pid, stat, beat))
         for (host, pid), beat in beats.items():
             beat_stat = stats.get(pid) if host == self._host else None
@@ -118,13 +126,13 @@ class Observer:
 
     def _starved(self) -> float:
         """Seconds since the last look for which this thread was runnable and had no processor."""
-        now = self._delay_s()
+        now = self._kernel.delay_s()
         before, self._delayed_s = self._delayed_s, now
         return 0.0 if now is None or before is None else max(0.0, now - before)
 
     def living(self) -> list[int]:
         """Pids below the roots, as of now, those whose parent has ended included."""
-        self._follow(self._processes())
+        self._follow(self._kernel.processes())
         return sorted(self._known)
 
     def members(self) -> dict[int, Stat]:
@@ -133,7 +141,7 @@ class Observer:
         The latter are known by the watch directory in their environment. Below a raylet that is not the job's it says
         nothing: a worker of a cluster that was there before belongs to the cluster.
         """
-        stats = self._processes()
+        stats = self._kernel.processes()
         self._follow(stats)
         self._marks = {key: mark for key, mark in self._marks.items() if key[0] in stats}
         for pid, stat in stats.items():
@@ -149,7 +157,7 @@ class Observer:
         key = stat.pid, stat.started
         if key not in self._marks:
             mark = b"RLHF_HARNESS_WATCH=" + os.fsencode(self.directory.resolve())
-            self._marks[key] = mark in self._environ(stat.pid).split(b"\0")
+            self._marks[key] = mark in self._kernel.environ(stat.pid).split(b"\0")
         return self._marks[key]
 
     def _elses(self, pid: int, stats: dict[int, Stat]) -> bool:
@@ -158,7 +166,7 @@ class Observer:
         while (stat := stats.get(pid)) is not None and stat.ppid not in visited:
             pid = stat.ppid
             visited.add(pid)
-            if pid not in self._known and raylet_address(self._argv(pid)):
+            if pid not in self._known and raylet_address(self._kernel.argv(pid)):
                 return True
         return False
 

@@ -44,11 +44,25 @@ class Stall:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Means:
+    """What a watchdog works with; None: what it makes itself. `observer`: of the job's processes. `clock`, `observe`,
+    `collect` and `judge` are for tests."""
+
+    observer: Observer | None = None
+    clock: Callable[[], float] = time.monotonic
+    observe: Callable[[], Snapshot] | None = None
+    collect: Callable[[Path, float], Evidence] | None = None
+    judge: Callable[[Evidence], Verdict] | None = None
+
+
+ITS_MEANS = Means()
+
+
 class Watchdog:
     """Watches the processes below `roots` and whoever beats in `directory`; evidence and verdict go there as well.
 
-    Processes below `foreign` are none of the job's. `limits`: of the evidence that is kept. `observe`, `collect` and
-    `judge` are for tests; `say` takes one line for the user.
+    `limits`: of the evidence that is kept. `say` takes one line for the user.
     """
 
     def __init__(
@@ -57,21 +71,17 @@ class Watchdog:
         roots: tuple[int, ...],
         stall_s: float,
         *,
-        foreign: frozenset[int] = frozenset(),
         limits: Limits | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        observe: Callable[[], Snapshot] | None = None,
-        collect: Callable[[Path, float], Evidence] | None = None,
-        judge: Callable[[Evidence], Verdict] | None = None,
+        means: Means = ITS_MEANS,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.directory, self.stall_s = Path(directory), stall_s
-        self.observer = Observer(self.directory, roots, clock, foreign=foreign)
+        self.observer = means.observer or Observer(self.directory, roots, means.clock)
         self.progress = Progress(stall_s)
         self.verdict: Verdict | None = None  # the last HUNG; without one the last, but HEALTHY replaces nothing
         self.retention = Retention(self.directory, self._once, limits)
-        self._clock, self._observe, self._say = clock, observe or self.observer, say
-        self._collect, self._judge = collect or self._collect_for_real, judge or _judge_for_real
+        self._clock, self._observe, self._say = means.clock, means.observe or self.observer, say
+        self._collect, self._judge = means.collect or self._collect_for_real, means.judge or _judge_for_real
         self._said: dict[str, None] = {}
         self._patience, self._hung, self._looked_s = 1.0, False, -math.inf
         self._ticks, self._fd = 0, -1

@@ -36,6 +36,25 @@ from scenarios.models.wide import widen
 from scenarios.settings import Mode, Sampling, Scenario
 
 
+@dataclasses.dataclass
+class _Response:
+    """What was drawn for one request so far. `budget`: how many tokens it may get; `finish`: "" while it goes on."""
+
+    budget: int
+    tokens: list[int] = dataclasses.field(default_factory=list)
+    logprobs: list[float] = dataclasses.field(default_factory=list)
+    finish: str = ""
+
+    def add(self, token: int, logprob: float, *, ends: bool) -> None:
+        """One token more; `ends`: it is one that may end the response here."""
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        if ends:
+            self.finish = "stop"
+        elif len(self.tokens) >= self.budget:
+            self.finish = "length"
+
+
 class HFEngine:
     """One sample at a time per batch row, left-padded batches with a KV cache. No prefix cache: `cached_tokens` is
     0."""
@@ -124,18 +143,13 @@ class HFEngine:
             ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids, device=self._device)
             mask[row, width - len(request.prompt_ids) :] = 1
         draws = [draw_of(r, mapped, seed) for r in requests]
-        budget = [min(r.max_tokens or mapped.given.max_tokens, self._context - len(r.prompt_ids)) for r in requests]
-        if min(budget) < 1:
-            raise EngineError(f"hf: a prompt leaves no room for a token in a context of {self._context}")
+        responses = self._responses(requests, mapped)
         seeds = [(self._seed * 1_000_003 + r.sample) % 2**31 for r in requests]
         streams = [torch.Generator().manual_seed(stream_seed) for stream_seed in seeds]
-        native = self._mode == "native"
-        outputs: list[list[int]] = [[] for _ in requests]
-        logprobs: list[list[float]] = [[] for _ in requests]
-        finish = [""] * len(requests)
+        prompts, outputs = [r.prompt_ids for r in requests], [response.tokens for response in responses]
         cache, step_ids = None, ids
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        for step in range(max(budget)):
+        for step in range(max(response.budget for response in responses)):
             out = self._model(
                 input_ids=step_ids,
                 attention_mask=mask,
@@ -145,34 +159,41 @@ class HFEngine:
             )
             cache = out.past_key_values
             logits = out.logits[:, -1].float()
-            scores = adjusted(logits, draws, [r.prompt_ids for r in requests], outputs)
+            scores = adjusted(logits, draws, prompts, outputs)
             tokens = self._choose(scores, draws, step, mapped.given, streams)
             reported_logits = scores if draws[0].reports_adjusted else logits
             raw = reported(reported_logits, draws).gather(-1, tokens[:, None])[:, 0].tolist()
-            for row, token in enumerate(tokens.tolist()):
-                if finish[row]:
-                    continue
-                outputs[row].append(token)
-                logprobs[row].append(raw[row])
-                if token in mapped.end_ids and len(outputs[row]) + requests[row].offset > mapped.given.min_tokens:
-                    finish[row] = "stop"
-                elif len(outputs[row]) >= budget[row]:
-                    finish[row] = "length"
-            if all(finish):
+            for request, response, token, logprob in zip(requests, responses, tokens.tolist(), raw, strict=True):
+                if not response.finish:
+                    drawn = len(response.tokens) + 1 + request.offset
+                    ends = token in mapped.end_ids and drawn > mapped.given.min_tokens
+                    response.add(token, logprob, ends=ends)
+            if all(response.finish for response in responses):
                 break
             step_ids = tokens[:, None]
             mask = torch.cat((mask, torch.ones_like(mask[:, :1])), dim=-1)
+        native = self._mode == "native"
         return [
             Completion(
-                r.sample,
-                tuple(r.prompt_ids),
-                tuple(outputs[i]),
-                tuple(logprobs[i]),
-                finish[i],
-                seed=seeds[i] if native else None,
+                request.sample,
+                tuple(request.prompt_ids),
+                tuple(response.tokens),
+                tuple(response.logprobs),
+                response.finish,
+                seed=request_seed if native else None,
             )
-            for i, r in enumerate(requests)
+            for request, response, request_seed in zip(requests, responses, seeds, strict=True)
         ]
+
+    def _responses(self, requests: list[Request], mapped: Mapped) -> list[_Response]:
+        """An empty response for each request, with what its limit and the context leave it. Raises EngineError."""
+        limits = [request.max_tokens or mapped.given.max_tokens for request in requests]
+        budgets = [
+            min(limit, self._context - len(request.prompt_ids)) for limit, request in zip(limits, requests, strict=True)
+        ]
+        if min(budgets) < 1:
+            raise EngineError(f"hf: a prompt leaves no room for a token in a context of {self._context}")
+        return [_Response(budget) for budget in budgets]
 
     def _choose(
         self, logits: torch.Tensor, draws: list[Draw], step: int, sampling: Sampling, streams: list[torch.Generator]

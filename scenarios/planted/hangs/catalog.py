@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 # scenarios/planted/hangs/conditions: what else goes on in a process that hangs, and must not be taken for progress.
@@ -77,31 +78,26 @@ def _program(name: str) -> str:
     return str(PROGRAMS / f"{name}.py")
 
 
-def _training(name: str, kind: str, summary: str, program: str, phase: str, *, rank: int | None = None, world: int = 2,
-              culprits: Iterable[int | str] | None = None, frame: str = "", cycle: Iterable[int | str] = (),
-              launcher: tuple[str, ...] = ()) -> Hang:  # fmt: skip
-    """A program of the lab that runs as ranks; its culprit is `rank` unless said otherwise."""
+def _hang(name: str, kind: str, summary: str, **fields: Any) -> Hang:
+    """`fields`: of `Hang`; its parties in any collection."""
+    parties: dict[str, Any] = {role: frozenset(fields.pop(role, ())) for role in ("culprits", "cycle")}
+    return Hang(name, kind, summary, **parties, **fields)
+
+
+def _training(
+    name: str, kind: str, summary: str, program: str, phase: str, *, rank: int | None = None, **fields: Any
+) -> Hang:
+    """A program of the lab that runs as ranks, two unless `fields` of `Hang` say otherwise; its culprit is `rank`
+    unless they do."""
     arguments = ("--phase", phase, *(("--rank", str(rank)) if rank is not None else ()))
-    named = culprits if culprits is not None else () if rank is None else (rank,)
-    return Hang(
-        name=name,
-        kind=kind,
-        summary=summary,
-        program=_program(program),
-        arguments=arguments,
-        world=world,
-        culprits=frozenset(named),
-        cycle=frozenset(cycle),
-        frame=frame,
-        launcher=launcher,
-    )
+    usual = {"world": 2, "culprits": () if rank is None else (rank,)}
+    return _hang(name, kind, summary, program=_program(program), arguments=arguments, **usual | fields)
 
 
-def _alone(name: str, kind: str, summary: str, program: str, phase: str, *, culprits: Iterable[int | str] = (),
-           frame: str = "", cycle: Iterable[int | str] = ()) -> Hang:  # fmt: skip
+def _alone(name: str, kind: str, summary: str, program: str, phase: str, **fields: Any) -> Hang:
+    """A program that starts its other processes itself. `fields`: of `Hang`."""
     arguments = ("--phase", phase) if program == "ray_cycle" else ("--role", "trainer", "--phase", phase)
-    return Hang(name, kind, summary, _program(program), arguments, culprits=frozenset(culprits), frame=frame,
-                cycle=frozenset(cycle))  # fmt: skip
+    return _hang(name, kind, summary, program=_program(program), arguments=arguments, **fields)
 
 
 def _control(name: str, summary: str, phase: str, *, kind: str = "", rank: int = 1, verdict: str = "SLOW") -> Hang:
@@ -372,46 +368,38 @@ LOOKS = (
 
 
 def _hosts(
-    name: str, kind: str, summary: str, event: str = "", *, phase: str = "works", steps: int = 100_000, hosts: int = 2,
-    host: int = 1, culprits: Iterable[int] = (), verdict: str = "INSUFFICIENT", reason: str = "",
-    env: dict[str, str] | None = None,
+    name: str, kind: str, summary: str, network: Network, phase: str = "works", steps: int = 100_000, **fields: Any
 ) -> Hang:  # fmt: skip
-    arguments = ("--phase", phase, "--steps", str(steps))
-    return Hang(
-        name=name,
-        kind=kind,
-        summary=summary,
-        program=_program("across_hosts"),
-        arguments=arguments,
-        world=4,
-        culprits=frozenset(culprits),
-        verdict=verdict,
-        network=Network(hosts, event, host, env or {}),
-        reason=reason,
-    )
+    """A program of four ranks over the hosts of `network`. `fields`: of `Hang`."""
+    arguments, usual = ("--phase", phase, "--steps", str(steps)), {"verdict": "INSUFFICIENT"}
+    return _hang(
+        name, kind, summary, program=_program("across_hosts"), arguments=arguments, world=4, network=network,
+        **usual | fields,
+    )  # fmt: skip
 
 
 HOSTS = (
-    _hosts("hosts-stops", "K4", "a rank on the second host stops", phase="stops", culprits=(3,), verdict="HUNG"),
-    _hosts("hosts-stops-four", "K4", "the same of four hosts", phase="stops", hosts=4, host=3, culprits=(3,),
+    _hosts("hosts-stops", "K4", "a rank on the second host stops", Network(), "stops", culprits=(3,), verdict="HUNG"),
+    _hosts("hosts-stops-four", "K4", "the same of four hosts", Network(4, host=3), "stops", culprits=(3,),
            verdict="HUNG"),
     # Cut between two operations, so that every rank has still to send.
-    _hosts("hosts-cut", "K12", "the network of one host is cut: no rank is named", "cut", phase="rests", host=0,
-           verdict="HUNG", reason="the network between hosta and hostb"),
-    _hosts("hosts-cut-four", "K12", "the same of four hosts", "cut", phase="rests", hosts=4, host=2, verdict="HUNG",
+    _hosts("hosts-cut", "K12", "the network of one host is cut: no rank is named", Network(event="cut", host=0),
+           "rests", verdict="HUNG", reason="the network between hosta and hostb"),
+    _hosts("hosts-cut-four", "K12", "the same of four hosts", Network(4, "cut", 2), "rests", verdict="HUNG",
            reason="the network of hostc"),
-    _hosts("hosts-dead", "", "a host dies: its ranks are not named", "dies", reason="no evidence was taken on hostb"),
+    _hosts("hosts-dead", "", "a host dies: its ranks are not named", Network(event="dies"),
+           reason="no evidence was taken on hostb"),
     _hosts("hosts-wrong-nic", "K5", "gloo is told a bridge of the second host that the first one does not reach",
-           "bridge", culprits=(2, 3), verdict="HUNG", env={"GLOO_SOCKET_IFNAME": "cni0"}),
-    _hosts("hosts-right-nic", "", "such a bridge is there, and the interface between the hosts is named", "bridge",
-           steps=50, verdict="HEALTHY"),
+           Network(event="bridge", env={"GLOO_SOCKET_IFNAME": "cni0"}), culprits=(2, 3), verdict="HUNG"),
+    _hosts("hosts-right-nic", "", "such a bridge is there, and the interface between the hosts is named",
+           Network(event="bridge"), steps=50, verdict="HEALTHY"),
     _hosts("hosts-loopback", "", "gloo of one host is told lo, which does: its ranks connect to those of the other",
-           steps=50, verdict="HEALTHY", env={"GLOO_SOCKET_IFNAME": "lo"}),
-    _hosts("hosts-one-loopback", "", "one host alone, where lo is sound", hosts=1, host=0, steps=50, verdict="HEALTHY",
-           env={"GLOO_SOCKET_IFNAME": "lo"}),
-    _hosts("hosts-sound", "", "a short run over two hosts", steps=50, verdict="HEALTHY"),
-    _hosts("hosts-slow-link", "K7", "100 ms and one packet in a hundred lost on the way between the hosts", "slow",
-           steps=15, verdict="SLOW"),
+           Network(env={"GLOO_SOCKET_IFNAME": "lo"}), steps=50, verdict="HEALTHY"),
+    _hosts("hosts-one-loopback", "", "one host alone, where lo is sound",
+           Network(1, host=0, env={"GLOO_SOCKET_IFNAME": "lo"}), steps=50, verdict="HEALTHY"),
+    _hosts("hosts-sound", "", "a short run over two hosts", Network(), steps=50, verdict="HEALTHY"),
+    _hosts("hosts-slow-link", "K7", "100 ms and one packet in a hundred lost on the way between the hosts",
+           Network(event="slow"), steps=15, verdict="SLOW"),
 )  # fmt: skip
 
 DUMPS = (

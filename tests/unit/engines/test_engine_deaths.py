@@ -10,6 +10,7 @@ import pytest
 from scenarios import session
 from scenarios.engines import last_words
 from scenarios.engines.engine import EngineError
+from scenarios.engines.make import EngineOptions
 from scenarios.session import EngineSession
 from scenarios.settings import Scenario
 
@@ -45,7 +46,7 @@ def test_an_engine_that_does_not_start_is_told_by_its_root_cause(
     monkeypatch.setattr(session, "make_engine", failing)
     monkeypatch.setattr(last_words, "own_output", lambda: [written])
     with pytest.raises(EngineError) as failed:
-        EngineSession("vllm", "model", Scenario().to_json(), device="cpu")
+        EngineSession("vllm", "model", Scenario().to_json(), EngineOptions("cpu"))
     assert str(failed.value) == sentence.format(log=written)
 
 
@@ -70,7 +71,7 @@ def test_an_engine_that_dies_in_a_call_is_told_by_its_root_cause(
 
     monkeypatch.setattr(session, "make_engine", lambda *_, **__: Engine())
     monkeypatch.setattr(last_words, "own_output", lambda: [written])
-    live = EngineSession("vllm", "model", Scenario().to_json(), device="cpu")
+    live = EngineSession("vllm", "model", Scenario().to_json(), EngineOptions("cpu"))
     with pytest.raises(EngineError, match=f"^vllm failed in flush: {CORES}$"):
         live.flush()
     with pytest.raises(LookupError, match=r"^of the engine's own$"):

@@ -22,7 +22,7 @@ from probes import plugins
 from scenarios.engines import given, registry
 from scenarios.engines.engine import Request
 from scenarios.engines.hf.engine import HFEngine
-from scenarios.engines.make import make_engine
+from scenarios.engines.make import EngineOptions, make_engine
 from scenarios.engines.native import Native
 from scenarios.engines.spec import EngineSpec
 from scenarios.remote import Local, call
@@ -121,7 +121,7 @@ def test_an_engine_of_a_package_runs_as_ours_do(monkeypatch: pytest.MonkeyPatch,
     scenario = Scenario(rollout=Rollout(mode="coupled"), sampling=Sampling(max_tokens=4))
     drawn = {}
     for backend in ("hf", "theirs"):
-        session = Local(EngineSession, backend, paths["policy"], scenario.to_json(), device="cpu")
+        session = Local(EngineSession, backend, paths["policy"], scenario.to_json(), EngineOptions("cpu"))
         call(session, "record_to", str(tmp_path / backend))
         drawn[backend] = call(session, "rollout", [Request(0, (1, 5, 9))], step=0, version=0)
         assert call(session, "snapshot")["engine"] == backend

@@ -29,7 +29,7 @@ def as_if_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plan(baseline: str, candidate: str, command: list[str], framework: str = "auto") -> Any:
-    return parity.plan(baseline, candidate, command, framework, {"PATH": "/usr/bin:/bin"})
+    return parity.plan(baseline, candidate, command, parity.JobOptions(framework=framework), {"PATH": "/usr/bin:/bin"})
 
 
 @pytest.mark.slow
@@ -74,7 +74,9 @@ def test_a_script_is_told_where_its_interpreter_stands(monkeypatch: pytest.Monke
 
 
 def test_coupled_sampling_gives_both_engines_their_processors_and_nothing_else() -> None:
-    _, left, right = parity.plan("vllm", "sglang", VERL, environ={"PATH": "/usr/bin", "PYTHONPATH": "/mine"}, coupled=7)
+    _, left, right = parity.plan(
+        "vllm", "sglang", VERL, parity.JobOptions(coupled=7), {"PATH": "/usr/bin", "PYTHONPATH": "/mine"}
+    )
     assert left.environ == right.environ and left.environ["RLHF_HARNESS_COUPLED"] == "7"
     ours, mine = left.environ["PYTHONPATH"].split(":")
     assert mine == "/mine" and (Path(ours) / "scenarios" / "jobs" / "verl.py").exists()
@@ -85,7 +87,7 @@ def test_coupled_sampling_gives_both_engines_their_processors_and_nothing_else()
 
 def test_both_environments_of_a_gate_get_the_same_seed_and_the_same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     environments(monkeypatch, a="0.11.2", b="0.11.3")
-    _, left, right = parity.plan("vllm@a", "vllm@b", OPENRLHF, coupled=5)
+    _, left, right = parity.plan("vllm@a", "vllm@b", OPENRLHF, parity.JobOptions(coupled=5))
     names = ("RLHF_HARNESS_COUPLED", "RLHF_HARNESS_SEED", "RLHF_HARNESS_PLUGIN", "PYTHONPATH")
     assert [left.environ[name] for name in names] == [right.environ[name] for name in names]
     assert left.environ["RLHF_HARNESS_SEED"] == "5"
@@ -93,7 +95,7 @@ def test_both_environments_of_a_gate_get_the_same_seed_and_the_same_draws(monkey
 
 def test_a_seed_is_refused_where_the_framework_has_its_own() -> None:
     with pytest.raises(BadInput, match="verl has seeds of its own"):
-        parity.plan("vllm", "sglang", VERL, seed=5)
+        parity.plan("vllm", "sglang", VERL, parity.JobOptions(seed=5))
 
 
 def test_an_interpreter_that_cannot_be_placed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

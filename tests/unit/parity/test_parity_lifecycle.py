@@ -14,6 +14,7 @@ from test_parity_engines import TWO, split
 
 from harness.parity.subjects.engines.observed_lifecycle import What, _missteps
 from scenarios.engines.engine import EngineError
+from scenarios.engines.make import EngineOptions
 from scenarios.session import EngineSession
 from scenarios.settings import Scenario
 
@@ -170,7 +171,7 @@ def test_a_session_refuses_what_a_sleeping_engine_cannot_answer(monkeypatch: pyt
             return [[0.0] * (len(one) - 1) for one in sequences]
 
     monkeypatch.setattr("scenarios.session.make_engine", lambda *_, **__: Engine())
-    session = EngineSession("hf", "model", Scenario().to_json(), device="cpu")
+    session = EngineSession("hf", "model", Scenario().to_json(), EngineOptions("cpu"))
     session.sleep(1, step=0)
     with pytest.raises(EngineError, match="asleep and was asked to rescore: its cache and weights must be woken"):
         session.rescore([(1, 2)])

@@ -14,7 +14,7 @@ from cause_keys import of
 from recordings import FrameRecord, Recording, causes, check, pair, put, scenario
 
 from harness.parity import judge
-from harness.parity.verdict import judged
+from harness.parity.verdict import FurtherEvidence, judged
 from probes.format import write_manifest
 from reports.model import Verdict
 from scenarios import memory
@@ -132,7 +132,7 @@ def test_the_verdict_that_interventions_made_of_the_stage_counts(tmp_path: Path)
     folders = [tmp_path / side for side in ("baseline", "candidate")]
     own = judged(*(folder / FOLDER for folder in folders), native=False).verdict
     proven = dataclasses.replace(own, causes=[of("STALE_DERIVED", "candidate", "kept")])
-    verdict = judged(*folders, native=False, lifted_verdict=proven).verdict
+    verdict = judged(*folders, native=False, further=FurtherEvidence(lifted=proven)).verdict
     assert causes(verdict) == ["STALE_DERIVED"] and verdict.verdict == "DIVERGENT"
 
 
@@ -352,7 +352,8 @@ GIB = 2**30
     ({"device": "cuda", "free": 1, "room": 7 * GIB, "workers": 2}, True),
 ])  # fmt: skip
 def test_float32_weights_must_fit(options: dict[str, Any], fits: bool) -> None:
-    said = memory.no_room(GIB, **{"engines": 2, "share": 0.5, "workers": 1, **options})
+    room = memory.Room(options["device"], options["free"], options["room"])
+    said = memory.no_room(GIB, room, engines=2, share=0.5, workers=options.get("workers", 1))
     assert (said == "") is fits
     assert fits or said.endswith("--lifted runs it all the same")
 

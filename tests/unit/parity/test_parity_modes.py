@@ -16,6 +16,7 @@ from recordings import Recording, check, digest, jagged, make, pair, put, scenar
 
 from harness.parity import judge
 from harness.parity.subjects.recording.observed_integrity import Minimum
+from harness.parity.verdict import decided, judged
 from probes.format import FORMAT_VERSION
 from probes.lines import decode_line, encode_events
 from reports.model import SUSPICIONS
@@ -348,7 +349,10 @@ def test_the_cap_and_the_minimum_can_be_set(tmp_path: Path) -> None:
     assert put(tmp_path / "a", *both).verdict == "DIVERGENT"
     assert put(tmp_path / "b", *both, cap=0.05).verdict == "EQUIVALENT"
     quiet = pair(native=False)
-    assert put(tmp_path / "c", *quiet, minimum=Minimum(tokens=10**6)).verdict == "INCONCLUSIVE"
+    assert put(tmp_path / "c", *quiet).verdict == "EQUIVALENT"
+    evidence = judged(tmp_path / "c" / "baseline", tmp_path / "c" / "candidate").evidence
+    assert evidence is not None
+    assert decided(evidence, Minimum(tokens=10**6)).verdict.verdict == "INCONCLUSIVE"
 
 
 def test_a_process_that_ended_badly_is_inconclusive(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from harness.parity.facts.align import Grid
 from harness.parity.subjects.log_probabilities.observed_outliers import (
     FALSE_OUTLIERS,
     OUTLIERS,
+    Bounds,
     Share,
     Weighed,
     outliers,
@@ -42,6 +43,16 @@ def test_one_token_far_beyond_the_cap_is_no_rounding(tmp_path: Path) -> None:
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "DIVERGENT"
     assert (verdict.parity.first_divergence.step, verdict.parity.first_divergence.field) == (2, "logprob")
+
+
+def test_a_place_of_an_engine_against_its_learner_shows_both_numbers(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    for recording in (baseline, candidate):
+        moved(recording, 2, [17], 2e-3)
+    verdict = put(tmp_path, baseline, candidate)
+    place = verdict.parity.first_divergence
+    assert place.field == "logprob against the learner"
+    assert place.baseline - place.candidate == pytest.approx(2e-3, abs=1e-5)
 
 
 @pytest.mark.slow
@@ -168,23 +179,23 @@ def test_the_false_alarms_of_outliers_are_those_that_are_stated() -> None:
 def test_weighing_a_step() -> None:
     grid = Grid(np.array([5, 5]))
     size = np.array([0, 0, 2, 0, 0, 2, 2, 2, 2, 0.0])
-    found = Weighed.of(grid, np.ones(10, bool), size, 1.0, 10.0)
+    found = Weighed.of(grid, np.ones(10, bool), size, Bounds(1.0, 10.0))
     assert found.diverges and not found.extreme and found.deciding.tolist() == [5, 6, 7, 8]
     size[3] = np.nan
-    found = Weighed.of(grid, np.ones(10, bool), size, 1.0, 10.0)
+    found = Weighed.of(grid, np.ones(10, bool), size, Bounds(1.0, 10.0))
     assert found.extreme and found.deciding[0] == 2
-    found = Weighed.of(grid, np.arange(10) == 2, size, 1.0, 10.0)
+    found = Weighed.of(grid, np.arange(10) == 2, size, Bounds(1.0, 10.0))
     assert not found.diverges and found.compared == 1
 
 
 def test_some_tokens_may_be_far_where_many_times_more_are_compared_than_the_rounding_was_measured_on() -> None:
     grid, size = Grid(np.array([5, 5])), np.full(10, 0.5)
     size[[2, 7]] = 20.0
-    assert not Weighed.of(grid, np.ones(10, bool), size, 1.0, 10.0, spared=2).diverges
-    assert Weighed.of(grid, np.ones(10, bool), size, 1.0, 10.0, spared=1).diverges
+    assert not Weighed.of(grid, np.ones(10, bool), size, Bounds(1.0, 10.0, spared=2)).diverges
+    assert Weighed.of(grid, np.ones(10, bool), size, Bounds(1.0, 10.0, spared=1)).diverges
     for broken in (np.nan, np.inf):
         size[2] = broken
-        assert Weighed.of(grid, np.ones(10, bool), size, 1.0, 10.0, spared=2).diverges
+        assert Weighed.of(grid, np.ones(10, bool), size, Bounds(1.0, 10.0, spared=2)).diverges
     half = Tolerance("bfloat16", 0.05, 0.0, 0.01, 1.0, rounding=Rounding(0.005, 0.03, 1_000, largest=0.06))
     assert [half.spared(tokens) for tokens in (0, 999, 1_999, 2_000, 18_452)] == [0, 0, 0, 1, 17]
     assert replace(half, dtype="float32").spared(18_452) == replace(half, rounding=Rounding()).spared(18_452) == 0

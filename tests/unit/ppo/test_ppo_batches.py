@@ -15,6 +15,7 @@ from scenarios import models
 from scenarios.ppo import batches, losses
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.role import response_logits, token_logprobs
+from scenarios.settings import PPO
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def test_both_give_the_same_losses_and_gradients(paths: dict[str, str], seed: in
         logits = response_logits(model, batch)
         logprob = token_logprobs(logits, batch.target)
         loss = losses.policy_loss(
-            logprob, logprob.detach() + 0.1 * old, advantage, losses.entropy(logits), clip=0.2, entropy_coef=0.01,
+            logprob, logprob.detach() + 0.1 * old, advantage, losses.entropy(logits), PPO(clip=0.2, entropy_coef=0.01),
             count=tokens,
         )  # fmt: skip
         loss.total.backward()

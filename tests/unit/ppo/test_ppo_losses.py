@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.ppo import losses
+from scenarios.settings import PPO
 
 numbers = st.floats(-3, 3, width=32)
 
@@ -21,7 +22,7 @@ def tokens(count: int, seed: int = 0) -> list[torch.Tensor]:
 
 def test_before_any_update_the_surrogate_is_minus_the_mean_advantage() -> None:
     logprob, advantage = torch.tensor([-1.0, -2.0, -0.5]), torch.tensor([1.0, -2.0, 4.0])
-    loss = losses.policy_loss(logprob, logprob, advantage, torch.zeros(3), clip=0.2, entropy_coef=0.0, count=3)
+    loss = losses.policy_loss(logprob, logprob, advantage, torch.zeros(3), PPO(clip=0.2, entropy_coef=0.0), count=3)
     assert loss.total.item() == pytest.approx(-1.0)
     assert loss.sums["clip_fraction"] == 0
     assert loss.sums["approx_kl"] == 0
@@ -30,7 +31,7 @@ def test_before_any_update_the_surrogate_is_minus_the_mean_advantage() -> None:
 def test_the_gradient_before_any_update_is_minus_the_advantage_over_the_count() -> None:
     logprob = torch.tensor([-1.0, -2.0], requires_grad=True)
     losses.policy_loss(
-        logprob, logprob.detach(), torch.tensor([3.0, -1.0]), torch.zeros(2), clip=0.2, entropy_coef=0.0, count=4
+        logprob, logprob.detach(), torch.tensor([3.0, -1.0]), torch.zeros(2), PPO(clip=0.2, entropy_coef=0.0), count=4
     ).total.backward()
     assert logprob.grad is not None
     assert logprob.grad.tolist() == pytest.approx([-0.75, 0.25])
@@ -43,7 +44,12 @@ def test_clipping_stops_only_moves_that_went_too_far_already(advantage: float, r
     """Figure 1 of the PPO paper: a positive advantage is clipped above 1 + c, a negative one below 1 - c."""
     logprob = torch.tensor([math.log(ratio)], requires_grad=True)
     loss = losses.policy_loss(
-        logprob, torch.zeros(1), torch.tensor([float(advantage)]), torch.zeros(1), clip=0.2, entropy_coef=0.0, count=1
+        logprob,
+        torch.zeros(1),
+        torch.tensor([float(advantage)]),
+        torch.zeros(1),
+        PPO(clip=0.2, entropy_coef=0.0),
+        count=1,
     )
     loss.total.backward()
     assert logprob.grad is not None
@@ -59,7 +65,9 @@ def test_policy_loss_is_trl_s_token_by_token(rows: list[tuple[float, float, floa
     for n, o, a in rows:
         ratio = math.exp(n - o)
         expected += max(-a * ratio, -a * min(max(ratio, 1 - clip), 1 + clip))
-    loss = losses.policy_loss(new, old, advantage, torch.zeros(len(rows)), clip=clip, entropy_coef=0.0, count=len(rows))
+    loss = losses.policy_loss(
+        new, old, advantage, torch.zeros(len(rows)), PPO(clip=clip, entropy_coef=0.0), count=len(rows)
+    )
     assert loss.total.item() == pytest.approx(expected / len(rows), rel=1e-4, abs=1e-4)
 
 
@@ -81,7 +89,7 @@ def test_a_count_over_the_whole_mini_batch_makes_parts_add_up() -> None:
 
     def total(part: slice) -> float:
         return losses.policy_loss(
-            new[part], old[part], advantage[part], entropy[part], clip=0.2, entropy_coef=0.1, count=30
+            new[part], old[part], advantage[part], entropy[part], PPO(clip=0.2, entropy_coef=0.1), count=30
         ).total.item()
 
     assert total(slice(0, 7)) + total(slice(7, 30)) == pytest.approx(total(slice(0, 30)), rel=1e-5)
@@ -89,7 +97,7 @@ def test_a_count_over_the_whole_mini_batch_makes_parts_add_up() -> None:
 
 def test_the_entropy_bonus_lowers_the_loss() -> None:
     zero = torch.zeros(2)
-    loss = losses.policy_loss(zero, zero, zero, torch.tensor([1.0, 3.0]), clip=0.2, entropy_coef=0.1, count=2)
+    loss = losses.policy_loss(zero, zero, zero, torch.tensor([1.0, 3.0]), PPO(clip=0.2, entropy_coef=0.1), count=2)
     assert loss.total.item() == pytest.approx(-0.2)
 
 

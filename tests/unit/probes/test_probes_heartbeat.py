@@ -19,7 +19,7 @@ import torch
 
 from probes import attach
 from probes.format import Run, write_manifest
-from probes.heartbeat import BLOCK, PLACES, Heartbeat, block, fingerprint, main_frame, place
+from probes.heartbeat import BLOCK, PLACES, Heartbeat, Sources, block, fingerprint, main_frame, place
 from probes.install import live, start
 
 ROOT = Path(__file__).parents[3]
@@ -31,9 +31,8 @@ class Process:
 
     def __init__(self, directory: Path, **more: Any) -> None:
         self.now, self.frame, self.counts = 0, stack(("/job/train.py", "step")), {"0": 1}
-        self.heart = Heartbeat(
-            directory, clock=lambda: self.now, frame=lambda: self.frame, sequences=lambda: dict(self.counts), **more
-        )
+        sources = Sources(lambda: self.now, lambda: self.frame, lambda: dict(self.counts))
+        self.heart = Heartbeat(directory, sources=sources, **more)
         self.beat()
 
     def beat(self, seconds: float = 1.0, **more: Any) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def write_everything(place: Path) -> None:
     from harness.triage import directory
     from harness.triage.collect import recorder
     from harness.triage.evidence import Evidence, Process
-    from harness.triage.watch.watchdog import Watchdog
+    from harness.triage.watch.watchdog import Means, Watchdog
     from probes.format import write_manifest
     from probes.frames import Flat
     from probes.heartbeat import Heartbeat
@@ -132,7 +132,8 @@ def write_everything(place: Path) -> None:
     assert recorder.from_file({"TORCH_FR_DUMP_TEMP_FILE": str(dump)[:-1]}, 0, "h", os.getpid(), evidence)
     directory.pack(evidence)
     written(Verdict("triage", "HUNG", 1, "x"), place)
-    dog = Watchdog(place / "watch", (os.getpid(),), 60.0, observe=lambda: None)  # type: ignore[arg-type,return-value]
+    means = Means(observe=lambda: None)  # type: ignore[arg-type,return-value]
+    dog = Watchdog(place / "watch", (os.getpid(),), 60.0, means=means)
     dog._beat()
     dog.retention.publish(Verdict("triage", "HUNG", 1, "x"))
     dog.close()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.facts.align import Grid, Match, around, first_difference, shared
+from harness.parity.facts.align import AlignedTokens, Match, around, first_difference
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Far, Side, version_of, weight_version
 from harness.parity.subjects.log_probabilities import observed_drifts, observed_readings
@@ -113,34 +113,14 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         side.no_experience.append(rollout.step)
         return
     follows_guide = bool(rollout.fields.get("guided"))  # then it trains on the baseline's tokens, not on its own
-    grid = shared([(output, match.a), (tokens, match.b)])
-    drawn, trained = grid.take(output, match.a), grid.take(tokens, match.b)
-    tokens_equal = drawn == trained
+    aligned = AlignedTokens.of(rollout, experience, match, output, tokens)
+    grid = aligned.grid
+    tokens_equal = aligned.tokens_a == aligned.tokens_b
     side.trained_tokens += grid.size
     if not follows_guide:
-        _trained_tokens(
-            e=e,
-            side=side,
-            rollout=rollout,
-            output=output,
-            tokens=tokens,
-            match=match,
-            grid=grid,
-            tokens_equal=tokens_equal,
-        )
-    off = _learner_off(
-        e=e, rollout=rollout, output=output, experience=experience, match=match, grid=grid, tokens_equal=tokens_equal
-    )
-    _choices(
-        e=e,
-        side=side,
-        rollout=rollout,
-        experience=experience,
-        match=match,
-        grid=grid,
-        tokens_equal=tokens_equal,
-        off=off,
-    )
+        _trained_tokens(e, side, aligned, tokens_equal)
+    off = _learner_off(e, aligned, tokens_equal)
+    _choices(e, side, aligned, tokens_equal, off)
     if (
         actor is None
         or logprob is None
@@ -149,12 +129,12 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     ):
         side.no_experience.append(rollout.step)
         return
-    p, q = grid.take(logprob, match.a), grid.take(actor, match.b)
+    p, q = aligned.take_a(logprob), aligned.take_b(actor)
     cached = rollout.flat("cached")
     cached = None if cached is None else cached[match.a]
     pairs = LogprobPairs(grid, tokens_equal, p, q, match.sample, cached)
     side.to_learner.add(pairs, step=rollout.step, version=version_of(rollout))
-    observed_drifts.against_learner(e, side, rollout, experience, match, pairs)
+    observed_drifts.against_learner(e, side, aligned, pairs)
     kind = Kind.ENGINE.of(side.name)
     weighed = e.weigh(kind, grid, tokens_equal, pairs.size)
     if not len(weighed.beyond):
@@ -163,63 +143,41 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     row, engine, learner = int(grid.row[first]), float(p[first]), float(q[first])
     margin = experience.rows("margin")
     has_margins = margin is not None and np.array_equal(margin.lengths, tokens.lengths)
-    gap = float(grid.take(margin, match.b)[first]) if margin is not None and has_margins else float("nan")
+    gap = float(aligned.take_b(margin)[first]) if margin is not None and has_margins else float("nan")
     place = Place(
         step=rollout.step,
         phase="rollout",
-        rank=int(rollout.rank[match.a[row]]),
-        sample=int(match.sample[row]),
+        rank=aligned.rank_at(row),
+        sample=aligned.sample_at(row),
         position=int(grid.position[first]),
         field="logprob against the learner",
         **side.paired(engine, learner),
         margin=gap if np.isfinite(gap) else None,
-        context=f"the {side.name}'s engine reports {engine:.6g} for token {int(drawn[first])}, "
+        context=f"the {side.name}'s engine reports {engine:.6g} for token {int(aligned.tokens_a[first])}, "
         f"the learner computes {learner:.6g}",
     )
     if e.differs(kind, weighed, match.sample[np.unique(grid.row[weighed.deciding])], place):
         prompt = rollout.rows("prompt")
         lengths = prompt.lengths[match.a] if prompt is not None else None
-        observed_readings.reread(
-            e=e,
-            key=kind,
-            step=rollout.step,
-            sample=match.sample,
-            grid=grid,
-            truth=q,
-            engine=p,
-            tokens_equal=tokens_equal,
-            cached=cached,
-            prompt=lengths,
-            rounded=off > 0,
-        )
+        observed_readings.reread(e, kind, aligned, pairs, prompt=lengths, rounded=off > 0, backwards=True)
 
 
-def _trained_tokens(
-    e: Evidence,
-    side: Side,
-    rollout: Table,
-    output: Rows,
-    tokens: Rows,
-    match: Match,
-    grid: Grid,
-    tokens_equal: np.ndarray,
-) -> None:
-    wrong = np.union1d(
-        np.flatnonzero(output.lengths[match.a] != tokens.lengths[match.b]), np.unique(grid.row[~tokens_equal])
-    )
+def _trained_tokens(e: Evidence, side: Side, tokens: AlignedTokens, tokens_equal: np.ndarray) -> None:
+    match, grid = tokens.match, tokens.grid
+    wrong = np.union1d(np.flatnonzero(tokens.lengths_a != tokens.lengths_b), np.unique(grid.row[~tokens_equal]))
     if not len(wrong):
         return
     row = int(wrong[0])
-    drawn_ids, trained_ids = output.row(int(match.a[row])), tokens.row(int(match.b[row]))
+    drawn_ids, trained_ids = tokens.column_a.row(int(match.a[row])), tokens.column_b.row(int(match.b[row]))
     at = first_difference(drawn_ids, trained_ids)
     e.diverges(
         Kind.TRAINED.of(side.name),
         match.sample[wrong],
         Place(
-            step=rollout.step,
+            step=tokens.step,
             phase="experience",
-            rank=int(rollout.rank[match.a[row]]),
-            sample=int(match.sample[row]),
+            rank=tokens.rank_at(row),
+            sample=tokens.sample_at(row),
             position=at,
             field="token trained on",
             baseline=around(drawn_ids, at),
@@ -227,36 +185,25 @@ def _trained_tokens(
             context=f"{side.name}: rolled out against trained on, from position {at}",
         ),
     )
-    drawn, trained = grid.take(output, match.a), grid.take(tokens, match.b)
-    observed_readings.reread_tokens(
-        e=e,
-        key=Kind.TRAINED.of(side.name),
-        step=rollout.step,
-        sample=match.sample,
-        grid=grid,
-        drawn=drawn,
-        trained=trained,
-    )
+    observed_readings.reread_tokens(e, Kind.TRAINED.of(side.name), tokens)
 
 
-def _learner_off(
-    e: Evidence, rollout: Table, output: Rows, experience: Table, match: Match, grid: Grid, tokens_equal: np.ndarray
-) -> np.ndarray:
+def _learner_off(e: Evidence, tokens: AlignedTokens, tokens_equal: np.ndarray) -> np.ndarray:
     """By how many nats the learner's number is off where the engine's is not (`rounding.misrounded`), on `grid`; 0
     elsewhere, in float32, and where that was not recorded."""
-    by = np.zeros(grid.size)
-    logprob, learner_logprobs = rollout.rows("logprob"), both(experience, "actor_logprob", "exact_logprob")
+    by = np.zeros(tokens.grid.size)
+    logprob, learner_logprobs = tokens.a.rows("logprob"), both(tokens.b, "actor_logprob", "exact_logprob")
     if (
         not e.tolerance.half
         or learner_logprobs is None
         or logprob is None
-        or not np.array_equal(logprob.lengths, output.lengths)
+        or not np.array_equal(logprob.lengths, tokens.column_a.lengths)
     ):
         return by
     engine, learner, exact = (
-        grid.take(logprob, match.a),
-        grid.take(learner_logprobs[0], match.b),
-        grid.take(learner_logprobs[1], match.b),
+        tokens.take_a(logprob),
+        tokens.take_b(learner_logprobs[0]),
+        tokens.take_b(learner_logprobs[1]),
     )
     places = np.flatnonzero(tokens_equal)
     places = places[misrounded(engine[places], learner[places], exact[places], e.tolerance.extreme_drawn)]
@@ -264,22 +211,19 @@ def _learner_off(
     return by
 
 
-def _choices(
-    e: Evidence, side: Side, rollout: Table, experience: Table, match: Match, grid: Grid, tokens_equal: np.ndarray,
-    off: np.ndarray,
-) -> None:  # fmt: skip
+def _choices(e: Evidence, side: Side, tokens: AlignedTokens, tokens_equal: np.ndarray, off: np.ndarray) -> None:
     """Tokens that the learner, under the same randomness, would not have drawn: its margin is negative beyond the
     tolerance. `off`: as `_learner_off` returns it.
     """
-    margin, tokens = experience.rows("margin"), experience.rows("tokens")
+    experience, trained, grid = tokens.b, tokens.column_b, tokens.grid
+    margin = experience.rows("margin")
     if (
         margin is None
-        or tokens is None
-        or not np.array_equal(margin.lengths, tokens.lengths)
-        or rollout.fields.get("mode", e.mode) not in ("coupled", "greedy")
+        or not np.array_equal(margin.lengths, trained.lengths)
+        or tokens.a.fields.get("mode", e.mode) not in ("coupled", "greedy")
     ):
         return
-    gap = grid.take(margin, match.b)
+    gap = tokens.take_b(margin)
     judged = tokens_equal & np.isfinite(gap)
     side.choices += int(np.count_nonzero(judged))
     beyond = np.flatnonzero(judged & (gap < -e.tolerance.margin))
@@ -289,20 +233,20 @@ def _choices(
     turned = gap[beyond] >= -reach
     by = off[beyond] / max(e.tolerance.temperature, 1e-6)  # in nats of logits/T, as the gap
     turned |= (by > 0) & (gap[beyond] + by >= -reach)
-    if reach and edge is not None and np.array_equal(edge.lengths, tokens.lengths):
-        turned |= grid.take(edge, match.b)[beyond] <= e.tolerance.extreme_drawn
+    if reach and edge is not None and np.array_equal(edge.lengths, trained.lengths):
+        turned |= tokens.take_b(edge)[beyond] <= e.tolerance.extreme_drawn
     far = bool(turned.all())
     row, position = int(grid.row[beyond[0]]), int(grid.position[beyond[0]])
     best = experience.rows("runner_up")
-    token = int(grid.take(tokens, match.b)[beyond[0]])
-    instead: Any = int(grid.take(best, match.b)[beyond[0]]) if best is not None else "another token"
+    token = int(tokens.tokens_b[beyond[0]])
+    instead: Any = int(tokens.take_b(best)[beyond[0]]) if best is not None else "another token"
     side.choices_against_learner += len(beyond)
-    samples = match.sample[np.unique(grid.row[beyond])]
+    samples = tokens.match.sample[np.unique(grid.row[beyond])]
     place = Place(
-        step=rollout.step,
+        step=tokens.step,
         phase="rollout",
-        rank=int(rollout.rank[match.a[row]]),
-        sample=int(match.sample[row]),
+        rank=tokens.rank_at(row),
+        sample=tokens.sample_at(row),
         position=position,
         field="token against the learner's choice",
         **side.paired(token, instead),

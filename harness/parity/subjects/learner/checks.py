@@ -9,7 +9,7 @@ import numpy as np
 from harness.parity.checks.registry import Outcome, check, outcome, trains
 from harness.parity.checks.summary import spans_by_step, step_seconds
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.subjects.learner.observed_passes import other_passes, shape_of, sizes_of
+from harness.parity.subjects.learner.observed_passes import Passes, other_passes, shape_of, sizes_of
 from harness.parity.subjects.ranks.observed_shapes import unequal_ranks
 from harness.parity.subjects.recording.checks import effect
 from probes.format import number
@@ -23,54 +23,58 @@ Shapes = dict[int, dict[str, Any]]  # step -> shape (compared), sizes (of each r
 def experience_matrix_shapes(e: Evidence) -> Outcome:
     """Shapes, padding, skew and longest sample of each experience batch, and the padded batches of each rank."""
     name, number = SUSPICIONS[3], 3
-    baseline_shapes, candidate_shapes = (_shapes(side) for side in e.sides)
-    steps = [step for step in sorted(set(baseline_shapes) & set(candidate_shapes)) if step not in e.unjudged_steps]
-    steps = [step for step in steps if e.confounded("everything", "prompts", "experience", step=step) is None]
-    parted = e.experience.other_tokens
-    if not steps or not any(_skew(shapes, steps)["longest"] for shapes in (baseline_shapes, candidate_shapes)):
-        return outcome(name, "not tested", "no shapes of an experience batch that both runs share", number=number)
-    wrong = [step for step in steps if baseline_shapes[step]["shape"] != candidate_shapes[step]["shape"]]
-    skew: dict[str, Any] = {
-        side.name: _skew(shapes, steps)
-        for side, shapes in zip(e.sides, (baseline_shapes, candidate_shapes), strict=True)
-    }
-    for side in e.sides:
-        _name_longest(side, skew[side.name])
-    skew_text = "; ".join(
-        f"{side} padding ×{s['padding']:.2f}, longest {s['longest']:g} tokens (×{s['skew']:.1f} its step's mean)"
-        for side, s in skew.items()
-    )
-    ranks = unequal_ranks(e)
-    passes = other_passes(e, {step for step in steps if step not in wrong and step not in parted})
-    if wrong or ranks or passes.other:
-        texts = [unequal.text for unequal in ranks]
-        if passes.other:
-            step, phase, *batch_pair = passes.other
-            texts.append(
-                f"{phase} was given other batches in step {step} of the same experience: {_apart(*batch_pair)}"
-            )
-        text = "; ".join(texts)
-        if wrong:
-            parts = _apart(baseline_shapes[wrong[0]]["shape"], candidate_shapes[wrong[0]]["shape"])
-            why = " (the runs trained on other tokens)" if wrong[0] in parted else ""
-            text = f"shapes differ in {len(wrong)} of {len(steps):,} steps, first step {wrong[0]}{why}: {parts}" + (
-                f"; {text}" if text else ""
-            )
-        text += f"; {skew_text}"
-        finding = Finding("experience shapes", text, effect(e))
-        return outcome(name, "confirmed", text, number=number, decides=False, findings=[finding], **skew)
-    absent = [
+    by_side = [_shapes(side) for side in e.sides]
+    recorded = set.intersection(*map(set, by_side))
+    steps = [
         step
-        for step in e.steps
-        if step not in e.unjudged_steps and not (step in baseline_shapes and step in candidate_shapes)
+        for step in sorted(recorded.difference(e.unjudged_steps))
+        if e.confounded("everything", "prompts", "experience", step=step) is None
     ]
+    skews = [_skew(shapes, steps) for shapes in by_side] if steps else []
+    if not any(skew["longest"] for skew in skews):
+        return outcome(name, "not tested", "no shapes of an experience batch that both runs share", number=number)
+    details: dict[str, Any] = {side.name: skew for side, skew in zip(e.sides, skews, strict=True)}
+    for side in e.sides:
+        _name_longest(side, details[side.name])
+    skew_text = "; ".join(_skew_text(side, skew) for side, skew in details.items())
+    wrong = [step for step in steps if by_side[0][step]["shape"] != by_side[1][step]["shape"]]
+    passes = other_passes(e, set(steps).difference(wrong, e.experience.other_tokens))
+    differing = [unequal.text for unequal in unequal_ranks(e)]
+    if wrong:
+        differing.insert(0, _other_shapes(e, by_side, steps, wrong))
+    if passes.other:
+        differing.append(_other_batches(passes))
+    if differing:
+        text = "; ".join([*differing, skew_text])
+        finding = Finding("experience shapes", text, effect(e))
+        return outcome(name, "confirmed", text, number=number, decides=False, findings=[finding], **details)
+    absent = [step for step in e.steps if step not in e.unjudged_steps and step not in recorded]
     if absent and trains(e):
         text = f"no shapes of an experience batch in step {absent[0]} of both runs; {skew_text}"
-        return outcome(name, "not tested", text, number=number, **skew)
+        return outcome(name, "not tested", text, number=number, **details)
     equal = f"equal in {counted(len(steps), 'step')}"
     if passes.equal:
         equal += f", and so are all {counted(passes.equal, 'shape')} that were recorded"
-    return outcome(name, "ruled out", f"{equal}; {skew_text}", number=number, **skew)
+    return outcome(name, "ruled out", f"{equal}; {skew_text}", number=number, **details)
+
+
+def _skew_text(side: str, skew: dict[str, Any]) -> str:
+    text = f"{side} padding ×{skew['padding']:.2f}, longest {skew['longest']:g} tokens "
+    return text + f"(×{skew['skew']:.1f} its step's mean)"
+
+
+def _other_shapes(e: Evidence, by_side: list[Shapes], steps: list[int], wrong: list[int]) -> str:
+    """In words, in which of the steps the batches have other shapes, and what differs in the first of them."""
+    first = wrong[0]
+    parts = _apart(*(shapes[first]["shape"] for shapes in by_side))
+    why = " (the runs trained on other tokens)" if first in e.experience.other_tokens else ""
+    return f"shapes differ in {len(wrong)} of {len(steps):,} steps, first step {first}{why}: {parts}"
+
+
+def _other_batches(passes: Passes) -> str:
+    assert passes.other is not None
+    step, phase, *batch_pair = passes.other
+    return f"{phase} was given other batches in step {step} of the same experience: {_apart(*batch_pair)}"
 
 
 def _apart(baseline_batches: list[dict[str, Any]], candidate_batches: list[dict[str, Any]]) -> str:

@@ -49,7 +49,7 @@ def learners(e: Evidence) -> None:
         made = (f"those of the {side.name} were made by {side.recording.hashed_by}" for side in e.sides)
         e.missing.append(f"digests were not compared: {', '.join(made)}")
     e.learners.updates = {"baseline": sorted(baseline_updates), "candidate": sorted(candidate_updates)}
-    compared = []
+    compared: list[int] = []
     for step in sorted(set(baseline_updates) & set(candidate_updates)):
         pairs: dict[str, tuple[Any, Any]] = {
             name: (baseline_updates[step].get(name), candidate_updates[step].get(name)) for name, _ in _DIGESTS
@@ -61,44 +61,45 @@ def learners(e: Evidence) -> None:
         wrong = [
             (name, phase) for name, phase in _DIGESTS if None not in pairs[name] and pairs[name][0] != pairs[name][1]
         ]
-        if not wrong:
-            compared.append(step)
-            continue
-        e.learners.equal = compared
-        e.learners.parted = step
-        confounder = e.confounded("everything", "prompts", "experience", "train", step=step)
-        if _only_cut(e):
-            e.learners.scaled = _scaled(e, step) if wrong[0][0] != "batch" else None
-            e.learners.scaled = e.learners.scaled or _by_cut(e, step)
-        if (confounder is not None or e.learners.cuts) and e.learners.scaled is None:
-            unequal = confounder.finding if confounder is not None else e.learners.cuts[0]
-            e.learners.confounded = unequal.summary
-        elif not e.guided and _trained_apart(e, step):
-            e.learners.followed = step
-        elif _reordered(e, step):
-            e.learners.reordered = step
-        else:
-            name, phase = wrong[0]
-            names = ", ".join(name for name, _ in wrong)
-            context = f"{names} differ after the update of step {step}; before it the learners were equal"
-            e.diverges(
-                Kind.LEARNER.of(),
-                [],
-                Place(
-                    step=step,
-                    phase=phase,
-                    rank=0,
-                    sample=-1,
-                    position=-1,
-                    field=f"{name} digest",
-                    baseline=pairs[name][0],
-                    candidate=pairs[name][1],
-                    context=context,
-                ),
-            )
-        return
+        if wrong:
+            e.learners.equal = compared
+            _note_parted(e, step, wrong, pairs[wrong[0][0]])
+            return
+        compared.append(step)
     e.learners.equal = compared
     _losses(e, compared)
+
+
+def _note_parted(e: Evidence, step: int, wrong: list[tuple[str, str]], digests: tuple[Any, Any]) -> None:
+    """The first update that differs: what explains it, or a divergence. `wrong`: the digests that differ, with their
+    phases; `digests`: both runs' of the first of them."""
+    e.learners.parted = step
+    name, phase = wrong[0]
+    confounder = e.confounded("everything", "prompts", "experience", "train", step=step)
+    if _only_cut(e):
+        e.learners.scaled = _scaled(e, step) if name != "batch" else None
+        e.learners.scaled = e.learners.scaled or _by_cut(e, step)
+    if (confounder is not None or e.learners.cuts) and e.learners.scaled is None:
+        unequal = confounder.finding if confounder is not None else e.learners.cuts[0]
+        e.learners.confounded = unequal.summary
+    elif not e.guided and _trained_apart(e, step):
+        e.learners.followed = step
+    elif _reordered(e, step):
+        e.learners.reordered = step
+    else:
+        names = ", ".join(digest for digest, _ in wrong)
+        place = Place(
+            step=step,
+            phase=phase,
+            rank=0,
+            sample=-1,
+            position=-1,
+            field=f"{name} digest",
+            baseline=digests[0],
+            candidate=digests[1],
+            context=f"{names} differ after the update of step {step}; before it the learners were equal",
+        )
+        e.diverges(Kind.LEARNER.of(), [], place)
 
 
 def _losses(e: Evidence, steps: list[int]) -> None:

@@ -82,68 +82,88 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
         if name in ("advantage", "return") and not tokens_equal.all():
             continue  # normalised over the batch, of which some samples differ
         grid = shared([(column, ia), (column2, ib)])
-        one, two = grid.take(column, ia), grid.take(column2, ib)
+        values = _PairedValues(
+            name=name,
+            step=b.step,
+            sample=sample,
+            rank=c.rank[ib],
+            baseline=grid.take(column, ia),
+            candidate=grid.take(column2, ib),
+            grid=grid,
+        )
         if name in FROZEN and not exact:
-            _shift(e, name, b, sample[grid.row], one, two)
-        where = _Compared(b.step, sample, c.rank[ib], grid)
-        _same_numbers(e, Kind.EXPERIENCE, name, where, one, two, exact=exact)
+            _shift(e, values)
+        _same_numbers(e, Kind.EXPERIENCE, values, exact=exact)
     reward, reward2 = b.flat("reward"), c.flat("reward")
     if reward is not None and reward2 is not None:
         e.counts.rewards += int(np.count_nonzero(np.isfinite(reward[ia]) & np.isfinite(reward2[ib])))
-        one, two = reward[ia], reward2[ib]
+        values = _PairedValues(
+            name="reward",
+            step=b.step,
+            sample=sample,
+            rank=c.rank[ib],
+            baseline=reward[ia],
+            candidate=reward2[ib],
+        )
         if not exact:
-            _shift(e, "reward", b, sample, one, two)
-        _same_numbers(e, Kind.REWARD, "reward", _Compared(b.step, sample, c.rank[ib]), one, two, exact=exact)
+            _shift(e, values)
+        _same_numbers(e, Kind.REWARD, values, exact=exact)
 
 
 @dataclass(frozen=True)
-class _Compared:
-    """Where the values of a column belong: their samples, in rows of `grid`, or one value a sample without it.
-    `rank`: of each sample, in the candidate."""
+class _PairedValues:
+    """One column of a step in both runs, on the same tokens; flat on `grid`, or one value a sample
+    without it. `sample`, and `rank` in the candidate: per row."""
 
+    name: str
     step: int
     sample: np.ndarray
     rank: np.ndarray
+    baseline: np.ndarray
+    candidate: np.ndarray
     grid: Grid | None = None
 
-    def rows(self, flat: np.ndarray) -> np.ndarray:
+    @property
+    def row(self) -> np.ndarray:
+        return np.arange(len(self.sample)) if self.grid is None else self.grid.row
+
+    def rows_of(self, flat: np.ndarray) -> np.ndarray:
+        """The row of each of few places of the flat arrays."""
         return flat if self.grid is None else self.grid.row_of(flat)
 
-    def position(self, flat: int, row: int) -> int:
+    def position_of(self, flat: int, row: int) -> int:
         return -1 if self.grid is None else flat - int(self.grid.start[row])
 
 
-def _same_numbers(
-    e: Evidence, kind: Kind, name: str, where: _Compared, first: np.ndarray, second: np.ndarray, *, exact: bool
-) -> None:
-    """Note where the numbers of both learners differ by more than is allowed, flat."""
-    apart = first != second
+def _same_numbers(e: Evidence, kind: Kind, values: _PairedValues, *, exact: bool) -> None:
+    name, baseline_values, candidate_values = values.name, values.baseline, values.candidate
+    apart = baseline_values != candidate_values
     if apart.any():
-        apart &= ~(np.isnan(first) & np.isnan(second))
+        apart &= ~(np.isnan(baseline_values) & np.isnan(candidate_values))
     if not apart.any():
         return
-    e.experience.not_identical.setdefault(name, where.step)
-    allowed = 0.0 if exact else _allowed(e, name, first)
-    size = np.abs(second - first)
+    e.experience.not_identical.setdefault(name, values.step)
+    allowed = 0.0 if exact else _allowed(e, name, baseline_values)
+    size = np.abs(candidate_values - baseline_values)
     beyond = np.flatnonzero(apart & ~(size <= allowed))
     within = size[apart & (size <= allowed)]
-    largest = e.experience.apart
-    largest[name] = max(largest.get(name, (0.0, 0.0)), (float(np.max(within, initial=0.0)), allowed))
+    apart_by_column = e.experience.apart
+    apart_by_column[name] = max(apart_by_column.get(name, (0.0, 0.0)), (float(np.max(within, initial=0.0)), allowed))
     if len(beyond):
-        rows, flat = where.rows(beyond), int(beyond[0])
+        rows, at = values.rows_of(beyond), int(beyond[0])
         row = int(rows[0])
         e.diverges(
             kind.of(),
-            where.sample[np.unique(rows)],
+            values.sample[np.unique(rows)],
             Place(
-                step=where.step,
+                step=values.step,
                 phase="experience",
-                rank=int(where.rank[row]),
-                sample=int(where.sample[row]),
-                position=where.position(flat, row),
+                rank=int(values.rank[row]),
+                sample=int(values.sample[row]),
+                position=values.position_of(at, row),
                 field=name,
-                baseline=float(first[flat]),
-                candidate=float(second[flat]),
+                baseline=float(baseline_values[at]),
+                candidate=float(candidate_values[at]),
                 context=f"on the same tokens; {counted(len(beyond), 'value')} "
                 + (f"differ by more than {figure(allowed)}" if allowed else "not bit-identical"),
             ),
@@ -159,21 +179,20 @@ def _allowed(e: Evidence, name: str, values: np.ndarray) -> float:
     return ROUNDINGS * spacing * scale
 
 
-def _shift(
-    e: Evidence, name: str, b: Table, sample: np.ndarray, baseline_values: np.ndarray, candidate_values: np.ndarray
-) -> None:
-    """Note one step's differences of a column that frozen models make, by prompt; flat, one sample number a value."""
-    rollout = e.baseline.recording.table("rollout", b.step)
-    finite = np.isfinite(baseline_values) & np.isfinite(candidate_values)
+def _shift(e: Evidence, values: _PairedValues) -> None:
+    """Note one step's differences of a column that frozen models make, by prompt."""
+    rollout = e.baseline.recording.table("rollout", values.step)
+    finite = np.isfinite(values.baseline) & np.isfinite(values.candidate)
     if rollout is None or not finite.any():
         return
     order = np.argsort(rollout.sample)
-    at = order[np.searchsorted(rollout.sample[order], sample[finite]).clip(max=len(order) - 1)]
-    first, second = baseline_values[finite].astype(np.float64), candidate_values[finite].astype(np.float64)
+    sample = values.sample[values.row][finite]
+    at = order[np.searchsorted(rollout.sample[order], sample).clip(max=len(order) - 1)]
+    first, second = values.baseline[finite].astype(np.float64), values.candidate[finite].astype(np.float64)
     delta = second - first
     columns = (delta, delta * delta, np.maximum(np.abs(first), np.abs(second)), first, second)
-    steps = e.experience.means.setdefault(name, {})
-    steps.setdefault(b.step, Clusters()).add(prompts(rollout)[at], *columns)
+    steps = e.experience.means.setdefault(values.name, {})
+    steps.setdefault(values.step, Clusters()).add(prompts(rollout)[at], *columns)
 
 
 def settle(e: Evidence) -> None:

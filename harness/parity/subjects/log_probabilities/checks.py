@@ -52,13 +52,19 @@ def systematic_differences(e: Evidence) -> Outcome:
         _power(means, mean_tests) for means, mean_tests in results.items() if means.compared is not Compared.TRAINER
     )
     text += f"; {len(tests)} tests, false alarms {systematic.FALSE_ALARM:g} together, power {systematic.POWER:g}"
-    missing = []
-    if not e.tolerance.half and math.isnan(e.mean_floor):
-        missing = ["systematic: the size of differences was not held against a floor: none was measured"]
-    if e.tolerance.half and not e.tolerance.rounding.measured:
-        why = e.tolerance.rounding.refused or "the learner's log-probabilities in float32 were not recorded"
-        missing = [f"systematic: the size of differences was not held against the learner's rounding: {why}"]
+    unmeasured = _unmeasured_size(e)
+    missing = [f"systematic: the size of differences was not held against {unmeasured}"] if unmeasured else []
     return outcome("systematic", "ruled out", text, missing=missing, **details)
+
+
+def _unmeasured_size(e: Evidence) -> str:
+    """Against what the size of a mean difference could not be held, and why; "" where it was."""
+    if not e.tolerance.half:
+        return "a floor: none was measured" if math.isnan(e.mean_floor) else ""
+    if e.tolerance.rounding.measured:
+        return ""
+    why = e.tolerance.rounding.refused or "the learner's log-probabilities in float32 were not recorded"
+    return f"the learner's rounding: {why}"
 
 
 def _expected(e: Evidence) -> list[Means]:

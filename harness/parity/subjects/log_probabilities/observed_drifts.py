@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.parity.facts.align import Match
+from harness.parity.facts.align import AlignedTokens
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.log_probabilities import observed_systematic as systematic
@@ -13,7 +13,6 @@ from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPair
 from harness.parity.subjects.log_probabilities.observed_systematic import Compared, Means
 from harness.parity.subjects.precision.observed_rounding import both
 from harness.parity.subjects.weights import observed_lag
-from harness.recordings.tables import Table
 from reports.model import Place
 from reports.text import figure
 
@@ -21,38 +20,35 @@ NAMES = ("actor_logprob", "exact_logprob")
 BEFORE = ("behind_logprob", "behind_exact_logprob")
 
 
-def engines(e: Evidence, b: Table, match: Match, pairs: LogprobPairs) -> None:
+def engines(e: Evidence, tokens: AlignedTokens, pairs: LogprobPairs) -> None:
     """Engine against engine, one step."""
-    _drift(e, Means(Compared.ENGINES), b, match, pairs)
+    _drift(e, Means(Compared.ENGINES), tokens, pairs)
 
 
-def against_learner(
-    e: Evidence, side: Side, rollout: Table, experience: Table, match: Match, pairs: LogprobPairs
-) -> None:
+def against_learner(e: Evidence, side: Side, tokens: AlignedTokens, pairs: LogprobPairs) -> None:
     """One engine (the first of `pairs`) against its learner (the second), one step: in half precision against what
     float32 makes of the same weights, where that is known."""
-    columns = both(experience, *NAMES)
+    columns = both(tokens.b, *NAMES)
     means, grid, same = Means(Compared.ENGINE, side.name), pairs.grid, pairs.same
     if columns is None or not e.tolerance.rounding.measured:
-        _drift(e, means, rollout, match, pairs, backwards=True)
+        _drift(e, means, tokens, pairs, backwards=True)
         return
-    engine, learner, exact = pairs.first, pairs.second, grid.take(columns[1], match.b)
+    engine, learner, exact = pairs.first, pairs.second, tokens.take_b(columns[1])
     by_float32 = [LogprobPairs(grid, same, exact, number, pairs.sample, pairs.cached) for number in (engine, learner)]
-    _drift(e, means, rollout, match, by_float32[0], by_float32[1].delta)
-    _drift(e, Means(Compared.TRAINER, side.name), rollout, match, by_float32[1])
-    before = both(experience, *BEFORE)
+    _drift(e, means, tokens, by_float32[0], by_float32[1].delta)
+    _drift(e, Means(Compared.TRAINER, side.name), tokens, by_float32[1])
+    before = both(tokens.b, *BEFORE)
     if before is not None and same.any():
         updates: observed_lag.Updates = e.updates.setdefault(side.name, observed_lag.Updates())
-        then = (grid.take(before[0], match.b)[same], grid.take(before[1], match.b)[same])
-        cluster = prompts(rollout)[match.a][grid.row[same]]
-        updates.add(rollout.step, cluster, engine[same], (learner[same], exact[same]), then)
+        then = (tokens.take_b(before[0])[same], tokens.take_b(before[1])[same])
+        cluster = prompts(tokens.a)[tokens.match.a][grid.row[same]]
+        updates.add(tokens.step, cluster, engine[same], (learner[same], exact[same]), then)
 
 
 def _drift(
     e: Evidence,
     means: Means,
-    rollout: Table,
-    match: Match,
+    tokens: AlignedTokens,
     pairs: LogprobPairs,
     rounding: np.ndarray | None = None,
     *,
@@ -60,7 +56,7 @@ def _drift(
 ) -> None:
     if pairs.same.any():
         drift = e.drifts.setdefault(means, systematic.Drift())
-        drift.add(rollout.step, prompts(rollout)[match.a], pairs, rounding, backwards=backwards)
+        drift.add(tokens.step, prompts(tokens.a)[tokens.match.a], pairs, rounding, backwards=backwards)
 
 
 def settle(e: Evidence) -> None:

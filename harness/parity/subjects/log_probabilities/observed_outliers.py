@@ -79,6 +79,17 @@ def outliers(tokens: int) -> int:
 THOUSANDTH = Share()
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """What differences may be, in nats. `share`: how many may lie beyond `tolerance`; `spared`: how many beyond
+    `extreme`, none that is not a number."""
+
+    tolerance: float
+    extreme: float
+    share: Share = THOUSANDTH
+    spared: int = 0
+
+
 @dataclass
 class Tail:
     """Tokens beyond the tolerance of one comparison, over all steps; `quiet`: those of the steps that do not diverge by
@@ -144,19 +155,22 @@ class Weighed:
         return Weighed(sum(part.compared for part in parts), beyond, deciding, extreme, parts[0].share, further)
 
     @staticmethod
-    def of(
-        grid: Grid, compared: np.ndarray, size: np.ndarray, tolerance: float, extreme: float, share: Share = THOUSANDTH,
-        spared: int = 0,
-    ) -> Weighed:  # fmt: skip
-        """`size`: |difference| at each position; those outside of `compared` are not compared. `spared`: tokens that
-        may lie beyond `extreme`; none that is not a number."""
-        beyond = np.flatnonzero(compared & ~(size <= tolerance))
-        far = ~(size[beyond] <= extreme)
+    def of(grid: Grid, compared: np.ndarray, size: np.ndarray, bounds: Bounds) -> Weighed:
+        """`size`: |difference| at each position; those outside of `compared` are not compared."""
+        beyond = np.flatnonzero(compared & ~(size <= bounds.tolerance))
+        far = ~(size[beyond] <= bounds.extreme)
         row = grid.row_of(beyond)
         # A sample with one tolerated outlier must not be blamed because another sample of its step is at fault.
         heavy = np.bincount(row, minlength=len(grid.length)) > FEWEST_OUTLIERS
         heavy[row[far]] = True
         deciding = beyond[heavy[row]]
         deciding = deciding if len(deciding) else beyond
-        too_far = bool(np.count_nonzero(far) > spared or not np.isfinite(size[beyond]).all())
-        return Weighed(int(np.count_nonzero(compared)), beyond, deciding, too_far, share, share.counted(size[beyond]))
+        too_far = bool(np.count_nonzero(far) > bounds.spared or not np.isfinite(size[beyond]).all())
+        return Weighed(
+            compared=int(np.count_nonzero(compared)),
+            beyond=beyond,
+            deciding=deciding,
+            extreme=too_far,
+            share=bounds.share,
+            further=bounds.share.counted(size[beyond]),
+        )

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.facts.align import Grid
+from harness.parity.facts.align import AlignedTokens, Grid
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
+from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.log_probabilities.observed_rereading import Readings
 from probes.format import mapping, number, whole
 
@@ -23,27 +24,26 @@ SHIFTS = (1, -1, 2, -2)
 def reread(
     e: Evidence,
     key: DivergenceKey,
-    step: int,
-    sample: np.ndarray,
-    grid: Grid,
-    truth: np.ndarray,
-    engine: np.ndarray,
-    tokens_equal: np.ndarray,
-    cached: np.ndarray | None,
+    tokens: AlignedTokens,
+    pairs: LogprobPairs,
     prompt: np.ndarray | None = None,
     rounded: np.ndarray | None = None,
+    *,
+    backwards: bool = False,
 ) -> None:
-    """Add one step's samples: what is left of |engine − truth| beyond the tolerance under each reading of `engine`.
+    """Add one step's samples: what is left of |engine − truth| beyond the tolerance under each reading of the engine's
+    numbers, the second of `pairs`; the truth is the first. `backwards`: the other way round.
 
-    Flat float arrays on `grid`; `tokens_equal`: positions of equal tokens; `sample`, `cached`, `prompt` (tokens): per
-    row. `rounded`: positions at which `truth` is off by itself (`rounding.misrounded`), where no factor need fit.
+    `prompt`: its tokens, per row. `rounded`: positions, flat on the grid, at which the truth is off by itself
+    (`rounding.misrounded`), where no factor need fit.
     """
-    truth, engine = truth.astype(np.float64), engine.astype(np.float64)
+    grid, tokens_equal = pairs.grid, pairs.same
+    truth, engine = (pairs.second, pairs.first) if backwards else (pairs.first, pairs.second)
     tolerance = e.tolerated(key.kind).value
     delta = engine - truth
     beyond = tokens_equal & ~(np.abs(delta) <= tolerance)
-    columns = _extent(grid, step, sample, tokens_equal, beyond)
-    columns |= {"cached": _known(grid, cached), "prompt": _known(grid, prompt)}
+    columns = _extent(tokens, tokens_equal, beyond)
+    columns |= {"cached": _known(grid, pairs.cached), "prompt": _known(grid, prompt)}
     columns["size"] = _per_row(grid, np.where(beyond, np.nan_to_num(np.abs(delta), nan=0.0, posinf=0.0), 0.0))
     for shift in SHIFTS:
         moved, inside = shifted(grid, engine, shift)
@@ -74,12 +74,11 @@ def reread(
     e.readings.setdefault(key, Readings()).add(columns)
 
 
-def reread_tokens(
-    e: Evidence, key: DivergenceKey, step: int, sample: np.ndarray, grid: Grid, drawn: np.ndarray, trained: np.ndarray
-) -> None:
-    """The same for tokens: is what was trained on what was rolled out, moved by one?"""
+def reread_tokens(e: Evidence, key: DivergenceKey, tokens: AlignedTokens) -> None:
+    """The same for tokens: is what was trained on (`b`) what was rolled out (`a`), moved by one?"""
+    grid, drawn, trained = tokens.grid, tokens.tokens_a, tokens.tokens_b
     differs = drawn != trained
-    columns = _extent(grid, step, sample, np.ones(grid.size, bool), differs)
+    columns = _extent(tokens, np.ones(grid.size, bool), differs)
     columns["other"][:] = 0
     for shift in SHIFTS:
         moved, inside = shifted(grid, trained, shift)
@@ -94,9 +93,8 @@ def shifted(grid: Grid, values: np.ndarray, shift: int) -> tuple[np.ndarray, np.
     return np.roll(values, -shift), inside
 
 
-def _extent(
-    grid: Grid, step: int, sample: np.ndarray, tokens_equal: np.ndarray, beyond: np.ndarray
-) -> dict[str, np.ndarray]:
+def _extent(tokens: AlignedTokens, tokens_equal: np.ndarray, beyond: np.ndarray) -> dict[str, np.ndarray]:
+    grid = tokens.grid
     rows = len(grid.length)
     first = grid.first(beyond)
     places = np.flatnonzero(beyond)
@@ -105,8 +103,8 @@ def _extent(
     count = _per_row(grid, beyond)
     first = np.where(count > 0, first, -1)
     return {
-        "step": np.full(rows, step, np.int64),
-        "sample": np.asarray(sample, np.int64),
+        "step": np.full(rows, tokens.step, np.int64),
+        "sample": np.asarray(tokens.match.sample, np.int64),
         "tokens": _per_row(grid, tokens_equal),
         "other": _per_row(grid, ~tokens_equal),
         "beyond": count,

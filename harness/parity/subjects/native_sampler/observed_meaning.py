@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.subjects.log_probabilities.observed_outliers import Weighed
+from harness.parity.subjects.log_probabilities.observed_outliers import Bounds, Weighed
 from harness.parity.subjects.log_probabilities.observed_readings import SHIFTS, shifted, tempered_bounds, vocabulary
 from harness.parity.subjects.native_sampler.observed import NativeResult
 from harness.parity.subjects.native_sampler.observed_samples import Samples, Tokens
@@ -44,26 +44,15 @@ def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -
         return
     info: dict[str, Any] = next(iter(engine_infos(side, "native")), {})
     engine, mode = str(info.get("engine", "")), str(mapping(info.get("resolved")).get("logprobs_mode", ""))
-    spec = registry.find(engine)
-    documented = RAW if spec is None else spec.logprobs
-    unread = e.tolerance.temperature != 1.0 and not all("tempered_logprob" in tokens.views for tokens in parts)
-    if unread and (documented != RAW or "temperature" in mode or "processed" in mode):
+    documented = _documented(engine)
+    if _unscored_temperature(e, parts) and _tempers(documented, mode):
         result.not_compared.append(
             f"{side.name}: native log-probabilities come after temperature, which cannot be undone for one token, and "
             "the learner did not score the samples at that temperature"
         )
         return
-    scored_columns = [name for name in MEANING if all(name in _views(tokens) for tokens in parts)]
-    weighed_by_name = {
-        name: _left(e, [_difference(e, tokens, name) for tokens in parts], parts) for name in scored_columns
-    }
-    fitting = [
-        name
-        for name, weighed in weighed_by_name.items()
-        if weighed.compared >= FEWEST and _fits(e, side, name, weighed)
-    ]
-    expected = [name for name in fitting if MEANING[name] == documented]
-    name = fitting[0] if fitting and RAW in (MEANING[fitting[0]], documented) else (expected or fitting or [""])[0]
+    columns = _columns(e, parts)
+    name = _recognised(e, side, columns, documented)
     meaning = MEANING.get(name, "")
     result.semantics[side.name] = {
         "engine": engine,
@@ -71,28 +60,71 @@ def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -
         "documented": documented,
         "recognised": meaning,
         "column": name,
-        "beyond": {column: len(weighed.beyond) for column, weighed in weighed_by_name.items()},
-        "tokens": weighed_by_name["learner_logprob"].compared,
+        "beyond": {column: len(weighed.beyond) for column, weighed in columns.items()},
+        "tokens": columns["learner_logprob"].compared,
         "shift": {},
     }
     sound = meaning in (RAW, documented)
     compared = name if sound and name else "learner_logprob"
     result.learner_delta[side.name] = max(_largest(e, tokens, compared) for tokens in parts)
     if sound:
-        if meaning != RAW:
-            text = f"{engine or side.name} reports {meaning} native log-probabilities, as it documents; they were held "
-            text += f"against the learner's {meaning} ones"
-            result.findings.append(Finding("native log-probabilities", text, where=side.name))
+        _note_sound(e, side, parts, compared, result)
+    elif not (documented == TEMPERED and not meaning and _as_drawn(e, side, parts, samples, result)):
+        plain = [column for column in columns if MEANING[column] in (RAW, documented)]
+        result.semantics[side.name]["shift"] = {} if meaning else _shift(e, parts, plain)
         for part in parts:
-            e.weigh(Kind.NATIVE_LEARNER.of(side.name), part.grid, *_difference(e, part, compared))
-        return
-    if documented == TEMPERED and not meaning and _as_drawn(e, side, parts, samples, result):
-        return
-    if not meaning:
-        plain = [name for name in scored_columns if MEANING[name] in (RAW, documented)]
-        result.semantics[side.name]["shift"] = _shift(e, parts, plain)
+            _note(e, side, part)
+
+
+def _documented(engine: str) -> str:
+    spec = registry.find(engine)
+    return RAW if spec is None else spec.logprobs
+
+
+def _tempers(documented: str, mode: str) -> bool:
+    """Do the numbers come after temperature, by the engine's documentation or by the mode that it was started in?"""
+    return documented != RAW or "temperature" in mode or "processed" in mode
+
+
+def _note_sound(e: Evidence, side: Side, parts: list[Tokens], column: str, result: NativeResult) -> None:
+    """Numbers of a meaning that may be: their distance from the learner's, and a finding where it is not raw."""
+    facts = result.semantics[side.name]
+    if facts["recognised"] != RAW:
+        result.findings.append(_as_documented(facts["engine"] or side.name, facts["recognised"], side))
     for part in parts:
-        _note(e, side, part)
+        e.weigh(Kind.NATIVE_LEARNER.of(side.name), part.grid, *_difference(e, part, column))
+
+
+def _unscored_temperature(e: Evidence, parts: list[Tokens]) -> bool:
+    """Was drawn at a temperature at which the learner did not score the samples?"""
+    return e.tolerance.temperature != 1.0 and not all("tempered_logprob" in tokens.views for tokens in parts)
+
+
+def _columns(e: Evidence, parts: list[Tokens]) -> dict[str, Weighed]:
+    """The engine's numbers against the learner's, in each meaning in which the learner scored all samples."""
+    scored_columns = [name for name in MEANING if all(name in _views(tokens) for tokens in parts)]
+    return {name: _left(e, [_difference(e, tokens, name) for tokens in parts], parts) for name in scored_columns}
+
+
+def _recognised(e: Evidence, side: Side, columns: dict[str, Weighed], documented: str) -> str:
+    """The column that the engine's numbers are; "" where none fits.
+
+    Where several fit they may all be one, and raw is the plainest answer; without it, the meaning that the engine
+    documents.
+    """
+    fitting = [
+        name for name, weighed in columns.items() if weighed.compared >= FEWEST and _fits(e, side, name, weighed)
+    ]
+    if not fitting or MEANING[fitting[0]] == RAW:
+        return fitting[0] if fitting else ""
+    return next((name for name in fitting if MEANING[name] == documented), fitting[0])
+
+
+def _as_documented(engine: str, meaning: str, side: Side) -> Finding:
+    """The engine reports another meaning than raw, and documents it."""
+    text = f"{engine} reports {meaning} native log-probabilities, as it documents; they were held "
+    text += f"against the learner's {meaning} ones"
+    return Finding("native log-probabilities", text, where=side.name)
 
 
 def _fits(e: Evidence, side: Side, name: str, weighed: Weighed) -> bool:
@@ -157,12 +189,10 @@ def _difference(e: Evidence, part: Tokens, name: str, shift: int = 0) -> tuple[n
 
 def _left(e: Evidence, differences: list[tuple[np.ndarray, np.ndarray]], parts: list[Tokens]) -> Weighed:
     share = e.tolerated(Kind.NATIVE_LEARNER).share
-    bounds = (e.tolerance.value, e.tolerance.extreme, share)
     spared = e.tolerance.spared(sum(int(np.count_nonzero(comparable)) for comparable, _ in differences))
+    bounds = Bounds(e.tolerance.value, e.tolerance.extreme, share, spared)
     pairs = zip(parts, differences, strict=True)
-    return Weighed.together(
-        [Weighed.of(part.grid, comparable, size, *bounds, spared) for part, (comparable, size) in pairs]
-    )
+    return Weighed.together([Weighed.of(part.grid, comparable, size, bounds) for part, (comparable, size) in pairs])
 
 
 def _largest(e: Evidence, part: Tokens, name: str) -> float:

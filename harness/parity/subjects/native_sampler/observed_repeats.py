@@ -7,6 +7,7 @@ seeds of their own: the answers do not show it, because the prompts differ.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from harness.parity.subjects.engines.observed import engines
 from harness.parity.subjects.native_sampler.observed import NativeResult
 from harness.parity.subjects.native_sampler.observed_samples import Samples, tables
 from harness.parity.subjects.sampling.observed import engine_infos
+from harness.recordings.tables import Table
 from probes.format import mapping
 from reports.model import CauseKey, Finding, Place
 from reports.text import figure
@@ -28,6 +30,7 @@ COLLISION = 1e-6  # probability below which equal samples of a prompt are clones
 HONOURED = 0.8  # of the repeated samples are alike; ties that rounding turns may part a few
 CHANCE = 0.01  # probability that as many are alike by chance, above which nothing speaks for a seed
 PROMISES = ("honoured", "ignored")  # what an engine says of request seeds
+TOO_FEW = "too few samples"
 EXCHANGED = "exchanged"  # what is drawn again are the samples of others
 FEWEST = 5  # samples that chance alone would not repeat; fewer show nothing
 
@@ -128,7 +131,61 @@ def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
         if len(samples):
             result.not_compared.append(f"{side.name}: no native sample was drawn twice")
         return
-    equal_count, expected, compared, elsewhere = 0, 0.0, 0, 0
+    twice = _drawn_twice(samples, drawn)
+    promise, state = str(drawn[0].fields.get("request_seed", "not reported")), twice.state
+    result.repeats[side.name] = {
+        "samples": twice.compared, "alike": twice.alike, "exchanged": twice.exchanged, "expected": twice.expected,
+        "request_seed": promise, "state": state,
+    }  # fmt: skip
+    _seed(side, result)
+    if state == TOO_FEW:
+        few = f"{twice.compared} drawn twice are too few to tell"
+        result.not_compared.append(f"does the {side.name}'s sampler repeat itself: {few}")
+    text = f"{twice.alike} of {twice.compared:,} samples drawn alike under the same seed, "
+    text += f"{figure(twice.expected)} expected by chance"
+    if state == EXCHANGED or (state == "not repeated" and promise == "honoured"):
+        place = Place(
+            step=-1,
+            phase="native",
+            rank=0,
+            sample=-1,
+            position=-1,
+            field="samples drawn twice",
+            **side.paired(twice.alike, twice.compared),
+            context=f"{side.name}: {text}",
+        )
+        e.diverges(Kind.NATIVE_REPEAT.of(side.name), [], place, phase="native")
+    elif state == "partly repeated" or (state == "not repeated" and promise == "ignored"):
+        why = "it promises no repetition: request seeds are ignored" if promise == "ignored" else "not all of them"
+        result.findings.append(Finding("native seeds", f"{text}; {why}", where=side.name))
+
+
+@dataclass(frozen=True)
+class _DrawnTwice:
+    """Samples that were drawn twice under one seed. `alike`: with equal responses, of which chance alone makes
+    `expected`; `exchanged`: with the response that another sample had the first time."""
+
+    compared: int
+    alike: int
+    exchanged: int
+    expected: float
+
+    @property
+    def state(self) -> str:
+        """Whether the sampler repeats itself, in a word."""
+        chance = float(stats.poisson.sf(self.alike - 1, self.expected)) if self.alike else 1.0
+        if self.compared and self.alike >= HONOURED * self.compared and chance <= CHANCE:
+            return "repeated"
+        if not self.compared - self.expected >= FEWEST:
+            return TOO_FEW
+        if self.exchanged >= FEWEST and self.alike + self.exchanged >= HONOURED * self.compared:
+            return EXCHANGED
+        return "not repeated" if chance > CHANCE else "partly repeated"
+
+
+def _drawn_twice(samples: Samples, drawn: list[Table]) -> _DrawnTwice:
+    """`samples`: of the first draw, `drawn`: the second one's."""
+    compared, alike, exchanged, expected = 0, 0, 0, 0.0
     first_outputs = set(samples.output)
     for table in drawn:
         output = table.rows("output")
@@ -138,45 +195,10 @@ def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
         for a, b in zip(match.a.tolist(), match.b.tolist(), strict=True):
             compared += 1
             drawn_again = output.row(b).tobytes()
-            equal_count += samples.output[a] == drawn_again
-            elsewhere += samples.output[a] != drawn_again and drawn_again in first_outputs
+            alike += samples.output[a] == drawn_again
+            exchanged += samples.output[a] != drawn_again and drawn_again in first_outputs
             expected += float(np.exp(np.nan_to_num(samples.likelihood[a], nan=-np.inf)))
-    promise = str(drawn[0].fields.get("request_seed", "not reported"))
-    chance = float(stats.poisson.sf(equal_count - 1, expected)) if equal_count else 1.0
-    state = "too few samples"
-    if compared and equal_count >= HONOURED * compared and chance <= CHANCE:
-        state = "repeated"
-    elif compared - expected >= FEWEST:
-        state = "not repeated" if chance > CHANCE else "partly repeated"
-        if elsewhere >= FEWEST and equal_count + elsewhere >= HONOURED * compared:
-            state = EXCHANGED
-    result.repeats[side.name] = {
-        "samples": compared, "alike": equal_count, "exchanged": elsewhere, "expected": expected,
-        "request_seed": promise, "state": state,
-    }  # fmt: skip
-    _seed(side, result)
-    if state == "too few samples":
-        twice = f"{compared} drawn twice are too few to tell"
-        result.not_compared.append(f"does the {side.name}'s sampler repeat itself: {twice}")
-    text = (
-        f"{equal_count} of {compared:,} samples drawn alike under the same seed, {figure(expected)} expected by chance"
-    )
-    if state == EXCHANGED or (state == "not repeated" and promise == "honoured"):
-        context = f"{side.name}: {text}"
-        place = Place(
-            step=-1,
-            phase="native",
-            rank=0,
-            sample=-1,
-            position=-1,
-            field="samples drawn twice",
-            **side.paired(equal_count, compared),
-            context=context,
-        )
-        e.diverges(Kind.NATIVE_REPEAT.of(side.name), [], place, phase="native")
-    elif state == "partly repeated" or (state == "not repeated" and promise == "ignored"):
-        why = "it promises no repetition: request seeds are ignored" if promise == "ignored" else "not all of them"
-        result.findings.append(Finding("native seeds", f"{text}; {why}", where=side.name))
+    return _DrawnTwice(compared, alike, exchanged, expected)
 
 
 def _seed(side: Side, result: NativeResult) -> None:

@@ -11,11 +11,11 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from harness.parity.causes.family import CauseFamily
 from harness.parity.causes.turns import Intervention, Turn
 from harness.parity.facts.divergence import ROLLOUT, DivergenceKey, Kind, keys
-from harness.parity.facts.evidence import Evidence, Source
+from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, among, and_runs, keys_of, when
 from harness.parity.interventions.situation import LEAST, Named, Situation, Tried
 from harness.parity.subjects.learner.causes import MADE, SCORED
-from harness.parity.subjects.order.observed import TOLD
+from harness.parity.subjects.order.observed import TOLD, Source
 from harness.parity.subjects.prompts.observed import PERMUTED
 from reports.model import RESIDUE, Cause, Proof
 from scenarios.bench.case import Symptoms
@@ -59,18 +59,21 @@ def mispaired(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """The responses of a step are the baseline's, each under one other sample number."""
-    noted = e.rollouts.sources
     open_ = set(keys_of(np.concatenate([so_far.left(Kind.FLIP.of()), so_far.left(Kind.LOGPROB.of())])).tolist())
-    matched = []
-    for step in sorted({row[0] for row in noted}):
-        rows = [row for row in noted if row[0] == step and int(keys_of(np.array([row[:2]]))[0]) in open_]
-        if len(rows) >= FEWEST and _matched(rows) >= max(FEWEST, MOST * len(rows)):
-            matched.append(rows)
+    by_step: dict[int, list[Source]] = {}
+    for source in e.rollouts.sources:
+        if int(keys_of(np.array([[source.step, source.sample]]))[0]) in open_:
+            by_step.setdefault(source.step, []).append(source)
+    matched = [
+        sources
+        for _, sources in sorted(by_step.items())
+        if len(sources) >= FEWEST and _matched(sources) >= max(FEWEST, MOST * len(sources))
+    ]
     # One token may agree by chance, and within a group its log-probability does too: several must not. What one step
     # shows so is believed of the others of which every response has another owner.
-    if not any(_told(rows) >= min(2 * len(rows), TOLD) for rows in matched):
+    if not any(_agreeing_tokens(sources) >= min(2 * len(sources), TOLD) for sources in matched):
         matched = []
-    affected = [(row[0], row[1]) for rows in matched for row in rows if row[4]]
+    affected = [(source.step, source.sample) for sources in matched for source in sources if source.owners]
     compared = sum(map(len, matched))
     exchanged = {side.name: side.prompts.kinds.get(PERMUTED, []) for side in e.sides}
     for side in e.sides:
@@ -150,18 +153,19 @@ def _reordered(e: Evidence, party: str, step: int) -> bool:
     return differing >= FEWEST and matches >= MOST * differing
 
 
-def _told(rows: list[Source]) -> int:
-    """How many tokens of their own agree with those of another sample."""
-    return sum(row[2] for row in rows if row[3] and row[4])
+def _agreeing_tokens(sources: list[Source]) -> int:
+    """How many tokens agree, with their log-probabilities, with those of another sample."""
+    return sum(source.tokens for source in sources if source.by_log_probabilities and source.owners)
 
 
-def _matched(rows: list[Source]) -> int:
-    """How many samples find a source of their own."""
-    sources = {source: index for index, source in enumerate(sorted({s for row in rows for s in row[4]}))}
-    if not sources:
+def _matched(sources: list[Source]) -> int:
+    """How many samples find an owner of their own: the largest matching of samples to owners."""
+    owners = sorted({owner for source in sources for owner in source.owners})
+    if not owners:
         return 0
-    at = [(i, sources[s]) for i, row in enumerate(rows) for s in row[4]]
-    graph = csr_array((np.ones(len(at), np.int8), tuple(zip(*at, strict=True))), shape=(len(rows), len(sources)))
+    columns = {owner: column for column, owner in enumerate(owners)}
+    at = [(row, columns[owner]) for row, source in enumerate(sources) for owner in source.owners]
+    graph = csr_array((np.ones(len(at), np.int8), tuple(zip(*at, strict=True))), shape=(len(sources), len(owners)))
     return int(np.count_nonzero(maximum_bipartite_matching(graph, perm_type="column") >= 0))
 
 

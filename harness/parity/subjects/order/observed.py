@@ -30,9 +30,19 @@ class Exchange(NamedTuple):
     by_engine: bool
 
 
+class Source(NamedTuple):
+    """A differing sample of the candidate, and the samples of the baseline's step whose response it has."""
+
+    step: int
+    sample: int
+    tokens: int  # of the response that were compared, with the owner of most
+    by_log_probabilities: bool  # both runs recorded them, and they agree with an owner's
+    owners: list[int]
+
+
 def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
     """Note in `e.rollouts.sources`, for each differing sample of a step, the samples of the baseline whose response
-    the candidate gave it: (step, sample, response length compared, whether its log-probabilities told, sources).
+    the candidate gave it.
     """
     output, output2 = b.rows("output"), c.rows("output")
     if output is None or output2 is None:
@@ -49,7 +59,7 @@ def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
     for row in differing[:MOST].tolist():
         drawn = output2.row(int(match.b[row]))
         begun = first_difference(output.row(int(match.a[row])), drawn) + 1 if e.guided else len(drawn)
-        like, logprobs_agree, length = [], False, 0
+        owners, logprobs_agree, length = [], False, 0
         for source in by_first.get(int(drawn[0]), []) if len(drawn) else []:
             source_output = output.row(int(match.a[source]))
             n = len(drawn) if np.array_equal(source_output, drawn) else begun if e.guided else 0
@@ -63,9 +73,17 @@ def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
                 if not np.all(np.abs(source_logprobs - drawn_logprobs) <= e.tolerance.extreme):
                     continue
                 logprobs_agree = True
-            like.append(int(match.sample[source]))
+            owners.append(int(match.sample[source]))
             length = max(length, n)
-        exchange_sources.append((b.step, int(match.sample[row]), length, logprobs_agree, like))
+        exchange_sources.append(
+            Source(
+                step=b.step,
+                sample=int(match.sample[row]),
+                tokens=length,
+                by_log_probabilities=logprobs_agree,
+                owners=owners,
+            )
+        )
 
 
 def exchanged(side: Side, source: Table, side_rollout: Table, experience: Table) -> None:

@@ -164,8 +164,7 @@ def past_cache(s: Situation) -> None:
     add_cause(
         s=s,
         cause=STALE_KV.key(),
-        intervention=what,
-        done=done,
+        proof=done.proof(what),
         summary=summary,
         details=details,
         exclusions=(Seen.PAST_CACHE_AGREES,),

@@ -5,6 +5,7 @@ Source of all eleven: "NCCL Hang 的猜想", the user's guesses why two engines 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -57,53 +58,75 @@ def token_boundaries(e: Evidence) -> Outcome:
     """First and last ids, lengths and specials. Lines are compared as bytes; only those that differ are parsed."""
     name, number = SUSPICIONS[2], 2
     counts = [side.boundaries.count for side in e.sides]
-    if not all(counts):
-        return outcome(name, "not tested", "no token boundaries were recorded", number=number)
-    for side in e.sides:
-        if side.boundaries.lacking:
-            text = f"token boundaries of the {side.name} lack {', '.join(side.boundaries.lacking)}"
-            return outcome(name, "not tested", text, number=number)
-    if e.confounded("everything", "prompts") is not None or not unless_native(e):
-        return outcome(name, "not tested", "the runs do not share their samples", number=number)
-    baseline_only, candidate_only = (
-        _different_boundaries(e.baseline, e.candidate),
-        _different_boundaries(e.candidate, e.baseline),
-    )
-    parted = {tuple(item) for items in (e.flips.samples, e.found(Kind.LENGTH.of())) for item in items.tolist()}
-    compared, ends_skipped, wrong = counts[0] - len(baseline_only), 0, []
-    for key in sorted(set(baseline_only) & set(candidate_only)):
-        if key[0] in e.unjudged_steps:
-            continue
-        compared += 1
-        ends_skipped += key in parted
-        fields = PROMPT_ENDS + (() if key in parted else OUTPUT_ENDS)
-        differ = [field for field in fields if baseline_only[key].get(field) != candidate_only[key].get(field)]
-        if differ:
-            wrong.append((key, differ[0], baseline_only[key].get(differ[0]), candidate_only[key].get(differ[0])))
-    alone = len(set(baseline_only) ^ set(candidate_only))
-    if wrong:
-        (step, sample), field, a, b = wrong[0]
-        text = (
-            f"{len(wrong)} of {compared:,} samples differ, first step {step}, sample {sample}, {field}: {a} against {b}"
-        )
-        finding = Finding(
-            "token boundaries", text, effect(e), details={"samples": [list(key) for key, *_ in wrong[:50]]}
-        )
+    if incomparable := _incomparable_boundaries(e, counts):
+        return outcome(name, "not tested", incomparable, number=number)
+    compared = _compared_boundaries(e, counts[0])
+    samples, skipped = compared.samples, compared.outputs_skipped
+    if compared.wrong:
+        (step, sample), field, a, b = compared.wrong[0]
+        text = f"{len(compared.wrong)} of {samples:,} samples differ, first step {step}, sample {sample}, "
+        text += f"{field}: {a} against {b}"
+        details = {"samples": [list(key) for key, *_ in compared.wrong[:50]]}
+        finding = Finding("token boundaries", text, effect(e), details=details)
         return outcome(name, "confirmed", text, number=number, decides=False, findings=[finding])
-    if alone and not e.unjudged_steps:
-        return outcome(
-            name, "not tested", f"the boundaries of {alone} samples were recorded in one run only", number=number
-        )
+    if compared.alone and not e.unjudged_steps:
+        text = f"the boundaries of {compared.alone} samples were recorded in one run only"
+        return outcome(name, "not tested", text, number=number)
     unseen = [(side.name, side.samples - n) for side, n in zip(e.sides, counts, strict=True) if n < side.samples]
     if unseen:
         text = f"the boundaries of {unseen[0][1]} samples were not recorded in the {unseen[0][0]}"
         return outcome(name, "not tested", text, number=number)
-    if not ends_skipped:
-        text = f"first and last ids, lengths and specials agree in {counted(compared, 'sample')}"
+    if not skipped:
+        text = f"first and last ids, lengths and specials agree in {counted(samples, 'sample')}"
         return outcome(name, "ruled out", text, number=number)
-    text = f"prompt ends agree in {compared:,} samples, output ends agree in {compared - ends_skipped:,} samples; "
-    text += f"the output ends of {ends_skipped:,} samples were not compared, for their tokens or lengths part"
-    return outcome(name, "ruled out" if compared > ends_skipped else "not tested", text, number=number)
+    text = f"prompt ends agree in {samples:,} samples, output ends agree in {samples - skipped:,} samples; "
+    text += f"the output ends of {skipped:,} samples were not compared, for their tokens or lengths part"
+    return outcome(name, "ruled out" if samples > skipped else "not tested", text, number=number)
+
+
+def _incomparable_boundaries(e: Evidence, counts: list[int]) -> str:
+    """Why the lines of both runs, so many of each, cannot be compared; "" where they can."""
+    if not all(counts):
+        return "no token boundaries were recorded"
+    for side in e.sides:
+        if side.boundaries.lacking:
+            return f"token boundaries of the {side.name} lack {', '.join(side.boundaries.lacking)}"
+    if e.confounded("everything", "prompts") is not None or not unless_native(e):
+        return "the runs do not share their samples"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Boundaries:
+    """Token boundaries of both runs. `samples`: that were compared; `outputs_skipped`: of those, samples whose tokens
+    or lengths part, so that the ends of their outputs say nothing; `wrong`: (step, sample), the first field that
+    differs, and its values; `alone`: samples of one run only."""
+
+    samples: int
+    outputs_skipped: int
+    wrong: list[tuple[tuple[int, int], str, Any, Any]]
+    alone: int
+
+
+def _compared_boundaries(e: Evidence, recorded: int) -> _Boundaries:
+    """`recorded`: lines of the baseline; all but those that differ as bytes are equal."""
+    baseline_only = _different_boundaries(e.baseline, e.candidate)
+    candidate_only = _different_boundaries(e.candidate, e.baseline)
+    parted = {tuple(item) for items in (e.flips.samples, e.found(Kind.LENGTH.of())) for item in items.tolist()}
+    differing = [key for key in sorted(set(baseline_only) & set(candidate_only)) if key[0] not in e.unjudged_steps]
+    wrong = []
+    for key in differing:
+        fields = PROMPT_ENDS + (() if key in parted else OUTPUT_ENDS)
+        baseline, candidate = baseline_only[key], candidate_only[key]
+        field = next((field for field in fields if baseline.get(field) != candidate.get(field)), None)
+        if field is not None:
+            wrong.append((key, field, baseline.get(field), candidate.get(field)))
+    return _Boundaries(
+        samples=recorded - len(baseline_only) + len(differing),
+        outputs_skipped=sum(key in parted for key in differing),
+        wrong=wrong,
+        alone=len(set(baseline_only) ^ set(candidate_only)),
+    )
 
 
 def _different_boundaries(side: Side, against: Side) -> dict[tuple[int, int], dict[str, Any]]:

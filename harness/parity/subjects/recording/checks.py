@@ -120,34 +120,22 @@ def cache_hit_rate(e: Evidence) -> Outcome:
     findings = []
     if abs(rates["baseline"] - rates["candidate"]) > 0.05:
         findings.append(Finding("cache hit rate", f"hit rates differ: {rates_text}", effect(e)))
-    for side in e.sides:
-        if only_cached(e, side, Explained(e)) is not None:
-            text = (
-                f"the {side.name} differs from its learner on samples with cached tokens only; hit rates {rates_text}"
-            )
-            return outcome(name, "confirmed", text, number=number, decides=False, findings=findings, **buckets)
-    if not any("cached" in bucket for bucket in buckets.values()):
-        return outcome(
-            name,
-            "not tested",
-            f"no tokens after a cached prompt were compared; hit rates {rates_text}",
-            number=number,
-            findings=findings,
-        )
+    stale_side = next((side.name for side in e.sides if only_cached(e, side, Explained(e)) is not None), None)
+    if stale_side is not None:
+        text = f"the {stale_side} differs from its learner on samples with cached tokens only; hit rates {rates_text}"
+        return outcome(name, "confirmed", text, number=number, decides=False, findings=findings, **buckets)
+    cached = {side: bucket for side, bucket in buckets.items() if "cached" in bucket}
+    if not cached:
+        text = f"no tokens after a cached prompt were compared; hit rates {rates_text}"
+        return outcome(name, "not tested", text, number=number, findings=findings)
     # A side that cached nothing has no such tokens; one of which nothing was compared may have.
-    unseen = [side for side, bucket in buckets.items() if not bucket or ("cached" not in bucket and rates[side] > 0)]
+    unseen = [side for side, bucket in buckets.items() if not bucket or (side not in cached and rates[side] > 0)]
     if unseen:
-        text = (
-            f"no tokens after a cached prompt were compared in the {' and the '.join(unseen)}; hit rates {rates_text}"
-        )
+        text = f"no tokens after a cached prompt were compared in the {' and the '.join(unseen)}; "
+        text += f"hit rates {rates_text}"
         return outcome(name, "not tested", text, number=number, findings=findings, **buckets)
-    parts = [
-        f"{side} {' and '.join(_bucket(bucket, label) for label in ('cached', 'not cached') if label in bucket)}"
-        for side, bucket in buckets.items()
-        if "cached" in bucket
-    ]
-    text = f"{'; '.join(parts)}; hit rates {rates_text}"
-    alone = [side for side, bucket in buckets.items() if "cached" in bucket and "not cached" not in bucket]
+    text = f"{'; '.join(_cached_effect(side, bucket) for side, bucket in cached.items())}; hit rates {rates_text}"
+    alone = [side for side, bucket in cached.items() if "not cached" not in bucket]
     if alone:
         text = f"every compared token came after a cached prompt in the {' and the '.join(alone)}: {text}"
     # A learner caches nothing: what agrees with it needs no tokens beside that were not cached.
@@ -158,8 +146,12 @@ def cache_hit_rate(e: Evidence) -> Outcome:
     return outcome(name, state, text, number=number, findings=findings, **buckets)
 
 
-def _bucket(bucket: dict[str, dict[str, float]], label: str) -> str:
+def _cached_effect(side: str, bucket: dict[str, dict[str, float]]) -> str:
     """The effect of the cache: how far tokens after a cached prompt are from the learner, and the others."""
+    return f"{side} {' and '.join(_bucket(bucket, label) for label in ('cached', 'not cached') if label in bucket)}"
+
+
+def _bucket(bucket: dict[str, dict[str, float]], label: str) -> str:
     deltas = bucket[label]
     return f"mean |Δ| {figure(deltas['mean'])}, max {figure(deltas['max'])} over {deltas['tokens']:,} tokens {label}"
 
@@ -182,58 +174,73 @@ def environment(e: Evidence) -> Outcome:
     suspicion.
     """
     name, number = SUSPICIONS[9], 9
-    if not all(side.recording.all("open") and learner_packages(side.recording) for side in e.sides):
-        return outcome(name, "not tested", "no packages were recorded", number=number)
-    if not all(set(_engine_packages(side)) - {"python"} for side in e.sides):
-        return outcome(name, "not tested", "the packages of an engine were not recorded", number=number)
-    silent = _described(e.baseline) ^ _described(e.candidate)
-    if silent:
-        text = f"the environment of the {min(silent)} was recorded in one run only"
-        return outcome(name, "not tested", text, number=number)
+    if unrecorded := _unrecorded_environment(e):
+        return outcome(name, "not tested", unrecorded, number=number)
     learners = differences(*(learner_packages(side.recording) for side in e.sides)) | differences(
         *(learner_devices(side.recording) for side in e.sides)
     )
-    findings = []
     engine = differences(*(_engine_packages(side) for side in e.sides))
-    if engine:
-        listed = "; ".join(f"{key} {show(a)} against {show(b)}" for key, (a, b) in engine.items())
-        findings.append(
-            Finding("engine environment", f"packages of the engines differ: {listed}", effect(e), where="both")
-        )
     variables = differences(*(_variables(side) for side in e.sides))
-    if variables:
-        names = sorted(dict.fromkeys(key.partition(".")[2] for key in variables), key=_weight)
-        # What an engine's own code alone reads says nothing about the other; it stands in the details.
-        telling = [variable for variable in names if not variable.startswith(registry.variables())]
-        unlisted_count = len(names) - min(len(telling), _NAMED)
-        listed = ", ".join(telling[:_NAMED]) or "only such as one engine alone reads"
-        listed += f" and {unlisted_count} more" if telling and unlisted_count else ""
-        text = f"{len(names)} {'variable differs' if len(names) == 1 else 'variables differ'}: {listed}"
-        details = {key: f"{show(a)} against {show(b)}" for key, (a, b) in variables.items()}
-        findings.append(Finding("environment variables", text, effect(e), where="both", details=details))
-    hosts = [sorted({str(event.get("host")) for event in side.recording.all("open")}) for side in e.sides]
-    if hosts[0] != hosts[1]:
-        findings.append(
-            Finding("node", f"recorded on {show(hosts[0])} and on {show(hosts[1])}", effect(e), where="both")
-        )
+    differing = (_of_engines(e, engine), _of_variables(e, variables), _of_nodes(e))
+    findings = [finding for finding in differing if finding is not None]
     summary = f"{len(learners)} differences of the learners, {len(engine)} of the engines' packages, "
     summary += f"{len(variables)} of variables"
-    moved = bool(e.first)
     state: CheckState = "ruled out"
     if learners:
         state, text = "confirmed", f"the learners' environments differ: {', '.join(learners)}; {summary}"
-    elif moved and findings:
-        state, text = (
-            "not tested",
-            f"{summary}; whether they caused the divergence only a run in the other environment can tell",
-        )
+    elif e.first and findings:
+        state = "not tested"
+        text = f"{summary}; whether they caused the divergence only a run in the other environment can tell"
+    elif findings:
+        text = f"the learners' environments are equal; {summary}, effect {effect(e)}"
     else:
-        text = (
-            f"the learners' environments are equal; {summary}, effect {effect(e)}"
-            if findings
-            else "equal in every process"
-        )
+        text = "equal in every process"
     return outcome(name, state, text, number=number, decides=False, findings=findings)
+
+
+def _unrecorded_environment(e: Evidence) -> str:
+    """What of both runs' environments was not recorded; "" where they can be compared."""
+    if not all(side.recording.all("open") and learner_packages(side.recording) for side in e.sides):
+        return "no packages were recorded"
+    if not all(set(_engine_packages(side)) - {"python"} for side in e.sides):
+        return "the packages of an engine were not recorded"
+    silent = _described(e.baseline) ^ _described(e.candidate)
+    return f"the environment of the {min(silent)} was recorded in one run only" if silent else ""
+
+
+Differences = dict[str, tuple[Any, Any]]  # name -> the baseline's value, the candidate's
+
+
+def _of_engines(e: Evidence, packages: Differences) -> Finding | None:
+    if not packages:
+        return None
+    listed = "; ".join(f"{key} {show(a)} against {show(b)}" for key, (a, b) in packages.items())
+    return Finding("engine environment", f"packages of the engines differ: {listed}", effect(e), where="both")
+
+
+def _of_variables(e: Evidence, variables: Differences) -> Finding | None:
+    """Those that change numbers first, a few of them; all of them with their values in the details."""
+    if not variables:
+        return None
+    names = sorted(dict.fromkeys(key.partition(".")[2] for key in variables), key=_weight)
+    # What an engine's own code alone reads says nothing about the other; it stands in the details.
+    telling = [variable for variable in names if not variable.startswith(registry.variables())]
+    unlisted_count = len(names) - min(len(telling), _NAMED)
+    listed = ", ".join(telling[:_NAMED]) or "only such as one engine alone reads"
+    listed += f" and {unlisted_count} more" if telling and unlisted_count else ""
+    text = f"{len(names)} {'variable differs' if len(names) == 1 else 'variables differ'}: {listed}"
+    details = {key: f"{show(a)} against {show(b)}" for key, (a, b) in variables.items()}
+    return Finding("environment variables", text, effect(e), where="both", details=details)
+
+
+def _of_nodes(e: Evidence) -> Finding | None:
+    baseline_hosts, candidate_hosts = (
+        sorted({str(event.get("host")) for event in side.recording.all("open")}) for side in e.sides
+    )
+    if baseline_hosts == candidate_hosts:
+        return None
+    text = f"recorded on {show(baseline_hosts)} and on {show(candidate_hosts)}"
+    return Finding("node", text, effect(e), where="both")
 
 
 def _described(side: Side) -> set[str]:

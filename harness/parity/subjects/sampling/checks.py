@@ -52,36 +52,17 @@ _UNASKED = ("kv_cache_dtype", "memory_fraction", "engines", "router")
 def engine_parameter_map(e: Evidence) -> Outcome:
     """Asked, given, resolved: every canonical engine parameter on each side, and the candidate against the baseline."""
     name, number = SUSPICIONS[6], 6
-    altered: list[Finding] = []
-    silent: list[str] = []
-    unknown: list[str] = []
-    checked = 0
-    for side in e.sides:
-        of_each: dict[int, list[Finding]] = {}
-        for engine, info in _infos(side, e.mode).items():
-            asked_parameters, resolved = _asked(side, info), mapping(info.get("resolved"))
-            if not resolved or not asked_parameters:
-                text = f"the {side.name} recorded no {'resolved' if not resolved else 'asked'} engine parameters"
-                unknown.append(text + (f" of engine {engine}" if engine else ""))
-                continue
-            of_each[engine] = list(_mapped(side, info, asked_parameters))
-            given_parameters = engine_given(info)
-            for key in asked_parameters:
-                # What has no argument in this engine and is not reported back is no gap: there is nothing to honour.
-                if resolved.get(key) is None and given_parameters.get(key) is None:
-                    silent += [f"{side.name}: {key}"] if _expected(info, key) else []
-                    continue
-                checked += 1
-            of_each[engine] += _resolved_otherwise(
-                side, info, asked_parameters, {finding.cause for finding in of_each[engine]}
-            )
-        altered += _of_engines(of_each)
+    by_side = [_engine_parameters(side, e.mode) for side in e.sides]
+    altered = [finding for parameters in by_side for finding in parameters.altered]
+    silent = [parameter for parameters in by_side for parameter in parameters.silent]
+    unknown = [reason for parameters in by_side for reason in parameters.unknown]
+    checked = sum(parameters.checked for parameters in by_side)
     findings = altered if e.alone else altered + list(_between(e))
     missing = [f"{name}: not reported by the engine: {', '.join(dict.fromkeys(silent))}"] if silent else []
     missing += [f"{name}: {text}" for text in unknown]
-    wrong = [finding for finding in findings if finding.severity == "warning"] or altered
+    wrong = _warnings(findings) or altered
     if wrong:
-        several = len([finding for finding in altered if finding.severity == "warning"]) or len(altered)
+        several = len(_warnings(altered)) or len(altered)
         text = f"not as asked: {counted(several, 'parameter')}, {checked} compared; " if altered else ""
         text += wrong[0].summary + _moved(e)
         with_effects = _with(e, findings)
@@ -91,6 +72,43 @@ def engine_parameter_map(e: Evidence) -> Outcome:
         return outcome(name, "not tested", "; ".join(unknown), number=number, findings=with_effects, missing=missing)
     text = f"{checked} parameters were given and resolved as asked" + ("" if e.alone else " on both sides")
     return outcome(name, "ruled out", text, number=number, findings=_with(e, findings), missing=missing)
+
+
+def _warnings(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.severity == "warning"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _EngineParameters:
+    """What the engines of one side did with their parameters. `altered`: not honoured; `silent`: asked, and not
+    reported; `unknown`: why nothing is known of an engine; `checked`: how many parameters were compared."""
+
+    altered: list[Finding]
+    silent: list[str]
+    unknown: list[str]
+    checked: int
+
+
+def _engine_parameters(side: Side, mode: str) -> _EngineParameters:
+    by_engine: dict[int, list[Finding]] = {}
+    silent, unknown, checked = [], [], 0
+    for engine, info in _infos(side, mode).items():
+        asked_parameters, resolved = _asked(side, info), mapping(info.get("resolved"))
+        if not resolved or not asked_parameters:
+            text = f"the {side.name} recorded no {'resolved' if not resolved else 'asked'} engine parameters"
+            unknown.append(text + (f" of engine {engine}" if engine else ""))
+            continue
+        # What has no argument in this engine and is not reported back is no gap: there is nothing to honour.
+        given_parameters = engine_given(info)
+        unreported = [
+            key for key in asked_parameters if resolved.get(key) is None and given_parameters.get(key) is None
+        ]
+        silent += [f"{side.name}: {key}" for key in unreported if _expected(info, key)]
+        checked += len(asked_parameters) - len(unreported)
+        findings = list(_mapped(side, info, asked_parameters))
+        findings += _resolved_otherwise(side, info, asked_parameters, {finding.cause for finding in findings})
+        by_engine[engine] = findings
+    return _EngineParameters([*_of_engines(by_engine)], silent, unknown, checked)
 
 
 def _infos(side: Side, mode: str) -> dict[int, dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.parity.facts.align import Grid, Match
+from harness.parity.facts.align import AlignedTokens, Match
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Far
 from harness.parity.subjects.precision.observed_floor import implausible
@@ -68,45 +68,39 @@ def same_draw(e: Evidence) -> bool:
 
 
 def note(
-    e: Evidence,
-    b: Table,
-    match: Match,
-    grid: Grid,
-    baseline_tokens: np.ndarray,
-    candidate_tokens: np.ndarray,
-    flipped: np.ndarray,
-    lookup: Learner,
-    second: Learner | None = None,
+    e: Evidence, tokens: AlignedTokens, flipped: np.ndarray, lookup: Learner, second: Learner | None = None
 ) -> None:
-    """Note one step's flips. `lookup`: the baseline's learner; `second`: the candidate's, where it was asked about the
-    same draw: a flip is no tie that it does not take for one.
+    """Note one step's flips, at the flat positions `flipped`. `lookup`: the baseline's learner; `second`: the
+    candidate's, where it was asked about the same draw: a flip is no tie that it does not take for one.
     """
-    row, position = grid.row[flipped], grid.position[flipped]
-    margin, best = lookup.at(row, position, baseline_tokens[flipped])
+    match = tokens.match
+    baseline_tokens, candidate_tokens = tokens.tokens_a[flipped], tokens.tokens_b[flipped]
+    row, position = tokens.grid.row[flipped], tokens.grid.position[flipped]
+    margin, best = lookup.at(row, position, baseline_tokens)
     # Without a bound the margin says that one of the two tokens lies outside of what the filters leave. Rounding may
     # move a token at their edge over it; so many of them it does not.
     outside = np.isinf(margin)
     rounding = e.tolerance.rounding  # in half precision most tokens round by far less than the cap
     typical = rounding.mean if e.tolerance.half and rounding.measured else e.tolerance.cap
-    judged = implausible(int(outside.sum()), grid.size, typical, e.tolerance.temperature)
+    judged = implausible(int(outside.sum()), tokens.grid.size, typical, e.tolerance.temperature)
     # In half precision rounding decides which of the two a filter leaves; in float32 no other token was left
     # (docs/reference/format.md).
-    edge = outside & (best == candidate_tokens[flipped]) & e.tolerance.half
+    edge = outside & (best == candidate_tokens) & e.tolerance.half
     has_margin = np.isfinite(margin) | edge | (outside & judged)
-    benign = has_margin & ((np.abs(margin) <= e.tolerance.margin) | edge) & (best == candidate_tokens[flipped])
+    benign = has_margin & ((np.abs(margin) <= e.tolerance.margin) | edge) & (best == candidate_tokens)
     if second is not None:
-        second_margin, best2 = second.at(row, position, baseline_tokens[flipped])
+        second_margin, best2 = second.at(row, position, baseline_tokens)
         near = (np.abs(second_margin) <= e.tolerance.margin) | (np.isinf(second_margin) & e.tolerance.half)
-        benign &= np.isnan(second_margin) | (near & (best2 == candidate_tokens[flipped]))
-    far = has_margin & ~benign & (np.abs(margin) <= far_margin(e)) & (best == candidate_tokens[flipped])
+        benign &= np.isnan(second_margin) | (near & (best2 == candidate_tokens))
+    far = has_margin & ~benign & (np.abs(margin) <= far_margin(e)) & (best == candidate_tokens)
     if second is not None and far_margin(e) > 0:  # a filter's edge that rounding moves further than for most tokens
-        edged = second.drawn_edge(row, position, baseline_tokens[flipped]) <= e.tolerance.extreme_drawn
+        edged = second.drawn_edge(row, position, baseline_tokens) <= e.tolerance.extreme_drawn
         far |= edged & ~benign
         has_margin |= far
     beyond = has_margin & ~benign & ~far
     e.counts.flips += len(flipped)
     rows = np.unique(row)
-    e.flips.with_any.append(np.stack([np.full(len(rows), b.step), match.sample[rows]], axis=1))
+    e.flips.with_any.append(np.stack([np.full(len(rows), tokens.step), match.sample[rows]], axis=1))
     e.counts.benign_flips += int(np.count_nonzero(benign))
     e.counts.flips_beyond_margin += int(np.count_nonzero(beyond))
     e.counts.flips_without_margin += int(np.count_nonzero(~has_margin))
@@ -120,14 +114,14 @@ def note(
             sample = int(match.sample[row[at]])
             gap = float(margin[at])
             place = Place(
-                step=b.step,
+                step=tokens.step,
                 phase="rollout",
-                rank=int(b.rank[match.a[row[at]]]),
+                rank=tokens.rank_at(row[at]),
                 sample=sample,
                 position=int(position[at]),
                 field="token",
-                baseline=int(baseline_tokens[flipped[at]]),
-                candidate=int(candidate_tokens[flipped[at]]),
+                baseline=int(baseline_tokens[at]),
+                candidate=int(candidate_tokens[at]),
                 margin=gap if np.isfinite(gap) else None,
                 context=f"the learner's second choice is {int(best[at])}; "
                 f"a gap up to {figure(e.tolerance.margin)} would be benign"
@@ -143,17 +137,17 @@ def note(
                 far_columns = (
                     match.sample[row[far]],
                     position[far],
-                    baseline_tokens[flipped[far]],
-                    candidate_tokens[flipped[far]],
+                    baseline_tokens[far],
+                    candidate_tokens[far],
                 )
-                columns = (np.full(len(index), b.step), *far_columns)
+                columns = (np.full(len(index), tokens.step), *far_columns)
                 e.rollouts.far.append(Far(Kind.FLIP.of(), samples, place, margin[far], columns))
     e.flips.add(
-        np.full(np.count_nonzero(beyond), b.step),
+        np.full(np.count_nonzero(beyond), tokens.step),
         match.sample[row[beyond]],
         position[beyond],
-        baseline_tokens[flipped[beyond]],
-        candidate_tokens[flipped[beyond]],
+        baseline_tokens[beyond],
+        candidate_tokens[beyond],
         margin=margin[beyond],
     )
     negative = int(np.count_nonzero(beyond & (margin < 0)))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.facts.align import Grid, Match, equal_rows, shared
+from harness.parity.facts.align import AlignedTokens, Match, equal_rows
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, version_of
 from harness.parity.subjects.log_probabilities import observed_drifts, observed_readings
@@ -39,17 +39,16 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
         e.series[name].append(float("nan") if name in SERIES[1:3] else 0.0)
     e.series["step"][-1] = float(step)
     e.note_recorded(CACHED, step, *(cached(table) for table in (b, c)))
-    columns = [b.rows("output"), c.rows("output")]
-    output, output2 = columns
+    output, output2 = b.rows("output"), c.rows("output")
     if output is None or output2 is None or judged is None or not len(match.sample):
         return
     e.counts.samples += int(np.count_nonzero(judged))
-    grid = shared([(output, match.a), (output2, match.b)])
-    _unreached(e, b, c, int(np.maximum(output.lengths[match.a] - output2.lengths[match.b], 0).sum()))
-    longest = np.maximum(output.lengths[match.a], output2.lengths[match.b])
+    tokens = AlignedTokens.of(b, c, match, output, output2)
+    grid = tokens.grid
+    _unreached(e, b, c, int(np.maximum(tokens.lengths_a - tokens.lengths_b, 0).sum()))
+    longest = np.maximum(tokens.lengths_a, tokens.lengths_b)
     e.counts.drawn += int(longest[judged].sum())
-    baseline_tokens, candidate_tokens = grid.take(output, match.a), grid.take(output2, match.b)
-    differs = baseline_tokens != candidate_tokens
+    differs = tokens.tokens_a != tokens.tokens_b
     comparable = judged[grid.row] if not judged.all() else np.ones(grid.size, bool)
     tokens_equal = comparable & ~differs
     if not e.guided and differs.any():
@@ -64,20 +63,8 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
     flipped = np.flatnonzero(comparable & differs)
     if len(flipped):
         second = Learner(trained[1], match.sample) if observed_flips.same_draw(e) else None
-        observed_flips.note(
-            e=e,
-            b=b,
-            match=match,
-            grid=grid,
-            baseline_tokens=baseline_tokens,
-            candidate_tokens=candidate_tokens,
-            flipped=flipped,
-            lookup=lookup,
-            second=second,
-        )
-    stop_conditions_observed.note(
-        e, b, c, match, grid, judged, differs, output.lengths[match.a], output2.lengths[match.b]
-    )
+        observed_flips.note(e, tokens, flipped, lookup, second)
+    stop_conditions_observed.note(e, tokens, judged, differs)
     p, q = b.rows("logprob"), c.rows("logprob")
     if (
         p is not None
@@ -85,18 +72,8 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
         and np.array_equal(p.lengths, output.lengths)
         and np.array_equal(q.lengths, output2.lengths)
     ):
-        _logprobs(
-            e=e,
-            b=b,
-            c=c,
-            match=match,
-            grid=grid,
-            token=baseline_tokens,
-            tokens_equal=tokens_equal,
-            p=grid.take(p, match.a),
-            q=grid.take(q, match.b),
-            lookup=lookup,
-        )
+        logprobs, most_cached = (tokens.take_a(p), tokens.take_b(q)), _most_cached(b, c, match)
+        _logprobs(e, tokens, LogprobPairs(grid, tokens_equal, *logprobs, match.sample, most_cached), lookup)
     else:
         e.rollouts.no_logprobs.append(step)
 
@@ -156,34 +133,26 @@ def _judged_rows(e: Evidence, b: Table, c: Table, match: Match) -> np.ndarray | 
     return judged
 
 
-def _logprobs(
-    e: Evidence,
-    b: Table,
-    c: Table,
-    match: Match,
-    grid: Grid,
-    token: np.ndarray,
-    tokens_equal: np.ndarray,
-    p: np.ndarray,
-    q: np.ndarray,
-    lookup: Learner,
-) -> None:
+def _most_cached(b: Table, c: Table, match: Match) -> np.ndarray | None:
+    """[rows] tokens of the prompt that either engine's prefix cache held, where both say it."""
     baseline_cached, candidate_cached = b.flat("cached"), c.flat("cached")
-    most_cached = (
-        np.maximum(baseline_cached[match.a], candidate_cached[match.b])
-        if baseline_cached is not None and candidate_cached is not None
-        else None
-    )
-    pairs = LogprobPairs(grid, tokens_equal, p, q, match.sample, most_cached)
-    size = pairs.size
-    e.engines.add(pairs, step=b.step, version=version_of(b))
+    if baseline_cached is None or candidate_cached is None:
+        return None
+    most: np.ndarray = np.maximum(baseline_cached[match.a], candidate_cached[match.b])
+    return most
+
+
+def _logprobs(e: Evidence, tokens: AlignedTokens, pairs: LogprobPairs, lookup: Learner) -> None:
+    """Engine against engine, the baseline's numbers first."""
+    grid, tokens_equal, size = pairs.grid, pairs.same, pairs.size
+    e.engines.add(pairs, step=tokens.step, version=version_of(tokens.a))
     if tokens_equal.any():
         sizes = size if tokens_equal.all() else size[tokens_equal]
         e.series["max_delta_logprob"][-1], e.series["mean_delta_logprob"][-1] = (
             float(np.nan_to_num(sizes, nan=np.inf).max()),  # NaN in a series means: not compared
             float(sizes.mean(dtype=np.float64)),
         )
-    observed_drifts.engines(e, b, match, pairs)
+    observed_drifts.engines(e, tokens, pairs)
     within = e.tolerance.within  # in half precision ten floors of one engine alone
     if e.finer is None and within < e.tolerance.cap:
         e.counts.beyond_ten_floors += int(np.count_nonzero(tokens_equal & ~(size <= within)))
@@ -192,38 +161,26 @@ def _logprobs(
     if not len(weighed.beyond):
         return
     first = weighed.deciding[:1]
-    margin, _ = lookup.at(grid.row[first], grid.position[first], token[first])
+    margin, _ = lookup.at(grid.row[first], grid.position[first], tokens.tokens_a[first])
     gap = float(margin[0]) if np.isfinite(margin[0]) else None
-    context = f"of token {int(token[first[0]])}; "
+    context = f"of token {int(tokens.tokens_a[first[0]])}; "
     context += f"{len(weighed.beyond)} tokens of this step differ by more than {figure(e.of_engines.value)}"
-    place = _logprob_place(b=b, match=match, grid=grid, p=p, q=q, at=first[0], gap=gap, context=context)
-    if e.differs(key, weighed, match.sample[np.unique(grid.row[weighed.deciding])], place):
-        observed_readings.reread(
-            e=e,
-            key=key,
-            step=b.step,
-            sample=match.sample,
-            grid=grid,
-            truth=p,
-            engine=q,
-            tokens_equal=tokens_equal,
-            cached=most_cached,
-        )
+    place = _logprob_place(tokens, pairs, first[0], gap, context)
+    if e.differs(key, weighed, tokens.match.sample[np.unique(grid.row[weighed.deciding])], place):
+        observed_readings.reread(e, key, tokens, pairs)
 
 
-def _logprob_place(
-    b: Table, match: Match, grid: Grid, p: np.ndarray, q: np.ndarray, at: Any, gap: float | None, context: str
-) -> Place:
-    row = int(grid.row[at])
+def _logprob_place(tokens: AlignedTokens, pairs: LogprobPairs, at: Any, gap: float | None, context: str) -> Place:
+    row = int(tokens.grid.row[at])
     return Place(
-        step=b.step,
+        step=tokens.step,
         phase="rollout",
-        rank=int(b.rank[match.a[row]]),
-        sample=int(match.sample[row]),
-        position=int(grid.position[at]),
+        rank=tokens.rank_at(row),
+        sample=tokens.sample_at(row),
+        position=int(tokens.grid.position[at]),
         field="logprob",
-        baseline=float(p[at]),
-        candidate=float(q[at]),
+        baseline=float(pairs.first[at]),
+        candidate=float(pairs.second[at]),
         margin=gap,
         context=context,
     )

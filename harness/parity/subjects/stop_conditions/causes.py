@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -201,6 +203,50 @@ def _stop(e: Evidence, what: str, side: Side, endings: list[Ending], text: str, 
     )
 
 
+@dataclass(frozen=True)
+class _Cuts:
+    """Samples of one side that ended at a limit, or were given up, before the other side's did. `short`: its index."""
+
+    endings: list[Ending]
+    short: int
+
+    @property
+    def missing(self) -> list[int]:
+        """By how many tokens each is the shorter one."""
+        return [abs(ending.lengths[0] - ending.lengths[1]) for ending in self.endings]
+
+    @property
+    def totals(self) -> set[int]:
+        """Tokens at which they end, prompt included."""
+        return {ending.seen[self.short] + ending.lengths[self.short] for ending in self.endings}
+
+    @property
+    def responses(self) -> set[int]:
+        """Tokens of the response at which they end."""
+        return {ending.lengths[self.short] for ending in self.endings}
+
+    @property
+    def equal_totals(self) -> bool:
+        return len(self.totals) == 1 and len(self.endings) > 1
+
+    @property
+    def equal_responses(self) -> bool:
+        return len(self.responses) == 1 and len(self.endings) >= FEWEST and not self.equal_totals
+
+    @property
+    def limited(self) -> list[Ending]:
+        """Those of which the other side says that a limit ended them too."""
+        return [ending for ending in self.endings if ending.finish == ("length", "length")]
+
+    @property
+    def by_a_limit(self) -> bool:
+        """Does one limit explain them? A sample that the engine gave up says so: no limit of a context does."""
+        if any(ending.finish[self.short] in GIVEN_UP for ending in self.endings):
+            return False
+        equally_early = len({abs(ending.lengths[0] - ending.lengths[1]) for ending in self.limited}) == 1
+        return self.equal_totals or self.equal_responses or equally_early
+
+
 def _cut_short(e: Evidence, endings: list[Ending]) -> Found:
     """One is cut by a limit that the other does not have: always at the same length, or where memory ran out."""
     for short in (0, 1):
@@ -214,38 +260,47 @@ def _cut_short(e: Evidence, endings: list[Ending]) -> Found:
         ]
         if not cut_endings:
             continue
-        missing = [abs(ending.lengths[0] - ending.lengths[1]) for ending in cut_endings]
-        totals = {ending.seen[short] + ending.lengths[short] for ending in cut_endings}
+        cuts = _Cuts(cut_endings, short)
         pool, context = _resolved(e, side, "kv_cache_tokens"), _resolved(e, side, "max_model_len")
-        total = max(totals)
-        one_total = len(totals) == 1 and len(cut_endings) > 1
-        responses = {ending.lengths[short] for ending in cut_endings}
-        one_response = len(responses) == 1 and len(cut_endings) >= FEWEST and not one_total
-        # A sample that the engine gave up says so: no limit of a context does.
-        limited = [ending for ending in cut_endings if ending.finish == ("length", "length")]
-        as_early = len({abs(ending.lengths[0] - ending.lengths[1]) for ending in limited}) == 1
-        given_up = any(ending.finish[short] in GIVEN_UP for ending in cut_endings)
-        if one_total and 0 < pool < context and pool - total <= NEAR:
+        total, missing = max(cuts.totals), cuts.missing
+        if cuts.equal_totals and 0 < pool < context and pool - total <= NEAR:
             proof = Proof(f"cut the other run's responses at {counted(total, 'token')}", len(cut_endings), 0, "samples")
             what = f"each ends at {counted(total, 'token')}, prompt included"
             yield _capacity(e, side, cut_endings, pool, what, [proof]), cut_endings
-        elif not given_up and (one_total or one_response or as_early):
-            by = f"at {total} tokens, prompt included" if one_total else f"{missing[0]} tokens before the limit"
-            by = f"after {counted(max(responses), 'token')}" if one_response else by
-            text = f"the {side.name} ends samples {by}, {when(e, _steps(cut_endings))}"
-            evidence = f"{counted(len(cut_endings), 'sample')}, all of them cut by a limit" + (
-                f"; it resolved max_model_len {context:g}" if context else ""
-            )
-            explained = cut_endings if one_total or one_response else limited
-            unexplained_count = len(cut_endings) - len(explained)
-            proof = Proof(
-                "cut the other run's responses at the same limit", len(cut_endings), unexplained_count, "samples"
-            )
-            details = {"samples": len(explained), "missing": sorted(set(missing))[:20], "totals": sorted(totals)[:20]}
-            details |= {"response": max(responses)} if one_response else {}
-            yield Cause.of(LENGTH.key("context"), side.name, text, evidence, details, [proof]), explained
+        elif cuts.by_a_limit:
+            yield _context(e, side, cuts, context)
         elif len(set(missing)) > 1 and _is_short_of_memory(e, side, cut_endings, pool):
             yield _capacity(e, side, cut_endings, pool, f"{min(missing)} to {max(missing)} tokens early"), cut_endings
+
+
+def _context(e: Evidence, side: Side, cuts: _Cuts, context: float) -> tuple[Cause, list[Ending]]:
+    """A limit of the whole sequence, of the response, or so many tokens before the one that was asked for; with the
+    endings that it explains. `context`: the limit that the engine resolved, 0 where it does not say."""
+    details: dict[str, Any] = {}
+    explained = cuts.endings
+    if cuts.equal_totals:
+        by = f"at {max(cuts.totals)} tokens, prompt included"
+    elif cuts.equal_responses:
+        by, details["response"] = f"after {counted(max(cuts.responses), 'token')}", max(cuts.responses)
+    else:
+        by, explained = f"{cuts.missing[0]} tokens before the limit", cuts.limited
+    evidence = f"{counted(len(cuts.endings), 'sample')}, all of them cut by a limit"
+    evidence += f"; it resolved max_model_len {context:g}" if context else ""
+    before, after = len(cuts.endings), len(cuts.endings) - len(explained)
+    cause = Cause.of(
+        LENGTH.key("context"),
+        side.name,
+        f"the {side.name} ends samples {by}, {when(e, _steps(cuts.endings))}",
+        evidence,
+        {
+            "samples": len(explained),
+            "missing": sorted(set(cuts.missing))[:20],
+            "totals": sorted(cuts.totals)[:20],
+            **details,
+        },
+        [Proof("cut the other run's responses at the same limit", before, after, "samples")],
+    )
+    return cause, explained
 
 
 def cut_earlier(e: Evidence, side: Side) -> set[tuple[int, int]]:

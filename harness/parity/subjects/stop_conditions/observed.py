@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.parity.facts.align import Grid, Match
+from harness.parity.facts.align import AlignedTokens
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Ending, Evidence, Reason, Side
 from harness.parity.subjects.recording.observed_missing_steps import FINISH
@@ -19,21 +19,12 @@ GIVEN_UP = ("abort", "error")  # the engine ended the sample, not the model and 
 UNSEEN = ("stop", "stop_regex", "stop_strings")  # native parameters that end a sample at a text, which no id tells
 
 
-def note(
-    e: Evidence,
-    b: Table,
-    c: Table,
-    match: Match,
-    grid: Grid,
-    judged: np.ndarray,
-    differs: np.ndarray,
-    lengths: np.ndarray,
-    lengths2: np.ndarray,
-) -> None:
+def note(e: Evidence, tokens: AlignedTokens, judged: np.ndarray, differs: np.ndarray) -> None:
     """Lengths and finish reasons. A guided sample that was cut at a flip ("flip") was not compared beyond it; its last
     token is that flip, and one that ends with its guide's token was cut by something else.
     """
-    finish, finish2 = b.finish, c.finish
+    match, grid, lengths, lengths2 = tokens.match, tokens.grid, tokens.lengths_a, tokens.lengths_b
+    finish, finish2 = tokens.a.finish, tokens.b.finish
     finish = finish[match.a] if finish is not None else None
     finish2 = finish2[match.b] if finish2 is not None else None
     cut = (finish2 == "flip") if finish2 is not None else np.zeros(len(judged), bool)
@@ -50,15 +41,15 @@ def note(
     if len(wrong):
         e.counts.length_differences += len(wrong)
         row = int(wrong[0])
-        _note_endings(e=e, b=b, c=c, match=match, wrong=wrong, finish=finish, finish2=finish2)
+        _note_endings(e, tokens, wrong, finish, finish2)
         e.diverges(
             Kind.LENGTH.of(),
             match.sample[wrong],
             Place(
-                step=b.step,
+                step=tokens.step,
                 phase="rollout",
-                rank=int(b.rank[match.a[row]]),
-                sample=int(match.sample[row]),
+                rank=tokens.rank_at(row),
+                sample=tokens.sample_at(row),
                 position=int(min(lengths[row], lengths2[row])),
                 field="length",
                 baseline=int(lengths[row]),
@@ -68,32 +59,33 @@ def note(
             ),
         )
     e.note_recorded(
-        FINISH, b.step, *(column is not None and bool((column[judged] != "").all()) for column in (finish, finish2))
+        FINISH,
+        tokens.step,
+        *(column is not None and bool((column[judged] != "").all()) for column in (finish, finish2)),
     )
     if finish is None or finish2 is None:
         return
     given_up = np.isin(finish, GIVEN_UP) & np.isin(finish2, GIVEN_UP) & judged
     if given_up.any():
-        e.rollouts.given_up[b.step] = int(given_up.sum())
+        e.rollouts.given_up[tokens.step] = int(given_up.sum())
     reasons_recorded = (finish != "") & (finish2 != "")
     comparable = judged & reasons_recorded & (lengths == lengths2) & ~(last if e.guided else any_flip | cut)
     e.counts.finish_reasons += int(np.count_nonzero(comparable))
     wrong = np.flatnonzero(comparable & (finish != finish2))
     if len(wrong):
-        row, output = int(wrong[0]), b.rows("output")
-        assert output is not None
+        row, output = int(wrong[0]), tokens.column_a
         for at in wrong[: MOST_ENDINGS - len(e.reasons)].tolist():
             token = int(output.row(int(match.a[at]))[-1]) if lengths[at] else -1
             reason_pair = str(finish[at]), str(finish2[at])
-            e.reasons.append(Reason(b.step, int(match.sample[at]), int(lengths[at]), token, reason_pair))
+            e.reasons.append(Reason(tokens.step, int(match.sample[at]), int(lengths[at]), token, reason_pair))
         e.diverges(
             Kind.FINISH.of(),
             match.sample[wrong],
             Place(
-                step=b.step,
+                step=tokens.step,
                 phase="rollout",
-                rank=int(b.rank[match.a[row]]),
-                sample=int(match.sample[row]),
+                rank=tokens.rank_at(row),
+                sample=tokens.sample_at(row),
                 position=int(lengths[row]) - 1,
                 field="finish_reason",
                 baseline=str(finish[row]),
@@ -151,18 +143,12 @@ def note_alone(e: Evidence, side: Side, table: Table) -> None:
 
 
 def _note_endings(
-    e: Evidence,
-    b: Table,
-    c: Table,
-    match: Match,
-    wrong: np.ndarray,
-    finish: np.ndarray | None,
-    finish2: np.ndarray | None,
+    e: Evidence, tokens: AlignedTokens, wrong: np.ndarray, finish: np.ndarray | None, finish2: np.ndarray | None
 ) -> None:
     """How each of these samples ends in either run."""
-    output, output2, prompt = b.rows("output"), c.rows("output"), b.rows("prompt")
-    assert output is not None and output2 is not None
-    prompts_seen = b.rows("prompt_seen"), c.rows("prompt_seen")
+    match, output, output2 = tokens.match, tokens.column_a, tokens.column_b
+    prompt = tokens.a.rows("prompt")
+    prompts_seen = tokens.a.rows("prompt_seen"), tokens.b.rows("prompt_seen")
     for row in wrong[: MOST_ENDINGS - len(e.endings)]:
         ends = output.row(int(match.a[row])), output2.row(int(match.b[row]))
         shorter, longer = sorted(ends, key=len)
@@ -173,8 +159,8 @@ def _note_endings(
         ]
         e.endings.append(
             Ending(
-                step=b.step,
-                sample=int(match.sample[row]),
+                step=tokens.step,
+                sample=tokens.sample_at(row),
                 sent=sent,
                 seen=(seen_lengths[0] or sent, seen_lengths[1] or sent),
                 lengths=(len(ends[0]), len(ends[1])),

@@ -34,7 +34,7 @@ def stale_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         for versions, tensors in sorted(groups.items()):
             titled = list(_titled(STALE_WEIGHTS, sorted(tensors), record.names))
             for key, members in titled:
-                yield _stale(e, side, record, key, members, versions, beside=len(titled) - 1)
+                yield _stale(e, side, key, members, versions, beside=len(titled) - 1)
 
 
 def _titled(family: CauseFamily, tensors: list[str], all_names: set[str]) -> Iterator[tuple[CauseKey, list[str]]]:
@@ -53,15 +53,10 @@ def _titled(family: CauseFamily, tensors: list[str], all_names: set[str]) -> Ite
 
 
 def _stale(
-    e: Evidence,
-    side: Side,
-    record: SyncRecord,
-    key: CauseKey,
-    tensors: list[str],
-    versions: tuple[int, ...],
-    beside: int,
+    e: Evidence, side: Side, key: CauseKey, tensors: list[str], versions: tuple[int, ...], beside: int
 ) -> Explanation:
     """`beside`: causes of the same weight versions, which its own steps do not tell from this one."""
+    record = side.sync
     jump = max((record.proof_beyond[v] for v in versions if v in record.proof_beyond), default=None)
     stale_tensors = [name for name in tensors if name in record.stale]
     digest_text = "its digest is" if len(stale_tensors) == 1 else f"{len(stale_tensors)} digests are"

@@ -101,8 +101,7 @@ def _name_taken(
         add_cause(
             s=s,
             cause=key,
-            intervention="send the weights again",
-            done=done,
+            proof=done.proof("send the weights again"),
             summary=summary,
             details={"tensors": names},
             exclusions=(*exclusions, *shared_exclusions, *sent_or_not(s, names)),
@@ -115,8 +114,7 @@ def _name_taken(
         add_cause(
             s=s,
             cause=weights_key(s, [tensor.name], version_exclusions),
-            intervention=what,
-            done=done,
+            proof=done.proof(what),
             summary=_summary(s, tensor),
             details=details,
             exclusions=(*exclusions, *version_exclusions, *sent_or_not(s, [tensor.name])),
@@ -195,8 +193,7 @@ def _buffers(s: Situation, names: list[str]) -> None:
         add_cause(
             s=s,
             cause=STALE_DERIVED.key(_few(names)),
-            intervention=what,
-            done=done,
+            proof=done.proof(what),
             summary=summary,
             details={"buffers": names},
             exclusions=exclusions,

@@ -70,8 +70,7 @@ def _rebuilt(s: Situation) -> None:
         add_cause(
             s=s,
             cause=STALE_DERIVED.key(),
-            intervention=what,
-            done=done,
+            proof=done.proof(what),
             summary=summary,
             details={},
             exclusions=(*exclusions, Seen.PAST_CACHE_DIFFERS),
@@ -114,8 +113,7 @@ def _stale(s: Situation, sent: list[Sent], tensor_count: int, done: Undone) -> N
                 add_cause(
                     s=s,
                     cause=weights_key(s, [name]),
-                    intervention="send the weights again",
-                    done=done,
+                    proof=done.proof("send the weights again"),
                     summary=other(s, name),
                     details={"tensor": name},
                     exclusions=(Seen.MOVED, *sent_or_not(s, [name])),
@@ -126,8 +124,7 @@ def _stale(s: Situation, sent: list[Sent], tensor_count: int, done: Undone) -> N
         add_cause(
             s=s,
             cause=STALE_WEIGHTS.key(what, many=bool(names)),
-            intervention="send the weights again",
-            done=done,
+            proof=done.proof("send the weights again"),
             summary=summary,
             details={"tensors": flat},
             exclusions=exclusions,

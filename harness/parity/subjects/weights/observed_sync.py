@@ -11,6 +11,7 @@ figure is within the tolerance. In half precision the samples say it (`behind`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from reports.text import counted, figure
 UNMOVED = 1e-3
 LEAST_PROOF = 32  # tokens; a proof over fewer proves little, over none nothing
 
+Digests = dict[int, dict[str, str]]  # version -> tensor -> digest
+
 
 def weight_syncs(e: Evidence) -> None:
     """Read both runs' syncs into each side's `sync`, and their failures into the divergences."""
@@ -34,100 +37,165 @@ def weight_syncs(e: Evidence) -> None:
         side.sync = _read(e, side)
 
 
+@dataclass(frozen=True)
+class _Sync:
+    """One weight sync: what the learner had to send, what arrived, and what the engine holds. Digests by tensor."""
+
+    event: dict[str, Any]
+    version: int
+    learner: dict[str, str]
+    arrived: dict[str, str]
+    absent: list[str]  # tensors that were not sent
+    wrong: list[str]  # tensors of which the engine holds something else than the learner
+
+    @property
+    def altered(self) -> list[str]:
+        """Tensors that arrived as something else than the learner's."""
+        return [name for name in self.wrong if name in self.arrived or name not in self.absent]
+
+    @property
+    def stale(self) -> list[str]:
+        """Tensors that were not sent, and of which the engine keeps an older version."""
+        return [name for name in self.wrong if name in self.absent and name not in self.arrived]
+
+
 def _read(e: Evidence, side: Side) -> SyncRecord:
-    record = SyncRecord()
     learner = _merged(_digests(side, "learner"))
     received = _everywhere(_digests(side, "received"), learner)
     used: dict[Any, int] = {v: steps[0] for v, steps in side.versions.items() if v is not None}
-    held_digests: dict[str, str] = {}
-    previous: dict[str, str] | None = None  # the learner's digests of the version before
-    record.learner = learner
+    record = SyncRecord(learner=learner)
     record.manifest = {name for event in side.recording.all("model") for name in names(event.get("tensors"))}
     every_tensor = record.manifest.union(*learner.values())
     record.unlisted = sorted(every_tensor - record.manifest) if record.manifest else []
-    first = learner[min(learner)] if learner else {}
-    record.unchanged = len(learner) > 1 and all(digests == first for digests in learner.values())
-    events = [event for event in side.recording.all("sync") if isinstance(event.get("version"), int)]
-    for event in sorted(events, key=lambda sync_event: sync_event["version"]):
+    record.unchanged = _unchanged(learner)
+    engine_digests: dict[str, str] = {}  # of each tensor what the engine received last
+    previous: dict[str, str] | None = None  # the learner's digests of the version before
+    for event in _sync_events(side):
         version = event["version"]
-        record.versions.append(version)
-        truth = learner.get(version, {})
         arrived = received.get(version, {})
-        held_digests.update(arrived)
-        absent = sorted(names(event.get("absent")))
-        if not arrived:
-            record.without_digests.append(version)
-        reported_count = number(event.get("tensors"), 0.0)
-        sent = max(len(truth), int(reported_count) if np.isfinite(reported_count) else 0) - len(absent)
-        came = sum(name in arrived for name in truth if name not in absent)
-        unsaid = [name for name in sorted(every_tensor) if name not in truth or name not in {*arrived, *absent}]
-        if truth and len(truth) < len(every_tensor):
-            record.partly[version] = f"{len(every_tensor) - len(truth)} of {len(every_tensor)} tensors"
-        if arrived and truth and came < sent:
-            record.partly[version] = f"{sent - came} of {sent} tensors"
-        if version in record.partly and unsaid:
-            record.partly[version] += f" ({', '.join(unsaid[:3])}{', ...' if len(unsaid) > 3 else ''})"
-        record.tensors = came if record.tensors is None else min(record.tensors, came)
-        unreported = {name for name in names(event.get("unreported")) if name not in arrived}  # sent, and no word of it
-        # Of a tensor that was not sent the engine still holds what it last received; of one that nobody speaks of
-        # nothing is known.
-        accounted_names = (name for name in truth if name in arrived or name in absent)
-        older = (
-            name
-            for name in accounted_names
-            if name in held_digests and held_digests[name] != truth[name] and name not in unreported
-        )
-        wrong = sorted({*names(event.get("mismatched")), *older})
-        altered = [name for name in wrong if name in arrived or name not in absent]
-        stale = [name for name in wrong if name not in altered]
-        record.names.update(truth)
-        for listed, first_versions, version_lists in (
-            (stale, record.stale, record.stale_versions),
-            (altered, record.altered, record.altered_versions),
-            (absent, record.absent, record.absent_versions),
-        ):
-            for name in listed:
-                first_versions.setdefault(name, version)
-                version_lists.setdefault(name, []).append(version)
+        engine_digests.update(arrived)
+        sync = _sync(event, learner.get(version, {}), arrived, engine_digests)
+        record.versions.append(version)
+        _note_transport(record, sync, every_tensor)
+        _note_tensors(record, sync)
         not_loaded = _not_loaded(record, event)
-        if not truth:
-            record.undigested.append(version)
-        proven = event.get("proof_tokens")
-        if event.get("proof_max_delta") is None or not (proven is None or number(proven) >= LEAST_PROOF):
-            _without_proof(e, side, record, version, used)
-        beyond = _proof(e, event)
-        if beyond is not None:
-            record.proof_beyond[version] = beyond
-        record.largest_proof = float(np.fmax(record.largest_proof, number(event.get("proof_max_delta"))))
-        _judge(
-            e=e,
-            side=side,
-            event=event,
-            used=used,
-            stale=stale,
-            altered=altered,
-            absent=absent,
-            not_loaded=not_loaded,
-            proof=beyond,
-        )
-        # What was not sent and moves the proof, arrived otherwise or was not loaded is a fault with a name of its own.
-        named = wrong or not_loaded or (absent and beyond is not None)
-        if version in used and previous not in (None, truth) and not (named or e.tolerance.half):
-            is_short_proof = not number(event.get("proof_tokens"), LEAST_PROOF) >= LEAST_PROOF
-            now, before = number(event.get("proof_mean_delta")), number(event.get("proof_behind"))
-            record.distances[version] = (np.nan, np.nan) if is_short_proof else (now, before)
-            record.furthest[version] = event.get("proof_engine")
-            if abs(number(event.get("proof_stale")) - now) <= UNMOVED * now:
-                record.still.add(version)
-        previous = truth
+        beyond = _note_proof(e, side, record, event, used)
+        _judge(e, side, sync, used, not_loaded, beyond)
+        # What was not sent and moves the proof, arrived otherwise or was not loaded is a fault with a name of its own:
+        # the distance between two versions is asked for only where no such fault explains it.
+        named = sync.wrong or not_loaded or (sync.absent and beyond is not None)
+        if version in used and previous not in (None, sync.learner) and not (named or e.tolerance.half):
+            _note_distance(record, event)
+        previous = sync.learner
     _note_behind(e, side, record, used)
-    for version in sorted(version for version in used if version not in record.versions):
-        loaded = side.recording.manifest.get("framework") and version < min(record.versions, default=0)
-        if not loaded:
-            record.unsynced.append(version)
-        else:  # the engine read them from the disk, like the learner
-            _without_proof(e, side, record, version, used)
+    _note_unsynced(e, side, record, used)
     return record
+
+
+def _unchanged(learner: Digests) -> bool:
+    """Has each of several versions the digests of the first?"""
+    first = learner[min(learner)] if learner else {}
+    return len(learner) > 1 and all(digests == first for digests in learner.values())
+
+
+def _sync_events(side: Side) -> list[dict[str, Any]]:
+    events = [event for event in side.recording.all("sync") if isinstance(event.get("version"), int)]
+    return sorted(events, key=lambda sync_event: sync_event["version"])
+
+
+def _sync(
+    event: dict[str, Any], learner: dict[str, str], arrived: dict[str, str], engine_digests: dict[str, str]
+) -> _Sync:
+    """One event, with the digests of its version and what the engine received last of each tensor."""
+    absent = sorted(names(event.get("absent")))
+    unreported = {name for name in names(event.get("unreported")) if name not in arrived}  # sent, and no word of it
+    # Of a tensor that was not sent the engine still holds what it last received; of one that nobody speaks of
+    # nothing is known.
+    accounted_names = (name for name in learner if name in arrived or name in absent)
+    older = (
+        name
+        for name in accounted_names
+        if name in engine_digests and engine_digests[name] != learner[name] and name not in unreported
+    )
+    return _Sync(
+        event=event,
+        version=event["version"],
+        learner=learner,
+        arrived=arrived,
+        absent=absent,
+        wrong=sorted({*names(event.get("mismatched")), *older}),
+    )
+
+
+def _note_transport(record: SyncRecord, sync: _Sync, every_tensor: set[str]) -> None:
+    """How many tensors arrived, and of how many nothing says so."""
+    version, learner, arrived, absent = sync.version, sync.learner, sync.arrived, sync.absent
+    if not learner:
+        record.undigested.append(version)
+    if not arrived:
+        record.without_digests.append(version)
+    reported_count = number(sync.event.get("tensors"), 0.0)
+    sent = max(len(learner), int(reported_count) if np.isfinite(reported_count) else 0) - len(absent)
+    came = sum(name in arrived for name in learner if name not in absent)
+    record.tensors = came if record.tensors is None else min(record.tensors, came)
+    if arrived and learner and came < sent:
+        partly = f"{sent - came} of {sent} tensors"
+    elif learner and len(learner) < len(every_tensor):
+        partly = f"{len(every_tensor) - len(learner)} of {len(every_tensor)} tensors"
+    else:
+        return
+    unsaid = [name for name in sorted(every_tensor) if name not in learner or name not in {*arrived, *absent}]
+    if unsaid:
+        partly += f" ({', '.join(unsaid[:3])}{', ...' if len(unsaid) > 3 else ''})"
+    record.partly[version] = partly
+
+
+def _note_tensors(record: SyncRecord, sync: _Sync) -> None:
+    """The tensors that this version has to send, and those of which the engine has something else."""
+    record.names.update(sync.learner)
+    for listed, first_versions, version_lists in (
+        (sync.stale, record.stale, record.stale_versions),
+        (sync.altered, record.altered, record.altered_versions),
+        (sync.absent, record.absent, record.absent_versions),
+    ):
+        for name in listed:
+            first_versions.setdefault(name, sync.version)
+            version_lists.setdefault(name, []).append(sync.version)
+
+
+def _note_proof(
+    e: Evidence, side: Side, record: SyncRecord, event: dict[str, Any], used: dict[Any, int]
+) -> float | None:
+    """The proof's largest |Δ| where it fails, else None; the record says which versions have none."""
+    proven = event.get("proof_tokens")
+    if event.get("proof_max_delta") is None or not (proven is None or number(proven) >= LEAST_PROOF):
+        _without_proof(e, side, record, event["version"], used)
+    beyond = _proof(e, event)
+    if beyond is not None:
+        record.proof_beyond[event["version"]] = beyond
+    record.largest_proof = float(np.fmax(record.largest_proof, number(event.get("proof_max_delta"))))
+    return beyond
+
+
+def _note_distance(record: SyncRecord, event: dict[str, Any]) -> None:
+    """How far the engine is from the learner's weights of this version, and of the one before."""
+    version = event["version"]
+    is_short_proof = not number(event.get("proof_tokens"), LEAST_PROOF) >= LEAST_PROOF
+    now, before = number(event.get("proof_mean_delta")), number(event.get("proof_behind"))
+    record.distances[version] = (np.nan, np.nan) if is_short_proof else (now, before)
+    record.furthest[version] = event.get("proof_engine")
+    if abs(number(event.get("proof_stale")) - now) <= UNMOVED * now:
+        record.still.add(version)
+
+
+def _note_unsynced(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, int]) -> None:
+    """Versions that were drawn with, and that no sync brought."""
+    first_sync = min(record.versions, default=0)
+    for version in sorted(version for version in used if version not in record.versions):
+        if side.recording.manifest.get("framework") and version < first_sync:
+            _without_proof(e, side, record, version, used)  # the engine read them from the disk, like the learner
+        else:
+            record.unsynced.append(version)
 
 
 def _not_loaded(record: SyncRecord, event: dict[str, Any]) -> str:
@@ -195,58 +263,61 @@ def _proof(e: Evidence, event: dict[str, Any]) -> float | None:
     return None if good else largest
 
 
-def _judge(
-    e: Evidence,
-    side: Side,
-    event: dict[str, Any],
-    used: dict[Any, int],
-    stale: list[str],
-    altered: list[str],
-    absent: list[str],
-    not_loaded: str,
-    proof: float | None,
-) -> None:
+@dataclass(frozen=True)
+class _Symptom:
+    """What shows that a sync failed: a field with the value that a good one has, and the one that this one has."""
+
+    field: str
+    expected: Any
+    got: Any
+    context: str
+
+
+def _judge(e: Evidence, side: Side, sync: _Sync, used: dict[Any, int], not_loaded: str, proof: float | None) -> None:
     """One place for the worst that a sync shows. Its step is the first one that rolled out with these weights."""
-    version, engine = event["version"], event.get("proof_engine")
-    wrong = stale or altered
-    if event.get("ok") not in (True, 1):
-        values: tuple[str, Any, Any] = ("status", "ok", str(event.get("message") or "failed"))
-        context = f"the engine refused weight version {version}"
-    elif wrong:
-        what = "kept an older" if stale else "received another"
-        values = ("weight digest", f"the learner's {wrong[0]}", f"{what} {wrong[0]}")
-        unsent = sum(name in absent for name in wrong)
-        context = f"weight version {version}: {counted(len(wrong), 'tensor')}, {unsent} of them not sent"
-    elif not_loaded:
-        values = ("weights after the load", "what arrived", not_loaded)
-        context = f"weight version {version} after the load: {not_loaded}"
-    elif proof is not None:
-        values = ("proof_max_delta", f"at most {figure(e.tolerance.extreme)}", proof)
-        which = "the engine" if engine is None else f"engine {engine}"
-        context = f"weight version {version}: {which} does not compute with the learner's weights"
-        if absent:
-            context += f"; not sent: {', '.join(absent[:3])}"
-    else:
+    symptom = _worst(e, sync, not_loaded, proof)
+    if symptom is None:
         return
-    if proof is not None and (wrong or not_loaded):
+    context = symptom.context
+    if proof is not None and (sync.wrong or not_loaded):
         context += f"; the proof is {figure(proof)} nats from the learner"
-    name, expected, got = values
-    first_step = used.get(version)
+    engine, first_step = sync.event.get("proof_engine"), used.get(sync.version)
     place = Place(
-        step=_step(event) if first_step is None else first_step,
+        step=_step(sync.event) if first_step is None else first_step,
         phase="sync",
-        rank=engine if isinstance(engine, int) and not wrong else whole(event.get("rank")),
+        rank=engine if isinstance(engine, int) and not sync.wrong else whole(sync.event.get("rank")),
         sample=-1,
         position=-1,
-        field=name,
-        **side.paired(got, expected),
+        field=symptom.field,
+        **side.paired(symptom.got, symptom.expected),
         context=f"{side.name}: {context}",
     )
     # Weights that a step has drawn with were there before its prompts.
     e.diverges(Kind.SYNC.of(side.name), [], place, phase="floor" if first_step is not None else "sync")
 
 
-Digests = dict[int, dict[str, str]]  # version -> tensor -> digest
+def _worst(e: Evidence, sync: _Sync, not_loaded: str, proof: float | None) -> _Symptom | None:
+    """A refusal before wrong tensors, before a load that failed, before a proof that nothing else explains."""
+    version, absent, stale = sync.version, sync.absent, sync.stale
+    if sync.event.get("ok") not in (True, 1):
+        message = str(sync.event.get("message") or "failed")
+        return _Symptom("status", "ok", message, f"the engine refused weight version {version}")
+    if sync.wrong:
+        wrong = stale or sync.altered
+        digest = f"{'kept an older' if stale else 'received another'} {wrong[0]}"
+        unsent = sum(name in absent for name in wrong)
+        context = f"weight version {version}: {counted(len(wrong), 'tensor')}, {unsent} of them not sent"
+        return _Symptom("weight digest", f"the learner's {wrong[0]}", digest, context)
+    if not_loaded:
+        context = f"weight version {version} after the load: {not_loaded}"
+        return _Symptom("weights after the load", "what arrived", not_loaded, context)
+    if proof is None:
+        return None
+    engine = sync.event.get("proof_engine")
+    which = "the engine" if engine is None else f"engine {engine}"
+    context = f"weight version {version}: {which} does not compute with the learner's weights"
+    context += f"; not sent: {', '.join(absent[:3])}" if absent else ""
+    return _Symptom("proof_max_delta", f"at most {figure(e.tolerance.extreme)}", proof, context)
 
 
 def _digests(side: Side, source: str) -> dict[str, Digests]:

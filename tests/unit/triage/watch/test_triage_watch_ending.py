@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.triage.watch.ending import GRACE_S, KILL_S, end, unended
-from harness.triage.watch.observe import Observer, Stat
+from harness.triage.watch.observe import Kernel, Observer, Stat
 
 
 class World:
@@ -90,7 +90,9 @@ def test_a_worker_of_somebody_elses_cluster_is_no_member(tmp_path: Path) -> None
     commands = {20: ("/x/raylet", "--gcs-address=h:1"), 21: ("ray::Stage.step",)}
     there = {pid: Stat(pid, parent, "S", 0.0, 5) for pid, parent in ((10, 1), (20, 1), (21, 20), (30, 1), (31, 30))}
     observer = Observer(
-        tmp_path, (10,), processes=lambda: dict(there), argv=lambda pid: commands.get(pid, ("python",)),
-        environ=lambda pid: b"A=1\0" + mark if pid in (21, 30) else b"",
+        tmp_path, (10,), kernel=Kernel(
+            processes=lambda: dict(there), argv=lambda pid: commands.get(pid, ("python",)),
+            environ=lambda pid: b"A=1\0" + mark if pid in (21, 30) else b"",
+        ),
     )  # fmt: skip
     assert sorted(observer.members()) == [10, 30, 31]

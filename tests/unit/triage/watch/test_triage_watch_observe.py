@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.triage.watch import Observer
-from harness.triage.watch.observe import Stat, table
+from harness.triage.watch.observe import Kernel, Stat, table
 
 OWN = os.getpid()
 COMMANDS = {
@@ -29,8 +29,8 @@ PARENTS = {2: OWN, 3: OWN, 4: 3, 5: 3, 6: OWN, 7: OWN, 8: 7}
 
 def seen(tmp_path: Path, **more: frozenset[int]) -> set[int]:
     processes = {pid: Stat(pid, parent, "S", 0.0, 100) for pid, parent in PARENTS.items()}
-    observer = Observer(tmp_path, (OWN,), processes=lambda: processes | {OWN: Stat(OWN, 1, "S", 0.0, 1)},
-                        argv=lambda pid: COMMANDS[pid], **more)  # fmt: skip
+    kernel = Kernel(lambda: processes | {OWN: Stat(OWN, 1, "S", 0.0, 1)}, lambda pid: COMMANDS[pid])
+    observer = Observer(tmp_path, (OWN,), kernel=kernel, **more)
     return {one.pid for one in observer().processes}
 
 
@@ -44,7 +44,7 @@ def test_foreign_children_are_left_out_with_everything_below(tmp_path: Path) -> 
 
 def test_everything_below_a_root_is_ended_with_it(tmp_path: Path) -> None:
     processes = {pid: Stat(pid, parent, "S", 0.0, 100) for pid, parent in PARENTS.items()}
-    observer = Observer(tmp_path, (OWN,), processes=lambda: processes | {OWN: Stat(OWN, 1, "S", 0.0, 1)})
+    observer = Observer(tmp_path, (OWN,), kernel=Kernel(lambda: processes | {OWN: Stat(OWN, 1, "S", 0.0, 1)}))
     assert observer.living() == sorted(PARENTS)
 
 
@@ -84,7 +84,7 @@ def test_a_look_is_linear_in_the_number_of_processes(tmp_path: Path, shape: str)
         there = {pid: Stat(pid, parent if place else 1, "S", 0.0, 100)
                  for place, (pid, parent) in enumerate(parents.items())}  # fmt: skip
         observer = Observer(
-            tmp_path, (pids[0],), lambda: 0.0, lambda there=there: there, argv=lambda pid: ("python",),
+            tmp_path, (pids[0],), lambda: 0.0, Kernel(lambda there=there: there, lambda pid: ("python",)),
             foreign=Foreign(),  # type: ignore[arg-type]
         )  # fmt: skip
         observer()  # everybody is new
@@ -124,7 +124,7 @@ def test_beats_of_processes_that_have_ended_are_not_read_again(tmp_path: Path, m
     for pid in (11, *range(1_000, 3_000)):
         beat(tmp_path, pid)
     beat(tmp_path, 7, "7-elsewhere.json", host="elsewhere")
-    observer = Observer(tmp_path, (10,), lambda: 0.0, lambda: there, argv=lambda pid: ())
+    observer = Observer(tmp_path, (10,), lambda: 0.0, Kernel(lambda: there, lambda pid: ()))
     read: list[str] = []
     real = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda self: (read.append(self.name), real(self))[1])
@@ -139,7 +139,7 @@ def test_beats_of_processes_that_have_ended_are_not_read_again(tmp_path: Path, m
 
 def test_a_root_that_has_ended_has_no_successor(tmp_path: Path) -> None:
     there = {10: Stat(10, 1, "S", 0.0, 100), 11: Stat(11, 10, "S", 0.0, 100)}
-    observer = Observer(tmp_path, (10,), lambda: 0.0, lambda: dict(there), argv=lambda pid: ())
+    observer = Observer(tmp_path, (10,), lambda: 0.0, Kernel(lambda: dict(there), lambda pid: ()))
     assert observer.living() == [10, 11]
     there[10] = Stat(10, 1, "S", 0.0, 900)  # another process, which was given the number
     there[12] = Stat(12, 10, "S", 0.0, 901)
@@ -148,13 +148,13 @@ def test_a_root_that_has_ended_has_no_successor(tmp_path: Path) -> None:
 
 def test_the_commands_own_process_group_belongs_to_it(tmp_path: Path) -> None:
     there = {10: Stat(10, OWN, "S", 0.0, 1, 10), 11: Stat(11, 1, "S", 0.0, 1, 10), 12: Stat(12, 1, "S", 0.0, 1, OWN)}
-    observer = Observer(tmp_path, (10,), lambda: 0.0, lambda: dict(there), argv=lambda pid: ())
+    observer = Observer(tmp_path, (10,), lambda: 0.0, Kernel(lambda: dict(there), lambda pid: ()))
     assert observer.living() == [10, 11]
-    guard = Observer(tmp_path, (OWN,), lambda: 0.0, lambda: there | {OWN: Stat(OWN, 1, "S", 0.0, 1, OWN)})
+    guard = Observer(tmp_path, (OWN,), lambda: 0.0, Kernel(lambda: there | {OWN: Stat(OWN, 1, "S", 0.0, 1, OWN)}))
     assert guard.living() == [10]  # not 12, which the shell put into our pipeline
 
 
 def test_time_that_the_watchdog_did_not_get_is_told_between_two_looks(tmp_path: Path) -> None:
     waited = iter([7.0, 7.5, None, 9.0])
-    observer = Observer(tmp_path, (OWN,), processes=lambda: {}, delay_s=lambda: next(waited))
+    observer = Observer(tmp_path, (OWN,), kernel=Kernel(processes=lambda: {}, delay_s=lambda: next(waited)))
     assert [observer().starved_s for _ in range(4)] == [0.0, 0.5, 0.0, 0.0]

@@ -16,7 +16,7 @@ from test_triage_watch_watchdog import Job
 
 from harness.triage.watch import Limits, Seen, Snapshot
 from harness.triage.watch.retention import MAX_VERDICTS
-from harness.triage.watch.watchdog import MAX_SAID, Watchdog
+from harness.triage.watch.watchdog import MAX_SAID, Means, Watchdog
 
 pytestmark = pytest.mark.slow
 
@@ -32,10 +32,8 @@ class Weary(Job):
 
     def __init__(self, directory: Path, limits: Limits) -> None:
         super().__init__(directory)
-        self.dog = Watchdog(
-            directory, (os.getpid(),), 60.0, limits=limits, clock=lambda: self.now, observe=self.observe,
-            collect=self.collect, judge=self.judge, say=self.said,
-        )  # fmt: skip
+        means = Means(None, lambda: self.now, self.observe, self.collect, self.judge)
+        self.dog = Watchdog(directory, (os.getpid(),), 60.0, limits=limits, means=means, say=self.said)
         self.count = 0
 
     def said(self, line: str) -> None:

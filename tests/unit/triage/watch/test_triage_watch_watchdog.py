@@ -12,7 +12,8 @@ import pytest
 from harness.errors import HarnessError
 from harness.triage.evidence import Evidence
 from harness.triage.watch import Observer, Seen, Snapshot, Stall, Watchdog
-from harness.triage.watch.observe import Stat
+from harness.triage.watch.observe import Kernel, Stat
+from harness.triage.watch.watchdog import Means
 from reports.model import TRIAGE_EXIT_CODES, Party, Triage, Verdict
 
 
@@ -23,10 +24,8 @@ class Job:
         self.now, self.moved, self.says, self.culprit, self.looks = 0.0, 0, says, culprit, 0
         self.lines: list[str] = []
         self.more: dict[str, Any] = {}
-        self.dog = Watchdog(
-            directory, (os.getpid(),), 10.0, clock=lambda: self.now, observe=self.observe, collect=self.collect,
-            judge=self.judge, say=self.lines.append,
-        )  # fmt: skip
+        means = Means(None, lambda: self.now, self.observe, self.collect, self.judge)
+        self.dog = Watchdog(directory, (os.getpid(),), 10.0, means=means, say=self.lines.append)
 
     def observe(self) -> Snapshot:
         seen = Seen(
@@ -213,7 +212,7 @@ def beat(directory: Path, pid: int, **more: Any) -> None:
 
 def test_whoever_is_below_the_root_is_seen_also_when_the_parent_ends(tmp_path: Path) -> None:
     world = World()
-    observer = Observer(tmp_path, (10,), lambda: 0.0, world)
+    observer = Observer(tmp_path, (10,), lambda: 0.0, Kernel(world))
     assert [seen.pid for seen in observer().processes] == [10, 11, 12]
     del world.there[11]
     world.there[12] = Stat(12, 1, "S", 0.0, 12)
@@ -224,7 +223,7 @@ def test_whoever_is_below_the_root_is_seen_also_when_the_parent_ends(tmp_path: P
 
 def test_heartbeats_are_taken_of_whoever_lives(tmp_path: Path) -> None:
     world = World()
-    observer = Observer(tmp_path, (10,), lambda: 0.0, world)
+    observer = Observer(tmp_path, (10,), lambda: 0.0, Kernel(world))
     beat(tmp_path, 11, rank=3, wait="collective", open=[{"name": "wake"}], sequences={"0": 2}, timeout_s=9.0)
     beat(tmp_path, 12, start_ticks=1)  # of an earlier process with this pid
     beat(tmp_path, 90, role="actor")  # not below the root: a worker of a cluster that was there before
