@@ -44,7 +44,7 @@ class Difference:
     bad: Any
 
     def __str__(self) -> str:
-        return f"{self.name or 'backend'}: {_shown(self.good)} → {_shown(self.bad)}"
+        return f"{self.name or 'backend'}: {_value_text(self.good)} → {_value_text(self.bad)}"
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def differences(good: End, bad: End, *, backends: bool) -> tuple[list[Difference
         for name in sorted({*good.packages, *bad.packages}):
             before, after = good.packages.get(name), bad.packages.get(name)
             if before != after:
-                change = f"{name} {_shown(before)} → {_shown(after)}"
+                change = f"{name} {_value_text(before)} → {_value_text(after)}"
                 notes.append(f"{change} of the learner: not tried, the learner runs with what is installed here")
     return triable, tuple(notes)
 
@@ -232,5 +232,5 @@ def _backend(environment: dict[str, Any]) -> str:
     return engine if spec is None or spec.embedded or not version else f"{engine}@{version}"
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "not set" if value is None else show(value)

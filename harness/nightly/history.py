@@ -178,18 +178,18 @@ class History:
 
     @contextlib.contextmanager
     def _write(self) -> Iterator[sa.Connection]:
-        with self._told(), self._engine.begin() as connection:
+        with self._readable_errors(), self._engine.begin() as connection:
             yield connection
 
     @contextlib.contextmanager
     def _read(self) -> Iterator[sa.Connection]:
-        with self._told(), self._engine.connect() as connection:
+        with self._readable_errors(), self._engine.connect() as connection:
             if self._engine.dialect.name == "sqlite":  # no lock on writers: WAL reads one state of the file
                 connection = connection.execution_options(isolation_level="AUTOCOMMIT")
             yield connection
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _readable_errors(self) -> Iterator[None]:
         """Errors of the database as one sentence, without its statements and without the password."""
         try:
             yield

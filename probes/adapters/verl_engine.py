@@ -67,7 +67,7 @@ def loading(call: Call) -> None:
         return
     model = call.owner.get_model()
     memory["hand"], memory["passed"] = (model, vars(model).get("load_weights")), {}
-    model.load_weights = _held(model.load_weights, memory, call)
+    model.load_weights = _digesting(model.load_weights, memory, call)
 
 
 def loaded(call: Call) -> None:
@@ -112,7 +112,7 @@ def _received(call: Call, version: int, digests: dict[str, str]) -> None:
     call.recorder.weights(step=version - 1, version=version, digests=digests, source="received")
 
 
-def _held(load: Callable[..., Any], memory: dict[str, Any], call: Call) -> Callable[..., Any]:
+def _digesting(load: Callable[..., Any], memory: dict[str, Any], call: Call) -> Callable[..., Any]:
     passed = memory["passed"]
 
     def digested(item: Any) -> None:

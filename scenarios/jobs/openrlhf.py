@@ -81,7 +81,7 @@ def _seeded(original: Any, seed: int) -> Any:
     return setup_dataloader
 
 
-def _told(original: Any, seed: int) -> Any:
+def _sending_draws(original: Any, seed: int) -> Any:
     @functools.wraps(original)
     def _dispatch_prompts_to_vllm(self: Any, *args: Any, **kwargs: Any) -> Any:
         sent = self.__dict__.setdefault("_rlhf_harness_sent", [0])
@@ -179,7 +179,7 @@ def _imported(module: ModuleType) -> None:
         strategy.setup_dataloader = _seeded(strategy.setup_dataloader, int(os.environ[SEED]))
     elif module.__name__ == SAMPLES:
         samples, seed = module.SamplesGenerator, int(os.environ[COUPLED])
-        samples._dispatch_prompts_to_vllm = _told(samples._dispatch_prompts_to_vllm, seed)
+        samples._dispatch_prompts_to_vllm = _sending_draws(samples._dispatch_prompts_to_vllm, seed)
         samples._process_response_into_experience = _numbered(samples._process_response_into_experience)
         samples._generate_vllm = _sorted(samples._generate_vllm)
     else:

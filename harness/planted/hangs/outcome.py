@@ -156,12 +156,12 @@ def judged(
     for party in triage.culprits if verdict.verdict == "HUNG" else []:
         words = called(party.key, processes) | {party.role.lower(), party.engine.lower()}
         words |= {party.rank} if party.rank is not None else set()
-        hit = {culprit for culprit in hang.culprits if _same(culprit, words)}
+        hit = {culprit for culprit in hang.culprits if _is_named(culprit, words)}
         named |= hit
         if not hit:
             blamed.append(f"{party.key} ({_short(party.rank, party.role)})")
     round_ = [called(key, processes) for key in triage.cycle]
-    circled = frozenset(member for member in hang.cycle if any(_same(member, words) for words in round_))
+    circled = frozenset(member for member in hang.cycle if any(_is_named(member, words) for words in round_))
     frames = tuple(party.frame for party in triage.culprits)
     return Outcome(
         hang=hang,
@@ -188,7 +188,7 @@ def called(key: str, processes: dict[str, Process]) -> set[Party]:
     return names | ({process.rank} if process.rank is not None else set())
 
 
-def _same(expected: Party, words: set[Party]) -> bool:
+def _is_named(expected: Party, words: set[Party]) -> bool:
     if isinstance(expected, int):
         return expected in words
     name = expected.lower()

@@ -164,7 +164,7 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
         ras=answers,
         notes=tuple(notes),
     )
-    return _whole(here, parts, local_cast.clock_set_s)
+    return _merged(here, parts, local_cast.clock_set_s)
 
 
 def _cluster(local_cast: Cast, terms: _Terms, notes: list[str]) -> ray.Cluster:
@@ -406,7 +406,7 @@ def _elsewhere(
     return parts, silent
 
 
-def _whole(here: Evidence, parts: Sequence[Evidence], clock_set_s: float) -> Evidence:
+def _merged(here: Evidence, parts: Sequence[Evidence], clock_set_s: float) -> Evidence:
     """One evidence of what this host and the others gave."""
     everyone = {process.key: process for process in here.processes}
     notes, cards, answers = list(here.notes), here.gpus, dict(here.ras)

@@ -78,7 +78,7 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
         )
         openings, damaged = journals.owners(files, host)
         notes += [*spoilt, *damaged]
-        pulses, written, reused = _own(pulses, openings, host, table)
+        pulses, written, reused = _of_current_processes(pulses, openings, host, table)
         living = [opening for (at, pid), paths in written.items() if at == host and pid in table.keys() - reused
                   for opening in openings[at, pid] if opening.path in paths]  # fmt: skip
         set_s = clock_set_s(living, time.monotonic_ns(), time.time_ns())
@@ -106,7 +106,7 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
     )
 
 
-def _own(
+def _of_current_processes(
     pulses: dict[tuple[str, int], beats.Pulse],
     openings: Mapping[tuple[str, int], list[journals.Opening]],
     host: str,

@@ -67,14 +67,14 @@ def unpacked(data: bytes) -> Flight:
         column.frombytes(fields[name])
         fields[name] = column
     for name in _ALIKE:
-        fields[name] = _alike(name, fields[name])
+        fields[name] = _decoded(name, fields[name])
     fields["notes"] = tuple(fields["notes"])
     fields["status"] = {number: Status(*counts) for number, counts in fields["status"].items()}
     return Flight(**fields)
 
 
 @lru_cache(maxsize=64)
-def _alike(name: str, data: bytes) -> Any:
+def _decoded(name: str, data: bytes) -> Any:
     return msgspec.msgpack.decode(data, type=_ALIKE[name])
 
 

@@ -100,7 +100,7 @@ def _group(group: GroupState, names: Names, subjects: dict[str, Subject]) -> lis
             behind[seq] = sorted(peer_rank for peer_rank, place in at.items() if place < seq)
         reasons = dict.fromkeys((peer_rank for peer_rank in behind[seq] if peer_rank != rank), "has not come")
         if difference is not None and difference.seq == seq:
-            reasons |= dict.fromkeys(_others(group, difference, rank), f"is in another {difference.field}")
+            reasons |= dict.fromkeys(_ranks_that_differ(group, difference, rank), f"is in another {difference.field}")
         if not reasons and state.pending.started:
             reasons = {
                 peer_rank: "has not started it on its device"
@@ -178,7 +178,7 @@ def mismatch(group: GroupState) -> Mismatch | None:
     return min(differences, key=lambda difference: (difference.seq, difference.field != "op")) if differences else None
 
 
-def _others(group: GroupState, difference: Mismatch, rank: int) -> list[int]:
+def _ranks_that_differ(group: GroupState, difference: Mismatch, rank: int) -> list[int]:
     """The ranks that did something else than `rank` there; for a rank that is itself on the odd side, none."""
     mine = next((what for what, ranks in difference.values.items() if rank in ranks), None)
     usual = usual_side(group, difference)

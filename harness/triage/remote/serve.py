@@ -166,7 +166,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return None
         with tempfile.TemporaryDirectory(dir=self.server.folder) as folder:
             try:
-                zipped = self._taken(Path(folder))
+                zipped = self._packed_evidence(Path(folder))
             except (HarnessError, OSError):
                 return self._say(503)
             with open(zipped, "rb") as body:
@@ -189,7 +189,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         code = 403 if end is None else 200 if end() else 409
         return self._say(code, proof=tokens.told(self.server.token, mine, theirs, code))
 
-    def _taken(self, folder: Path) -> Path:
+    def _packed_evidence(self, folder: Path) -> Path:
         with self.server.looking:
             take = self.server.take
             if take is None:

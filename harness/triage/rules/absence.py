@@ -30,7 +30,7 @@ def left_loop(case: Case) -> Ruling | None:
         where = case.waited_in(end.key for end in ends)
         why = f"runs {where}, to which {len(ends)} others do not come"
         return trip({waiter.key: why for waiter in waiters}, case, where, how="runs one alone")
-    past = {end.key: line for end in ends if (line := _left(end, waiters))}
+    past = {end.key: line for end in ends if (line := _exited_loop(end, waiters))}
     past |= {end.key: 0 for end in ends if end.key not in past and end.doing.kind in ("finished", "ray_idle")}
     if not past:
         return None
@@ -292,7 +292,7 @@ def _in_event_loop(subject: Subject) -> bool:
     return subject.doing.within("ray_idle") and any(thread.name.startswith(EVENT_LOOP) for thread in threads)
 
 
-def _left(subject: Subject, waiters: list[Subject]) -> int:
+def _exited_loop(subject: Subject, waiters: list[Subject]) -> int:
     """The line of a loop that `subject` has left and a waiter is in, by the program's text; 0 without one."""
     mine = _frames(subject.process)
     if any(source.in_handler(frame) for frame in mine):

@@ -266,7 +266,7 @@ class _Follower:
             if stall is None or self.child.poll() == 0:
                 continue
             if not again:
-                self._shown(stall)
+                self._print_verdict(stall)
             if self._decided(again):
                 if self.on_stall == "end":
                     self._end()
@@ -295,7 +295,7 @@ class _Follower:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.child.wait(KILL_S)
 
-    def _shown(self, stall: Stall) -> None:
+    def _print_verdict(self, stall: Stall) -> None:
         try:
             self.show(stall)
         except Exception as error:  # a closed terminal, a defect of a renderer: the verdict is in its file as well

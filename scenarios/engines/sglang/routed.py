@@ -157,7 +157,7 @@ class Router:
         self._process = subprocess.Popen([sys.executable, "-c", PROGRAM, "--worker-urls", *engines, *words], env=direct)
         self.pid = self._process.pid
         until = time.monotonic() + START_S
-        while (healthy := self._known()) < len(engines):
+        while (healthy := self._healthy_engines()) < len(engines):
             code = self._process.poll()
             if code is not None or time.monotonic() > until:
                 self.close()
@@ -165,7 +165,7 @@ class Router:
                 raise EngineError(f"sglang-router did not start before {len(engines)} engines", why)
             time.sleep(LOOK_S)
 
-    def _known(self) -> int:
+    def _healthy_engines(self) -> int:
         """How many engines it sends requests to."""
         try:
             direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
