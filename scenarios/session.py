@@ -247,7 +247,7 @@ class EngineSession:
             if (resident_memory := memory.resident(pid))
         ]
         shm = memory.shm_used()
-        return memory.held() | {"processes": processes} | ({} if shm is None else {"dev_shm": shm})
+        return memory.in_use() | {"processes": processes} | ({} if shm is None else {"dev_shm": shm})
 
     def rollout(
         self,

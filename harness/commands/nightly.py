@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.commands.options import given
+from harness.commands.options import nonempty_address
 from harness.commands.showing import format_option, say, show
 from harness.nightly import HISTORY
 from harness.quantities import seconds, size
@@ -60,7 +60,9 @@ def nightly(
     address: Annotated[
         str | None,
         typer.Option(
-            help="run cells side by side over the nodes of this Ray cluster", show_default=False, callback=given
+            help="run cells side by side over the nodes of this Ray cluster",
+            show_default=False,
+            callback=nonempty_address,
         ),
     ] = None,
     format: NightFormat = "text",

@@ -16,7 +16,7 @@ from probes import weights
 from probes.adapters.calls import Call
 from probes.adapters.reading import resumed_at
 from probes.frames import Flat, Ragged
-from probes.spans import said
+from probes.spans import error_text
 
 _RANDOM = re.compile(r"-[0-9a-f]{8}$")  # vLLM makes ids unique by eight random characters at their end
 
@@ -120,7 +120,7 @@ def _digesting(load: Callable[..., Any], memory: dict[str, Any], call: Call) -> 
             with call.recorder.own_time():
                 passed[str(item[0])] = weights.digest(item[1])
         except Exception as error:
-            memory["undigested"] = said(error)
+            memory["undigested"] = error_text(error)
 
     def passing(tensors: Iterable[Any]) -> Iterator[Any]:
         for item in tensors:

@@ -176,14 +176,14 @@ def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    def shown(value: Any) -> Any:
+    def cleaned(value: Any) -> Any:
         return value if isinstance(value, Markup) else clean(value)
 
     environment = Environment(
         loader=PackageLoader("reports"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=shown,
+        finalize=cleaned,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

@@ -54,7 +54,7 @@ def _processes(subject: Subject, notes: list[str]) -> Iterator[Process]:
         try:
             made.append(timeline.of(place, clean(side)))
         except (FormatError, OSError) as error:
-            notes.append(clean(places.shown(str(error))))
+            notes.append(clean(places.displayed(str(error))))
     hang = cast("Verdict", subject).triage if subject.kind != "run" else None
     made += [timeline.waits(hang)] if hang is not None else []
     for drawn_timeline in made:

@@ -138,7 +138,7 @@ def _grouped(original: Any) -> Any:
 
         from scenarios.jobs import openrlhf as own
 
-        async def one(place: int) -> Any:
+        async def draw_sample(place: int) -> Any:
             params = own.placed(sampling_params, sample=place)
             [response] = await original(self, *args, sampling_params=params, num_samples=1, **kw)
             draw = (getattr(params, "extra_args", None) or {}).get(DRAW)
@@ -147,7 +147,7 @@ def _grouped(original: Any) -> Any:
                 response[SEEN] = self.__dict__["_rlhf_harness_prompts"].pop(draw["sample"], None)
             return response
 
-        return await asyncio.gather(*(one(place) for place in range(num_samples)))
+        return await asyncio.gather(*(draw_sample(place) for place in range(num_samples)))
 
     return generate_responses
 

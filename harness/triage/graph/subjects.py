@@ -150,8 +150,8 @@ def subject(
     if polling.from_children(loop) and not any(map(polling.woke, children.get(process.key, ()))):
         loop = ()  # who makes what it looks for is known, and does nothing
     below = "" if has_ended or blocked else _below(process, now, children)
-    kept = motion.held(pending, around.stall_s)
-    mine = "" if has_ended or blocked else motion.own(
+    kept = motion.is_overdue(pending, around.stall_s)
+    mine = "" if has_ended or blocked else motion.progress_between_looks(
         process, now, before, around, pending=kept, loop=len(loop)
     )  # fmt: skip
     progress = below or mine
@@ -282,7 +282,7 @@ def _below(process: Process, now: stacks.Doing, children: Mapping[str, tuple[Pro
         if ended(child) or child.rank is not None:
             continue  # a rank's own progress is its own
         its = stacks.doing(child)
-        own_progress = motion.own(child, its, stacks.doing(child, 0), pending=False)
+        own_progress = motion.progress_between_looks(child, its, stacks.doing(child, 0), pending=False)
         if deeper := _below(child, its, children, depth + 1):
             return deeper
         if own_progress:

@@ -84,7 +84,7 @@ def takes_orders(case: Case, subject: Subject) -> bool:
     return subject.doing.idle and subject.doing.within("scheduler") and all(wait.layer == "engine" for wait in waits)
 
 
-def nobody(case: Case) -> Ruling | None:
+def undecided(case: Case) -> Ruling | None:
     """INSUFFICIENT: waiting ends at a poll, at workers that wait for orders, at a full pipe or at a read."""
     ends = [sink for sink in case.sinks() if not sink.progress and not sink.gone]
     if pollers := [end for end in ends if end.polls and not _collects(end)] or _polled_beside(case):

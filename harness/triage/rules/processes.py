@@ -20,7 +20,7 @@ _ECHO = re.compile(
 )
 
 
-def held(case: Case) -> Ruling | None:
+def blocked(case: Case) -> Ruling | None:
     """K9: stopped, in uninterruptible sleep, or with the interpreter lock held, while others wait for it; or all that
     live are stopped."""
     blocked_subjects = [subject for subject in case.live() if subject.blocked and _counts(case, subject)]

@@ -186,7 +186,7 @@ def watched(environment: Mapping[str, str], directory: Path, sockets: str = "") 
     python_path = environment.get("PYTHONPATH", "")
     parts = [str(SITE), *(part for part in python_path.split(os.pathsep) if part and part != str(SITE))]
     variables = {**environment, WATCH: str(directory.resolve()), "PYTHONPATH": os.pathsep.join(parts)}
-    more = {SOCKETS: sockets, engines.TOLD: engines.told(registry.processes())}
+    more = {SOCKETS: sockets, engines.TOLD: engines.encoded(registry.processes())}
     return {**variables, **{name: value for name, value in more.items() if value}}
 
 
