@@ -175,7 +175,7 @@ def search_for(
     causes = counted(len(results), "cause") + (", each of which is enough" if len(results) > 1 else "")
     remaining_count = len(different) - sum(map(len, results))
     remainder = f"the other {remaining_count} differences together" if remaining_count > 1 else "the other difference"
-    if outcome.rest == "skip":
+    if outcome.remainder == "skip":
         return search.report("ONE OF THESE", f"{causes}; {remainder} could not be judged", results)
     nothing = f"; {remainder} {'change' if remaining_count > 1 else 'changes'} nothing"
     return search.report("FOUND", causes + nothing * bool(remaining_count), results)

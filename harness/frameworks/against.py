@@ -82,7 +82,7 @@ class Told:
 
     def _where(self, name: str) -> str:
         plain = re.sub(r"[-_]", "_", name)
-        words = [re.sub(r"[-_]", "_", re.sub(r"^(?:--|\+{1,2}|~)", "", word)) for word in self.start.given]
+        words = [re.sub(r"[-_]", "_", re.sub(r"^(?:--|\+{1,2}|~)", "", word)) for word in self.start.arguments]
         written = any(word == plain or word.startswith(f"{plain}=") for word in words)
         return "in the command" if written else "in its configuration, a file or a default"
 
@@ -281,7 +281,7 @@ def _kwargs(command_a: Told, command_b: Told) -> Iterator[Outcome]:
         pair = [(table.get(name), mine) for table, mine in zip(tables, native, strict=True)]
         if not any(argument is not None and argument.name in mine for argument, mine in pair):
             continue
-        values = [None if argument is None else argument.given(mine) for argument, mine in pair]
+        values = [None if argument is None else argument.value_in(mine) for argument, mine in pair]
         stated = [f"{side.name}: {argument.name if argument else 'no argument'}, which is {name} {_scrubbed(value)}"
                   for side, (argument, _), value in zip((command_a, command_b), pair, values, strict=True)]  # fmt: skip
         if _plain(values[0]) != _plain(values[1]):

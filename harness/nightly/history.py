@@ -294,7 +294,7 @@ class History:
             rows = connection.execute(query).all()
         return [_past(row) for row in reversed(rows)]
 
-    def seen(self, matrix: str) -> dict[str, Seen]:
+    def last_runs(self, matrix: str) -> dict[str, Seen]:
         """Every cell of a matrix that ever ran: when, how it ended, how long it takes."""
         last = sa.select(sa.func.max(verdicts.c.night_id).label("night_id"), verdicts.c.cell_id)
         last = last.join_from(verdicts, nights).where(nights.c.matrix == matrix)

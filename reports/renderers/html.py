@@ -50,7 +50,7 @@ def _run(run: RecordedRun) -> str:
     from markupsafe import Markup
 
     css = resources.files("reports").joinpath("templates/report.css").read_text("utf-8")
-    names, rows = recorded.table(run, whole=True)
+    names, rows = recorded.table(run, all_metrics=True)
     return (
         _environment()
         .get_template("run.html")

@@ -30,7 +30,7 @@ class Native:
     write: Callable[[Any], Any] = lambda value: value
     rejects: Callable[[Any], str] = lambda value: ""
 
-    def given(self, native: Values) -> Any:
+    def value_in(self, native: Values) -> Any:
         value = native.get(self.name)
         return self.default if value is None else self.read(value, native)
 

@@ -29,7 +29,7 @@ class Outcome:
     unrun: str = ""  # what it needs and this machine has not
 
     @property
-    def said(self) -> str:
+    def status(self) -> str:
         return "NOT RUN" if self.unrun else self.verdict.verdict if self.verdict else "HEALTHY"
 
     @property
@@ -40,8 +40,8 @@ class Outcome:
         if self.hang.reason and not (self.verdict and self.hang.reason in self.verdict.reason):
             return False
         if self.hang.looks:
-            return self.said == self.hang.verdict
-        return self.said == self.hang.verdict or {self.said, self.hang.verdict} <= {"SLOW", "HEALTHY"}
+            return self.status == self.hang.verdict
+        return self.status == self.hang.verdict or {self.status, self.hang.verdict} <= {"SLOW", "HEALTHY"}
 
     @property
     def kind_right(self) -> bool:
@@ -69,7 +69,7 @@ class Outcome:
     def to_dict(self) -> dict[str, Any]:
         triage = self.verdict.triage if self.verdict else None
         return {
-            "name": self.hang.name, "kind": self.hang.kind, "control": self.hang.control, "verdict": self.said,
+            "name": self.hang.name, "kind": self.hang.kind, "control": self.hang.control, "verdict": self.status,
             "said_kind": triage.hang if triage else "", "reason": self.verdict.reason if self.verdict else "",
             "detected": self.detected, "seconds": self.seconds, "wall_s": round(self.wall_s, 2),
             "kind_right": self.kind_right, "culprits_right": self.culprits_right,

@@ -42,7 +42,7 @@ class Connections(NamedTuple):
     served: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     unanswered: tuple[str, ...] = ()
-    asked: tuple[str, ...] = ()
+    retried: tuple[str, ...] = ()
 
 
 class Sockets:

@@ -34,7 +34,7 @@ class Cast:
 
     host: str
     pids: tuple[int, ...]
-    gone: tuple[int, ...] = ()  # named by the scope, and no process any more
+    ended: tuple[int, ...] = ()  # named by the scope, and no process any more
     ray_address: str = ""
     pulses: Mapping[tuple[str, int], beats.Pulse] = field(default_factory=dict)
     journals: Mapping[tuple[str, int], list[Path]] = field(default_factory=dict)
@@ -97,7 +97,7 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
     return Cast(
         host=host,
         pids=members,
-        gone=ended_pids,
+        ended=ended_pids,
         ray_address=address,
         pulses=pulses,
         journals=written,

@@ -176,7 +176,7 @@ def unseen(case: Case) -> Ruling | None:
 
 def _not_known(subject: Subject) -> bool:
     """There is neither its stack nor its recorder."""
-    return not subject.seen or (subject.doing.kind == "unknown" and subject.pending is None)
+    return not subject.observed or (subject.doing.kind == "unknown" and subject.pending is None)
 
 
 def _not_looked_at(case: Case, blind: list[Subject]) -> Ruling:
@@ -220,11 +220,11 @@ def _absent(case: Case) -> list[Subject]:
     return [
         sink
         for sink in case.sinks()
-        if sink.seen
+        if sink.observed
         and not sink.progress
         and not sink.stuck
         and not sink.launcher
-        and (sink.gone or sink.process is None or len(sink.process.samples) != 1)  # one look shows no rest
+        and (sink.ended or sink.process is None or len(sink.process.samples) != 1)  # one look shows no rest
         and not _asked_just_now(case, sink)
         and not awaits_tasks(sink)
         and not in_client(case, sink)
@@ -258,7 +258,7 @@ def _waiters(case: Case, ends: list[Subject]) -> list[Subject]:
 def _passive(subject: Subject) -> bool:
     """Nothing went wrong with it that is known: it just does not take part."""
     return (
-        not subject.gone
+        not subject.ended
         and not subject.blocked
         and not local_error(subject.process)
         and subject.doing.kind != "debugger"

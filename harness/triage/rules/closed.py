@@ -61,7 +61,7 @@ def _shares_world(subject: Subject, peer: Subject) -> bool:
 def _waits(subject: Subject) -> bool:
     """By its own stack, at both looks, in an operation of torch.distributed, and it does not move."""
     still = subject.doing.kind in BETWEEN and subject.before.kind in BETWEEN
-    return subject.seen and still and not (subject.progress or subject.blocked or subject.gone)
+    return subject.observed and still and not (subject.progress or subject.blocked or subject.ended)
 
 
 def _operation(subject: Subject) -> str:

@@ -127,7 +127,7 @@ def between(case: Case) -> Ruling | None:
         if cut is not None:
             why = f"every rank has come to {place}: {cut.network}, not a rank"
             return Ruling(
-                "HUNG", why, "K12", place=place, evidence=(headline, cut.told), next=(ping(*cut.ends), AGAIN)
+                "HUNG", why, "K12", place=place, evidence=(headline, cut.description), next=(ping(*cut.ends), AGAIN)
             )  # fmt: skip
         return Ruling(
             "INSUFFICIENT",
@@ -233,7 +233,7 @@ class Severed(NamedTuple):
     """Hosts between which TCP acknowledges nothing, in words; two of them."""
 
     network: str
-    told: str
+    description: str
     ends: tuple[str, str]
     hosts: tuple[str, ...]  # all of them
 

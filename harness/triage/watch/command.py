@@ -226,12 +226,14 @@ class _Follower:
     on_stall: OnStall
     show: Callable[[Stall], None]
     due_s: float = math.inf  # when a hang is looked at again
-    told: threading.Event = field(default_factory=threading.Event)  # that it hangs, by the evidence of all hosts
+    hang_reported: threading.Event = field(
+        default_factory=threading.Event
+    )  # that it hangs, by the evidence of all hosts
     over: bool = False  # nobody acts on what is told any more
 
     def tell(self) -> bool:
         """That it hangs. False where the command has ended, and nothing comes of it."""
-        self.told.set()
+        self.hang_reported.set()
         return not self.over and self.child.poll() != 0
 
     def serve(self, serving: Serving | None) -> int:
@@ -250,7 +252,7 @@ class _Follower:
         """The command's exit code, or 86."""
         period_s = min(1.0, max(0.1, self.dog.stall_s / 10))
         while not _ended(self.child, period_s):
-            if self.told.is_set():
+            if self.hang_reported.is_set():
                 break
             self.dog.ending = self.passed.ending
             again = time.monotonic() >= self.due_s
@@ -271,7 +273,9 @@ class _Follower:
                 if self.on_stall == "end":
                     self._end()
                 return STALLED
-        if self.told.is_set() and self.child.poll() != 0:  # it may have failed since, where another node ended before
+        if (
+            self.hang_reported.is_set() and self.child.poll() != 0
+        ):  # it may have failed since, where another node ended before
             self.dog.tell("the job hangs, by the evidence of all its nodes: the command is ended")
             self._end()
             return STALLED
