@@ -270,7 +270,7 @@ def _tell(error: BaseException) -> int:
     if os.environ.get("HARNESS_DEBUG", "") not in ("", "0"):
         print(redaction.text("".join(traceback.format_exception(error)), 0), end="", file=sys.stderr)
     printed = _addressed(error)
-    message, fix = (clean_lines(places.shown(text)) for text in (printed.message, printed.fix))
+    message, fix = (clean_lines(places.displayed(text)) for text in (printed.message, printed.fix))
     print(f"harness: {message}", file=sys.stderr)
     if fix:
         print(f"  fix: {fix}", file=sys.stderr)

@@ -39,7 +39,7 @@ def install_command(extra: str) -> str:
     """The command that adds an extra to this installation and keeps what it has: another source than an index, other
     extras, plug-ins. Where the source is gone, it installs what the extra brings."""
     prefix, origin = Path(sys.prefix), _origin()
-    if origin.gone:
+    if origin.temporary:
         return shlex.join([*_installer(), *_brought(extra)])
     if receipt := _read(prefix / "uv-receipt.toml"):
         mine, companions = _requirements(receipt)
@@ -99,7 +99,7 @@ def source_for_others() -> str:
     origin = _origin()
     if origin.path is not None and origin.path == Path.cwd():
         return "."
-    if origin.path is None and not origin.gone:
+    if origin.path is None and not origin.temporary:
         return origin.url or f"=={importlib.metadata.version(NAME)}"
     wheel = Path("wheels") / f"{NAME.replace('-', '_')}-{importlib.metadata.version(NAME)}-py3-none-any.whl"
     made = f"pip wheel --no-deps --wheel-dir wheels {shlex.quote(str(origin.path or 'CHECKOUT'))}"
@@ -116,7 +116,7 @@ class _Origin:
     url: str = ""  # with the version control's own name before it, and the revision behind
     path: Path | None = None  # of a checkout or a wheel on this machine
     editable: bool = False
-    gone: bool = False  # a wheel that was built for the installation alone
+    temporary: bool = False  # a wheel that was built for the installation alone
 
     def words(self, *extras: str) -> list[str]:
         """The distribution with extras as an installer takes it."""
@@ -137,7 +137,7 @@ def _origin() -> _Origin:
     if url.startswith("file:"):
         path = Path(unquote(urlsplit(url).path))
         if not path.exists():
-            return _Origin(gone=True)
+            return _Origin(temporary=True)
         return _Origin(url, path, editable=bool(origin.get("dir_info", {}).get("editable")))
     if version_control := origin.get("vcs_info"):
         revision = version_control.get("requested_revision")

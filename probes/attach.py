@@ -30,7 +30,7 @@ from probes.errors import of_a_signal
 from probes.format import MANIFEST
 from probes.heartbeat import PERIOD_S, WATCHDOG, Heartbeat
 from probes.identity import IDLE, NOWHERE, SOCKETS, forked, rank_now, role_now
-from probes.spans import Span, said
+from probes.spans import Span, error_text
 
 ELSEWHERE = "not-shared"  # a file beside the recording of a node whose folder is not the job's
 SHARED = "the recording has to lie on a disk that every node shares (--out DIR)"
@@ -111,7 +111,7 @@ class Quiet:
                 except Exception as error:
                     if of_a_signal(error):
                         raise
-                    self.off = said(error)
+                    self.off = error_text(error)
                     _tell(f"this process is not recorded: {self.off}; {SHARED}")
                     return
                 _look_around(Path(self.directory))
@@ -128,7 +128,7 @@ class Quiet:
         except Exception as error:
             if of_a_signal(error):
                 raise
-            self.off = said(error)
+            self.off = error_text(error)
 
     def span(self, name: str, **fields: Any) -> Span:
         return Span(self, name, fields)  # type: ignore[arg-type]
@@ -140,9 +140,9 @@ class Quiet:
     def close(self, error: BaseException | None) -> None:
         if self._recorder and self.pid == os.getpid():
             try:
-                self._recorder.close(ok=error is None, reason=said(error))
+                self._recorder.close(ok=error is None, reason=error_text(error))
             except Exception as failed:
-                self.off = said(failed)
+                self.off = error_text(failed)
 
 
 def _look_around(directory: Path) -> None:
@@ -201,7 +201,7 @@ class Attachment:
                     self._watch_the_watchdog()
                 self._stop.wait(self.period_s)
         except Exception as error:  # a probe that fails is off; the job goes on
-            self.off = said(error)
+            self.off = error_text(error)
             self.journal.event("note", text=f"the heartbeat is off: {self.off}")
             if heart is not None:  # a beat that only grew old would look like a process that does not answer
                 with contextlib.suppress(Exception):
@@ -225,15 +225,15 @@ class Attachment:
         error = getattr(sys, "last_value", None)
         try:
             if self._heart:
-                self._heart.beat(ended=True, error=said(error))
+                self._heart.beat(ended=True, error=error_text(error))
         except (OSError, ValueError, TypeError, RuntimeError) as failed:
-            self.journal.event("note", text=f"the last beat failed: {said(failed)}")
+            self.journal.event("note", text=f"the last beat failed: {error_text(failed)}")
         self.journal.close(error)
 
     def _failure(self) -> str:
         """What the main thread ended with, while a thread that nobody ends keeps the process: before the end, since
         that may never come."""
-        return "" if threading.main_thread().is_alive() else said(getattr(sys, "last_value", None))
+        return "" if threading.main_thread().is_alive() else error_text(getattr(sys, "last_value", None))
 
     def _recorders(self) -> list[Any]:
         mine = self.journal._recorder
@@ -247,7 +247,7 @@ class Attachment:
             try:
                 self._server, self.socket = serve()
             except Exception as error:  # a private class of torch: another version must not end the heartbeat
-                self._server, self.off = False, f"no worker server: {said(error)}"
+                self._server, self.off = False, f"no worker server: {error_text(error)}"
 
     def _identity(self) -> dict[str, Any]:
         timeouts = [collectives.timeout_s(group) for group in _groups()]

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from probes.errors import of_a_signal
-from probes.spans import said
+from probes.spans import error_text
 
 if TYPE_CHECKING:
     from probes.install import Recorder
@@ -171,7 +171,7 @@ def _record(c10d: Any, group: Any, recorders: list[Recorder]) -> None:
         if of_a_signal(error):
             raise
         for recorder in recorders:
-            recorder.event("note", text=f"a process group was made that cannot be described: {said(error)}")
+            recorder.event("note", text=f"a process group was made that cannot be described: {error_text(error)}")
         return
     for recorder in recorders:
         record_group(recorder, **fields)

@@ -59,7 +59,7 @@ BUILT_IN: Mapping[str, EngineProcess] = {
 }
 
 
-def told(engines: Mapping[str, EngineProcess]) -> str:
+def encoded(engines: Mapping[str, EngineProcess]) -> str:
     """What TOLD says of these engines; empty where all of them are built in, or have no process of their own."""
     external = {
         name: asdict(process)
@@ -70,7 +70,7 @@ def told(engines: Mapping[str, EngineProcess]) -> str:
 
 
 def heard(text: str) -> dict[str, EngineProcess]:
-    """The engines of `told`; none in a text that is something else: a job goes on whatever its environment holds."""
+    """The engines of `encoded`; none in a text that is something else: a job goes on whatever its environment holds."""
     try:
         return {name: EngineProcess(**_frozen(fields)) for name, fields in json.loads(text or "{}").items()}
     except (AttributeError, TypeError, ValueError):

@@ -26,7 +26,7 @@ from probes.errors import RecordingError
 from probes.format import EVENTS, TOKENS, Flat, Ragged, run_id
 from probes.identity import started
 from probes.journal import Journal
-from probes.spans import Span, said
+from probes.spans import Span, error_text
 
 MOST_BESIDE = 64  # names in a close event; a job of thousands of processes would write thousands in each
 
@@ -93,9 +93,9 @@ class Recorder:
         return Span(self, name, fields)
 
     def memory(self) -> dict[str, int]:
-        """What this process holds of memory now, to be recorded: fields of `probes.memory.held`."""
+        """What this process holds of memory now, to be recorded: fields of `probes.memory.in_use`."""
         began = time.monotonic_ns()
-        fields = memory.held()
+        fields = memory.in_use()
         self._self_ns += time.monotonic_ns() - began
         return fields
 
@@ -199,7 +199,7 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.close(ok=error is None, reason=said(error))
+            self.close(ok=error is None, reason=error_text(error))
         except RecordingError:
             if error is None:
                 raise  # otherwise the exception under way says more than the full disk does

@@ -35,7 +35,7 @@ def _pages(statm: bytes) -> dict[str, int]:
 _own_statm = (0, -1)  # a pid, and its statm's descriptor: a forked child must not read its parent's
 
 
-def own() -> dict[str, int]:
+def own_resident() -> dict[str, int]:
     """`resident` of this process, in half the time."""
     global _own_statm
     pid, file = _own_statm
@@ -69,9 +69,9 @@ def on_device() -> dict[str, int]:
         return {}
 
 
-def held() -> dict[str, int]:
+def in_use() -> dict[str, int]:
     """What this process holds now."""
-    return own() | on_device()
+    return own_resident() | on_device()
 
 
 def shm_used() -> int | None:

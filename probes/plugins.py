@@ -103,7 +103,7 @@ def load(group: str, take: Callable[[Plugin, Any], None]) -> tuple[PluginError, 
     return tuple(refused)
 
 
-def taken(name: str, home: object) -> Unfit:
+def name_taken(name: str, home: object) -> Unfit:
     """The name of what a plug-in brings is somebody's already."""
     return Unfit(f"the name {name!r} is taken by {home}")
 

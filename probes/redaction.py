@@ -159,7 +159,7 @@ _OURS = frozenset({"weights", "shapes"})
 
 _harmless: set[str] = set()  # names and texts of events
 _counted: set[str] = set()  # names of fields whose numbers are shown
-_known: dict[str, None] = {}
+_secrets: dict[str, None] = {}
 _known_pattern: re.Pattern[str] | None = None
 
 
@@ -611,12 +611,12 @@ def _closed(message: str, at: int) -> int:
 
 
 def _remember(values: Iterable[str]) -> None:
-    global _known, _known_pattern
-    fresh = [value for value in values if value not in _known and _recognisable(value)]
-    if not fresh or len(_known) >= KNOWN_COUNT:
+    global _secrets, _known_pattern
+    fresh = [value for value in values if value not in _secrets and _recognisable(value)]
+    if not fresh or len(_secrets) >= KNOWN_COUNT:
         return
-    _known = {**_known, **dict.fromkeys(fresh)}  # a new one: another thread may be reading; no lock survives a fork
-    forms = {form for value in _known for form in (value, quote(value, safe=""), json.dumps(value)[1:-1])}
+    _secrets = {**_secrets, **dict.fromkeys(fresh)}  # a new one: another thread may be reading; no lock survives a fork
+    forms = {form for value in _secrets for form in (value, quote(value, safe=""), json.dumps(value)[1:-1])}
     _known_pattern = re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True))))
     _cached.cache_clear()
     _harmless.clear()

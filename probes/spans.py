@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SAID, LOOKED_AT = 500, 20_000  # characters of an exception's text: kept, and scrubbed before they are cut
 
 
-def said(error: BaseException | None) -> str:
+def error_text(error: BaseException | None) -> str:
     """An exception without secrets in at most 500 characters; raises nothing, whatever its `__str__` does."""
     if error is None:
         return ""
@@ -71,7 +71,7 @@ class Span:
                 if name in self._before:
                     fields[before] = self._before[name]
         if error is not None:
-            fields["error"] = said(error)
+            fields["error"] = error_text(error)
         try:
             self._recorder.event("span", **fields)
         except RecordingError:

@@ -16,11 +16,11 @@ def render(subject: Subject, format: str = "text") -> str:
     scrubbed of secrets; UnknownFormat, a ValueError, where there is no such format."""
     from reports import renderers
 
-    return renderers.find(format, subject.kind).render(redaction.scrub(places.shown(subject)))
+    return renderers.find(format, subject.kind).render(redaction.scrub(places.displayed(subject)))
 
 
 def write(subject: Subject, format: str, stream: TextIO, *, verbose: bool = False) -> None:
     """The same onto a stream; text fits a terminal's width and has its colours."""
     from reports import renderers
 
-    renderers.find(format, subject.kind).write(redaction.scrub(places.shown(subject)), stream, verbose=verbose)
+    renderers.find(format, subject.kind).write(redaction.scrub(places.displayed(subject)), stream, verbose=verbose)

@@ -166,13 +166,14 @@ def _night(folder: Path, row: Any, start: str) -> str:
     report = ""
     if row.path and not row.removed and (file := Path(to_read(row.path, row.verdict))).is_file():
         report = f'<a href="{quote(os.path.relpath(file, folder / "cells"))}">{file.stem}</a>'
+    changes = "<br>".join(_changes(row.changes))
     return (
         f'<tr><td>{row.night_id}</td><td>{_text(_minute(start))}</td><td><b class="{tone}">{_text(row.status)}</b></td>'
-        f"<td>{_text(row.verdict)}</td><td class='told'>{'<br>'.join(_told(row.changes))}</td><td>{report}</td></tr>\n"
+        f"<td>{_text(row.verdict)}</td><td class='told'>{changes}</td><td>{report}</td></tr>\n"
     )
 
 
-def _told(changes: str) -> Iterator[str]:
+def _changes(changes: str) -> Iterator[str]:
     """What the night said of the cell, escaped; `changes` is JSON as the history has it."""
     if '"text"' not in changes and '"confirmation": ""' in changes:
         return

@@ -63,15 +63,15 @@ class Page:
             styled = Text("".join(map(to_ascii, styled.plain)), styled.style)
         self.console.print(styled, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
-    def prose(self, text: Cell, first: Cell = "", rest: Cell | None = None) -> None:
-        """A paragraph wrapped at blanks, `first` before its first line, `rest` (or blanks) before the others. On a
+    def prose(self, text: Cell, first: Cell = "", indent: Cell | None = None) -> None:
+        """A paragraph wrapped at blanks, `first` before its first line, `indent` (or blanks) before the others. On a
         terminal a list that is wider than a line, as in a cause's name, is broken behind commas, and a text of special
         tokens behind those; a path never is."""
         lead = cell_len(_text(first).plain)
-        rest = " " * lead if rest is None else rest
-        width = self.columns - max(lead, cell_len(_text(rest).plain))
+        indent = " " * lead if indent is None else indent
+        width = self.columns - max(lead, cell_len(_text(indent).plain))
         for index, part in enumerate(wrap(text, width, fold=self.console.is_terminal)):
-            self.line(Text.assemble(_text(rest if index else first), part))
+            self.line(Text.assemble(_text(indent if index else first), part))
 
     def command(self, text: Cell, label: Cell = "", remark: str = "") -> None:
         """A command that can be copied, with a remark behind `#`: one line in a pipe, or on a terminal where it fits;
@@ -154,7 +154,7 @@ class Page:
             if not name:
                 head = Text.assemble(head, _text(cell), " " * (max(0, width - _text(cell).cell_len) + gap))
         head.rstrip()
-        self.prose(head, rest=" " * indent)
+        self.prose(head, indent=" " * indent)
         pad = label_width(names)
         for cell, name in zip(cells, names, strict=True):
             if name and _text(cell).plain:

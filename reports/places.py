@@ -27,7 +27,7 @@ def of(name: str) -> str:
     return name
 
 
-def shown(value: Any) -> Any:
+def displayed(value: Any) -> Any:
     """The same value, of dictionaries, lists and dataclasses, with the names for the folders."""
     if not _UNPACKED:
         return value
@@ -36,10 +36,10 @@ def shown(value: Any) -> Any:
             value = value.replace(folder, file)
         return value
     if isinstance(value, Mapping):
-        return {name: shown(item) for name, item in value.items()}
+        return {name: displayed(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(map(shown, value))
+        return type(value)(map(displayed, value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = (field.name for field in dataclasses.fields(value) if field.init)
-        return dataclasses.replace(value, **{name: shown(getattr(value, name)) for name in fields})
+        return dataclasses.replace(value, **{name: displayed(getattr(value, name)) for name in fields})
     return value

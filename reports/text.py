@@ -98,12 +98,12 @@ def listed(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (f", ... ({len(ranks)} in all)" if len(ranks) > 8 else "")
 
 
-def same(first: Any, second: Any) -> bool:
+def reads_same(first: Any, second: Any) -> bool:
     """Whether two values are one and the same to a reader: NaN equals NaN, a tuple its list, 1 is 1.0 but not true."""
     if isinstance(first, dict) and isinstance(second, dict):
-        return first.keys() == second.keys() and all(same(item, second[key]) for key, item in first.items())
+        return first.keys() == second.keys() and all(reads_same(item, second[key]) for key, item in first.items())
     if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
-        return len(first) == len(second) and all(same(a, b) for a, b in zip(first, second, strict=True))
+        return len(first) == len(second) and all(reads_same(a, b) for a, b in zip(first, second, strict=True))
     if isinstance(first, bool) is not isinstance(second, bool):
         return False
     return first == second or str(first) == str(second) == "nan"
@@ -111,7 +111,7 @@ def same(first: Any, second: Any) -> bool:
 
 def show_apart(values: Sequence[Any], digits: int = 4, group: bool = False) -> list[str]:
     """Values beside each other, with as many digits (at least `digits`) as make unequal ones look unequal."""
-    unequal = [(i, j) for i in range(len(values)) for j in range(i) if not same(values[i], values[j])]
+    unequal = [(i, j) for i in range(len(values)) for j in range(i) if not reads_same(values[i], values[j])]
     for tried in (digits, 6, 9, 17):
         texts = [show(value, max(digits, tried), group) for value in values]
         if all(_written(texts[i]) != _written(texts[j]) for i, j in unequal):

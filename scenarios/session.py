@@ -152,7 +152,7 @@ class EngineSession:
 
     def _limit(self) -> int:
         """Tokens that a sample may have, as the engine was given it."""
-        return int(self._bare.mapped(self._scenario.sampling).given.max_tokens)
+        return int(self._bare.mapped(self._scenario.sampling).canonical.max_tokens)
 
     def _check_sampling(self) -> None:
         ours = self._mapping.ours(self.backend, "sampling")
@@ -247,7 +247,7 @@ class EngineSession:
             if (resident_memory := memory.resident(pid))
         ]
         shm = memory.shm_used()
-        return memory.held() | {"processes": processes} | ({} if shm is None else {"dev_shm": shm})
+        return memory.in_use() | {"processes": processes} | ({} if shm is None else {"dev_shm": shm})
 
     def rollout(
         self,

@@ -54,7 +54,7 @@ class CoupledSampling:
         "temperature",
         "1e-7: one samples, the other is greedy",
         low=0,
-        other=lambda value: value / 2 if value else 0.5,
+        variant=lambda value: value / 2 if value else 0.5,
         draws=True,
         coupled=True,
         axis=Axis((0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.5), 0.05, 0.01, 100.0, turn=1),
@@ -64,7 +64,7 @@ class CoupledSampling:
         "top-k",
         "joint against sequential: another support",
         off=-1,
-        other=lambda value: 7 if value != 7 else 8,
+        variant=lambda value: 7 if value != 7 else 8,
         draws=True,
         place=1,
         coupled=True,
@@ -77,7 +77,7 @@ class CoupledSampling:
         low=1e-6,
         high=1,
         off=1.0,
-        other=lambda value: value / 2,
+        variant=lambda value: value / 2,
         draws=True,
         place=2,
         coupled=True,
@@ -85,7 +85,7 @@ class CoupledSampling:
     )
     min_p: float = sampling(
         0.0, "min-p", "together with top-p, another support",
-        low=0, high=1, off=0.0, other=lambda value: 0.1 if value != 0.1 else 0.2, draws=True, place=3, coupled=True,
+        low=0, high=1, off=0.0, variant=lambda value: 0.1 if value != 0.1 else 0.2, draws=True, place=3, coupled=True,
         axis=Axis((0.0, 0.02, 0.05, 0.1, 0.2), 0.02, 0.0, 0.99, turn=4),
     )  # fmt: skip
 
@@ -101,7 +101,7 @@ class Sampling(CoupledSampling):
         "the prompt is not penalised in SGLang",
         positive=True,
         off=1.0,
-        other=lambda value: value + 0.25,
+        variant=lambda value: value + 0.25,
         draws=True,
         axis=Axis((0.7, 0.85, 0.95, 1.05, 1.1, 1.2, 1.35, 1.6, 2.0), 0.05, 0.1, 10.0, turn=5),
     )
@@ -111,7 +111,7 @@ class Sampling(CoupledSampling):
         (),
         "tokens that stop",
         "the engines read the model's own ends from different files: compare what they resolved",
-        other=lambda value: (*value, 1 + max(value, default=0)),
+        variant=lambda value: (*value, 1 + max(value, default=0)),
     )
     ignore_eos: bool = sampling(False, "ignore the end", "stops that were asked for are gone")  # fmt: skip
 

@@ -75,7 +75,7 @@ def _secrets_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test teaches the scrubber to withhold ends with it: a value of one test may be a word of another."""
     from probes import redaction
 
-    monkeypatch.setattr(redaction, "_known", {})
+    monkeypatch.setattr(redaction, "_secrets", {})
     monkeypatch.setattr(redaction, "_known_pattern", None)
     redaction._cached.cache_clear()
     redaction._harmless.clear()

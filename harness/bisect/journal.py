@@ -69,7 +69,7 @@ class Journal:
             os.close(descriptor)
             raise BadInput(f"{path} is not a journal of a bisection: {error}", fix="choose another --out") from error
 
-    def known(self, subject: str, again: bool) -> Step | None:
+    def recorded(self, subject: str, again: bool) -> Step | None:
         return next((step for step in self.steps if (step.subject, step.again) == (subject, again)), None)
 
     def add(self, step: Step) -> None:

@@ -21,11 +21,11 @@ Ask = Callable[[Chosen, int], Call]  # (differences that are applied, how many m
 @dataclass(frozen=True)
 class Outcome:
     """`causes`: disjoint sets of differences that are each bad alone, and no longer bad without any one of theirs.
-    `rest`: what all other differences together are; "good": there is no other cause. `wrong_end`: with all of them, or
-    none, it is not what it was said to be."""
+    `remainder`: what all other differences together are; "good": there is no other cause. `wrong_end`: with all of
+    them, or none, it is not what it was said to be."""
 
     causes: tuple[tuple[int, ...], ...] = ()
-    rest: Call = "good"
+    remainder: Call = "good"
     wrong_end: Chosen | None = None
 
 

@@ -86,7 +86,7 @@ def between(versions: list[str], good: str, bad: str, package: str) -> list[str]
 def _compare(search: Search, backend: str, place: Path) -> Judged:
     """A release in its environment, which is made where it is missing. One that cannot be is skipped."""
     request = search.journal.request
-    before = {env.name for env in envs.every()}
+    before = {env.name for env in envs.all_environments()}
     try:
         environment = envs.resolve(backend)
     except EnvironmentUnusable as error:
@@ -102,7 +102,7 @@ def _compare(search: Search, backend: str, place: Path) -> Judged:
 def _evict(search: Search, *, keep: str) -> None:
     """Remove the environments that this bisection made longest ago, beyond the limit with `keep`."""
     made = list(dict.fromkeys(step.environment for step in reversed(search.journal.steps) if step.environment))
-    owned_names = {env.name for env in envs.every() if env.owned}
+    owned_names = {env.name for env in envs.all_environments() if env.owned}
     kept = [name for name in made if name in owned_names and name != keep]
     for name in kept[max(0, search.journal.request.keep_envs - 1) :]:
         search.say(f"removing the environment {name}: at most {search.journal.request.keep_envs} are kept")

@@ -32,7 +32,7 @@ class Search:
 
     def ask(self, subject: str, remaining: int, attempt: Try, *, again: bool = False) -> Call:
         """The call on `subject`, by the journal or by a comparison now."""
-        if earlier_step := self.journal.known(subject, again):
+        if earlier_step := self.journal.recorded(subject, again):
             return earlier_step.call
         number = len(self.journal.steps) + 1
         took = [float(step.seconds) for step in self.journal.steps]
@@ -76,7 +76,7 @@ class Search:
 
     def wrong_end(self, subject: str, expected: Call) -> Bisection:
         """Nothing can be searched: an end is not what it should be."""
-        step = self.journal.known(subject, False)
+        step = self.journal.recorded(subject, False)
         assert step is not None
         call = "could not be judged" if step.call == "skip" else f"is {step.call}"
         return self.report("WRONG END", f"the {expected} end {call}", notes=(f"{subject}: {step.why}",))

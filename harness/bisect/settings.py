@@ -44,7 +44,7 @@ class Difference:
     bad: Any
 
     def __str__(self) -> str:
-        return f"{self.name or 'backend'}: {_shown(self.good)} → {_shown(self.bad)}"
+        return f"{self.name or 'backend'}: {_value_text(self.good)} → {_value_text(self.bad)}"
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def search_for(
     causes = counted(len(results), "cause") + (", each of which is enough" if len(results) > 1 else "")
     remaining_count = len(different) - sum(map(len, results))
     remainder = f"the other {remaining_count} differences together" if remaining_count > 1 else "the other difference"
-    if outcome.rest == "skip":
+    if outcome.remainder == "skip":
         return search.report("ONE OF THESE", f"{causes}; {remainder} could not be judged", results)
     nothing = f"; {remainder} {'change' if remaining_count > 1 else 'changes'} nothing"
     return search.report("FOUND", causes + nothing * bool(remaining_count), results)
@@ -201,7 +201,7 @@ def differences(good: End, bad: End, *, backends: bool) -> tuple[list[Difference
         for name in sorted({*good.packages, *bad.packages}):
             before, after = good.packages.get(name), bad.packages.get(name)
             if before != after:
-                change = f"{name} {_shown(before)} → {_shown(after)}"
+                change = f"{name} {_value_text(before)} → {_value_text(after)}"
                 notes.append(f"{change} of the learner: not tried, the learner runs with what is installed here")
     return triable, tuple(notes)
 
@@ -232,5 +232,5 @@ def _backend(environment: dict[str, Any]) -> str:
     return engine if spec is None or spec.embedded or not version else f"{engine}@{version}"
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "not set" if value is None else show(value)

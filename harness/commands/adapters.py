@@ -48,11 +48,11 @@ def check(
       harness adapters check --framework verl
     """
     from harness.errors import BadInput
-    from harness.frameworks.detection import known
+    from harness.frameworks.detection import framework_named
     from harness.frameworks.spec import frameworks, names
     from harness.frameworks.symbols import check as look
 
-    wanted = [known(framework)] if framework else list(frameworks().values())
+    wanted = [framework_named(framework)] if framework else list(frameworks().values())
     python = python or sys.executable
     installations = [
         installation for installation in (look(each.adapter, python) for each in wanted) if installation.version

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.options import given
+from harness.commands.options import nonempty_address
 from harness.commands.showing import format_option, show
 from harness.quantities import seconds
 
@@ -28,7 +28,7 @@ def doctor(
         typer.Option(
             help="the address of a Ray cluster: also check each of its nodes, from a worker there",
             show_default=False,
-            callback=given,
+            callback=nonempty_address,
         ),
     ] = None,
     ray: Annotated[
@@ -78,7 +78,7 @@ def doctor(
 
     if address and ray:
         raise BadInput("--address joins a cluster and --ray starts one: choose", fix="harness doctor --address auto")
-    if framework != detection.AUTO and detection.known(framework) and not command:
+    if framework != detection.AUTO and detection.framework_named(framework) and not command:
         raise BadInput("--framework is about a command", fix=f"harness doctor --framework {framework} -- COMMAND")
     stall_s = seconds(stall)
     if against:

@@ -92,7 +92,7 @@ def check(
     from harness.envs.progress import console
     from harness.errors import EnvironmentUnusable
 
-    chosen = [envs.get(name)] if name else envs.every()
+    chosen = [envs.get(name)] if name else envs.all_environments()
     if not chosen:
         raise EnvironmentUnusable("there is no environment to check", fix="harness env create vllm")
     results = []
@@ -119,9 +119,9 @@ def list_(format: TextOrJson = "text") -> None:
     from harness.commands import env_tables
 
     if format == "json":
-        show_json([environment.to_json() for environment in envs.every()])
+        show_json([environment.to_json() for environment in envs.all_environments()])
     else:
-        env_tables.print_environments(envs.every())
+        env_tables.print_environments(envs.all_environments())
 
 
 @app.command()

@@ -117,7 +117,7 @@ def run(
     hangs = files.chosen(files.hangs(source), names or [], engines=engines, conditions=conditions)
     folder = _folder(out)
     rows: list[HangOutcome] = []
-    outcomes = lab.outcomes(hangs, stall_s=seconds(stall), jobs=jobs, out=folder, progress=_said(len(hangs)))
+    outcomes = lab.outcomes(hangs, stall_s=seconds(stall), jobs=jobs, out=folder, progress=_progress_line(len(hangs)))
     for outcome in outcomes:
         rows.append(outcome)
         if format == "text":
@@ -154,7 +154,7 @@ def _parity(
     faults = [fault for fault in planted.values() if fault is not None]
     with tempfile.TemporaryDirectory(prefix="parity-faults-") as scratch:
         folder = _folder(out, fresh=True) or Path(scratch)
-        options = LaunchOptions(cold=cold, progress=_told)
+        options = LaunchOptions(cold=cold, progress=_print_message)
         for outcome in outcomes(*backends, faults, scenario=scenario, out=folder, options=options):
             rows.append(outcome)
             tables.print_outcome(outcome, aside=format != "text")
@@ -238,13 +238,13 @@ def _folder(out: str, *, fresh: bool = False) -> Path | None:
     return folder.resolve()
 
 
-def _told(event: ProgressEvent) -> None:
+def _print_message(event: ProgressEvent) -> None:
     """What a person must know of a suite's engines; its progress is the outcomes."""
     if event.message and not event.side:
         print(f"harness: {event.message}", file=sys.stderr)
 
 
-def _said(total: int) -> Any:
+def _progress_line(total: int) -> Any:
     """Progress for a person who looks at the terminal; nothing elsewhere."""
     count = 0
 

@@ -100,7 +100,7 @@ def compare(
     verb = "differs" if len(rows) == 1 else "differ"
     with Page() as page:
         for row in rows:
-            page.prose(f"{clean(row.cell)}: {clean(row.first)} → {clean(row.second)}", rest="  ")
+            page.prose(f"{clean(row.cell)}: {clean(row.first)} → {clean(row.second)}", indent="  ")
         page.prose(f"{counted(len(rows), 'cell')} {verb} between nights {first} and {second}")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.commands.options import given
+from harness.commands.options import nonempty_address
 from harness.commands.showing import format_option, say, show
 from harness.nightly import HISTORY
 from harness.quantities import seconds, size
@@ -60,7 +60,9 @@ def nightly(
     address: Annotated[
         str | None,
         typer.Option(
-            help="run cells side by side over the nodes of this Ray cluster", show_default=False, callback=given
+            help="run cells side by side over the nodes of this Ray cluster",
+            show_default=False,
+            callback=nonempty_address,
         ),
     ] = None,
     format: NightFormat = "text",
@@ -134,7 +136,7 @@ def nightly(
             nodes.refuse_unshared(out)
         past = opened.enter_context(History.at(history))
         number, chosen, dropped_cells = _to_run(past, loaded.name, chosen, resume)
-        tonight = plan(chosen, past.seen(loaded.name), place, budget_s)
+        tonight = plan(chosen, past.last_runs(loaded.name), place, budget_s)
         ran = Nightly(past, out, entries, say, place)
         if number is None:
             number = past.begin(loaded.name, [planned.cell.name for planned in tonight.chosen], tonight.left_out)
@@ -227,7 +229,7 @@ def _dry_run(history: str, name: str, chosen: list[Cell], resume: bool, place: P
     try:
         with History.at(history, create=False) as past:
             _, chosen, dropped_cells = _to_run(past, name, chosen, resume)
-            tonight = plan(chosen, past.seen(name), place, budget_s)
+            tonight = plan(chosen, past.last_runs(name), place, budget_s)
             return replace(tonight, left_out=(*dropped_cells, *tonight.left_out))
     except NoHistory:
         if resume:
@@ -242,7 +244,7 @@ def _print_plan(tonight: Plan) -> None:
 
     with Page() as page:
         for planned in tonight.chosen:
-            note = "" if planned.seen else " at most; it never ran"
+            note = "" if planned.last_run else " at most; it never ran"
             page.prose(f"{clean(planned.cell.name)}  {duration(planned.estimate_s)}{note}")
         for name, why in tonight.left_out:
             page.prose(f"{clean(name)}  not run: {clean(why)}")

@@ -66,7 +66,7 @@ Out = Annotated[
 ]
 
 
-def given(address: str | None) -> str | None:
+def nonempty_address(address: str | None) -> str | None:
     """Raises BadInput for an empty address, of a variable that is not set say: the command would run here."""
     from harness.errors import BadInput
 
@@ -77,7 +77,7 @@ def given(address: str | None) -> str | None:
 
 Address = Annotated[
     str | None,
-    typer.Option(help="join this Ray cluster instead of starting one", show_default=False, callback=given),
+    typer.Option(help="join this Ray cluster instead of starting one", show_default=False, callback=nonempty_address),
 ]
 Device = Annotated[
     Literal["auto", "cpu", "cuda"], typer.Option(help="the device of the learner; auto: CUDA where the cluster has it")

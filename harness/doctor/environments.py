@@ -19,7 +19,7 @@ def look(
 ) -> list[Hazard | Passed | Unchecked]:
     """One answer an environment: versions against the driver in 0.2 s each; `imports`: the engine too, 10 to 40 s."""
     try:
-        existing = envs.every()
+        existing = envs.all_environments()
     except EnvironmentUnusable as error:
         return [
             Hazard(

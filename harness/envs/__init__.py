@@ -7,7 +7,7 @@ only, until uv or a progress bar is needed.
 from harness.envs.bundles import bundle
 from harness.envs.checking import Check, check
 from harness.envs.creation import create, order
-from harness.envs.environment import Environment, every, get
+from harness.envs.environment import Environment, all_environments, get
 from harness.envs.registration import add, remove
 from harness.envs.resolution import Backend, exists, parse, resolve
 
@@ -16,10 +16,10 @@ __all__ = [
     "Check",
     "Environment",
     "add",
+    "all_environments",
     "bundle",
     "check",
     "create",
-    "every",
     "exists",
     "get",
     "order",

@@ -107,7 +107,7 @@ def find_whole(name: str) -> Environment | None:
         return None
 
 
-def every() -> list[Environment]:
+def all_environments() -> list[Environment]:
     """All environments, by name."""
     folders = sorted((home.home() / "envs").glob("*/env.json"))
     environments = [find(path.parent.name) for path in folders if not path.parent.name.startswith(".")]
@@ -118,7 +118,7 @@ def get(name: str) -> Environment:
     """The environment of that name. Raises BadInput with the names that exist."""
     environment = find(check_name(name))
     if environment is None:
-        names = ", ".join(item.name for item in every()) or "none yet"
+        names = ", ".join(item.name for item in all_environments()) or "none yet"
         fix = f"harness env create {name}" if name in registry.names(embedded=False) else "harness env list"
         raise BadInput(f"there is no environment named {name!r} (there are: {names})", fix=fix)
     return environment

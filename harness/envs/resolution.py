@@ -39,7 +39,7 @@ def parse(backend: str) -> Backend:
         apart = registry.alternatives(registry.names(embedded=False))
         raise BadInput(
             f"there is no backend {backend!r}: {', '.join(registry.names())}; {apart} also with @ENVIRONMENT or "
-            f"@VERSION (environments: {', '.join(item.name for item in environment.every()) or 'none yet'})"
+            f"@VERSION (environments: {', '.join(item.name for item in environment.all_environments()) or 'none yet'})"
             f"{closest(engine, registry.names())}",
             fix="harness env list",
         )
@@ -114,7 +114,7 @@ def embedded(engine: str) -> Environment:
 
 def _existing(backend: Backend) -> Environment | None:
     if backend.version:
-        of_engine = [item for item in environment.every() if item.engine == backend.engine]
+        of_engine = [item for item in environment.all_environments() if item.engine == backend.engine]
         fits = [item for item in of_engine if recipe.matches(item.version, backend.version)]
         return min(fits, key=lambda item: (item.name != backend.engine, not item.owned, item.name), default=None)
     existing = environment.find(backend.environment or backend.engine)

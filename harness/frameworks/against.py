@@ -74,15 +74,15 @@ class Told:
     def stated(self, name: str) -> str:
         """A setting as it stands, with where."""
         if name in self.settings.values:
-            value = _shown(self.settings.values[name])
+            value = _scrubbed(self.settings.values[name])
             return f"{self.name}: {name}={value} ({self._where(name)})"
         meaning = self.framework.meanings.get(name)
-        default = "" if meaning is None or meaning.default is None else f", by default {_shown(meaning.default)}"
+        default = "" if meaning is None or meaning.default is None else f", by default {_scrubbed(meaning.default)}"
         return f"{self.name}: no {name}{default}"
 
     def _where(self, name: str) -> str:
         plain = re.sub(r"[-_]", "_", name)
-        words = [re.sub(r"[-_]", "_", re.sub(r"^(?:--|\+{1,2}|~)", "", word)) for word in self.start.given]
+        words = [re.sub(r"[-_]", "_", re.sub(r"^(?:--|\+{1,2}|~)", "", word)) for word in self.start.arguments]
         written = any(word == plain or word.startswith(f"{plain}=") for word in words)
         return "in the command" if written else "in its configuration, a file or a default"
 
@@ -158,7 +158,7 @@ def _settings(command_a: Told, command_b: Told) -> Iterator[Outcome]:
             yield Unseen(why)
         elif why:
             continue
-        elif _same(command_a, command_b, name):
+        elif _has_equal_value(command_a, command_b, name):
             equal_count += 1
         elif not (command_a.framework.engine_kwargs and name.startswith(f"{command_a.framework.engine_kwargs}.")):
             stated = (command_a.stated(name), command_b.stated(name))
@@ -176,7 +176,7 @@ def _why_unknown(command_a: Told, command_b: Told, name: str) -> str | None:
     return next(filter(None, whys), "")
 
 
-def _same(command_a: Told, command_b: Told, name: str) -> bool:
+def _has_equal_value(command_a: Told, command_b: Told, name: str) -> bool:
     meaning = command_a.framework.meanings.get(name)
     default = None if meaning is None else meaning.default
     first, second = (side.settings.values.get(name, default) for side in (command_a, command_b))
@@ -212,7 +212,7 @@ def _concepts(command_a: Told, command_b: Told) -> Iterator[Outcome]:
         if not any(pair):
             continue
         values = [None if entry is None else entry[1] for entry in pair]
-        stated = [f"{side.name}: {'no ' + title if entry is None else entry[0] + f', {title} {_shown(entry[1])}'}"
+        stated = [f"{side.name}: {'no ' + title if entry is None else entry[0] + f', {title} {_scrubbed(entry[1])}'}"
                   for side, entry in zip((command_a, command_b), pair, strict=True)]  # fmt: skip
         if any(value is None for value in values) and not any(entry and entry[2] for entry in pair):
             lacking.append(title)
@@ -225,7 +225,7 @@ def _concepts(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     if lacking:
         yield Unseen(f"{', '.join(lacking)}: neither command gives it, and what one of the two has is not known")
     for side in (command_a, command_b):
-        unmatched_words = [word for word in _given(side) if word not in side.framework.meanings
+        unmatched_words = [word for word in _set_in_command(side) if word not in side.framework.meanings
                 and not word.startswith(side.framework.aside)]  # fmt: skip
         if unmatched_words:
             yield Unseen(
@@ -251,7 +251,7 @@ def _by_concept(side: Told) -> dict[str, tuple[str, Any, bool]]:
     return entries
 
 
-def _given(side: Told) -> list[str]:
+def _set_in_command(side: Told) -> list[str]:
     """Settings that the command itself gives."""
     return [name for name in side.settings.values if side._where(name) == "in the command"]
 
@@ -281,8 +281,8 @@ def _kwargs(command_a: Told, command_b: Told) -> Iterator[Outcome]:
         pair = [(table.get(name), mine) for table, mine in zip(tables, native, strict=True)]
         if not any(argument is not None and argument.name in mine for argument, mine in pair):
             continue
-        values = [None if argument is None else argument.given(mine) for argument, mine in pair]
-        stated = [f"{side.name}: {argument.name if argument else 'no argument'}, which is {name} {_shown(value)}"
+        values = [None if argument is None else argument.value_in(mine) for argument, mine in pair]
+        stated = [f"{side.name}: {argument.name if argument else 'no argument'}, which is {name} {_scrubbed(value)}"
                   for side, (argument, _), value in zip((command_a, command_b), pair, values, strict=True)]  # fmt: skip
         if _plain(values[0]) != _plain(values[1]):
             severity: Severity = "error" if BY_NAME[name].results else "warning"
@@ -393,7 +393,7 @@ def _title(engine: str) -> str:
     return spec.title if spec is not None else engine
 
 
-def _shown(value: Any) -> str:
+def _scrubbed(value: Any) -> str:
     text = redaction.arguments([str(value)])[0]
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 

@@ -15,11 +15,11 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 @dataclass(frozen=True)
 class Start:
     """`entry`: the word that starts the framework, empty where none is seen. `before`: variables, prefixes,
-    launchers; `given`: the words that the framework gets. `script`: the shell or shell script that runs instead."""
+    launchers; `arguments`: the words that the framework gets. `script`: the shell or shell script that runs instead."""
 
     entry: str = ""
     before: tuple[str, ...] = ()
-    given: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     script: str = ""
 

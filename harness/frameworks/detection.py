@@ -70,7 +70,7 @@ def detect(command: Sequence[str], framework: str = AUTO, environ: Mapping[str, 
 def of(command: Sequence[str], framework: str = AUTO) -> Framework:
     """The framework of a command. Raises BadInput for a command of no framework, or of several."""
     if framework != AUTO:
-        return known(framework)
+        return framework_named(framework)
     candidates = recognised(command)
     if not candidates:
         raise BadInput(
@@ -85,7 +85,7 @@ def of(command: Sequence[str], framework: str = AUTO) -> Framework:
     return candidates[0]
 
 
-def known(name: str) -> Framework:
+def framework_named(name: str) -> Framework:
     """The framework of that name. Raises BadInput where there is none."""
     if name not in frameworks():
         message = f"there is no adapter for {name!r} (there are: {names()}){closest(name, frameworks())}"

@@ -66,7 +66,7 @@ CONCEPTS: Mapping[str, Concept] = {
 }  # fmt: skip
 
 
-def same(value: Any, settings: Settings) -> Any:
+def unchanged(value: Any, settings: Settings) -> Any:
     """The value is what it means."""
     return value
 
@@ -78,7 +78,7 @@ class Meaning:
 
     concept: str
     default: Any = None
-    read: Callable[[Any, Settings], Any] = same
+    read: Callable[[Any, Settings], Any] = unchanged
 
 
 def times(*names: tuple[str, int]) -> Callable[[Any, Settings], Any]:

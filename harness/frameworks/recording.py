@@ -47,7 +47,7 @@ def finish(directory: Path, adapter: Adapter, exit_code: int) -> Hooks:
         _close(run)
         run = Run(directory, strict=False)
     hooks = _hooks(run, adapter)
-    write_manifest(directory, {**run.manifest, **_said(run, adapter, hooks), "exit_code": exit_code})
+    write_manifest(directory, {**run.manifest, **_process_fields(run, adapter, hooks), "exit_code": exit_code})
     return hooks
 
 
@@ -92,7 +92,7 @@ def _hooks(run: Run, adapter: Adapter) -> Hooks:
     )  # fmt: skip
 
 
-def _said(run: Run, adapter: Adapter, hooks: Hooks) -> dict[str, Any]:
+def _process_fields(run: Run, adapter: Adapter, hooks: Hooks) -> dict[str, Any]:
     """The keys of run.json that only the processes know."""
     fields: dict[str, Any] = {"framework": adapter.framework, "framework_version": hooks.version}
     missing = dict(adapter.missing)
@@ -134,7 +134,7 @@ def _close(run: Run) -> None:
     elsewhere = _Elsewhere(run.path)
     frames = Counter(frame.stem for frame in _frame_files(run))
     for journal in run._journals:
-        if journal.name in run.incomplete and journal.name not in torn and _gone(journal, elsewhere):
+        if journal.name in run.incomplete and journal.name not in torn and _has_ended(journal, elsewhere):
             lines_there = sum(len(places) for places in journal.kinds.values())
             fields = {
                 "ok": True, "reason": "", "frames": frames[journal.path.stem],
@@ -173,7 +173,7 @@ class _Elsewhere:
         return {process: pulse.beat.count for process, pulse in pulses.items()}
 
 
-def _gone(journal: JournalIndex, elsewhere: _Elsewhere) -> bool:
+def _has_ended(journal: JournalIndex, elsewhere: _Elsewhere) -> bool:
     """Has the process of a journal ended? Waits for one that is about to."""
     host, pid = str(journal.opening.get("host")), int(journal.opening["pid"])
     if host != os.uname().nodename:

@@ -139,7 +139,7 @@ def _loaded() -> tuple[dict[str, Framework], tuple[PluginError, ...]]:
         if not re.fullmatch(r"\w[\w-]*", framework.name):
             raise plugins.Unfit(f"{framework.name!r} cannot be the name of a framework: letters, digits, - and _")
         if framework.name in by_name:
-            raise plugins.taken(framework.name, homes[framework.name])
+            raise plugins.name_taken(framework.name, homes[framework.name])
         if not isinstance(framework.adapter, Adapter):
             raise plugins.Unfit(f"{framework.module}.ADAPTER is no probes.adapters.table.Adapter")
         by_name[framework.name], homes[framework.name] = _guarded(framework, plugin), plugin

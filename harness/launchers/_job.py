@@ -166,10 +166,10 @@ def command_line(context: typer.Context) -> str:
                 parameter.opts[0] if option_value is True else f"{parameter.opts[0]}={option_value}"
                 for option_value in values
             ]
-    return " ".join(map(_shown, ["harness", "render", context.info_name or "", *options, "--", *words]))
+    return " ".join(map(_quoted, ["harness", "render", context.info_name or "", *options, "--", *words]))
 
 
-def _shown(word: str) -> str:
+def _quoted(word: str) -> str:
     """The word as bash takes it, in characters that a comment may hold."""
     if word.isprintable():
         return shlex.quote(word)

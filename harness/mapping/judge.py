@@ -151,7 +151,7 @@ class Judge:
         """What differs where the setting is not given at all; empty where nothing does, or it is not known."""
         if setting.target is None or setting.parameter.carried or self.source is None:
             return ""
-        default, target_value = setting.source.given({}), setting.target.given(native)
+        default, target_value = setting.source.value_in({}), setting.target.value_in(native)
         if default == target_value or default is None:
             return ""
         name, argument = setting.source.name, setting.target.name
@@ -186,8 +186,8 @@ class Judge:
             return
         if not setting.parameter.comparable and self.source is not self.target:
             return
-        requested = [setting.asked(value) for value in (setting.first, setting.second)]
-        read = [target.given(native) for native in (trial.base, trial.varied)]
+        requested = [setting.requested(value) for value in (setting.first, setting.second)]
+        read = [target.value_in(native) for native in (trial.base, trial.varied)]
         pairs = list(zip(requested, read, strict=True))
         wrong = [not setting.parameter.fits(want, got) for want, got in pairs]
         if not any(wrong):
@@ -213,7 +213,7 @@ class Judge:
             text = f"{target.name}={trial.varied[target.name]!r} whatever is asked"
         else:
             text = f"no {target.name}"
-        read = target.given(trial.varied)
+        read = target.value_in(trial.varied)
         then = " decides by itself" if read is None else f" then has {read!r}"
         return self._arrival(trial, "dropped", f"{text}; {self.target.title}{then}", trial.varied)
 

@@ -36,7 +36,7 @@ class Setting:
     def part(self) -> str:
         return self.parameter.part
 
-    def asked(self, value: Any) -> Any:
+    def requested(self, value: Any) -> Any:
         """What the source engine makes of a canonical value."""
         return self.source.read(self.source.write(value), {})
 
@@ -55,7 +55,7 @@ def settings(source: EngineSpec | None, target: EngineSpec) -> tuple[Setting, ..
         if argument is None or endpoint or needless or parameter.name == "kv_cache_tokens":
             continue
         first = _first(parameter)
-        made.append(Setting(parameter, argument, image, first, parameter.other(first)))
+        made.append(Setting(parameter, argument, image, first, parameter.variant(first)))
     return tuple(made)
 
 
@@ -83,7 +83,7 @@ def harness_gives(of_part: tuple[Setting, ...], requested: dict[str, Any]) -> di
 def _argument(parameter: Parameter, source: EngineSpec | None) -> Native | None:
     if source is not None:
         return parameter.argument(source.name)
-    is_requested = parameter.name == "model" or (parameter.asked and not parameter.carried)
+    is_requested = parameter.name == "model" or (parameter.requested and not parameter.carried)
     return Native(parameter.name, parameter.default) if is_requested else None
 
 

@@ -178,18 +178,18 @@ class History:
 
     @contextlib.contextmanager
     def _write(self) -> Iterator[sa.Connection]:
-        with self._told(), self._engine.begin() as connection:
+        with self._readable_errors(), self._engine.begin() as connection:
             yield connection
 
     @contextlib.contextmanager
     def _read(self) -> Iterator[sa.Connection]:
-        with self._told(), self._engine.connect() as connection:
+        with self._readable_errors(), self._engine.connect() as connection:
             if self._engine.dialect.name == "sqlite":  # no lock on writers: WAL reads one state of the file
                 connection = connection.execution_options(isolation_level="AUTOCOMMIT")
             yield connection
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _readable_errors(self) -> Iterator[None]:
         """Errors of the database as one sentence, without its statements and without the password."""
         try:
             yield
@@ -294,7 +294,7 @@ class History:
             rows = connection.execute(query).all()
         return [_past(row) for row in reversed(rows)]
 
-    def seen(self, matrix: str) -> dict[str, Seen]:
+    def last_runs(self, matrix: str) -> dict[str, Seen]:
         """Every cell of a matrix that ever ran: when, how it ended, how long it takes."""
         last = sa.select(sa.func.max(verdicts.c.night_id).label("night_id"), verdicts.c.cell_id)
         last = last.join_from(verdicts, nights).where(nights.c.matrix == matrix)

@@ -53,7 +53,7 @@ class Judgement:
     problems: tuple[Change, ...] = ()
     new: tuple[Change, ...] = ()
     standing: tuple[Change, ...] = ()
-    gone: tuple[Change, ...] = ()
+    fixed: tuple[Change, ...] = ()
     explains: tuple[Change, ...] = ()
     first: bool = False  # there is no earlier night
     error: bool = False
@@ -79,7 +79,7 @@ def judge(tonight: Observation, history: Sequence[Past]) -> Judgement:
         problems=tuple(problems),
         new=tuple(problem for problem in problems if problem.key not in earlier_keys),
         standing=tuple(problem for problem in problems if problem.key in earlier_keys),
-        gone=tuple(_lasting(key) for key in sorted(earlier_keys - keys)),
+        fixed=tuple(_lasting(key) for key in sorted(earlier_keys - keys)),
         explains=tuple(_moved(tonight, before[-1].observation)) if before and not tonight.error else (),
         first=not history,
         error=tonight.error,
@@ -94,7 +94,7 @@ class Settled:
     status: Status
     new: tuple[Change, ...]
     standing: tuple[Change, ...]
-    gone: tuple[Change, ...] = ()
+    fixed: tuple[Change, ...] = ()
     confirmation: str = ""
 
 
@@ -103,15 +103,15 @@ def settle(first: Judgement, again: Judgement | None = None, itself: Observation
     the baseline against itself beside it. What the second run does not show is no problem, and no fix."""
     if first.error:
         return Settled("COULD NOT RUN", first.new, first.standing)
-    new, fixed, confirmation = first.new, first.gone, ""
+    new, fixed, confirmation = first.new, first.fixed, ""
     relapsed: tuple[Change, ...] = ()
     if again is not None and again.error:
         confirmation = "the second run gave no verdict"
     elif again is not None:
         new = tuple(change for change in first.new if again.shows(change))
-        fixed = tuple(change for change in first.gone if not again.shows(change))
+        fixed = tuple(change for change in first.fixed if not again.shows(change))
         relapsed = tuple(
-            problem for problem in again.problems if any(problem.key == earlier.key for earlier in first.gone)
+            problem for problem in again.problems if any(problem.key == earlier.key for earlier in first.fixed)
         )
         is_confirmed = len(new) == len(first.new) and not relapsed
         confirmation = "a second run showed the same" if is_confirmed else "a second run did not show all of it"

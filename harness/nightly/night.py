@@ -73,7 +73,7 @@ class Nightly:
         first = judge(tonight, past)
         again_judged, itself = None, None
         fresh, _, _ = known.split(cell.name, first.new, self.entries, self.today())
-        if not tonight.error and (fresh or first.gone):
+        if not tonight.error and (fresh or first.fixed):
             self.say(f"{cell.name}: changed; once more")
             again_judged = judge(cells.run(cell, folder / "again", attempt), past)
             alone = _itself(cell)
@@ -83,7 +83,7 @@ class Nightly:
         settled = settle(first, again_judged, itself)
         result = CellResult(
             cell.name, settled.status, tonight.verdict, tonight.reason, tonight.seconds, new=settled.new,
-            standing=settled.standing, gone=settled.gone, explains=first.explains, confirmation=settled.confirmation,
+            standing=settled.standing, gone=settled.fixed, explains=first.explains, confirmation=settled.confirmation,
             metrics=dict(tonight.metrics), reproduce=tonight.reproduce,
             report=to_read(tonight.recording, tonight.verdict),
         )  # fmt: skip

@@ -18,7 +18,7 @@ class Planned:
 
     cell: Cell
     estimate_s: float
-    seen: Seen | None
+    last_run: Seen | None
     at_once: int = 1
 
     @property
@@ -68,7 +68,7 @@ def plan(cells: Sequence[Cell], last_runs: Mapping[str, Seen], place: Place, bud
 
 
 def _urgency(planned: Planned) -> tuple[int, int]:
-    if planned.seen is None:
+    if planned.last_run is None:
         return 1, 0
-    changed = planned.seen.status in CHANGED and planned.seen.status != "NEW"
-    return (0 if changed else 1), planned.seen.night
+    changed = planned.last_run.status in CHANGED and planned.last_run.status != "NEW"
+    return (0 if changed else 1), planned.last_run.night

@@ -31,12 +31,12 @@ def executed(path: Path) -> ModuleType:
         return imported(path)
     except (Exception, SystemExit) as error:  # whatever somebody else's file raises, the user needs its sentence
         raise BadInput(
-            f"{path} cannot be executed: {_said(error, path)}",
+            f"{path} cannot be executed: {_error_text(error, path)}",
             fix=f"python {shlex.quote(str(path))}   # shows its traceback",
         ) from error
 
 
-def _said(error: BaseException, path: Path) -> str:
+def _error_text(error: BaseException, path: Path) -> str:
     line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else _last_line(error, path)
     message = error.msg if isinstance(error, SyntaxError) else str(error)  # its own text names file and line once more
     text = message.splitlines()[0] if message else ""

@@ -50,7 +50,7 @@ def show_list(rows: list[dict[str, Any]], format: str) -> None:
             page.table(LIST, cells)
             return
         for name, suite, kind, expected, who, summary in cells:
-            page.prose(Text.assemble((name, "bold"), f"  {suite}  {expected}  culprits: {who}"), rest="    ")
+            page.prose(Text.assemble((name, "bold"), f"  {suite}  {expected}  culprits: {who}"), indent="    ")
             page.prose("; ".join(filter(None, (kind, summary))), "    ", "    ")
 
 

@@ -139,7 +139,7 @@ def _filled(case: Case, ruling: Ruling, step: str) -> str:
         return step
     subjects = [case.subject(key) for key in ruling.culprits if key in case.graph.subjects]
     subjects = [
-        subject for subject in subjects or case.graph.stuck() or case.live() if subject.process and not subject.gone
+        subject for subject in subjects or case.graph.stuck() or case.live() if subject.process and not subject.ended
     ]
     return step.replace("--pid PID", f"--pid {subjects[0].process.pid}") if subjects and subjects[0].process else step
 
@@ -193,7 +193,7 @@ def _coverage(evidence: Evidence, comparison: Comparison | None, graph: Graph) -
     return {
         "processes": len(processes),
         "ranks": len(
-            {subject.rank for subject in graph.subjects.values() if subject.rank is not None and subject.seen}
+            {subject.rank for subject in graph.subjects.values() if subject.rank is not None and subject.observed}
         ),
         "with_stacks": sum(any(sample.threads for sample in process.samples) for process in processes),
         "with_two_looks": sum(len(process.samples) > 1 for process in processes),

@@ -55,7 +55,7 @@ def _forked(evidence: Evidence) -> set[str]:
         if (parent := ranked.get(f"{process.host}:{process.ppid}")) is not None and parent is not process
         if parent.rank == process.rank
         and parent.world_size in (None, process.world_size)
-        and _shown(parent) >= _shown(process)
+        and _rank_evidence(parent) >= _rank_evidence(process)
     }
 
 
@@ -63,7 +63,7 @@ def _heirs(claims: Iterable[Process]) -> list[Process]:
     """Those of them that only inherited it. An heir leaves nothing to others: who it is, is asked of the rest."""
     holders: list[Process] = []
     heirs: list[Process] = []
-    for claimant in sorted(claims, key=lambda each: (-_shown(each), -each.age_s)):
+    for claimant in sorted(claims, key=lambda each: (-_rank_evidence(each), -each.age_s)):
         destination = heirs if any(_inherits(claimant, holder) for holder in holders) else holders
         destination.append(claimant)
     return heirs
@@ -72,13 +72,13 @@ def _heirs(claims: Iterable[Process]) -> list[Process]:
 def _inherits(process: Process, holder: Process) -> bool:
     if not _met(process, holder):
         return False
-    if _shown(holder) != _shown(process):
-        return _shown(holder) > _shown(process)
+    if _rank_evidence(holder) != _rank_evidence(process):
+        return _rank_evidence(holder) > _rank_evidence(process)
     # ranks that one launcher starts, twice by mistake too, begin within a second
     return process.age_s > 0 and holder.age_s > process.age_s + RESTART_S
 
 
-def _shown(process: Process) -> int:
+def _rank_evidence(process: Process) -> int:
     """What a process has to show for its rank: 2 groups with it, 1 its probe's word, 0 its environment."""
     groups = process.journal.groups if process.journal else ()
     counted = process.beat.sequences if process.beat else {}

@@ -36,7 +36,7 @@ def triage(what: list[str], out: str | os.PathLike[str] | None = None, *, token_
     is there already is read, and nothing is written into it. Raises BadInput for what is none of these.
     """
     evidence, made = _evidence(what, Path(out) if out else None, token_file)
-    verdict: Verdict = places.shown(judge.triage(evidence))
+    verdict: Verdict = places.displayed(judge.triage(evidence))
     again = what if made is None else evidence.directories or [evidence.path]
     verdict = dataclasses.replace(verdict, reproduce=shlex.join(redaction.arguments(["harness", "triage", *again])))
     folder = Path(out) if out else made

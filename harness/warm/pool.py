@@ -51,7 +51,7 @@ class Pool:
         """The engine, as sound as a fresh one: the same where nothing is left of earlier runs and `check` has no
         objection, else one that is started anew in its place."""
         actor, looking = looked
-        why = _left(looking)
+        why = _why_unusable(looking)
         if actor is not None and not why:
             why = check(actor)
             if not why:
@@ -148,7 +148,7 @@ def _chosen(
     return chosen, ""
 
 
-def _left(looking: Future | None) -> str:
+def _why_unusable(looking: Future | None) -> str:
     if looking is None:
         return "it has ended"
     import ray.exceptions as failures

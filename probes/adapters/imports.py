@@ -23,7 +23,7 @@ class Finder:
         for name in sorted(self.modules & set(sys.modules)):
             module = sys.modules[name]
             if not getattr(getattr(module, "__spec__", None), "_initializing", False):
-                self._seen(module)
+                self._report_import(module)
 
     def remove(self) -> None:
         if self in sys.meta_path:
@@ -58,12 +58,12 @@ class Finder:
             else:
                 loader.exec_module = before
             run(module)
-            self._seen(module)
+            self._report_import(module)
 
         with contextlib.suppress(AttributeError, TypeError):
             loader.exec_module = exec_module
 
-    def _seen(self, module: ModuleType) -> None:
+    def _report_import(self, module: ModuleType) -> None:
         self.modules.discard(module.__name__)
         self.imported(module)
         if not self.modules:

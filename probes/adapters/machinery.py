@@ -18,7 +18,7 @@ from probes.adapters.calls import Call, Job
 from probes.adapters.imports import Finder
 from probes.adapters.table import Adapter
 from probes.errors import RecordingError, of_a_signal
-from probes.spans import said
+from probes.spans import error_text
 
 if TYPE_CHECKING:
     from probes.attach import Quiet
@@ -61,7 +61,7 @@ class Machinery:
                 except patching.Moved as error:
                     self.moved[hook.symbol] = str(error)
                 except Exception as error:  # a class that guards its attributes: the job goes on without this hook
-                    self.moved[hook.symbol] = said(error)
+                    self.moved[hook.symbol] = error_text(error)
         journal = self.journal()
         if journal is not None and journal.events:
             self.greet(journal)
@@ -100,12 +100,12 @@ class Machinery:
         try:
             reader(call)
         except RecordingError as error:
-            journal.off = said(error)
+            journal.off = error_text(error)
         except Exception as error:  # whatever a reader trips over in another version must not reach the job
             if of_a_signal(error):
                 raise
-            self.off[symbol] = said(error)
-            journal.event("hook_off", hook=symbol, error=said(error))
+            self.off[symbol] = error_text(error)
+            journal.event("hook_off", hook=symbol, error=error_text(error))
         finally:
             self._thread.reading = False
             recorder._self_ns = spent + time.monotonic_ns() - began  # instead of what was counted on the way

@@ -26,7 +26,7 @@ def started(call: Call) -> None:
     states = getattr(call.owner, "checkpoint_states", None) or {}
     call.job.step = int(states.get("global_step", 0))
     call.job.memory["resumed"] = call.job.step > 0
-    digests = _whole(call)
+    digests = _actor_digests(call)
     if digests:
         call.recorder.weights(step=call.job.step - 1, version=call.job.step, digests=digests, source="learner")
 
@@ -66,14 +66,14 @@ def sent(call: Call) -> None:
     if call.job.memory.pop("resumed", False):
         return
     version = call.job.step + 1
-    digests = _whole(call)
+    digests = _actor_digests(call)
     if digests:
         call.recorder.weights(step=version - 1, version=version, digests=digests, source="learner")
         call.recorder.event("learner", step=version - 1, actor=weights.combine(digests))
     call.job.step = version  # what follows belongs to the next step
 
 
-def _whole(call: Call) -> dict[str, str]:
+def _actor_digests(call: Call) -> dict[str, str]:
     """Digests of the actor's weights; {} where they were not asked for, or where no process holds them whole."""
     torch: Any = sys.modules.get("torch")
     if not call.job.digests or torch.distributed.get_world_size() != 1 or call.owner.strategy.args.ds.zero_stage == 3:
@@ -89,17 +89,17 @@ def receiving(call: Call) -> None:
     memory["expects"] = call.job.digests
     if call.job.digests and memory.get("group") is not group and hasattr(group, "broadcast"):
         memory["group"] = group
-        group.broadcast = _held(group.broadcast, memory)
+        group.broadcast = _keeping_tensor(group.broadcast, memory)
 
 
-def _held(broadcast: Callable[..., Any], memory: dict[str, Any]) -> Callable[..., Any]:
-    def held(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+def _keeping_tensor(broadcast: Callable[..., Any], memory: dict[str, Any]) -> Callable[..., Any]:
+    def broadcast_and_keep(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         done = broadcast(tensor, *args, **kwargs)
         if memory.pop("expects", False):  # else nobody takes it, and it would stay on the device
             memory["tensor"] = tensor
         return done
 
-    return held
+    return broadcast_and_keep
 
 
 def received(call: Call) -> None:

@@ -83,7 +83,7 @@ ADAPTER = Adapter(
         ),
         Hook(f"{LOOPS}.generate_sequences", span="submit", before=rollout.looping),
         Hook(f"{LOOPS}._run_prompt", span="rollout", record=rollout.grouped),
-        Hook(f"{LOOP}._run_agent_loop", span="sample", before=rollout.entered, record=rollout.left),
+        Hook(f"{LOOP}._run_agent_loop", span="sample", before=rollout.entered, record=rollout.finished),
         Hook(f"{CLIENT}.generate", span="generate", before=rollout.generating, record=rollout.generated),
         Hook(f"{CLIENT}._vllm_request_id", span="name", record=rollout.named),
         Hook(f"{HYBRID}.init_model", span="start"),

@@ -16,7 +16,7 @@ from probes import weights
 from probes.adapters.calls import Call
 from probes.adapters.reading import resumed_at
 from probes.frames import Flat, Ragged
-from probes.spans import said
+from probes.spans import error_text
 
 _RANDOM = re.compile(r"-[0-9a-f]{8}$")  # vLLM makes ids unique by eight random characters at their end
 
@@ -67,7 +67,7 @@ def loading(call: Call) -> None:
         return
     model = call.owner.get_model()
     memory["hand"], memory["passed"] = (model, vars(model).get("load_weights")), {}
-    model.load_weights = _held(model.load_weights, memory, call)
+    model.load_weights = _digesting(model.load_weights, memory, call)
 
 
 def loaded(call: Call) -> None:
@@ -112,7 +112,7 @@ def _received(call: Call, version: int, digests: dict[str, str]) -> None:
     call.recorder.weights(step=version - 1, version=version, digests=digests, source="received")
 
 
-def _held(load: Callable[..., Any], memory: dict[str, Any], call: Call) -> Callable[..., Any]:
+def _digesting(load: Callable[..., Any], memory: dict[str, Any], call: Call) -> Callable[..., Any]:
     passed = memory["passed"]
 
     def digested(item: Any) -> None:
@@ -120,7 +120,7 @@ def _held(load: Callable[..., Any], memory: dict[str, Any], call: Call) -> Calla
             with call.recorder.own_time():
                 passed[str(item[0])] = weights.digest(item[1])
         except Exception as error:
-            memory["undigested"] = said(error)
+            memory["undigested"] = error_text(error)
 
     def passing(tensors: Iterable[Any]) -> Iterator[Any]:
         for item in tensors:

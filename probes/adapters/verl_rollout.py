@@ -97,7 +97,7 @@ def generated(call: Call) -> None:
     })  # fmt: skip
 
 
-def left(call: Call) -> None:
+def finished(call: Call) -> None:
     """The sample is done; its group is written when all of it is."""
     current = _trajectory.get()
     if current is not None and current["turns"]:

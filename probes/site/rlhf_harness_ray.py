@@ -16,7 +16,7 @@ def environment(runtime_env):
     """The job's runtime environment with the variables of the watch; a cluster of its own inherits them already."""
     if os.environ.get("RAY_RUNTIME_ENV_HOOK") == f"{__name__}.environment":
         del os.environ["RAY_RUNTIME_ENV_HOOK"]  # the processes that Ray starts next would inherit it
-    address = _asked()
+    address = _init_address()
     joined = address != "local" and (address or os.environ.get("RAY_ADDRESS") or os.path.exists(_FILE))
     directory = os.environ.get("RLHF_HARNESS_WATCH")
     job_env = dict(runtime_env or {})
@@ -32,7 +32,7 @@ def environment(runtime_env):
     return job_env
 
 
-def _asked():
+def _init_address():
     """The address that `ray.init` was called with, which Ray does not hand to its hook; None without one."""
     frame = sys._getframe(1).f_back
     while frame is not None and frame.f_code.co_name != "init":

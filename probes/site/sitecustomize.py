@@ -73,7 +73,7 @@ def _tell_ray(module):
         return
 
     @functools.wraps(init)
-    def told(*args, **kwargs):
+    def init_with_hook(*args, **kwargs):
         if "RAY_RUNTIME_ENV_HOOK" in os.environ:  # the user's own
             return init(*args, **kwargs)
         os.environ["RAY_RUNTIME_ENV_HOOK"] = _HOOK
@@ -83,7 +83,7 @@ def _tell_ray(module):
             if os.environ.get("RAY_RUNTIME_ENV_HOOK") == _HOOK:
                 del os.environ["RAY_RUNTIME_ENV_HOOK"]
 
-    module.init = told
+    module.init = init_with_hook
 
 
 def _attach():

@@ -73,9 +73,9 @@ def refused() -> tuple[PluginError, ...]:
 
     def take(plugin: Plugin, renderer: Any) -> None:
         if plugin.entry.name in _builtin():
-            raise plugins.taken(plugin.entry.name, f"the harness ({_builtin()[plugin.entry.name].__module__})")
+            raise plugins.name_taken(plugin.entry.name, f"the harness ({_builtin()[plugin.entry.name].__module__})")
         if (first := _installed()[plugin.entry.name]) != plugin:
-            raise plugins.taken(plugin.entry.name, first)
+            raise plugins.name_taken(plugin.entry.name, first)
         _valid(renderer)
 
     return plugins.load(GROUP, take)

@@ -50,7 +50,7 @@ def _run(run: RecordedRun) -> str:
     from markupsafe import Markup
 
     css = resources.files("reports").joinpath("templates/report.css").read_text("utf-8")
-    names, rows = recorded.table(run, whole=True)
+    names, rows = recorded.table(run, all_metrics=True)
     return (
         _environment()
         .get_template("run.html")
@@ -176,14 +176,14 @@ def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    def shown(value: Any) -> Any:
+    def cleaned(value: Any) -> Any:
         return value if isinstance(value, Markup) else clean(value)
 
     environment = Environment(
         loader=PackageLoader("reports"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=shown,
+        finalize=cleaned,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

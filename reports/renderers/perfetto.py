@@ -54,7 +54,7 @@ def _processes(subject: Subject, notes: list[str]) -> Iterator[Process]:
         try:
             made.append(timeline.of(place, clean(side)))
         except (FormatError, OSError) as error:
-            notes.append(clean(places.shown(str(error))))
+            notes.append(clean(places.displayed(str(error))))
     hang = cast("Verdict", subject).triage if subject.kind != "run" else None
     made += [timeline.waits(hang)] if hang is not None else []
     for drawn_timeline in made:
@@ -83,14 +83,14 @@ def _events(process: Process, pid: int) -> Iterator[dict[str, Any]]:
             for slice_ in lane:
                 yield {
                     "ph": "X", "name": slice_.name, "cat": track, "pid": pid, "tid": tid, "ts": slice_.start_ns / 1000,
-                    "dur": slice_.dur_ns / 1000, "args": _shown(slice_.args),
+                    "dur": slice_.dur_ns / 1000, "args": _clean_args(slice_.args),
                 }  # fmt: skip
     for point in process.points:
         where = {"name": point.name, "pid": pid, "tid": 0, "ts": point.at_ns / 1000}
         if point.values:
             yield {"ph": "C", **where, "args": point.values}
         else:
-            yield {"ph": "i", "s": "p", **where, "args": _shown(point.args)}
+            yield {"ph": "i", "s": "p", **where, "args": _clean_args(point.args)}
 
 
 def _lanes(slices: list[Slice]) -> list[list[Slice]]:
@@ -113,6 +113,6 @@ def _fits(ends: list[int], start: int, end: int) -> bool:
     return not ends or end <= ends[-1]
 
 
-def _shown(args: dict[str, Any]) -> dict[str, Any]:
+def _clean_args(args: dict[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in args.items() if value is not None}
     return {name: value if isinstance(value, int) else clean(value) for name, value in kept.items()}

@@ -44,12 +44,12 @@ class Chart:
 
 @dataclass(frozen=True)
 class Line:
-    """One series, ready to draw. `values`: NaN where there was nothing finite; `odd`: steps of such values, and
+    """One series, ready to draw. `values`: NaN where there was nothing finite; `nonfinite`: steps of such values, and
     `absent` those of them that were NaN or null to begin with."""
 
     steps: list[float]
     values: list[float]
-    odd: list[str]
+    nonfinite: list[str]
     absent: frozenset[str] = frozenset()
 
     @property
@@ -80,10 +80,10 @@ class _Book:
     """Draws one chart after the other for one verdict."""
 
     def __init__(self, parity: Parity, sheet: StyleSheet) -> None:
-        self.runs, self.own, self.floor = parity.runs[:2], parity.series, parity.floor
+        self.runs, self.comparison, self.floor = parity.runs[:2], parity.series, parity.floor
         self.mark = parity.first_divergence.step if parity.first_divergence else None
         self.sheet, self.count = sheet, 0
-        tables = [*(run.series for run in self.runs), self.own]
+        tables = [*(run.series for run in self.runs), self.comparison]
         steps = [step for table in tables for name in table for step in line(table, name).steps]
         self.span = min(steps, default=0.0) - 0.5, max(steps, default=0.0) + 0.5  # of all charts: a torn run ends early
         names = [clean(f"{run.side} {run.backend}").strip() or "run" for run in self.runs]
@@ -104,18 +104,18 @@ class _Book:
         remaining_names = dict.fromkeys(name for run in self.runs for name in run.series if name not in placed_names)
         comparison_names = ("step", "max_delta_logprob", "mean_delta_logprob", "flips", "flips_beyond_margin")
         return [
-            self.both("reward"),
-            self.both("kl"),
+            self.by_run("reward"),
+            self.by_run("kl"),
             self.delta(),
             self.flips(),
             self.lengths(),
             self.phases(),
             self.sizes(),
-            *(self.both(name) for name in remaining_names),
-            *(self.alone(name) for name in self.own if name not in comparison_names),
+            *(self.by_run(name) for name in remaining_names),
+            *(self.alone(name) for name in self.comparison if name not in comparison_names),
         ]
 
-    def both(self, name: str) -> Chart | None:
+    def by_run(self, name: str) -> Chart | None:
         """One line per run."""
         lines = [line(run.series, name) for run in self.runs]
 
@@ -126,12 +126,12 @@ class _Book:
         return self._chart(_TITLES.get(name) or _title(name), lines, [draw], self.key)
 
     def alone(self, name: str) -> Chart | None:
-        item = line(self.own, name)
+        item = line(self.comparison, name)
         return self._chart(_title(name), [item], [lambda ax: _plot(ax, item, "p1")])
 
     def delta(self) -> Chart | None:
         """max and mean |Δ log-probability| on a logarithmic axis, with floor, tolerance and cap."""
-        lines = {"p1": line(self.own, "max_delta_logprob"), "p2": line(self.own, "mean_delta_logprob")}
+        lines = {"p1": line(self.comparison, "max_delta_logprob"), "p2": line(self.comparison, "mean_delta_logprob")}
         bounds = {role: number(self.floor.get(key)) for role, key in _BOUNDS.items()}
         bounds = {role: value for role, value in bounds.items() if 1e-30 < value < _LIMIT}
         legend = (
@@ -175,7 +175,7 @@ class _Book:
         )
 
     def flips(self) -> Chart | None:
-        lines = [line(self.own, "flips"), line(self.own, "flips_beyond_margin")]
+        lines = [line(self.comparison, "flips"), line(self.comparison, "flips_beyond_margin")]
 
         def draw(ax: Axes) -> None:
             for item, role in zip(lines, ("floor", "mark"), strict=True):
@@ -264,10 +264,10 @@ class _Book:
 
         `nan`: what it means where the series has no number.
         """
-        off_scale_steps = list(dict.fromkeys(step for item in lines for step in item.odd))
+        off_scale_steps = list(dict.fromkeys(step for item in lines for step in item.nonfinite))
         steps_by_reason: dict[str, list[str]] = {}
         for step in off_scale_steps:
-            empty = all(step in item.absent for item in lines if step in item.odd)
+            empty = all(step in item.absent for item in lines if step in item.nonfinite)
             steps_by_reason.setdefault(nan if empty else "not finite", []).append(step)
         notes = "; ".join(
             [*filter(None, [note]), *(f"{word} at step {_listed(at)}" for word, at in steps_by_reason.items())]

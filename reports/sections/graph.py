@@ -18,7 +18,7 @@ ROW, WIDTH, BOX, TALL = 46, 760, 250, 32
 
 def svg(triage: Triage) -> str:
     """An `<svg>` element, or "" when nobody waits for anybody."""
-    nodes, edges = _shown(triage)
+    nodes, edges = _nodes_and_edges(triage)
     if not edges:
         return ""
     at = _circle(nodes) if triage.cycle else _columns(nodes, edges)
@@ -44,7 +44,7 @@ def svg(triage: Triage) -> str:
     return "".join([*parts, "</svg>"])
 
 
-def _shown(triage: Triage) -> tuple[dict[str, tuple[str, str]], list[tuple[str, str, str]]]:
+def _nodes_and_edges(triage: Triage) -> tuple[dict[str, tuple[str, str]], list[tuple[str, str, str]]]:
     """Nodes (key -> label, party) and edges (waiter, target, layer); alike victims are one node where they are many."""
     nodes_by_key = {node.key: node for node in triage.nodes}
     waits = [wait for wait in triage.waits if wait.waiter in nodes_by_key and wait.target in nodes_by_key]

@@ -22,7 +22,7 @@ from reports.model import (
     RunSummary,
     Verdict,
 )
-from reports.text import clean, flatten, same, show, show_apart
+from reports.text import clean, flatten, reads_same, show, show_apart
 
 MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○", "undecided": "?"}  # of a check, by its state
 _NAMES = ("seed",)  # rows whose integer is a name, not an amount
@@ -84,7 +84,7 @@ def _titles(tables: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def _row(title: str, values: list[Any]) -> Row:
-    if any(not same(value, values[0]) for value in values[1:]):
+    if any(not reads_same(value, values[0]) for value in values[1:]):
         return Row(clean(title), tuple(show_apart(values, group=title not in _NAMES)), "changed")
     return Row(clean(title), tuple(show(value, group=title not in _NAMES) for value in values), "equal")
 

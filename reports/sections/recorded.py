@@ -28,11 +28,11 @@ def audit(run: RecordedRun) -> str:
     return f"harness audit {shlex.quote(clean(run.run))}"
 
 
-def table(run: RecordedRun, *, whole: bool = False) -> tuple[list[str], list[list[str]]]:
-    """Names of metrics, and a row of their values for each step. Without `whole` a few that say how the run went; all
-    where it has none of those."""
+def table(run: RecordedRun, *, all_metrics: bool = False) -> tuple[list[str], list[list[str]]]:
+    """Names of metrics, and a row of their values for each step. Without `all_metrics` a few that say how the run
+    went; all where it has none of those."""
     names = list(dict.fromkeys(name for step in run.steps for name in step))
     key_metrics = [name for name in SHOWN if name in names]
-    chosen = names if whole or len(key_metrics) < 2 else key_metrics
+    chosen = names if all_metrics or len(key_metrics) < 2 else key_metrics
     rows = [[show(step[name]) if name in step else "" for name in chosen] for step in run.steps]
     return [clean(name) for name in chosen], rows

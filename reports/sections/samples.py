@@ -58,7 +58,7 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
         return "no sample browser: the verdict names no two recordings"
     folders = [Path(places.of(run.path)) / "tokens" for run in parity.runs]
     if missing := [folder for folder in folders if not os.path.isdir(folder)]:  # false for what can be no path, too
-        return f"no sample browser: {clean(places.shown(str(missing[0])))} is not there"
+        return f"no sample browser: {clean(places.displayed(str(missing[0])))} is not there"
     if importlib.util.find_spec("numpy") is None:
         return "no sample browser: it needs NumPy; pip install numpy, and make the page again"
     try:

@@ -35,10 +35,10 @@ def of(run: RunSummary) -> list[Fact]:
     facts += [("system", machine.get("system")), ("processor", machine.get("cpu")), ("GPUs", machine.get("gpus"))]
     facts += [("device", device.get("name") or run.rows.get("device"))]
     facts += [(name, run.rows.get(name)) for name in ("model", "dtype", "attention backend")]
-    return [Fact(name, _shown(value)) for name, value in facts if value]
+    return [Fact(name, _value_text(value)) for name, value in facts if value]
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return clean(value if isinstance(value, str) else json.dumps(value, default=str)).strip()[:200]
 
 

@@ -52,7 +52,7 @@ class Perturbed:
     """Scores with noise at one temperature: of the chosen token, [n], and the best of the likeliest i + 1, [n, i]."""
 
     tempered: Tempered
-    own: Tensor
+    chosen: Tensor
     best: Tensor
 
 
@@ -62,19 +62,19 @@ class Choices:
     [n, vocabulary] float64; `chosen`: [n] int64; `margin`: nats of logits/T that decide nothing; `occurred`: what a
     penalty covers, where one may be looked for. What half precision adds: `edge`, the nats of logits/T by which the
     edge of a filter may lie elsewhere at any position; `farthest`, by which it may at a few; `far`, the margin at
-    those, at the temperature that was asked; how `few` they are; `turned`, the share of all choices that they are
-    expected to be."""
+    those, at the temperature that was asked; `far_count`, their number; `turned`, the share of all choices that they
+    are expected to be."""
 
     logits: Tensor
     noise: Tensor
     chosen: Tensor
-    asked: Draw
+    requested: Draw
     margin: float
     occurred: Occurred | None = None
     edge: float = 0.0
     farthest: float = 0.0
     far: float = 0.0
-    few: int = 0
+    far_count: int = 0
     turned: float = 0.0
     _last: list[Perturbed] = field(default_factory=list)
 
@@ -103,14 +103,14 @@ class Choices:
         """[n] nats by which another token is preferred, negative where none is. A token counts as one that may be
         chosen, and not as one that is preferred, within `edge` of that of a filter."""
         penalties = {name: value for name, value in values.items() if name in PENALTIES}
-        draw = replace(self.asked, **{name: value for name, value in values.items() if name not in PENALTIES})
+        draw = replace(self.requested, **{name: value for name, value in values.items() if name not in PENALTIES})
         if penalties:
             return self._penalised(penalties, draw, edge)
         at = self.at(draw.temperature)
         narrow = wide = at.tempered.kept(draw, joint=draw.joint, slack=-edge)
         if edge:
             wide = at.tempered.kept(draw, joint=draw.joint, slack=edge)
-        gap = at.best.gather(-1, narrow[:, None] - 1)[:, 0] - at.own
+        gap = at.best.gather(-1, narrow[:, None] - 1)[:, 0] - at.chosen
         return torch.where(at.tempered.ordered.place < wide, gap, float("inf"))
 
     def _penalised(self, penalties: Values, draw: Draw, edge: float) -> Tensor:
@@ -121,16 +121,16 @@ class Choices:
         return narrow.amax(-1) - wide.gather(-1, self.chosen[:, None])[:, 0]
 
     def short(self, values: Values) -> float:
-        """The sum of the gaps, without the `few` widest of those that rounding can have turned: with the edges of
+        """The sum of the gaps, without the `far_count` widest of those that rounding can have turned: with the edges of
         filters, and logits, as far off as it takes any, nothing else is preferred there."""
         gap = self._gap(values, self.edge)
         wrong = gap > self.margin
         gaps = gap.clamp(max=BARRED)
-        if not self.few or not bool(wrong.any()):
+        if not self.far_count or not bool(wrong.any()):
             return float(gaps[wrong].sum())
-        far = self.far * self.asked.temperature / float(values.get("temperature", self.asked.temperature))
+        far = self.far * self.requested.temperature / float(values.get("temperature", self.requested.temperature))
         turned = wrong & (self._gap(values, self.farthest) <= max(far, self.margin))
-        spared = torch.where(turned, gaps, 0.0).topk(min(self.few, len(gaps))).indices
+        spared = torch.where(turned, gaps, 0.0).topk(min(self.far_count, len(gaps))).indices
         wrong[spared[turned[spared]]] = False
         return float(gaps[wrong].sum())
 
@@ -157,7 +157,7 @@ def fit(
     """
     with _one_thread():
         wrong = len(choices.gaps({}))
-        spared = replace(choices, few=min(choices.few, wrong // MOSTLY))
+        spared = replace(choices, far_count=min(choices.far_count, wrong // MOSTLY))
         return _fit(spared, names, seconds, clock)
 
 
@@ -198,7 +198,7 @@ def _fitted(
 
 def _needs_less(choices: Choices, larger: list[Fitted], smaller: list[Fitted]) -> bool:
     """Whether each parameter more sets so many choices right, without any rounding, that they are not met by chance."""
-    plain = replace(choices, edge=0.0, few=0)
+    plain = replace(choices, edge=0.0, far_count=0)
     after, before = (min(len(plain.gaps(fitted.values)) for fitted in fits) for fits in (larger, smaller))
     return before - after >= LEAST_EACH * (len(larger[0].values) - len(smaller[0].values))
 
@@ -218,7 +218,7 @@ def _alone(choices: Choices, name: str) -> tuple[float, Values]:
     """What falls short at the best value of one parameter, and the value."""
     tried = [(choices.short({name: value}), {name: value}) for value in AXES[name].grid]
     if name in FILTERS:  # where one explains every choice, the narrowest does: a search in steps may miss it
-        tried.append(_narrowest(choices, (name,), choices.asked.temperature))
+        tried.append(_narrowest(choices, (name,), choices.requested.temperature))
     return _descend(choices, *min(tried, key=lambda candidate: candidate[0]))
 
 
@@ -227,7 +227,7 @@ def _together(choices: Choices, names: tuple[str, ...]) -> tuple[float, Values]:
     if set(PENALTIES).intersection(names):
         return _penalties(choices, names)
     if "temperature" not in names:
-        return _narrowest(choices, names, choices.asked.temperature)
+        return _narrowest(choices, names, choices.requested.temperature)
     grid = AXES["temperature"].grid
     tried = [_narrowest(choices, names, temperature) for temperature in grid]
     best = min(range(len(grid)), key=lambda at: tried[at][0])
@@ -253,7 +253,7 @@ def _penalties(choices: Choices, names: tuple[str, ...]) -> tuple[float, Values]
 
 def _narrowest(choices: Choices, names: tuple[str, ...], temperature: float) -> tuple[float, Values]:
     """These filters, each just wide enough for every chosen token."""
-    settings, tempered = choices.asked, choices.at(temperature).tempered
+    settings, tempered = choices.requested, choices.at(temperature).tempered
     tried = []
     for slack in {0.0, choices.edge, choices.farthest}:
         widest = tempered.extent(settings.top_k, joint=settings.joint, slack=slack)
@@ -298,10 +298,10 @@ def _settled(choices: Choices, values: Values) -> tuple[int, Fitted]:
 
     No more than these stay spared: rounding turns over few choices at the values that made them, and more at others.
     """
-    strict_choices = replace(choices, few=0)
+    strict_choices = replace(choices, far_count=0)
     _, values = _descend(strict_choices, strict_choices.short(values), values)
     misses = len(strict_choices.gaps(values))
-    spared = replace(choices, few=misses)
+    spared = replace(choices, far_count=misses)
     return misses, _bounded(spared, _rounded(spared, values))
 
 

@@ -56,7 +56,7 @@ def compare(session: Actor, policy: str, rotary: Any, names: list[str] | None = 
     learned, dtype = Learned(policy), _dtype(session)
     shapes = learned.shapes()
     order: dict[str, Any] = {"shapes": shapes} | ({} if names else {"buffers": 1 << 30})
-    answers = _asked(session, order)
+    answers = _worker_answers(session, order)
     if answers is None:
         return HeldReport(unreadable={"every tensor": "the engine does not show what it holds"})
     wanted = names or learned.names
@@ -75,7 +75,7 @@ def values(session: Actor, policy: str, names: list[str]) -> dict[str, torch.Ten
     """These tensors as the engine holds them. Of a part that several workers hold, one that is not the learner's."""
     learned = Learned(policy)
     tensors: dict[str, torch.Tensor] = {}
-    for answer in _asked(session, {"shapes": learned.shapes(), "values": names}) or []:
+    for answer in _worker_answers(session, {"shapes": learned.shapes(), "values": names}) or []:
         for name, part in answer["values"].items():
             learner_tensor, cut = learned.tensor(name).to(part.dtype), answer["cuts"].get(name)
             engine_tensor = tensors.setdefault(name, learner_tensor.clone())
@@ -84,7 +84,7 @@ def values(session: Actor, policy: str, names: list[str]) -> dict[str, torch.Ten
     return tensors
 
 
-def _asked(session: Actor, order: dict[str, Any]) -> list[dict[str, Any]] | None:
+def _worker_answers(session: Actor, order: dict[str, Any]) -> list[dict[str, Any]] | None:
     """What each worker of the engine answers, by rank; None where it does not show what it holds."""
     answered = call(session, "held", packed(order))
     return None if answered is None else [unpacked(answer) for answer in answered]
@@ -97,12 +97,12 @@ def _part(tensor: torch.Tensor, cut: Cut | None) -> torch.Tensor:
 def prompt_used(session: Actor, request: Request, version: int) -> tuple[int, ...] | None:
     """The ids that the engine's forward pass was given for the prompt of this request, which draws one token; None
     where that cannot be seen: nothing came by, or their positions are not those of one prompt from its start."""
-    if _asked(session, {"watch": True}) is None:
+    if _worker_answers(session, {"watch": True}) is None:
         return None
     try:
         call(session, "rollout", [dataclasses.replace(request, max_tokens=1)], step=-1, version=version)
     finally:
-        forward_pass = (_asked(session, {"watch": False}) or [{}])[0]  # every worker is given the same
+        forward_pass = (_worker_answers(session, {"watch": False}) or [{}])[0]  # every worker is given the same
     ids, positions = forward_pass["ids"], forward_pass["positions"]
     if len(ids) != len(positions):
         return None
@@ -115,20 +115,20 @@ def prompt_used(session: Actor, request: Request, version: int) -> tuple[int, ..
 def keys_read(session: Actor, request: Request, version: int) -> list[tuple[int, int]] | None:
     """(position, keys and values that attention read there) of the tokens of this request while a few are drawn; None
     where that cannot be seen."""
-    if _asked(session, {"watch": True}) is None:
+    if _worker_answers(session, {"watch": True}) is None:
         return None
     try:
         call(session, "rollout", [dataclasses.replace(request, max_tokens=DECODED)], step=-1, version=version)
     finally:
-        forward_passes = (_asked(session, {"watch": False}) or [{}])[0]  # every worker is given the same
+        forward_passes = (_worker_answers(session, {"watch": False}) or [{}])[0]  # every worker is given the same
     return [(position, keys) for position, keys in forward_passes["keys"]] or None
 
 
 def write_buffers(session: Actor, rotary: Any, names: list[str]) -> None:
     """Write what the configuration computes into these buffers."""
-    buffers = (_asked(session, {"buffers": 1 << 30}) or [{}])[0]["buffers"]
+    buffers = (_worker_answers(session, {"buffers": 1 << 30}) or [{}])[0]["buffers"]
     right = {name: _expected(name, buffers[name], rotary) for name in names}
-    _asked(session, {"write": {name: buffer for name, buffer in right.items() if buffer is not None}})
+    _worker_answers(session, {"write": {name: buffer for name, buffer in right.items() if buffer is not None}})
 
 
 def _dtype(session: Actor) -> torch.dtype:

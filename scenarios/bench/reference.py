@@ -205,7 +205,7 @@ class Reference:
         places = [(each.number, position) for each in drawn for position in range(len(each.output))][
             : len(choices.chosen)
         ]
-        scores = filtered(choices.logits, choices.asked)
+        scores = filtered(choices.logits, choices.requested)
         best, ids = (scores + choices.noise).topk(2, dim=-1)
         first, second = best.T
         chosen_scores = (scores + choices.noise).gather(-1, choices.chosen[:, None])[:, 0]

@@ -35,7 +35,7 @@ class Accepted:
         return Accepted(*(tuple(data[field.name]) for field in dataclasses.fields(Accepted)))
 
 
-def asked(engine: str) -> Accepted:
+def ask_engine(engine: str) -> Accepted:
     """What the engine says of itself. Imports it."""
     module, _, function = registry.get(engine).accepts.partition(":")
     if not module:
@@ -47,7 +47,7 @@ def asked(engine: str) -> Accepted:
 def keep(engine: str, version: str, file: str) -> None:
     """Write what the engine takes into `file`. Never raises: an engine that does not say is checked when it starts."""
     try:
-        data = {"version": version, **dataclasses.asdict(asked(engine))}
+        data = {"version": version, **dataclasses.asdict(ask_engine(engine))}
         Path(file).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     except BaseException as error:  # whatever another version of an engine raises where it is asked
         print(f"what {engine} takes is not known: {type(error).__name__}: {error}", file=sys.stderr)

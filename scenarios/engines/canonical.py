@@ -17,7 +17,7 @@ SAMPLING = entries(Sampling)
 ENGINE: tuple[Parameter, ...] = (
     Parameter(
         "dtype", "engine", "data type", "auto is another type in each engine: always explicit",
-        other=lambda value: "bfloat16" if value != "bfloat16" else "float32",
+        variant=lambda value: "bfloat16" if value != "bfloat16" else "float32",
     ),
     Parameter(
         "seed", "engine", "engine seed", "unmapped, a run does not repeat",
@@ -26,14 +26,14 @@ ENGINE: tuple[Parameter, ...] = (
     Parameter(
         "max_model_len", "engine", "context",
         "silent shortening: 1024 + 1024 in 2048 gives 1024 in vLLM and 1022 in SGLang",
-        low=2, other=lambda value: value // 2, more=True,
+        low=2, variant=lambda value: value // 2, more=True,
     ),
     Parameter(
         "enforce_eager", "engine", "eager", "disable_cuda_graph is enforce_eager itself, not its negation",
     ),
     Parameter(
         "graph_padding", "engine", "graph padding", "it has nothing to do with prefix caching",
-        results=False, asked=False,
+        results=False, requested=False,
     ),
     Parameter(
         "prefix_caching", "engine", "prefix cache",
@@ -45,25 +45,25 @@ ENGINE: tuple[Parameter, ...] = (
     Parameter(
         "memory_fraction", "engine", "memory",
         "copied 1:1, the KV pools differ, and with them what is preempted",
-        low=0.01, high=1, other=lambda value: value / 2, comparable=False,
+        low=0.01, high=1, variant=lambda value: value / 2, comparable=False,
     ),
     Parameter(
         "kv_cache_tokens", "engine", "KV pool", "too small, an engine cuts samples short or preempts them",
-        low=128, other=lambda value: value * 2, more=True,
+        low=128, variant=lambda value: value * 2, more=True,
     ),
     Parameter(
         "generation_config", "engine", "generation_config.json",
-        "a temperature or top_p of the model's file leaks into the run", asked=False,
+        "a temperature or top_p of the model's file leaks into the run", requested=False,
     ),
-    Parameter("kv_cache_dtype", "engine", "KV data type", "SGLang knows no fp8", asked=False),
+    Parameter("kv_cache_dtype", "engine", "KV data type", "SGLang knows no fp8", requested=False),
 )  # fmt: skip
 
 _SUBTRACTED = Axis((-1.0, -0.5, -0.2, 0.1, 0.2, 0.5, 1.0, 1.5), step=0.1, least=-5.0, most=5.0, turn=5)
 # Penalties on tokens that occurred. Nobody asks for the last two, but an engine's defaults may bring them.
 PENALTIES: tuple[Parameter, ...] = (
     *(parameter for parameter in SAMPLING if parameter.name == "repetition_penalty"),
-    Parameter("presence_penalty", "sampling", "presence penalty", "", off=0.0, asked=False, axis=_SUBTRACTED),
-    Parameter("frequency_penalty", "sampling", "frequency penalty", "", off=0.0, asked=False, axis=_SUBTRACTED),
+    Parameter("presence_penalty", "sampling", "presence penalty", "", off=0.0, requested=False, axis=_SUBTRACTED),
+    Parameter("frequency_penalty", "sampling", "frequency penalty", "", off=0.0, requested=False, axis=_SUBTRACTED),
 )
 
 
@@ -75,11 +75,11 @@ def _half_more(value: float) -> float:
 CARRIED: tuple[Parameter, ...] = (
     Parameter(
         "model", "engine", "model", "another model, or none", carried=True, default="org/model",
-        other=lambda value: f"{value}-sft",
+        variant=lambda value: f"{value}-sft",
     ),
     Parameter(
         "tokenizer", "engine", "tokenizer", "left out, the model's own is read: other ids, other ends", carried=True,
-        default="org/tokenizer", other=lambda value: f"{value}-extended",
+        default="org/tokenizer", variant=lambda value: f"{value}-extended",
     ),
     Parameter(
         "skip_tokenizer", "engine", "no tokenizer",
@@ -90,7 +90,7 @@ CARRIED: tuple[Parameter, ...] = (
         "trust_remote_code", "engine", "code of the model's folder", "without it such a model does not load",
         carried=True, default=False, results=False,
     ),
-    *(dataclasses.replace(parameter, carried=True, default="auto", other=lambda value: "fp8_e4m3")
+    *(dataclasses.replace(parameter, carried=True, default="auto", variant=lambda value: "fp8_e4m3")
       for parameter in ENGINE if parameter.name == "kv_cache_dtype"),
     Parameter(
         "request_seed", "sampling", "request seed",
@@ -102,7 +102,7 @@ CARRIED: tuple[Parameter, ...] = (
     ),
     Parameter(
         "stop", "sampling", "stop strings", "samples run on to the end", carried=True, default=(),
-        other=lambda value: (*value, "</s>"),
+        variant=lambda value: (*value, "</s>"),
     ),
     Parameter(
         "keep_stop", "sampling", "stop text in the output", "each engine's name for it is another", carried=True,
@@ -112,15 +112,15 @@ CARRIED: tuple[Parameter, ...] = (
         "skip_special_tokens", "sampling", "special tokens in the text", "other text, the same ids", carried=True,
         default=True,
     ),
-    *(dataclasses.replace(penalty, carried=True, trap="other tokens are drawn", default=0.0, other=_half_more)
-      for penalty in PENALTIES if not penalty.asked),
+    *(dataclasses.replace(penalty, carried=True, trap="other tokens are drawn", default=0.0, variant=_half_more)
+      for penalty in PENALTIES if not penalty.requested),
     Parameter(
         "bad_words", "sampling", "forbidden words", "where an engine has none: refuse, never drop", carried=True,
-        default=(), other=lambda value: (*value, "no"),
+        default=(), variant=lambda value: (*value, "no"),
     ),
     Parameter(
         "logit_bias", "sampling", "bias of tokens", "other tokens are drawn", carried=True, default={},
-        other=lambda value: {**value, "7": 1.0},
+        variant=lambda value: {**value, "7": 1.0},
     ),
 )  # fmt: skip
 BY_NAME = {parameter.name: parameter for parameter in (*ENGINE, *SAMPLING)}

@@ -35,13 +35,13 @@ def sampling_arguments(backend: str, sampling: Sampling) -> dict[str, Any]:
 
 def engine_given(backend: str, native: Values) -> dict[str, Any]:
     """Canonical engine parameters that `native` amounts to; None where the engine would decide by itself."""
-    return {name: argument.given(native) for name, argument in table("engine", backend).items()}
+    return {name: argument.value_in(native) for name, argument in table("engine", backend).items()}
 
 
 def sampling_given(backend: str, native: Values) -> dict[str, Any]:
     """Canonical sampling parameters that `native` amounts to."""
     filled = {name: value for name, value in native.items() if value is not None}
-    return {name: argument.given(filled) for name, argument in table("sampling", backend).items()}
+    return {name: argument.value_in(filled) for name, argument in table("sampling", backend).items()}
 
 
 def most_scored(backend: str, resolved: Values) -> int:

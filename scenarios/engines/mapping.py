@@ -31,11 +31,11 @@ NAMES = tuple(f"{backend}_{part}" for backend in registry.names() for part in PA
 
 @dataclass(frozen=True)
 class Mapped:
-    """Sampling parameters on their way to one engine. `native`: what its own sampler is called with. `given`: the same
-    in canonical terms, which a coupled draw is made from. `end_ids`: what ends a sample under them."""
+    """Sampling parameters on their way to one engine. `native`: what its own sampler is called with. `canonical`: the
+    same in canonical terms, which a coupled draw is made from. `end_ids`: what ends a sample under them."""
 
     native: dict[str, Any]
-    given: Sampling
+    canonical: Sampling
     end_ids: frozenset[int]
 
 
@@ -137,7 +137,7 @@ class ParameterMap:
         for name in given.table(part, backend):
             if name not in requested:
                 continue
-            varied = {**requested, name: BY_NAME[name].other(requested[name])}
+            varied = {**requested, name: BY_NAME[name].variant(requested[name])}
             native = {**machine(varied), **self.apply(backend, part, varied, ours(varied))}
             moved[name] = sorted(key for key in {*base, *native} if base.get(key) != native.get(key))
         return moved
@@ -227,7 +227,7 @@ def described(mapping: ParameterMap, backend: str, sampling: Sampling, mapped: M
         follows = mapping.moves(
             backend, "sampling", requested, lambda varied: given.sampling_arguments(backend, given.as_sampling(varied))
         )
-    canonical = dataclasses.asdict(mapped.given)
+    canonical = dataclasses.asdict(mapped.canonical)
     return {
         "canonical": requested,
         "native": mapped.native,

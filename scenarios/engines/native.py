@@ -13,7 +13,7 @@ Values = Mapping[str, Any]
 OFF = 1 << 30  # TOP_K_ALL of SGLang: top-k switched off
 
 
-def _same(value: Any, native: Values) -> Any:
+def _unchanged(value: Any, native: Values) -> Any:
     return value
 
 
@@ -25,12 +25,12 @@ class Native:
 
     name: str
     default: Any = None
-    read: Callable[[Any, Values], Any] = _same
+    read: Callable[[Any, Values], Any] = _unchanged
     note: str = ""
     write: Callable[[Any], Any] = lambda value: value
     rejects: Callable[[Any], str] = lambda value: ""
 
-    def given(self, native: Values) -> Any:
+    def value_in(self, native: Values) -> Any:
         value = native.get(self.name)
         return self.default if value is None else self.read(value, native)
 

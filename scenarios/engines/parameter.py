@@ -34,12 +34,12 @@ class Axis:
 @dataclass(frozen=True)
 class Parameter:
     """`low`, `high`: the least and the largest value; `positive`: above 0. `off`: the value that switches it off.
-    `other`: another value, which must move the native arguments. `draws`: it changes which token is drawn, and no raw
+    `variant`: another value, which must move the native arguments. `draws`: it changes which token is drawn, and no raw
     log-probability. `place`: in the order in which filters are applied, from 1; 0: no filter. `coupled`: the coupled
     draw applies it, so that the engine is not given it. `trap`: how engines differ in it. `axis`: where a fit seeks it.
 
     `more`: being given more than was asked takes nothing away. `results`: another value may change results, not only
-    speed. `asked`: False where no setting asks for it, and engines are left to their defaults. `comparable`: False
+    speed. `requested`: False where no setting asks for it, and engines are left to their defaults. `comparable`: False
     where the same value amounts to something else in each engine. `carried`: no scenario has it, and a mapping from
     one engine to another has to carry it.
     """
@@ -52,13 +52,13 @@ class Parameter:
     high: float | None = None
     positive: bool = False
     off: Any = None
-    other: Callable[[Any], Any] = _next
+    variant: Callable[[Any], Any] = _next
     draws: bool = False
     place: int = 0
     coupled: bool = False
     more: bool = False
     results: bool = True
-    asked: bool = True
+    requested: bool = True
     comparable: bool = True
     carried: bool = False
     default: Any = None

@@ -41,7 +41,7 @@ def _loaded() -> tuple[dict[str, EngineSpec], dict[str, Plugin], tuple[PluginErr
         if spec.name != plugin.entry.name or not re.fullmatch(NAME, spec.name):
             raise plugins.Unfit(f"its engine is named {spec.name!r}: an entry point has its engine's name, without @")
         if spec.name in specs_by_name:
-            raise plugins.taken(spec.name, homes.get(spec.name, f"the harness (scenarios.engines.{spec.name})"))
+            raise plugins.name_taken(spec.name, homes.get(spec.name, f"the harness (scenarios.engines.{spec.name})"))
         guard = functools.partial(plugin.guard, allowed=MEANT)
         specs_by_name[spec.name] = replace(
             spec, refusal=guard(spec.refusal), unlike=guard(spec.unlike), most_scored=guard(spec.most_scored)

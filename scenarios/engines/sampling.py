@@ -219,7 +219,7 @@ class Tempered:
         return -self.scores
 
     @cached_property
-    def _own(self) -> Tensor:
+    def _chosen_scores(self) -> Tensor:
         return _at(self.scores, self.ordered.place)
 
     @cached_property
@@ -272,13 +272,13 @@ class Tempered:
         if filters.top_p < 1.0:
             kept = self.nucleus(filters.top_p, kept, joint=joint, slack=slack)
         if filters.min_p > 0.0:
-            least = _least_of_min_p(torch.zeros_like(self._own), filters.min_p, slack)
+            least = _least_of_min_p(torch.zeros_like(self._chosen_scores), filters.min_p, slack)
             kept = torch.minimum(kept, self._down_to(least[:, None]))
         return kept
 
     def _outside(self, filters: CoupledSampling, joint: bool) -> Tensor:
         """`Reading.outside`."""
-        chosen, place, first = self._own, self.ordered.place, self.ordered.first(filters.top_k)
+        chosen, place, first = self._chosen_scores, self.ordered.place, self.ordered.first(filters.top_k)
         outside = _impossible(chosen)
         if _cuts_top_k(filters.top_k, self.scores):
             outside = torch.maximum(outside, _half(_least_of_top_k(self.scores, filters.top_k)[:, 0] - chosen))
@@ -299,20 +299,20 @@ class Tempered:
         """
         kept = self.kept(filters, joint=joint)
         total = torch.where(self.ordered.place < kept, self._mass_of(kept), self._up_to[:, -1])
-        return self._own - total.log(), self._outside(filters, joint) > slack
+        return self._chosen_scores - total.log(), self._outside(filters, joint) > slack
 
     def reading(self, filters: CoupledSampling, *, joint: bool = False) -> Reading:
         """The same with everything else that is known of the chosen tokens."""
         places = torch.arange(self.scores.shape[-1], device=self.scores.device)
         kept = places < self.kept(filters, joint=joint)[:, None]
-        chosen = Chosen(self._own, self.ordered.place, self._before, self._outside(filters, joint))
+        chosen = Chosen(self._chosen_scores, self.ordered.place, self._before, self._outside(filters, joint))
         return Reading.of(self.scores, self._mass, kept, chosen)
 
     def extent(self, top_k: int, *, joint: bool = False, slack: float = 0.0) -> dict[str, float] | None:
         """Each truncation just wide enough for every token that was chosen, with its edge `slack` nats further down;
         top-p beside this top-k. None where no token could have been chosen.
         """
-        possible = self._own > float("-inf")
+        possible = self._chosen_scores > float("-inf")
         if not bool(possible.any()):
             return None
         ahead, first = self._ahead(self.ordered.place, slack), self._first(top_k, slack)
@@ -322,7 +322,7 @@ class Tempered:
         return {
             "top_k": float(ahead[possible].max()) + 1,
             "top_p": min(1.0, float(share.max()) * (1 + 1e-9)) if len(share) else 1.0,
-            "min_p": min(1.0, float(self._own[possible].min().add(slack).exp()) * (1 - 1e-9)),
+            "min_p": min(1.0, float(self._chosen_scores[possible].min().add(slack).exp()) * (1 - 1e-9)),
         }
 
 

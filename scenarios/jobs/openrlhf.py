@@ -81,7 +81,7 @@ def _seeded(original: Any, seed: int) -> Any:
     return setup_dataloader
 
 
-def _told(original: Any, seed: int) -> Any:
+def _sending_draws(original: Any, seed: int) -> Any:
     @functools.wraps(original)
     def _dispatch_prompts_to_vllm(self: Any, *args: Any, **kwargs: Any) -> Any:
         sent = self.__dict__.setdefault("_rlhf_harness_sent", [0])
@@ -138,7 +138,7 @@ def _grouped(original: Any) -> Any:
 
         from scenarios.jobs import openrlhf as own
 
-        async def one(place: int) -> Any:
+        async def draw_sample(place: int) -> Any:
             params = own.placed(sampling_params, sample=place)
             [response] = await original(self, *args, sampling_params=params, num_samples=1, **kw)
             draw = (getattr(params, "extra_args", None) or {}).get(DRAW)
@@ -147,7 +147,7 @@ def _grouped(original: Any) -> Any:
                 response[SEEN] = self.__dict__["_rlhf_harness_prompts"].pop(draw["sample"], None)
             return response
 
-        return await asyncio.gather(*(one(place) for place in range(num_samples)))
+        return await asyncio.gather(*(draw_sample(place) for place in range(num_samples)))
 
     return generate_responses
 
@@ -179,7 +179,7 @@ def _imported(module: ModuleType) -> None:
         strategy.setup_dataloader = _seeded(strategy.setup_dataloader, int(os.environ[SEED]))
     elif module.__name__ == SAMPLES:
         samples, seed = module.SamplesGenerator, int(os.environ[COUPLED])
-        samples._dispatch_prompts_to_vllm = _told(samples._dispatch_prompts_to_vllm, seed)
+        samples._dispatch_prompts_to_vllm = _sending_draws(samples._dispatch_prompts_to_vllm, seed)
         samples._process_response_into_experience = _numbered(samples._process_response_into_experience)
         samples._generate_vllm = _sorted(samples._generate_vllm)
     else:

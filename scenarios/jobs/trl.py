@@ -29,13 +29,13 @@ def _made(original: Any, seed: int) -> Any:
     def LLM(*args: Any, **options: Any) -> Any:
         engine = original(*args, **coupled_engine(options))
         # TRL gives each engine the number of its tensor-parallel group as its seed.
-        engine.generate = _told(engine, seed, int(options.get("seed") or 0) << _ENGINE)
+        engine.generate = _coupling(engine, seed, int(options.get("seed") or 0) << _ENGINE)
         return engine
 
     return LLM
 
 
-def _told(engine: Any, seed: int, first: int) -> Any:
+def _coupling(engine: Any, seed: int, first: int) -> Any:
     original, sent = engine.generate, [first]
 
     @functools.wraps(original)

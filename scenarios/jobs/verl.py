@@ -50,7 +50,7 @@ def drawn(
 def _imported(module: ModuleType) -> None:
     if module.__name__ == LOOPS:
         worker = module.AgentLoopWorker
-        worker._run_agent_loop = _told(worker._run_agent_loop)
+        worker._run_agent_loop = _coupling(worker._run_agent_loop)
     elif module.__name__ == TRAINER:
         module.PPOTrainer._next_train_batch = _numbered(module.PPOTrainer._next_train_batch)
     elif module.__name__ == BUFFER:
@@ -91,7 +91,7 @@ def _sorted(original: Any) -> Any:
 # Ray pickles an actor's methods by value: what they need is imported inside.
 
 
-def _told(original: Any) -> Any:
+def _coupling(original: Any) -> Any:
     @functools.wraps(original)
     async def _run_agent_loop(self: Any, sampling_params: Any, trajectory: Any, *args: Any, **kwargs: Any) -> Any:
         import os

@@ -27,7 +27,7 @@ def tensors(model: PreTrainedModel) -> dict[str, Tensor]:
     state = model.state_dict()
     named = {name: state[name] for name in state if first_names.setdefault(state[name].data_ptr(), name) == name}
     converted: dict[str, Tensor] = revert_weight_conversion(model, named)
-    return named if all(_same(tensor, named.get(name)) for name, tensor in converted.items()) else converted
+    return named if all(_shares_memory(tensor, named.get(name)) for name, tensor in converted.items()) else converted
 
 
 def restore(model: PreTrainedModel, changed: Mapping[str, Tensor]) -> None:
@@ -39,12 +39,12 @@ def restore(model: PreTrainedModel, changed: Mapping[str, Tensor]) -> None:
     for name, tensor in changed.items():
         if name not in saved_tensors and name not in state:
             raise KeyError(name)
-        if name in state and _same(state[name], saved_tensors.get(name, state[name])):
+        if name in state and _shares_memory(state[name], saved_tensors.get(name, state[name])):
             state[name].copy_(tensor)
     converted = {
         name: tensor
         for name, tensor in changed.items()
-        if name in saved_tensors and not _same(saved_tensors[name], state.get(name))
+        if name in saved_tensors and not _shares_memory(saved_tensors[name], state.get(name))
     }
     if converted:
         full_state = {**tensors(model), **converted}
@@ -52,7 +52,7 @@ def restore(model: PreTrainedModel, changed: Mapping[str, Tensor]) -> None:
         model.load_state_dict(fresh.state_dict())
 
 
-def _same(first: Tensor, second: Tensor | None) -> bool:
+def _shares_memory(first: Tensor, second: Tensor | None) -> bool:
     return second is not None and first.data_ptr() == second.data_ptr() and first.shape == second.shape
 
 

@@ -73,7 +73,7 @@ class WeightLink:
         """Form the group; `world_size` counts the learner and every engine worker. Raises SyncFailed."""
         group: SyncGroup = call(self._actor, "open_sync", world_size, backend)
         self._group = group
-        self._both("connect", self._actor.submit("connect_sync"), self._session.submit("join", group))
+        self._wait_for_both("connect", self._actor.submit("connect_sync"), self._session.submit("join", group))
 
     def send(
         self, *, step: int, version: int, omit: tuple[str, ...] = (), change: Injection | None = None
@@ -88,11 +88,11 @@ class WeightLink:
         sent = [meta for meta in all_meta if meta.name not in omit]
         sending = self._actor.submit("send_weights", tuple(omit), change)
         receiving = self._session.submit("sync", self._group, sent, step=step, version=version)
-        _, report = self._both("send", sending, receiving)
+        _, report = self._wait_for_both("send", sending, receiving)
         done: SyncReport = report
         return done
 
-    def _both(self, what: str, sender: Future, receiver: Future) -> tuple[Any, Any]:
+    def _wait_for_both(self, what: str, sender: Future, receiver: Future) -> tuple[Any, Any]:
         """Wait for both; when one fails, stop the sender (the only side that can be stopped) and say who failed."""
         sides = {"learner": sender, "engine": receiver}
         waiting = dict(sides)

@@ -75,7 +75,7 @@ def queries(history: History, folder: Path) -> dict[str, Callable[[], object]]:
         "a metric's course": lambda: history.past(name, last=365),
         "list of 30 nights": lambda: history.listing(30),
         "a night": history.night,
-        "when each cell ran last": lambda: history.seen("scale"),
+        "when each cell ran last": lambda: history.last_runs("scale"),
         "dashboard": dashboard,
     }
 

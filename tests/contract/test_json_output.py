@@ -150,7 +150,7 @@ def test_a_bisection() -> None:
 @pytest.mark.slow
 def test_environments(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     one = Environment("vllm", "vllm", "0.32.0", "/x/python", "3.11.7", "2.60.0", "2.13.0", "cpu", True, shims=("a",))
-    monkeypatch.setattr(envs, "every", lambda: [one])
+    monkeypatch.setattr(envs, "all_environments", lambda: [one])
     monkeypatch.setattr(envs, "check", lambda *a, **k: [Check("ray", "failed", "2.1", "harness env create vllm")])
     validate("environments", printed(capsys, "env", "list"))
     validate("environment-checks", printed(capsys, "env", "check"))

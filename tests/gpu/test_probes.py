@@ -17,9 +17,9 @@ ROUNDS, STEPS, LAYERS = 5, 10, 8
 
 
 def test_memory_is_the_allocators(device: torch.device) -> None:
-    before = memory.held()
+    before = memory.in_use()
     kept = torch.zeros(64 << 20, dtype=torch.uint8, device=device)
-    after = memory.held()
+    after = memory.in_use()
     assert after["cuda_allocated"] - before.get("cuda_allocated", 0) >= kept.numel()
     assert after["cuda_reserved"] >= after["cuda_allocated"] <= after["cuda_peak"]
 

@@ -87,7 +87,7 @@ def test_the_weights_arrived_and_are_what_the_engine_computes_with(equivalent: V
 @pytest.mark.parametrize("name", PLANTED)
 def test_each_fault_gets_its_verdict_and_its_cause(planted: dict[str, Outcome], name: str) -> None:
     outcome = planted[name]
-    assert outcome.found, (outcome.error, outcome.verdict)
+    assert outcome.as_expected, (outcome.error, outcome.verdict)
     assert outcome.right, (outcome.missing, outcome.wrong)
 
 

@@ -93,7 +93,7 @@ def kinds(facts: Facts, request: Asked) -> Iterator[Outcome]:
 
 
 @check("gpu-memory", "gpus", host=True)
-def held(facts: Facts, request: Asked) -> Iterator[Outcome]:
+def memory_in_use(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Reads the memory in use on each GPU. Warning when a process holds some, or more than 2 GiB is in use by
     none that can be seen. Our bound."""
     assert facts.gpus is not None

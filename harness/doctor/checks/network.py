@@ -20,7 +20,7 @@ def hostname(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Resolves the host's own name. Error when it does not resolve, or, with several nodes, only to loopback:
     gloo offers that address to the other ranks (gloo/transport/tcp/device.cc). Warning when the look-up takes
     more than 2 s."""
-    network, variables = _both(facts)
+    network, variables = _network_and_variables(facts)
     chosen = variables.get("GLOO_SOCKET_IFNAME")
     address_text = f"{network.hostname} is {', '.join(network.resolved) or 'not resolved'}"
     why = (
@@ -67,7 +67,7 @@ def interfaces(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Compares NCCL_, GLOO_ and TP_SOCKET_IFNAME with the interfaces. Error when one names an interface that is
     absent, down, or loopback with several nodes. Warning when, with several nodes, NCCL could choose a virtual
     interface (NCCL's user guide, NCCL_SOCKET_IFNAME)."""
-    network, variables = _both(facts)
+    network, variables = _network_and_variables(facts)
     interfaces_by_name = {item.name: item for item in network.interfaces}
     several = _many_nodes(variables, request)
     outcomes: list[Outcome] = []
@@ -130,7 +130,7 @@ def _misnamed(
 def infiniband(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Compares NCCL_IB_HCA with the RDMA devices. Error when it names none of them, warning when some are
     missing (NCCL's user guide, NCCL_IB_HCA)."""
-    network, variables = _both(facts)
+    network, variables = _network_and_variables(facts)
     wanted = variables.get("NCCL_IB_HCA", "")
     here = ", ".join(network.infiniband) or "none"
     if not wanted or variables.get("NCCL_IB_DISABLE", "0") == "1":
@@ -160,7 +160,7 @@ def ports(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Looks for listeners on 6379, 8265, 10001 (`ray start`'s defaults) and MASTER_PORT. Error when MASTER_PORT
     or 6379 is taken, info when a Ray cluster holds it. Warning when another of Ray's is, or when MASTER_PORT is
     among the ports of Ray's workers, 10002 to 19999. Info when it is ephemeral (ip_local_port_range)."""
-    network, variables = _both(facts)
+    network, variables = _network_and_variables(facts)
     outcomes: list[Outcome] = []
     wanted = dict(_RAY_PORTS)
     master = variables.get("MASTER_PORT", "")
@@ -235,7 +235,7 @@ def ports(facts: Facts, request: Asked) -> Iterator[Outcome]:
 def ray_address(facts: Facts, request: Asked) -> Iterator[Outcome]:
     """Connects to RAY_ADDRESS, or to the address that the last `ray start` left in ray_current_cluster. Error
     when nothing listens there: ray.init() tries it before it starts a cluster (ray/_private/services.py)."""
-    network, variables = _both(facts)
+    network, variables = _network_and_variables(facts)
     if network.ray_address_open is False:
         yield Problem(
             "error",
@@ -296,6 +296,6 @@ def _many_nodes(variables: dict[str, str], request: Asked) -> bool:
     return request.nodes > 1 or (slurm.isdigit() and int(slurm) > 1)
 
 
-def _both(facts: Facts) -> tuple[Network, dict[str, str]]:
+def _network_and_variables(facts: Facts) -> tuple[Network, dict[str, str]]:
     assert facts.network is not None and facts.software is not None
     return facts.network, facts.software.variables

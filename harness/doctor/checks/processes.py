@@ -26,7 +26,7 @@ def engines(facts: Facts, request: Asked) -> Iterator[Outcome]:
             Problem(
                 "error",
                 "engine processes outlived the run that started them",
-                _shown(orphans),
+                _listing(orphans),
                 "they hold GPU memory, ports and shared memory, and take part in nothing",
                 f"kill {_pids(orphans)}   # by pid, never by name: other runs have processes of that name",
             )
@@ -37,7 +37,7 @@ def engines(facts: Facts, request: Asked) -> Iterator[Outcome]:
             Problem(
                 "info",
                 "engines are running on this node",
-                _shown(older or owned),
+                _listing(older or owned),
                 "if no run is meant to be there, they are what holds its memory and ports",
                 f"ps -fp {_pids(owned).replace(' ', ',')}",
             )
@@ -65,7 +65,7 @@ def ray(facts: Facts, request: Asked) -> Iterator[Outcome]:
             Problem(
                 "error",
                 "Ray workers outlived their raylet",
-                _shown(orphans),
+                _listing(orphans),
                 "they hold memory and GPUs of a cluster that is gone",
                 f"kill {_pids(orphans)}",
             )
@@ -75,7 +75,7 @@ def ray(facts: Facts, request: Asked) -> Iterator[Outcome]:
             Problem(
                 "warning",
                 "agents of a Ray cluster outlived their raylet",
-                _shown(agents),
+                _listing(agents),
                 "they hold memory and ports of a cluster that is gone",
                 f"kill {_pids(agents)}",
             )
@@ -85,7 +85,7 @@ def ray(facts: Facts, request: Asked) -> Iterator[Outcome]:
             Problem(
                 "info",
                 "Ray is running on this node",
-                _shown(daemons),
+                _listing(daemons),
                 "`ray start` fails or joins it, and its workers have the variables of the shell that "
                 "started it, not of this one",
                 f"harness doctor --address auto   # to examine it; to end it: kill {_pids(daemons)}",
@@ -102,13 +102,13 @@ def _uncollected(what: str, ended: list[Leftover]) -> Problem:
     return Problem(
         "info",
         f"{what} have ended, and their parent has not collected them",
-        _shown(ended),
+        _listing(ended),
         "they hold nothing, unless a thread of theirs is stuck in a driver",
         f"ps -o ppid= -p {_pids(ended).replace(' ', ',')}   # it goes when that process does",
     )
 
 
-def _shown(items: list[Leftover]) -> str:
+def _listing(items: list[Leftover]) -> str:
     listing = "; ".join(
         f"pid {item.pid} {item.title[:60]}{' (zombie)' if item.zombie else ''}, {duration(item.age_s)} old"
         for item in items[:4]

@@ -72,7 +72,7 @@ def file_limit(facts: Facts, request: Asked) -> Iterator[Outcome]:
     limits = facts.limits
     assert limits is not None
     soft, hard = limits.files_soft, limits.files_hard
-    measured = f"ulimit -n {_many(soft)}, hard limit {_many(hard)}"
+    measured = f"ulimit -n {_limit_text(soft)}, hard limit {_limit_text(hard)}"
     why = "each Ray worker, NCCL channel and HTTP connection of an engine takes files: a run that grows dies of EMFILE"
     if hard is not None and hard < 4096:
         yield Problem(
@@ -303,5 +303,5 @@ def _number(text: str | None) -> int:
     return int(text) if text and text.isdigit() else 0
 
 
-def _many(value: int | None) -> str:
+def _limit_text(value: int | None) -> str:
     return "unlimited" if value is None else f"{value:,}"

@@ -48,7 +48,7 @@ def limits() -> dict[str, Any]:
         "memlock": _bounded(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
         "map_count": integer("/proc/sys/vm/max_map_count"),
         "tasks_max": _smallest("pids", "pids.max", "pids.max"),
-        "tasks_now": _own("pids", "pids.current", "pids.current"),
+        "tasks_now": _controller_value("pids", "pids.current", "pids.current"),
         "cpus": os.cpu_count() or 1, "cpus_allowed": len(os.sched_getaffinity(0)), "cpu_quota": _quota(),
     }  # fmt: skip
 
@@ -67,7 +67,7 @@ def memory() -> dict[str, Any]:
 
 def _used() -> int | None:
     """Memory of the cgroup without inactive file pages, which the kernel drops before it kills anybody."""
-    used = _own("memory", "memory.usage_in_bytes", "memory.current")
+    used = _controller_value("memory", "memory.usage_in_bytes", "memory.current")
     for folder in _folders("memory"):
         match = re.search(r"^(?:total_)?inactive_file (\d+)", read(f"{folder}/memory.stat"), re.MULTILINE)
         if match and used is not None:
@@ -93,7 +93,7 @@ def _smallest(controller: str, *names: str) -> int | None:
     return min((value for value in upper_limits if value is not None and 0 < value < _UNLIMITED), default=None)
 
 
-def _own(controller: str, *names: str) -> int | None:
+def _controller_value(controller: str, *names: str) -> int | None:
     for folder in _folders(controller):
         for name in names:
             if (value := integer(f"{folder}/{name}")) is not None:

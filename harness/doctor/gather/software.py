@@ -95,7 +95,7 @@ def software() -> dict[str, Any]:
 
 def imports() -> dict[str, Any]:
     """The fields of `Imports`: installed compiled packages, imported in a process with this one's variables."""
-    modules = [module for name, module in _COMPILED.items() if name in packages() and _there(module)]
+    modules = [module for name, module in _COMPILED.items() if name in packages() and _is_installed(module)]
     if not modules:
         return {"tried": []}
     try:
@@ -134,7 +134,7 @@ def _foreign(printed: str) -> list[tuple[str, str]]:
     return foreign
 
 
-def _there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     """Whether the module's package can be found; its own import is what is on trial."""
     try:
         return importlib.util.find_spec(module.split(".")[0]) is not None

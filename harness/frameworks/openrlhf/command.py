@@ -30,9 +30,9 @@ answer(options=described(names["parser"]))
 
 def examine(start: Start, installed: Installation | None) -> Examined:
     """The settings of a command, with the defaults of the installed parser where it can be asked."""
-    options = list(dashed(start.given))
+    options = list(dashed(start.arguments))
     known_values, unknown = values(options)
-    unread = from_shell(start.given)
+    unread = from_shell(start.arguments)
     module = re.search(r"(?:^|[./])openrlhf[./]cli[./](\w+?)(?:\.py)?$", start.entry)
     parser = Parser()
     if not module:

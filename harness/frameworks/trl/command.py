@@ -52,10 +52,10 @@ def examine(start: Start, installed: Installation | None) -> Examined:
     """The settings of a command; its options against the installed parser, where one of TRL's own scripts starts."""
     script = start.entry.endswith(".py")
     source = _source(start.entry) if script else ""
-    options = list(dashed(start.given, hyphens=True))
+    options = list(dashed(start.arguments, hyphens=True))
     option_values, unknown = values(options)
     read = settings(start.entry, source) if source else Script()
-    reasons = [read.unread, from_shell(start.given)]
+    reasons = [read.unread, from_shell(start.arguments)]
     if script and not source:
         reasons.append(f"settings come from {start.entry}, which is not read")
     keys, variables, more = _files(start, script, source, options, read)
@@ -69,7 +69,7 @@ def examine(start: Start, installed: Installation | None) -> Examined:
     launch, unsure = launched(start, not script, source, package, variables)
     if _UNSLOTH.search(source):
         unsure[TRAINER] = f"{start.entry} imports unsloth, which puts configurations of its own in the place of TRL's"
-    elif "GRPOConfig" not in source and start.given[:1] != ("grpo",) and not start.entry.endswith(".grpo"):
+    elif "GRPOConfig" not in source and start.arguments[:1] != ("grpo",) and not start.entry.endswith(".grpo"):
         first = next(filter(None, reasons), "")
         unsure[TRAINER] = first or "the command does not show that it is a job of GRPO's"
     if _LOADS.search(source):
@@ -123,7 +123,7 @@ def _judged(
         return
     version, is_trl_command = called("trl", installed), not start.entry.endswith(".py")
     module = start.entry.startswith("trl.scripts.")
-    name = start.entry.rpartition(".")[2] if module else next(iter(start.given), "") if is_trl_command else ""
+    name = start.entry.rpartition(".")[2] if module else next(iter(start.arguments), "") if is_trl_command else ""
     if not is_trl_command and not read.calls:
         yield Unseen(f"{start.entry} makes a parser of its own, which refuses what it does not know when it starts")
         return

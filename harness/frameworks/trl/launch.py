@@ -52,7 +52,7 @@ def launched(
     """(what is known of the processes and their precision, what is not -> why). `is_trl_command`: the `trl` command,
     which hands what it does not know to accelerate; `source`: of the script; `package`: TRL's; `environ`: as the job
     has it."""
-    given_words = start.given if is_trl_command else ()
+    given_words = start.arguments if is_trl_command else ()
     programs = {os.path.basename(word) for word in start.before}
     accelerated = (
         is_trl_command

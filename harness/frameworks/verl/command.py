@@ -87,11 +87,13 @@ with initialize_config_dir(folder, version_base=None):
 
 def examine(start: Start, installed: Installation | None) -> Examined:
     """The settings of a command, from Hydra where it is there and from the overrides alone where it is not."""
-    plain, unknown = _overrides(start.given)
-    unread = next((f"{word} may hold settings, which only the shell knows" for word in start.given
+    plain, unknown = _overrides(start.arguments)
+    unread = next((f"{word} may hold settings, which only the shell knows" for word in start.arguments
                    if SHELL.search(word.partition("=")[0])), "")  # fmt: skip
-    config_word = next((word for word in start.given if word.partition("=")[0] in _CONFIG), "")
-    group = next((word for word in start.given if "@" in word.partition("=")[0] or "/" in word.partition("=")[0]), "")
+    config_word = next((word for word in start.arguments if word.partition("=")[0] in _CONFIG), "")
+    group = next(
+        (word for word in start.arguments if "@" in word.partition("=")[0] or "/" in word.partition("=")[0]), ""
+    )
     if config_word or group:
         unread = unread or f"settings come from {config_word or group}, which only Hydra reads"
     values: Mapping[str, Any] = plain
@@ -100,11 +102,11 @@ def examine(start: Start, installed: Installation | None) -> Examined:
     if installed is None or main is None:
         options.append(Unseen("verl's configuration is not found beside the command: its options cannot be looked up"))
     else:
-        plain_words = [word for word in start.given if not SHELL.search(word)]
+        plain_words = [word for word in start.arguments if not SHELL.search(word)]
         answer = installed.query(_COMPOSE, str(main), str(_MOST_REFUSED), *plain_words)
         composed = answer.get("values") or {}
         composed_values = {name: value for name, value in leaves(composed) if value != "???"}
-        options += _judged(answer, start.given, composed_values, called("verl", installed))
+        options += _judged(answer, start.arguments, composed_values, called("verl", installed))
         if composed_values:
             values, unread = composed_values, unread if "only the shell" in unread else ""
             unknown = {

@@ -38,7 +38,7 @@ def _loaded() -> tuple[dict[str, CauseFamily], dict[str, Plugin], tuple[PluginEr
         if not isinstance(family, CauseFamily):
             raise plugins.Unfit("it is no harness.parity.causes.family.CauseFamily")
         if family.name in families_by_name:
-            raise plugins.taken(family.name, homes.get(family.name, "the harness (harness.parity.causes)"))
+            raise plugins.name_taken(family.name, homes.get(family.name, "the harness (harness.parity.causes)"))
         families_by_name[family.name], homes[family.name] = _guarded(family, plugin), plugin
 
     return families_by_name, homes, plugins.load(GROUP, take)

@@ -101,7 +101,7 @@ def _loaded() -> tuple[tuple[Registered, ...], tuple[PluginError, ...]]:
         plugin = _bringing(registered.home)
         silent = [silent_plugin for silent_plugin in silent if silent_plugin != plugin]
         if registered.name in checks_by_name:
-            what = plugins.taken(registered.name, checks_by_name[registered.name].home)
+            what = plugins.name_taken(registered.name, checks_by_name[registered.name].home)
             wrong.append(
                 plugin.error(f"registers a check in {registered.home} that cannot be used: {what}", registered.name)
             )

@@ -49,7 +49,7 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
     from harness.parity.runs.source import source
     from harness.parity.subjects.recording.observed_replay import answer, halves
 
-    recorded_run, name = source(path), places.shown(str(path))
+    recorded_run, name = source(path), places.displayed(str(path))
     window = recorded_run.window(from_step, options.steps)
     checkpoint = recorded_run.checkpoint(from_step)
     first = int(checkpoint.name.removeprefix("step-")) if checkpoint is not None else 0
@@ -99,7 +99,7 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
         figures=verdict.figures | {"warm": warm is not None, "total_s": round(time.monotonic() - started, 1)},
         reproduce=reproduce,
     )
-    return written(places.shown(verdict.strict if options.strict else verdict), folder)
+    return written(places.displayed(verdict.strict if options.strict else verdict), folder)
 
 
 def _start(first: int, from_step: int) -> Finding | None:

@@ -30,7 +30,7 @@ class Outcome:
     error: str = ""
 
     @property
-    def said(self) -> str:
+    def status(self) -> str:
         return self.verdict.verdict if self.verdict else "ERROR"
 
     @property
@@ -40,15 +40,15 @@ class Outcome:
     @property
     def untested(self) -> bool:
         """INCONCLUSIVE of a fault that the recordings need not suffice to tell."""
-        return self.fault.or_untested and self.said == "INCONCLUSIVE" and not self.causes
+        return self.fault.or_untested and self.status == "INCONCLUSIVE" and not self.causes
 
     @property
-    def found(self) -> bool:
+    def as_expected(self) -> bool:
         """The right verdict, the findings and confounders that must stand there, none that must not, and what must be
         told of them."""
         if self.untested:
             return True
-        if self.error or self.verdict is None or self.said != self.fault.expected:
+        if self.error or self.verdict is None or self.status != self.fault.expected:
             return False
         names, confounders = (
             {entry.name for entry in entries} for entries in (self.verdict.findings, self.verdict.confounders)
@@ -91,7 +91,7 @@ class Outcome:
     @property
     def named(self) -> bool:
         """Every cause with the right party, and no other."""
-        return self.found and not self.missing and not self.wrong
+        return self.as_expected and not self.missing and not self.wrong
 
     @property
     def party_right(self) -> bool:
@@ -103,7 +103,7 @@ class Outcome:
     @property
     def alarm(self) -> bool:
         """A control that was called different."""
-        return self.fault.control and self.said == "DIVERGENT"
+        return self.fault.control and self.status == "DIVERGENT"
 
     @property
     def seconds(self) -> float:
@@ -121,7 +121,7 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        return self.named if self.fault.causes and not self.untested else self.found and not self.causes
+        return self.named if self.fault.causes and not self.untested else self.as_expected and not self.causes
 
     @property
     def _expected(self) -> list[tuple[str, str]]:
@@ -137,9 +137,9 @@ class Outcome:
         """Plain data, for JSON."""
         return {
             "name": self.fault.name, "pair": list(self.pair), "side": self.fault.side, "expected": self.fault.expected,
-            "verdict": self.said, "causes": list(self.fault.causes), "parties": list(self.fault.parties),
+            "verdict": self.status, "causes": list(self.fault.causes), "parties": list(self.fault.parties),
             "named": [{"name": c.name, "party": c.party, "proofs": len(c.proofs)} for c in self.causes],
-            "found": self.found, "right": self.right, "missing": self.missing, "wrong": self.wrong,
+            "found": self.as_expected, "right": self.right, "missing": self.missing, "wrong": self.wrong,
             "untold": self.untold, "alarm": self.alarm,
             "run_s": self.run_s, "judge_s": self.judge_s, "live_s": self.live_s, "seconds": self.seconds,
             "starts": self.starts[0], "starting_s": self.starts[1], "warm_s": self.warm_s,
@@ -158,7 +158,7 @@ class Score:
     rightly not tested counts as found, and has none."""
 
     faults: int
-    found: int
+    detected: int
     causes: int
     named: int
     parties: int
@@ -177,12 +177,12 @@ class Score:
     def passed(self) -> bool:
         """Every fault found, 95 % of the causes named with the right party, no control alarmed, each control right."""
         enough = self.named >= NAMED_SHARE * self.causes
-        return self.found == self.faults and enough and self.quiet == self.controls and not self.alarms
+        return self.detected == self.faults and enough and self.quiet == self.controls and not self.alarms
 
     @property
     def line(self) -> str:
         parts = [
-            f"found {self.found}/{self.faults}",
+            f"found {self.detected}/{self.faults}",
             f"named {self.named}/{self.causes}",
             f"right party {self.parties}/{self.causes}",
             f"controls right {self.quiet}/{self.controls}",
@@ -208,14 +208,14 @@ def score(outcomes: Sequence[Outcome]) -> Score:
     to_cause = [row.to_cause_s for row in causes if row.to_cause_s is not None]
     return Score(
         faults=len(faults),
-        found=sum(row.found for row in faults),
+        detected=sum(row.as_expected for row in faults),
         causes=len(causes),
         named=sum(row.named for row in causes),
         parties=sum(row.party_right for row in causes),
         controls=len(controls),
         quiet=sum(row.right for row in controls),
         alarms=[row.fault.name for row in controls if row.alarm],
-        misses=[row.fault.name for row in faults if not row.found],
+        misses=[row.fault.name for row in faults if not row.as_expected],
         unnamed=[row.fault.name for row in causes if not row.named],
         median_s=statistics.median(seconds) if seconds else None,
         slowest_s=max(seconds, default=None),

@@ -30,7 +30,7 @@ def print_outcome(outcome: Outcome, *, aside: bool = False) -> None:
     causes = ", ".join(f"{c.name} ({c.party})" for c in outcome.causes) or "-"
     with outlive_reader(console):
         console.print(
-            f"[{colour}]{'ok' if outcome.right else 'WRONG':6}[/]{escape(outcome.fault.name):30} {outcome.said:13} "
+            f"[{colour}]{'ok' if outcome.right else 'WRONG':6}[/]{escape(outcome.fault.name):30} {outcome.status:13} "
             f"{outcome.seconds:5.1f} s  {escape(causes)}{_starts(outcome)}",
             soft_wrap=True,
             highlight=False,
@@ -47,9 +47,9 @@ def _wrong(outcome: Outcome) -> list[str]:
     if outcome.error:
         return [outcome.error]
     lines = []
-    if not outcome.found:
+    if not outcome.as_expected:
         also = f" with {', '.join(outcome.fault.findings)}" if outcome.fault.findings else ""
-        lines.append(f"expected {outcome.fault.expected}{also}, said {outcome.said}")
+        lines.append(f"expected {outcome.fault.expected}{also}, said {outcome.status}")
     if outcome.untold:
         lines.append(f"not told of {'; '.join(outcome.untold)}")
     if outcome.missing:
@@ -81,7 +81,7 @@ def as_markdown(rows: Sequence[Outcome], score: Score) -> str:
     """Two tables for a report, by family and by fault, and the score."""
     cells = [
         [
-            row.fault.name, " ".join(row.pair), row.fault.expected, row.said,
+            row.fault.name, " ".join(row.pair), row.fault.expected, row.status,
             ", ".join(f"{c.name} ({c.party})" for c in row.causes) or "-", yes(row.right), f"{row.seconds:.1f}",
             f"{row.starts[1]:.1f}" if row.starts[0] else "-",
             f"{row.to_cause_s:.1f}" if row.to_cause_s is not None else "-",
@@ -115,6 +115,6 @@ def _family(name: str, s: Score) -> list[str]:
         return f"{part} of {total}" if total else "-"
 
     return [
-        name, of(s.found, s.faults), of(s.named, s.causes), of(s.quiet, s.controls), str(len(s.alarms)),
+        name, of(s.detected, s.faults), of(s.named, s.causes), of(s.quiet, s.controls), str(len(s.alarms)),
         seconds(s.median_s), seconds(s.slowest_s), seconds(s.slowest_warm_s), seconds(s.median_to_cause_s),
     ]  # fmt: skip

@@ -29,7 +29,7 @@ class Outcome:
     unrun: str = ""  # what it needs and this machine has not
 
     @property
-    def said(self) -> str:
+    def status(self) -> str:
         return "NOT RUN" if self.unrun else self.verdict.verdict if self.verdict else "HEALTHY"
 
     @property
@@ -40,8 +40,8 @@ class Outcome:
         if self.hang.reason and not (self.verdict and self.hang.reason in self.verdict.reason):
             return False
         if self.hang.looks:
-            return self.said == self.hang.verdict
-        return self.said == self.hang.verdict or {self.said, self.hang.verdict} <= {"SLOW", "HEALTHY"}
+            return self.status == self.hang.verdict
+        return self.status == self.hang.verdict or {self.status, self.hang.verdict} <= {"SLOW", "HEALTHY"}
 
     @property
     def kind_right(self) -> bool:
@@ -69,7 +69,7 @@ class Outcome:
     def to_dict(self) -> dict[str, Any]:
         triage = self.verdict.triage if self.verdict else None
         return {
-            "name": self.hang.name, "kind": self.hang.kind, "control": self.hang.control, "verdict": self.said,
+            "name": self.hang.name, "kind": self.hang.kind, "control": self.hang.control, "verdict": self.status,
             "said_kind": triage.hang if triage else "", "reason": self.verdict.reason if self.verdict else "",
             "detected": self.detected, "seconds": self.seconds, "wall_s": round(self.wall_s, 2),
             "kind_right": self.kind_right, "culprits_right": self.culprits_right,
@@ -156,12 +156,12 @@ def judged(
     for party in triage.culprits if verdict.verdict == "HUNG" else []:
         words = called(party.key, processes) | {party.role.lower(), party.engine.lower()}
         words |= {party.rank} if party.rank is not None else set()
-        hit = {culprit for culprit in hang.culprits if _same(culprit, words)}
+        hit = {culprit for culprit in hang.culprits if _is_named(culprit, words)}
         named |= hit
         if not hit:
             blamed.append(f"{party.key} ({_short(party.rank, party.role)})")
     round_ = [called(key, processes) for key in triage.cycle]
-    circled = frozenset(member for member in hang.cycle if any(_same(member, words) for words in round_))
+    circled = frozenset(member for member in hang.cycle if any(_is_named(member, words) for words in round_))
     frames = tuple(party.frame for party in triage.culprits)
     return Outcome(
         hang=hang,
@@ -188,7 +188,7 @@ def called(key: str, processes: dict[str, Process]) -> set[Party]:
     return names | ({process.rank} if process.rank is not None else set())
 
 
-def _same(expected: Party, words: set[Party]) -> bool:
+def _is_named(expected: Party, words: set[Party]) -> bool:
     if isinstance(expected, int):
         return expected in words
     name = expected.lower()

@@ -23,7 +23,7 @@ def print_outcome(outcome: Outcome) -> None:
     cells = [
         f"[{colour}]{'ok' if outcome.right else 'WRONG':6}[/]{escape(hang.name):22}",
         f"{hang.kind or '-':4}",
-        f"detected {yes(outcome.detected):4}" if not hang.control else f"{outcome.said:13}",
+        f"detected {yes(outcome.detected):4}" if not hang.control else f"{outcome.status:13}",
         f"{outcome.seconds:5.1f} s " if outcome.seconds is not None else "      - ",
         f"kind {yes(outcome.kind_right):4}",
         f"culprit {yes(outcome.culprits_right):4}",
@@ -45,7 +45,7 @@ def _wrong(outcome: Outcome) -> list[str]:
     if not (outcome.detected and outcome.kind_right):
         because = f" because of {hang.reason!r}" if hang.reason else ""
         lines.append(
-            f"expected {hang.verdict} {hang.kind}".strip() + because + f", said {outcome.said} {kind}".rstrip()
+            f"expected {hang.verdict} {hang.kind}".strip() + because + f", said {outcome.status} {kind}".rstrip()
         )
     missed = [party(culprit) for culprit in sorted(hang.culprits - outcome.named, key=str)]
     if missed:
@@ -77,9 +77,9 @@ def as_markdown(outcomes: list[Outcome], score: Score) -> str:
     head = ("fault", "kind", "verdict", "detected", "seconds to verdict", "kind right", "culprit right", "false blame")
     rows = [
         [
-            row.hang.name, row.hang.kind or "-", f"not run: {row.unrun}" if row.unrun else row.said, yes(row.detected),
-            f"{row.seconds:.1f}" if row.seconds is not None else "-", yes(row.kind_right),
-            yes(row.culprits_right), ", ".join(row.blamed) or "none",
+            row.hang.name, row.hang.kind or "-", f"not run: {row.unrun}" if row.unrun else row.status,
+            yes(row.detected), f"{row.seconds:.1f}" if row.seconds is not None else "-",
+            yes(row.kind_right), yes(row.culprits_right), ", ".join(row.blamed) or "none",
         ]
         for row in outcomes
     ]  # fmt: skip

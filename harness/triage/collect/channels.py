@@ -160,14 +160,14 @@ def _unix_peers() -> dict[str, str]:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, SOCK_DIAG) as link:
             link.settimeout(0.5)
             link.send(struct.pack("=IHHII", HEADER + len(request), BY_FAMILY, DUMP, 1, 0) + request)
-            while _taken(link.recv(1 << 16), peer_inodes):
+            while _read_answers(link.recv(1 << 16), peer_inodes):
                 pass
     except (OSError, AttributeError, struct.error):  # a sandbox that forbids it
         return {}
     return peer_inodes
 
 
-def _taken(data: bytes, peer_inodes: dict[str, str]) -> bool:
+def _read_answers(data: bytes, peer_inodes: dict[str, str]) -> bool:
     """One datagram of answers; whether more are to come."""
     while len(data) >= HEADER:
         length, kind = struct.unpack_from("=IH", data)

@@ -60,7 +60,7 @@ class _Terms:
     spies: threading.Semaphore  # py-spy is bound by the CPU: more at once would only make each slower
     sockets: connections.Sockets
 
-    def left(self) -> float:
+    def remaining_s(self) -> float:
         return self.began + self.deadline_s - CLOSING_S - self.clock()
 
 
@@ -164,14 +164,14 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
         ras=answers,
         notes=tuple(notes),
     )
-    return _whole(here, parts, local_cast.clock_set_s)
+    return _merged(here, parts, local_cast.clock_set_s)
 
 
 def _cluster(local_cast: Cast, terms: _Terms, notes: list[str]) -> ray.Cluster:
     """What Ray says of its cluster."""
     address = local_cast.ray_address
     state = bounded.start(
-        "Ray state", lambda: ray.state(address, timeout_s=terms.left() - 2 * bounded.REAP_S - ray.CONNECT_S)
+        "Ray state", lambda: ray.state(address, timeout_s=terms.remaining_s() - 2 * bounded.REAP_S - ray.CONNECT_S)
     )
     cluster: ray.Cluster = _result(state, terms, ray.Cluster(), notes)
     notes += [cluster.note] if cluster.note else []
@@ -207,7 +207,7 @@ def _recordings(
 ) -> dict[tuple[str, int], journals.Recording]:
     """(host, pid) -> what the journals of a process say; all of them have `JOURNALS_S` together beyond the deadline."""
     recordings: dict[tuple[str, int], journals.Recording] = {}
-    by = terms.clock() + max(terms.left(), JOURNALS_S)
+    by = terms.clock() + max(terms.remaining_s(), JOURNALS_S)
     for history in histories.values():
         read, damaged = _result(history, terms, ({}, ()), notes, least_s=by - terms.clock())
         recordings |= read
@@ -252,9 +252,9 @@ def _look(draft: Draft, terms: _Terms) -> None:
     for number in range(terms.samples):
         wait = terms.began + number * terms.gap_s - terms.clock()
         if wait > 0:
-            time.sleep(min(wait, max(0.0, terms.left())))
+            time.sleep(min(wait, max(0.0, terms.remaining_s())))
         blind = not any(look.threads for look in draft.samples)
-        late = number > 0 and terms.left() <= 0
+        late = number > 0 and terms.remaining_s() <= 0
         if late and not blind:
             return
         draft.doing = "its /proc files"
@@ -287,9 +287,9 @@ def _look(draft: Draft, terms: _Terms) -> None:
         draft.pulse = beats.again(draft.pulse, time.monotonic_ns())
     draft.doing = "its native stack"
     last = draft.samples[-1]
-    if terms.native and not denied and stacks.unexplained(last.threads) and terms.left() > NATIVE_AT_LEAST_S:
+    if terms.native and not denied and stacks.unexplained(last.threads) and terms.remaining_s() > NATIVE_AT_LEAST_S:
         with terms.spies:
-            deep = stacks.dump_native(draft.pid, timeout_s=max(0.1, terms.left() - 0.3))
+            deep = stacks.dump_native(draft.pid, timeout_s=max(0.1, terms.remaining_s() - 0.3))
         draft.native = deep.threads
         draft.notes.append(deep.note)
     draft.doing = ""
@@ -348,7 +348,9 @@ def _inside(draft: Draft, terms: _Terms) -> stacks.Stacks:
     """What the process says of its own stacks, where nobody may look from outside."""
     reported_stacks = stacks.Stacks()
     if draft.socket:
-        reported_stacks = recorder.traceback(draft.socket, timeout_s=min(recorder.TIMEOUT_S, max(0.1, terms.left())))
+        reported_stacks = recorder.traceback(
+            draft.socket, timeout_s=min(recorder.TIMEOUT_S, max(0.1, terms.remaining_s()))
+        )
     if not reported_stacks.threads and draft.pulse and (threads := stacks.of_beat(draft.pulse.beat.stack)):
         return stacks.Stacks(threads, f"its stack is the heartbeat's, {draft.pulse.beat.age_s:.1f} s old")
     return reported_stacks
@@ -356,10 +358,10 @@ def _inside(draft: Draft, terms: _Terms) -> stacks.Stacks:
 
 def _spied(draft: Draft, terms: _Terms) -> stacks.Stacks:
     late = stacks.Stacks(note=f"no Python stacks within {terms.deadline_s:.0f} s: this host was too busy")
-    if not terms.spies.acquire(timeout=max(0.0, terms.left())):
+    if not terms.spies.acquire(timeout=max(0.0, terms.remaining_s())):
         return late
     try:
-        remaining_s = terms.left()
+        remaining_s = terms.remaining_s()
         return stacks.dump(draft.pid, timeout_s=min(terms.deadline_s / 2, remaining_s)) if remaining_s > 0 else late
     finally:
         terms.spies.release()
@@ -368,7 +370,7 @@ def _spied(draft: Draft, terms: _Terms) -> stacks.Stacks:
 def _record(draft: Draft, terms: _Terms, clock_set_s: float) -> None:
     """The flight recorder of one process: from its own worker server, else from the file that NCCL wrote."""
     if draft.socket:
-        limit = min(recorder.TIMEOUT_S, max(0.1, terms.left()))
+        limit = min(recorder.TIMEOUT_S, max(0.1, terms.remaining_s()))
         draft.dump, note = recorder.from_socket(draft.socket, draft.host, draft.pid, terms.out, timeout_s=limit)
         draft.recorder_note = note
         draft.dump_taken_ns = time.time_ns()
@@ -393,10 +395,10 @@ def _elsewhere(
     make_folder(folder)
     options = {
         "samples": terms.samples, "gap_s": terms.gap_s, "native": terms.native, "nodes": False,
-        "deadline_s": max(2.0, terms.left() / 2), "directory": str(scope.directory or ""),
+        "deadline_s": max(2.0, terms.remaining_s() / 2), "directory": str(scope.directory or ""),
     }  # fmt: skip
     silent = ray.other_nodes(
-        local_cast.ray_address, folder, here=local_cast.host, timeout_s=terms.left() - 0.3, options=options
+        local_cast.ray_address, folder, here=local_cast.host, timeout_s=terms.remaining_s() - 0.3, options=options
     )
     parts = []
     for file in sorted(folder.glob("*.zip")):
@@ -406,7 +408,7 @@ def _elsewhere(
     return parts, silent
 
 
-def _whole(here: Evidence, parts: Sequence[Evidence], clock_set_s: float) -> Evidence:
+def _merged(here: Evidence, parts: Sequence[Evidence], clock_set_s: float) -> Evidence:
     """One evidence of what this host and the others gave."""
     everyone = {process.key: process for process in here.processes}
     notes, cards, answers = list(here.notes), here.gpus, dict(here.ras)
@@ -457,7 +459,7 @@ def _result(
 ) -> Any:
     """What a source gave by the deadline, or within `least_s` from now; else `otherwise` and a note."""
     try:
-        return future.result(max(AT_LEAST_S, terms.left(), least_s))
+        return future.result(max(AT_LEAST_S, terms.remaining_s(), least_s))
     except TimeoutError:
         if not future.name.startswith("process"):  # whose draft says what it was waiting for
             notes.append(f"{future.name}: no answer in time")

@@ -42,7 +42,7 @@ class Connections(NamedTuple):
     served: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     unanswered: tuple[str, ...] = ()
-    asked: tuple[str, ...] = ()
+    retried: tuple[str, ...] = ()
 
 
 class Sockets:
@@ -74,7 +74,9 @@ class Sockets:
         )  # fmt: skip
         unanswered = (f"{address(row[1])} {address(row[2])}" for row in connected if _is_sent_again(row, SENT_AGAIN))
         retried_peers = (row[2] for row in mine if row[3] == CONNECTING and _is_sent_again(row, CONNECT_AGAIN))
-        return Connections(_shown((*served, *at)), _shown(peers), tuple(unanswered)[:MAX_SHOWN], _shown(retried_peers))
+        return Connections(
+            _decoded((*served, *at)), _decoded(peers), tuple(unanswered)[:MAX_SHOWN], _decoded(retried_peers)
+        )
 
     def other_end(self, pid: int, inode: str) -> str:
         """The inode of the other end of a process's TCP connection within this host; empty for any other socket."""
@@ -119,7 +121,7 @@ def _is_sent_again(row: list[str], times: int) -> bool:
     return row[5].partition(":")[0] == RETRANSMITS and int(row[6], 16) >= times
 
 
-def _shown(coded: Iterable[str]) -> tuple[str, ...]:
+def _decoded(coded: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(address, dict.fromkeys(coded))))[:MAX_SHOWN]
 
 

@@ -105,7 +105,7 @@ class Draft:
             listening=self.connections.served,
             peers=self.connections.peers,
             unanswered=self.connections.unanswered,
-            asked=self.connections.asked,
+            asked=self.connections.retried,
             writer=self.writer,
             reader=self.reader,
             fed=self.fed,
@@ -142,7 +142,7 @@ def absent(local_cast: Cast, recordings: Mapping[tuple[str, int], Recording]) ->
     """Processes that the scope or the watch directory names and that are not on this host: ended, or elsewhere."""
     local_keys = {(local_cast.host, pid) for pid in local_cast.pids}
     named = dict.fromkeys(
-        [*((local_cast.host, pid) for pid in local_cast.gone), *local_cast.pulses, *local_cast.journals]
+        [*((local_cast.host, pid) for pid in local_cast.ended), *local_cast.pulses, *local_cast.journals]
     )
     for host, pid in named:
         if (host, pid) in local_keys:

@@ -34,10 +34,10 @@ def dump(data: bytes) -> bytes:
     """
     cache: dict[bytes, bytes] = {}
     if data[:1] != b"\x80":
-        return _JSON_TEXT.sub(lambda match: _known(match[0], cache, _json_text), data)
+        return _JSON_TEXT.sub(lambda match: _cached(match[0], cache, _json_text), data)
     changed = bytearray(data)
     for begin, end in _texts(data):
-        changed[begin:end] = _known(data[begin:end], cache, _masked)
+        changed[begin:end] = _cached(data[begin:end], cache, _masked)
     return bytes(changed)
 
 
@@ -53,7 +53,7 @@ def log(file: Path) -> None:
         stream.truncate()
 
 
-def _known(original: bytes, cache: dict[bytes, bytes], scrubbed: Callable[[bytes], bytes]) -> bytes:
+def _cached(original: bytes, cache: dict[bytes, bytes], scrubbed: Callable[[bytes], bytes]) -> bytes:
     if original not in cache:
         cache[original] = scrubbed(original)
     return cache[original]

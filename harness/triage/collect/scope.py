@@ -34,7 +34,7 @@ class Cast:
 
     host: str
     pids: tuple[int, ...]
-    gone: tuple[int, ...] = ()  # named by the scope, and no process any more
+    ended: tuple[int, ...] = ()  # named by the scope, and no process any more
     ray_address: str = ""
     pulses: Mapping[tuple[str, int], beats.Pulse] = field(default_factory=dict)
     journals: Mapping[tuple[str, int], list[Path]] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
         )
         openings, damaged = journals.owners(files, host)
         notes += [*spoilt, *damaged]
-        pulses, written, reused = _own(pulses, openings, host, table)
+        pulses, written, reused = _of_current_processes(pulses, openings, host, table)
         living = [opening for (at, pid), paths in written.items() if at == host and pid in table.keys() - reused
                   for opening in openings[at, pid] if opening.path in paths]  # fmt: skip
         set_s = clock_set_s(living, time.monotonic_ns(), time.time_ns())
@@ -97,7 +97,7 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
     return Cast(
         host=host,
         pids=members,
-        gone=ended_pids,
+        ended=ended_pids,
         ray_address=address,
         pulses=pulses,
         journals=written,
@@ -106,7 +106,7 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
     )
 
 
-def _own(
+def _of_current_processes(
     pulses: dict[tuple[str, int], beats.Pulse],
     openings: Mapping[tuple[str, int], list[journals.Opening]],
     host: str,

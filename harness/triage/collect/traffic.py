@@ -102,14 +102,14 @@ def _all(family: int) -> list[Connection]:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, SOCK_DIAG) as link:
             link.settimeout(0.5)
             link.send(struct.pack("=IHHII", HEADER + len(request), BY_FAMILY, DUMP, 1, os.getpid()) + request)
-            while _taken(link.recv(1 << 16), connections):
+            while _read_answers(link.recv(1 << 16), connections):
                 pass
     except (OSError, AttributeError, struct.error):  # no such family here, or a sandbox that forbids it
         return []
     return connections
 
 
-def _taken(data: bytes, connections: list[Connection]) -> bool:
+def _read_answers(data: bytes, connections: list[Connection]) -> bool:
     """One datagram of answers; whether more are to come."""
     while len(data) >= HEADER:
         length, kind = struct.unpack_from("=IH", data)

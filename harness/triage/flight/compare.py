@@ -278,7 +278,7 @@ def _state(
 
 def _rank_state(group: Group, rank: int, part: Part, standing: Mapping[str, Status]) -> RankState:
     """By the operations held; and by torch's own count, which outlives them."""
-    state, status = _held(rank, part), standing.get(group.name)
+    state, status = _state_of_part(rank, part), standing.get(group.name)
     if status is None or group.backend != NCCL:
         return state
     enqueued, completed = max(state.enqueued, status.enqueued), max(state.completed, status.completed)
@@ -297,7 +297,7 @@ def _joint(part: Part, finished: int) -> int:
     return -1
 
 
-def _held(rank: int, part: Part) -> RankState:
+def _state_of_part(rank: int, part: Part) -> RankState:
     if not len(part.seqs):
         return RankState(rank, key=part.flight.name)
     done = part.done

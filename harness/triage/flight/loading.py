@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.triage.flight.flight import Flight, FlightError, NotADump
-from harness.triage.flight.worker import shown
+from harness.triage.flight.worker import file_name
 from harness.triage.flight.workers import DEADLINE_S, read_all
 
 _RANKED = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
@@ -81,12 +81,14 @@ def load_directory(path: Path | str) -> Flights:
     flights, notes = Flights(), []
     for file, result in zip(files, read_all(files), strict=True):
         if isinstance(result, Flight):
-            flights[shown(file)] = _ranked(result, shown(file))
+            flights[file_name(file)] = _ranked(result, file_name(file))
         elif isinstance(result, NotADump) or named_rank(file.name)[1] is None:
             notes.append(f"left out: {result.message}")
         else:
             series, rank = named_rank(file.name)
-            flights[shown(file)] = Flight(shown(file), rank, series=series, readable=False, notes=(result.message,))
+            flights[file_name(file)] = Flight(
+                file_name(file), rank, series=series, readable=False, notes=(result.message,)
+            )
     _drop_doubles(flights, notes)
     flights.notes = tuple(notes)
     if not flights:

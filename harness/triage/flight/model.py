@@ -84,7 +84,7 @@ class Habit:
     def kept(self) -> bool:
         return (self.group, self.op) == (self.now_group, self.now_op)
 
-    def alike(self, peer: Habit) -> bool:
+    def does_same_work(self, peer: Habit) -> bool:
         """Whether both do the same work: the same operations, as often but for an eighth. One may be a round behind,
         and its ring may hold another part of it."""
         pairs = [(mine, peer.counts.get(what, 0)) for what, mine in self.counts.items()]

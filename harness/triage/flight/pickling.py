@@ -12,7 +12,7 @@ from typing import Any
 
 def torch_pickle(value: Any) -> bytes:
     """The pickle of dicts, lists, tuples of sizes, str, int, float, bool and None; "frames" of an entry are shared."""
-    return Pickler().whole(value)
+    return Pickler().pickled(value)
 
 
 class Pickler:
@@ -21,7 +21,7 @@ class Pickler:
         self._stacks: dict[Any, bytes] = {}
         self._sizes: dict[Any, bytes] = {}
 
-    def whole(self, value: Any) -> bytes:
+    def pickled(self, value: Any) -> bytes:
         return b"\x80\x02" + self._any(value) + b"."
 
     def _any(self, value: Any) -> bytes:

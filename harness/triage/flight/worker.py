@@ -35,17 +35,17 @@ def read(path: Path) -> Flight:
     """The Flight in a file, without rank. Raises FlightError with one sentence."""
     try:
         if not path.is_file():
-            raise FlightError(f"{shown(path)} is {'no file' if path.exists() else 'not there'}")
+            raise FlightError(f"{file_name(path)} is {'no file' if path.exists() else 'not there'}")
         size = path.stat().st_size
         if size > MAX_DUMP_BYTES:
-            raise too_large(shown(path), size)
+            raise too_large(file_name(path), size)
         data = path.read_bytes()
     except OSError as error:
-        raise FlightError(f"{shown(path)} cannot be read: {error.strerror or error}") from error
-    return decode(data, shown(path))
+        raise FlightError(f"{file_name(path)} cannot be read: {error.strerror or error}") from error
+    return decode(data, file_name(path))
 
 
-def shown(path: Path) -> str:
+def file_name(path: Path) -> str:
     """The name of a file, with escapes for bytes that are no UTF-8."""
     return os.fsencode(path.name).decode(errors="backslashreplace")
 
@@ -67,14 +67,14 @@ def unpacked(data: bytes) -> Flight:
         column.frombytes(fields[name])
         fields[name] = column
     for name in _ALIKE:
-        fields[name] = _alike(name, fields[name])
+        fields[name] = _decoded(name, fields[name])
     fields["notes"] = tuple(fields["notes"])
     fields["status"] = {number: Status(*counts) for number, counts in fields["status"].items()}
     return Flight(**fields)
 
 
 @lru_cache(maxsize=64)
-def _alike(name: str, data: bytes) -> Any:
+def _decoded(name: str, data: bytes) -> Any:
     return msgspec.msgpack.decode(data, type=_ALIKE[name])
 
 
@@ -86,9 +86,11 @@ def answer(path: Path) -> bytes:
         kind = b"N" if isinstance(error, NotADump) else b"E"
         return kind + msgspec.msgpack.encode([error.message, error.fix])
     except OverflowError:
-        return b"E" + msgspec.msgpack.encode([f"{shown(path)} has a number of more than 64 bits: refused", None])
+        return b"E" + msgspec.msgpack.encode([f"{file_name(path)} has a number of more than 64 bits: refused", None])
     except MemoryError:
-        return b"E" + msgspec.msgpack.encode([f"{shown(path)} needs more memory than a dump may take: refused", None])
+        return b"E" + msgspec.msgpack.encode(
+            [f"{file_name(path)} needs more memory than a dump may take: refused", None]
+        )
 
 
 def outcome(data: bytes) -> Flight | FlightError:

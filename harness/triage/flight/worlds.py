@@ -56,13 +56,13 @@ def apart_s(flight: Flight, peer: Flight) -> float:
     if flight.taken_ns is not None or peer.taken_ns is not None:
         return 0.0
     for number, group in enumerate(flight.groups):
-        its = next((place for place, peer_group in enumerate(peer.groups) if _same(group, peer_group)), None)
+        its = next((place for place, peer_group in enumerate(peer.groups) if _is_same_group(group, peer_group)), None)
         if its is not None and (gap_s := _apart_s(flight, number, peer, its)) is not None:
             return gap_s
     return 0.0
 
 
-def _same(group: Group, peer: Group) -> bool:
+def _is_same_group(group: Group, peer: Group) -> bool:
     has_same_identity = (group.name, group.desc, group.backend) == (peer.name, peer.desc, peer.backend)
     return has_same_identity and group.members == peer.members and (bool(group.members) or group.desc == DEFAULT)
 

@@ -67,7 +67,7 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
                 # its dump, be it without this group
                 has_dump = comparison is not None and rank in comparison.ranks and not group.joined
                 subjects[key] = Subject(
-                    key, None, None if group.joined else rank, pending=pending.get(key), seen=has_dump,
+                    key, None, None if group.joined else rank, pending=pending.get(key), observed=has_dump,
                     frame=_frame(group, rank),
                 )  # fmt: skip
     proven_waits, subjects = edges.ordered(edges.collective(comparison, names, subjects), subjects)

@@ -119,7 +119,7 @@ def _requests(client: Subject, owners: Mapping[str, list[str]], subjects: dict[s
 
 def _stands_at_socket(subject: Subject) -> bool:
     """It does nothing but wait at a socket, and no other layer says for whom."""
-    if subject.stuck or subject.gone or subject.blocked or subject.progress or subject.polls or _takes_orders(subject):
+    if subject.stuck or subject.ended or subject.blocked or subject.progress or subject.polls or _takes_orders(subject):
         return False
     return subject.process is not None and at_socket(subject.process)
 
@@ -240,7 +240,7 @@ def _called_children(
 
 def _waits_for_children(subject: Subject, request: Wait | None, below: list[Subject]) -> Iterator[Wait]:
     layer = "process" if subject.doing.kind == "join" else "engine"
-    several, busy = sum(not child.gone for child in below) > 1, any(child.progress for child in below)
+    several, busy = sum(not child.ended for child in below) > 1, any(child.progress for child in below)
     for child in below:
         process = child.process
         assert process is not None
@@ -270,7 +270,7 @@ _NEAR = re.compile("do_wait|pipe_read|unix_stream")
 def _may_wait_below(subject: Subject, is_asked: bool) -> bool:
     """It does nothing, in a place where the answer or the end of a process that it started is waited for. Of a process
     without a rank, whom nobody asks for anything, only what it calls an engine for says so."""
-    if subject.progress or subject.blocked or subject.gone or subject.process is None:
+    if subject.progress or subject.blocked or subject.ended or subject.process is None:
         return False
     kind = subject.doing.kind
     if kind in ("join", "engine_call", "transition"):
@@ -291,7 +291,7 @@ def _held_below(subject: Subject, started: dict[tuple[str, int], list[Subject]])
     while level:
         below = [child for each in level if each.process
                  for child in started.get((each.process.host, each.process.pid), ())
-                 if child.key not in visited and not child.gone]  # fmt: skip
+                 if child.key not in visited and not child.ended]  # fmt: skip
         if any(child.progress for child in below):
             return []
         held_descendants += [child for child in below if child.blocked]
@@ -308,13 +308,13 @@ def _behind(request: Wait, subject: Subject, child: Subject, layer: str, why: st
 def _done(subject: Subject) -> bool:
     """It ended with nothing wrong, so that a wait for its end would be over: its parent, which collects its children
     one after another, waits for one that lives."""
-    return subject.gone and subject.process is not None and not subject.process.exit_code and not subject.process.error
+    return subject.ended and subject.process is not None and not subject.process.exit_code and not subject.process.error
 
 
 def _rests(subject: Subject) -> bool:
     """It lives, does nothing, and waits for nobody that is known: a monitor, beside others, whose end nobody expects.
     Of several that live, nothing says which one their parent waits for."""
-    return not (subject.gone or subject.blocked or subject.stuck or subject.progress)
+    return not (subject.ended or subject.blocked or subject.stuck or subject.progress)
 
 
 def _passed_on(process: Process, subjects: dict[str, Subject]) -> set[int]:
@@ -338,7 +338,7 @@ def reads(subjects: Mapping[str, Subject], known_waits: Iterable[Wait]) -> dict[
     for key, subject in subjects.items():
         process = subject.process
         target = subjects.get(f"{process.host}:{process.writer}") if process is not None and process.writer else None
-        if target is not None and not subject.gone and not _writes_beside(target):
+        if target is not None and not subject.ended and not _writes_beside(target):
             at = f", {subject.doing.frame}" if subject.doing.frame else ""
             writers[key] = target.key
             descriptions[key] = f"reads what, of all that is seen, {target.label} alone can write{at}"

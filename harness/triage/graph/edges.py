@@ -100,7 +100,7 @@ def _group(group: GroupState, names: Names, subjects: dict[str, Subject]) -> lis
             behind[seq] = sorted(peer_rank for peer_rank, place in at.items() if place < seq)
         reasons = dict.fromkeys((peer_rank for peer_rank in behind[seq] if peer_rank != rank), "has not come")
         if difference is not None and difference.seq == seq:
-            reasons |= dict.fromkeys(_others(group, difference, rank), f"is in another {difference.field}")
+            reasons |= dict.fromkeys(_ranks_that_differ(group, difference, rank), f"is in another {difference.field}")
         if not reasons and state.pending.started:
             reasons = {
                 peer_rank: "has not started it on its device"
@@ -178,7 +178,7 @@ def mismatch(group: GroupState) -> Mismatch | None:
     return min(differences, key=lambda difference: (difference.seq, difference.field != "op")) if differences else None
 
 
-def _others(group: GroupState, difference: Mismatch, rank: int) -> list[int]:
+def _ranks_that_differ(group: GroupState, difference: Mismatch, rank: int) -> list[int]:
     """The ranks that did something else than `rank` there; for a rank that is itself on the odd side, none."""
     mine = next((what for what, ranks in difference.values.items() if rank in ranks), None)
     usual = usual_side(group, difference)
@@ -192,9 +192,9 @@ def _without_dump(group: GroupState, names: Names, subjects: dict[str, Subject])
     reasons = {}
     for absent_rank in group.absent:
         its = subjects.get(names.key(group, absent_rank))
-        if its is None or not its.seen or its.process is None:
+        if its is None or not its.observed or its.process is None:
             reasons[absent_rank] = "has no recorder data"
-        elif its.gone:
+        elif its.ended:
             reasons[absent_rank] = "has ended"
         elif its.blocked or not its.doing.within("collective", "p2p"):
             reasons[absent_rank] = "is not there, by its stack"
@@ -228,7 +228,7 @@ def store(
             counterparts = counterparts or [holder for holder in arrived if same_kind(subject.process, holder.process)]
             if not counterparts:
                 name = f"rank {rank}"
-                subjects.setdefault(name, Subject(name, None, rank, seen=False))
+                subjects.setdefault(name, Subject(name, None, rank, observed=False))
                 counterparts = [subjects[name]]
             for counterpart in counterparts:
                 if counterpart.key not in joining and counterpart.key != key:
@@ -256,7 +256,7 @@ class Forming:
 def forming(subject: Subject) -> Forming | None:
     """The group that this process waits for, by its open spans and its stack; None where it makes none."""
     process = subject.process
-    if process is None or subject.gone:
+    if process is None or subject.ended:
         return None
     spans = process.beat.open_spans if process.beat else ()
     inside = [span for span in spans if span.name in (*MAKERS, MEETING, HELPER) and not _over(subject)]
@@ -339,7 +339,9 @@ def unresolved(
     broken = [
         subject
         for subject in ranked
-        if subject.process and (subject.gone or subject.blocked) and not superseded(subject.process, evidence.processes)
+        if subject.process
+        and (subject.ended or subject.blocked)
+        and not superseded(subject.process, evidence.processes)
     ]
     waits = [
         wait
@@ -354,7 +356,7 @@ def unresolved(
 
 def _may_miss_peer(subject: Subject) -> bool:
     """It stands where a peer may be missing. Who waits for an answer over HTTP misses a server, and no rank."""
-    if subject.gone or subject.blocked or subject.progress or subject.doing.idle:
+    if subject.ended or subject.blocked or subject.progress or subject.doing.idle:
         return False
     if subject.pending is None and subject.doing.kind == "http_client":
         return False
@@ -369,7 +371,7 @@ def _waits_for_broken(subject: Subject, broken: list[Subject]) -> Iterator[Wait]
         if peer.key == subject.key or (not subject.stuck and _left_in_order(peer.process, subject.process)):
             continue
         if same_world(subject.process, peer.process):
-            how = "has ended" if peer.gone else f"is {peer.blocked}"
+            how = "has ended" if peer.ended else f"is {peer.blocked}"
             yield Wait(subject.key, peer.key, "process", f"{peer.label} {how}")
 
 

@@ -34,7 +34,7 @@ BETWEEN_RANKS = frozenset({"collective", "p2p"})
 _INSIDE = frozenset({"lock", "queue", "select"})  # waits that another thread of the process may end
 
 
-def held(pending: Collective | None, stall_s: float) -> bool:
+def is_overdue(pending: Collective | None, stall_s: float) -> bool:
     """Whether a process has an operation that has been pending for so long that nothing else it does is progress: over
     half of the stall, since the last rank may have come to it that much later than the first."""
     return pending is not None and (pending.age_s is None or pending.age_s >= max(HELD_S, stall_s / 2))
@@ -53,13 +53,13 @@ class Surroundings:
 ANY = Surroundings()
 
 
-def own(
+def progress_between_looks(
     process: Process, now: stacks.Doing, before: stacks.Doing, around: Surroundings = ANY, *, pending: bool,
     loop: int = 0,
 ) -> str:  # fmt: skip
     """Its progress between the looks, in words with its rate; empty where nothing moved.
 
-    `pending`: see `held`. `loop`: frames of a poll from its loop outwards; no move within is progress.
+    `pending`: see `is_overdue`. `loop`: frames of a poll from its loop outwards; no move within is progress.
     """
     if len(process.samples) < 2:
         return ""

@@ -40,7 +40,7 @@ class Blocked:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """One node. `blocked`: by the kernel or the interpreter lock. `gone`: it has ended."""
+    """One node. `blocked`: by the kernel or the interpreter lock. `ended`: it has ended."""
 
     key: str
     process: Process | None = None
@@ -50,9 +50,9 @@ class Subject:
     progress: str = ""  # what moved between the looks, in words with its rate; empty when nothing did
     moved: bool = False  # the progress is its own, not that of a process which it started
     blocked: Blocked | None = None
-    gone: bool = False
+    ended: bool = False
     pending: Collective | None = None  # its oldest operation that is not done
-    seen: bool = True  # False: a member that nobody has seen
+    observed: bool = True  # False: a member that nobody has seen
     frame: str = ""
     alone: bool = True  # no other process would be called as it is by its rank and role
     loop: tuple[Frame, ...] = ()  # where it polls: the stack from the loop outwards
@@ -87,13 +87,13 @@ class Subject:
     @property
     def polls(self) -> bool:
         """It looks again and again for what somebody has to make, and nothing says who."""
-        return bool(self.loop) and not (self.pending or self.gone or self.blocked or self.progress)
+        return bool(self.loop) and not (self.pending or self.ended or self.blocked or self.progress)
 
     def state(self, group: str = "") -> str:
         """What it does, in words."""
-        if not self.seen:
+        if not self.observed:
             return "never seen"
-        if self.gone:
+        if self.ended:
             code = self.process.exit_code if self.process else None
             return "ended" if code is None else f"ended with {_exit(code)}"
         if self.blocked:
@@ -150,8 +150,8 @@ def subject(
     if polling.from_children(loop) and not any(map(polling.woke, children.get(process.key, ()))):
         loop = ()  # who makes what it looks for is known, and does nothing
     below = "" if has_ended or blocked else _below(process, now, children)
-    kept = motion.held(pending, around.stall_s)
-    mine = "" if has_ended or blocked else motion.own(
+    kept = motion.is_overdue(pending, around.stall_s)
+    mine = "" if has_ended or blocked else motion.progress_between_looks(
         process, now, before, around, pending=kept, loop=len(loop)
     )  # fmt: skip
     progress = below or mine
@@ -169,9 +169,9 @@ def subject(
         progress=progress,
         moved=bool(progress) and not below,
         blocked=blocked,
-        gone=has_ended,
+        ended=has_ended,
         pending=pending,
-        seen=True,
+        observed=True,
         frame=frame,
         loop=loop,
     )
@@ -282,7 +282,7 @@ def _below(process: Process, now: stacks.Doing, children: Mapping[str, tuple[Pro
         if ended(child) or child.rank is not None:
             continue  # a rank's own progress is its own
         its = stacks.doing(child)
-        own_progress = motion.own(child, its, stacks.doing(child, 0), pending=False)
+        own_progress = motion.progress_between_looks(child, its, stacks.doing(child, 0), pending=False)
         if deeper := _below(child, its, children, depth + 1):
             return deeper
         if own_progress:

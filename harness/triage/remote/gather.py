@@ -140,7 +140,9 @@ def _ask(url: str, token: bytes, target: Path, connect_s: float, answer_s: float
 def _tell(url: str, token: bytes, limit_s: float) -> None:
     with _connected(url, limit_s, limit_s) as connection:
         answer, theirs, mine = _answer(connection, "POST", tokens.END, token)
-        if not tokens.same(tokens.told(token, theirs, mine, answer.status), answer.headers.get(tokens.PROOF, "")):
+        if not tokens.equal(
+            tokens.hang_proof(token, theirs, mine, answer.status), answer.headers.get(tokens.PROOF, "")
+        ):
             raise _NoAnswer(_UNPROVEN)
         if answer.status == 409:
             raise _NoAnswer("its command has ended")
@@ -182,7 +184,7 @@ def _download(connection: http.client.HTTPConnection, token: bytes, file: Path, 
             if time.monotonic() > by:
                 raise _NoAnswer(f"its answer takes longer than {DEADLINE_S:g} s")
         sink.seek(0)
-        if not tokens.same(tokens.answered(token, theirs, mine, sink), answer.headers.get(tokens.PROOF, "")):
+        if not tokens.equal(tokens.answer_proof(token, theirs, mine, sink), answer.headers.get(tokens.PROOF, "")):
             raise _NoAnswer(_UNPROVEN)
 
 
@@ -197,7 +199,7 @@ def _answer(
         raise _NoAnswer("what answers is no watch")
     first.read()
     mine = tokens.nonce()
-    proof = tokens.asked(token, theirs, mine, path)
+    proof = tokens.request_proof(token, theirs, mine, path)
     connection.request(method, path, headers={"Authorization": f"{tokens.SCHEME} {mine} {proof}"})
     answer = connection.getresponse()
     if answer.status == 401:

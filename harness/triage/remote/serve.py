@@ -166,11 +166,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return None
         with tempfile.TemporaryDirectory(dir=self.server.folder) as folder:
             try:
-                zipped = self._taken(Path(folder))
+                zipped = self._packed_evidence(Path(folder))
             except (HarnessError, OSError):
                 return self._say(503)
             with open(zipped, "rb") as body:
-                proof = tokens.answered(self.server.token, mine, theirs, body)
+                proof = tokens.answer_proof(self.server.token, mine, theirs, body)
                 self.send_response(200)
                 self.send_header("Content-Type", "application/zip")
                 self.send_header("Content-Length", str(body.tell()))
@@ -187,9 +187,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return None
         end = self.server.end
         code = 403 if end is None else 200 if end() else 409
-        return self._say(code, proof=tokens.told(self.server.token, mine, theirs, code))
+        return self._say(code, proof=tokens.hang_proof(self.server.token, mine, theirs, code))
 
-    def _taken(self, folder: Path) -> Path:
+    def _packed_evidence(self, folder: Path) -> Path:
         with self.server.looking:
             take = self.server.take
             if take is None:
@@ -201,7 +201,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         words = self.headers.get("Authorization", "").split()
         mine, self.nonce = self.nonce, ""
         proves = len(words) == 3 and words[0] == tokens.SCHEME and tokens.is_nonce(words[1]) and mine != ""
-        if proves and tokens.same(tokens.asked(self.server.token, mine, words[1], self.path), words[2]):
+        if proves and tokens.equal(tokens.request_proof(self.server.token, mine, words[1], self.path), words[2]):
             self.server.proven(self.connection)
             self.connection.settimeout(IDLE_S)
             return mine, words[1]

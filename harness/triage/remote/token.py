@@ -56,23 +56,23 @@ def is_nonce(text: str) -> bool:
     return _NONCE.fullmatch(text) is not None
 
 
-def asked(token: bytes, theirs: str, mine: str, path: str = PATH) -> str:
+def request_proof(token: bytes, theirs: str, mine: str, path: str = PATH) -> str:
     """The proof of who asks for `path`. `theirs`: the nonce of who serves."""
     return _proof(token, f"ask {path} {theirs} {mine}".encode())
 
 
-def answered(token: bytes, theirs: str, mine: str, body: BufferedIOBase) -> str:
+def answer_proof(token: bytes, theirs: str, mine: str, body: BufferedIOBase) -> str:
     """The proof of who answers with `body`, read to its end. `theirs`: the nonce of who serves."""
     digest = hashlib.file_digest(body, "sha256").hexdigest()
     return _proof(token, f"answer {theirs} {mine} {digest}".encode())
 
 
-def told(token: bytes, theirs: str, mine: str, code: int) -> str:
+def hang_proof(token: bytes, theirs: str, mine: str, code: int) -> str:
     """The proof of a watch that answers with `code` to one who says that its job hangs."""
     return _proof(token, f"told {theirs} {mine} {code}".encode())
 
 
-def same(first: str, second: str) -> bool:
+def equal(first: str, second: str) -> bool:
     """Compared in a time that says nothing of where they differ."""
     return hmac.compare_digest(first.encode(), second.encode())
 

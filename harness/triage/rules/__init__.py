@@ -29,7 +29,7 @@ RULES: tuple[Rule, ...] = (
     pauses.debugger,
     pauses.flowing,
     engines.refused,  # K13
-    processes.held,  # K9
+    processes.blocked,  # K9
     processes.died,  # K4
     builds.locked,  # K9
     engines.transition,  # K8
@@ -51,7 +51,7 @@ RULES: tuple[Rule, ...] = (
     closed.closed,  # K2 without recorders
     calls.read_ring,  # INSUFFICIENT
     nodes.lost,  # INSUFFICIENT
-    polls.nobody,  # INSUFFICIENT
+    polls.undecided,  # INSUFFICIENT
     absence.unseen,  # INSUFFICIENT
     pauses.healthy,
     over.ending,  # K7

@@ -30,7 +30,7 @@ def left_loop(case: Case) -> Ruling | None:
         where = case.waited_in(end.key for end in ends)
         why = f"runs {where}, to which {len(ends)} others do not come"
         return trip({waiter.key: why for waiter in waiters}, case, where, how="runs one alone")
-    past = {end.key: line for end in ends if (line := _left(end, waiters))}
+    past = {end.key: line for end in ends if (line := _exited_loop(end, waiters))}
     past |= {end.key: 0 for end in ends if end.key not in past and end.doing.kind in ("finished", "ray_idle")}
     if not past:
         return None
@@ -176,7 +176,7 @@ def unseen(case: Case) -> Ruling | None:
 
 def _not_known(subject: Subject) -> bool:
     """There is neither its stack nor its recorder."""
-    return not subject.seen or (subject.doing.kind == "unknown" and subject.pending is None)
+    return not subject.observed or (subject.doing.kind == "unknown" and subject.pending is None)
 
 
 def _not_looked_at(case: Case, blind: list[Subject]) -> Ruling:
@@ -220,11 +220,11 @@ def _absent(case: Case) -> list[Subject]:
     return [
         sink
         for sink in case.sinks()
-        if sink.seen
+        if sink.observed
         and not sink.progress
         and not sink.stuck
         and not sink.launcher
-        and (sink.gone or sink.process is None or len(sink.process.samples) != 1)  # one look shows no rest
+        and (sink.ended or sink.process is None or len(sink.process.samples) != 1)  # one look shows no rest
         and not _asked_just_now(case, sink)
         and not awaits_tasks(sink)
         and not in_client(case, sink)
@@ -258,7 +258,7 @@ def _waiters(case: Case, ends: list[Subject]) -> list[Subject]:
 def _passive(subject: Subject) -> bool:
     """Nothing went wrong with it that is known: it just does not take part."""
     return (
-        not subject.gone
+        not subject.ended
         and not subject.blocked
         and not local_error(subject.process)
         and subject.doing.kind != "debugger"
@@ -292,7 +292,7 @@ def _in_event_loop(subject: Subject) -> bool:
     return subject.doing.within("ray_idle") and any(thread.name.startswith(EVENT_LOOP) for thread in threads)
 
 
-def _left(subject: Subject, waiters: list[Subject]) -> int:
+def _exited_loop(subject: Subject, waiters: list[Subject]) -> int:
     """The line of a loop that `subject` has left and a waiter is in, by the program's text; 0 without one."""
     mine = _frames(subject.process)
     if any(source.in_handler(frame) for frame in mine):

@@ -24,7 +24,7 @@ def elsewhere(case: Case, keys: set[str]) -> bool:
     """Whether waiting ends at somebody else who was seen, and who does not wait himself; or in a ring."""
     if any(not keys & set(ring) for ring in case.graph.cycles):
         return True
-    return any(sink.seen and not sink.stuck and not sink.launcher and sink.key not in keys for sink in case.sinks())
+    return any(sink.observed and not sink.stuck and not sink.launcher and sink.key not in keys for sink in case.sinks())
 
 
 def lost(case: Case) -> list[Subject]:

@@ -26,7 +26,7 @@ def closed(case: Case) -> Ruling | None:
         if subject.rank is not None and subject.pending is None and subject.doing.kind in BETWEEN
     ]
     for waiter in lost:
-        world = [peer for peer in case.graph.subjects.values() if peer.rank is not None and _alike(waiter, peer)]
+        world = [peer for peer in case.graph.subjects.values() if peer.rank is not None and _shares_world(waiter, peer)]
         size = waiter.process.world_size if waiter.process else None
         if size is None or size < 2 or {member.rank for member in world} != set(range(size)):
             continue
@@ -54,14 +54,14 @@ def _begins(case: Case, world: list[Subject]) -> bool:
     return none and any(member.process is not None and over_net(member.process) for member in world)
 
 
-def _alike(subject: Subject, peer: Subject) -> bool:
+def _shares_world(subject: Subject, peer: Subject) -> bool:
     return peer is subject or same_world(subject.process, peer.process)
 
 
 def _waits(subject: Subject) -> bool:
     """By its own stack, at both looks, in an operation of torch.distributed, and it does not move."""
     still = subject.doing.kind in BETWEEN and subject.before.kind in BETWEEN
-    return subject.seen and still and not (subject.progress or subject.blocked or subject.gone)
+    return subject.observed and still and not (subject.progress or subject.blocked or subject.ended)
 
 
 def _operation(subject: Subject) -> str:

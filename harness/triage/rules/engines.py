@@ -18,7 +18,7 @@ _STOPS = re.compile(r"abort|cancel", re.I)
 
 def refused(case: Case) -> Ruling | None:
     """K13: the last call of an engine failed at once, the engine is idle again, and somebody waits for it."""
-    waiting = [waiter for waiter in case.graph.stuck() if not waiter.gone]
+    waiting = [waiter for waiter in case.graph.stuck() if not waiter.ended]
     if not waiting:
         return None
     refusals: dict[str, Call] = {}
@@ -26,7 +26,7 @@ def refused(case: Case) -> Ruling | None:
     nowhere = [waiter for waiter in lost(case) if leads_out(case, waiter)]
     for subject in case.graph.subjects.values():
         call = last_refusal(subject)
-        if call is None or subject.gone or subject.blocked or subject.progress or subject.pending is not None:
+        if call is None or subject.ended or subject.blocked or subject.progress or subject.pending is not None:
             continue
         if not (subject.doing.idle or subject.doing.within("scheduler", "queue", "lock", "select")):
             continue

@@ -58,7 +58,7 @@ def _place(member: Subject) -> str:
 
 def _without_members(case: Case, joining: list[Subject], targets: list[Subject], place: str) -> Ruling | None:
     """Who has not come to the group: where nobody looked, in the next operation, in a poll, or elsewhere."""
-    elsewhere = [target for target in targets if not target.seen and not _would_be_seen(case, joining)]
+    elsewhere = [target for target in targets if not target.observed and not _would_be_seen(case, joining)]
     if elsewhere and len(elsewhere) == len(targets):
         return _not_looked_at(elsewhere, place)
     targets = [target for target in targets if target not in elsewhere]
@@ -85,7 +85,9 @@ def _not_looked_at(ranks: list[Subject], place: str) -> Ruling:
 
 def _not_come(case: Case, targets: list[Subject], place: str) -> Ruling:
     why = {
-        target.key: "never started: no process has this rank" if not target.seen else f"has not come: {target.state()}"
+        target.key: "never started: no process has this rank"
+        if not target.observed
+        else f"has not come: {target.state()}"
         for target in targets
     }
     return Ruling(
@@ -94,7 +96,7 @@ def _not_come(case: Case, targets: list[Subject], place: str) -> Ruling:
 
 
 def _how(subject: Subject) -> str:
-    return "has not come" if subject.seen else "never started"
+    return "has not come" if subject.observed else "never started"
 
 
 def _memberships(case: Case, joining: list[Subject]) -> Ruling | None:

@@ -276,7 +276,7 @@ def _departed(case: Case, members: tuple[str, ...]) -> dict[str, str]:
     if len(deviating_keys) != 1 or any(key not in habits for key in members):
         return {}
     habit = habits[deviating_keys[0]]
-    beside = [key for key, its in habits.items() if key not in members and its.alike(habit)]
+    beside = [key for key, its in habits.items() if key not in members and its.does_same_work(habit)]
     handler = source.outlives_error(_place(case.subject(deviating_keys[0]))) if habit.cut and not beside else 0
     if not (beside or handler) or not all(habits[key].kept for key in beside):
         return {}
@@ -310,7 +310,7 @@ def wedged(case: Case) -> Ruling | None:
         ages = [operation.age_s for operation in pending if operation and operation.age_s is not None]
         subjects = [case.subject(names.key(group, rank)) for rank in group.ranks]
         if (ages and min(ages) < ARRIVAL_S) or any(
-            subject.progress or subject.blocked or subject.gone for subject in subjects
+            subject.progress or subject.blocked or subject.ended for subject in subjects
         ):
             continue
         first = pending[0]
@@ -325,7 +325,7 @@ def wedged(case: Case) -> Ruling | None:
             "run the same operation alone on these hosts (nccl-tests), then halve the hosts",
         )
         if (cut := severed(case)) is not None:
-            blamed, evidence_lines, steps = cut.network, (cut.told,), (ping(*cut.ends), steps[1])
+            blamed, evidence_lines, steps = cut.network, (cut.description,), (ping(*cut.ends), steps[1])
         return Ruling(
             "HUNG",
             f"{them} ranks are in {first.op} #{first.seq}: {blamed}, not a rank",

@@ -42,7 +42,11 @@ def incomplete(case: Case) -> Ruling | None:
         return Ruling(
             "INSUFFICIENT",
             f"{_unanswered(case)} gave no evidence, and no directory holds {_which(missing, members - held_ranks)}",
-            evidence=(silent, f"missing is {'; '.join(rank_texts)}; there is some of {host_text}", *_gone(case)),
+            evidence=(
+                silent,
+                f"missing is {'; '.join(rank_texts)}; there is some of {host_text}",
+                *_silence_reasons(case),
+            ),
             missing=tuple(f"nothing from {rank_text}" for rank_text in rank_texts),
             next=_reach(case),
         )
@@ -123,7 +127,7 @@ def between(case: Case) -> Ruling | None:
         if cut is not None:
             why = f"every rank has come to {place}: {cut.network}, not a rank"
             return Ruling(
-                "HUNG", why, "K12", place=place, evidence=(headline, cut.told), next=(ping(*cut.ends), AGAIN)
+                "HUNG", why, "K12", place=place, evidence=(headline, cut.description), next=(ping(*cut.ends), AGAIN)
             )  # fmt: skip
         return Ruling(
             "INSUFFICIENT",
@@ -229,7 +233,7 @@ class Severed(NamedTuple):
     """Hosts between which TCP acknowledges nothing, in words; two of them."""
 
     network: str
-    told: str
+    description: str
     ends: tuple[str, str]
     hosts: tuple[str, ...]  # all of them
 
@@ -308,7 +312,9 @@ def lost(case: Case) -> Ruling | None:
     work_by_host = _work_on(case, away)
     if not work_by_host or not waiters:
         return None
-    description = "; ".join(f"{host} {away[host]}, and {_some(work)} ran there" for host, work in work_by_host.items())
+    description = "; ".join(
+        f"{host} {away[host]}, and {_listed(work)} ran there" for host, work in work_by_host.items()
+    )
     host = next(iter(work_by_host))
     return Ruling(
         "INSUFFICIENT",
@@ -348,7 +354,7 @@ def _without_watches(case: Case, waiters: list[Subject]) -> Ruling:
     return Ruling(
         "INSUFFICIENT",
         f"{_unanswered(case)} gave no evidence, while {case.names(waiter.key for waiter in waiters)} waited",
-        evidence=(_unreached(case), *_gone(case)),
+        evidence=(_unreached(case), *_silence_reasons(case)),
         missing=tuple(f"a look at {address}" for address in case.evidence.unreached),
         next=_reach(case),
     )
@@ -361,7 +367,7 @@ def _without_head(case: Case, waiters: list[Subject]) -> Ruling:
         "INSUFFICIENT",
         f"the head of the Ray cluster is lost: {brief(case.evidence.ray_lost)}",
         evidence=(
-            held_up or f"nothing was seen of {_some(blind)}",
+            held_up or f"nothing was seen of {_listed(blind)}",
             "its host died, its Ray was stopped, or the network to it is cut",
         ),
         missing=("what the cluster's tasks and actors do", *blind),
@@ -379,7 +385,7 @@ def _unreached(case: Case) -> str:
     return "; ".join([*reasons[:8], *([f"{len(reasons) - 8} more gave none"] if len(reasons) > 8 else [])])
 
 
-def _gone(case: Case) -> tuple[str, ...]:
+def _silence_reasons(case: Case) -> tuple[str, ...]:
     """What may be behind watches that gave nothing; their reasons say all where their hosts answered."""
     up = all(silence.up for silence in case.evidence.unreached.values())
     return () if up else ("the host died, was cut off, or its watch has ended",)
@@ -412,7 +418,7 @@ def _reach(case: Case) -> tuple[str, ...]:
     return (*steps.values(), "then ask all again")
 
 
-def _some(names: list[str]) -> str:
+def _listed(names: list[str]) -> str:
     return ", ".join([*names[:3], *([f"{len(names) - 3} more"] if len(names) > 3 else [])])
 
 

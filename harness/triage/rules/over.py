@@ -19,7 +19,7 @@ def over(case: Case) -> Ruling | None:
     if not processes or dumps or not all(map(_over, processes)):
         return None
     ages = [age for process in processes if (age := _since_s(process)) is not None]
-    ago = f", {_told(min(ages))} ago" if ages else ""
+    ago = f", {_duration_text(min(ages))} ago" if ages else ""
     count = f"{len(processes)} process{'es' if len(processes) > 1 else ''}"
     well = {process.key for process in processes if not _how(process)}
     bad = {
@@ -95,7 +95,7 @@ def _since_s(process: Process) -> float | None:
     return min(ages, default=None)
 
 
-def _told(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     if seconds >= 7200:
         return f"{seconds / 3600:.0f} hours"
     return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} s"

@@ -39,7 +39,7 @@ def flowing(case: Case) -> Ruling | None:
     waiting = {key for wait in case.graph.waits for key in (wait.waiter, wait.target)}
     stuck = [subject for subject in case.graph.subjects.values() if subject.stuck or subject.key in waiting]
     if not stuck or any(
-        subject.gone or subject.blocked for subject in case.graph.subjects.values() if subject.rank is not None
+        subject.ended or subject.blocked for subject in case.graph.subjects.values() if subject.rank is not None
     ):
         return None
     # A process of another host has no samples of ours, and another clock.

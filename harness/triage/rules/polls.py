@@ -25,7 +25,7 @@ def undrained(case: Case) -> Ruling | None:
         parent = case.graph.subjects.get(f"{its.host}:{its.reader}") if its is not None and its.reader else None
         if its is None or parent is None or its.ppid != its.reader or child.progress or parent.progress:
             continue
-        if parent.gone or _reads_beside(parent) or not (_joins(parent) or _reads_another(parent, child)):
+        if parent.ended or _reads_beside(parent) or not (_joins(parent) or _reads_another(parent, child)):
             continue
         verb = "joins" if _joins(parent) else "reads another pipe of"
         why = f"{verb} its child {its.pid} before it reads what that one writes into a full pipe"
@@ -84,9 +84,9 @@ def takes_orders(case: Case, subject: Subject) -> bool:
     return subject.doing.idle and subject.doing.within("scheduler") and all(wait.layer == "engine" for wait in waits)
 
 
-def nobody(case: Case) -> Ruling | None:
+def undecided(case: Case) -> Ruling | None:
     """INSUFFICIENT: waiting ends at a poll, at workers that wait for orders, at a full pipe or at a read."""
-    ends = [sink for sink in case.sinks() if not sink.progress and not sink.gone]
+    ends = [sink for sink in case.sinks() if not sink.progress and not sink.ended]
     if pollers := [end for end in ends if end.polls and not _collects(end)] or _polled_beside(case):
         return polling(case, pollers)
     if idle := [end for end in ends if takes_orders(case, end)]:

@@ -20,7 +20,7 @@ _ECHO = re.compile(
 )
 
 
-def held(case: Case) -> Ruling | None:
+def blocked(case: Case) -> Ruling | None:
     """K9: stopped, in uninterruptible sleep, or with the interpreter lock held, while others wait for it; or all that
     live are stopped."""
     blocked_subjects = [subject for subject in case.live() if subject.blocked and _counts(case, subject)]
@@ -79,7 +79,7 @@ def _all_stopped(case: Case) -> bool:
 
 def died(case: Case) -> Ruling | None:
     """K4: a process ended, or failed and stayed, while others wait for it. The first error is the cause."""
-    stuck = [waiter for waiter in case.graph.stuck() if not waiter.gone]
+    stuck = [waiter for waiter in case.graph.stuck() if not waiter.ended]
     waiting = stuck or [subject for subject in case.live() if subject.key in {wait.waiter for wait in case.graph.waits}]
     if not waiting:
         return None
@@ -102,7 +102,7 @@ def _ended(case: Case, waiting: list[Subject]) -> list[Subject]:
     return [
         subject
         for subject in case.graph.subjects.values()
-        if subject.gone
+        if subject.ended
         and not subject.launcher
         and not (subject.process and superseded(subject.process, case.evidence.processes))
         and (subject.key in awaited or (_unclean(subject.process) and _missed(subject, waiting)))
@@ -115,7 +115,7 @@ def _failed(case: Case) -> list[Subject]:
     return [
         subject
         for subject in case.graph.subjects.values()
-        if not subject.gone
+        if not subject.ended
         and subject.process is not None
         and subject.key in sinks
         and local_error(subject.process)
@@ -191,6 +191,6 @@ def _unclean(process: Process | None) -> bool:
 
 def _why(subject: Subject) -> str:
     error = local_error(subject.process)
-    if subject.gone:
+    if subject.ended:
         return subject.state() + (f": {error}" if error else "")
     return f"failed and stayed: {error}"

@@ -54,7 +54,7 @@ class Case:
         return [
             subject
             for subject in self.graph.subjects.values()
-            if subject.process and not subject.gone and not subject.launcher
+            if subject.process and not subject.ended and not subject.launcher
         ]
 
     def sinks(self) -> list[Subject]:

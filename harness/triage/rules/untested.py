@@ -50,7 +50,7 @@ def untested(case: Case) -> list[str]:
         gaps += [missing for missing in case.comparison.missing if missing not in gaps]  # dumps are all there is
     gaps += [f"{subject.label} waits in a loop, {describe(subject.loop[0])}, and nothing says for whom"
               for subject in open_polls(case)]  # fmt: skip
-    return [*gaps, *(f"{subject.label} {_told(subject)}" for subject in unnamed(case))]
+    return [*gaps, *(f"{subject.label} {_wait_text(subject)}" for subject in unnamed(case))]
 
 
 def unnamed(case: Case) -> list[Subject]:
@@ -147,7 +147,7 @@ def _loops(subject: Subject) -> bool:
     return mine is not None and source.endless_loop(mine)
 
 
-def _told(node: Subject) -> str:
+def _wait_text(node: Subject) -> str:
     if _in_tasks(node):
         return "waits in an event loop, and what its tasks await is in no stack"
     assert node.process is not None

@@ -186,7 +186,7 @@ def watched(environment: Mapping[str, str], directory: Path, sockets: str = "") 
     python_path = environment.get("PYTHONPATH", "")
     parts = [str(SITE), *(part for part in python_path.split(os.pathsep) if part and part != str(SITE))]
     variables = {**environment, WATCH: str(directory.resolve()), "PYTHONPATH": os.pathsep.join(parts)}
-    more = {SOCKETS: sockets, engines.TOLD: engines.told(registry.processes())}
+    more = {SOCKETS: sockets, engines.TOLD: engines.encoded(registry.processes())}
     return {**variables, **{name: value for name, value in more.items() if value}}
 
 
@@ -226,12 +226,14 @@ class _Follower:
     on_stall: OnStall
     show: Callable[[Stall], None]
     due_s: float = math.inf  # when a hang is looked at again
-    told: threading.Event = field(default_factory=threading.Event)  # that it hangs, by the evidence of all hosts
+    hang_reported: threading.Event = field(
+        default_factory=threading.Event
+    )  # that it hangs, by the evidence of all hosts
     over: bool = False  # nobody acts on what is told any more
 
     def tell(self) -> bool:
         """That it hangs. False where the command has ended, and nothing comes of it."""
-        self.told.set()
+        self.hang_reported.set()
         return not self.over and self.child.poll() != 0
 
     def serve(self, serving: Serving | None) -> int:
@@ -250,7 +252,7 @@ class _Follower:
         """The command's exit code, or 86."""
         period_s = min(1.0, max(0.1, self.dog.stall_s / 10))
         while not _ended(self.child, period_s):
-            if self.told.is_set():
+            if self.hang_reported.is_set():
                 break
             self.dog.ending = self.passed.ending
             again = time.monotonic() >= self.due_s
@@ -266,12 +268,14 @@ class _Follower:
             if stall is None or self.child.poll() == 0:
                 continue
             if not again:
-                self._shown(stall)
+                self._print_verdict(stall)
             if self._decided(again):
                 if self.on_stall == "end":
                     self._end()
                 return STALLED
-        if self.told.is_set() and self.child.poll() != 0:  # it may have failed since, where another node ended before
+        if (
+            self.hang_reported.is_set() and self.child.poll() != 0
+        ):  # it may have failed since, where another node ended before
             self.dog.tell("the job hangs, by the evidence of all its nodes: the command is ended")
             self._end()
             return STALLED
@@ -295,7 +299,7 @@ class _Follower:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.child.wait(KILL_S)
 
-    def _shown(self, stall: Stall) -> None:
+    def _print_verdict(self, stall: Stall) -> None:
         try:
             self.show(stall)
         except Exception as error:  # a closed terminal, a defect of a renderer: the verdict is in its file as well

@@ -115,13 +115,13 @@ class Observer:
                     continue
                 # a busy thread beside a main thread that waits is no work; a process with a heartbeat says it better
                 stat = replace(stat, cpu_s=self._kernel.main_cpu_s(pid) or stat.cpu_s)
-            observations.append(_seen(f"{self._host}:{pid}:{stat.started}", pid, stat, beat))
+            observations.append(_observation(f"{self._host}:{pid}:{stat.started}", pid, stat, beat))
         for (host, pid), beat in beats.items():
             beat_stat = stats.get(pid) if host == self._host else None
             if host == self._host and (beat_stat is None or beat.get("start_ticks") not in (0, beat_stat.started)):
                 continue  # it has ended
             if pid != os.getpid() or host != self._host:
-                observations.append(_seen(f"{host}:{pid}:{beat.get('start_ticks')}", pid, beat_stat, beat))
+                observations.append(_observation(f"{host}:{pid}:{beat.get('start_ticks')}", pid, beat_stat, beat))
         return Snapshot(self._clock(), tuple(observations), self._starved())
 
     def _starved(self) -> float:
@@ -221,7 +221,7 @@ class Observer:
         return beats
 
 
-def _seen(key: str, pid: int, stat: Stat | None, beat: dict[str, Any]) -> Seen:
+def _observation(key: str, pid: int, stat: Stat | None, beat: dict[str, Any]) -> Seen:
     state, cpu_s = (stat.state, stat.cpu_s) if stat else ("", 0.0)
     if not beat:
         return Seen(key, pid, state, cpu_s)

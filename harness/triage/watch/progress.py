@@ -75,7 +75,7 @@ def over(process: Seen) -> bool:
 
 @dataclass(frozen=True)
 class Suspect:
-    seen: Seen
+    process: Seen
     still_s: float
     why: str
 
@@ -92,12 +92,12 @@ class Suspicion:
 
     @property
     def keys(self) -> frozenset[str]:
-        return frozenset(suspect.seen.key for suspect in self.suspects)
+        return frozenset(suspect.process.key for suspect in self.suspects)
 
 
 @dataclass
 class _Track:
-    seen: Seen
+    process: Seen
     still_s: float = 0.0
     silent_s: float = 0.0
     cpu_s: float = 0.0  # when it last progressed, or last beat
@@ -106,7 +106,7 @@ class _Track:
 
     @property
     def busy(self) -> bool:
-        return self.still_s > 0 and (self.seen.cpu_s - self.cpu_s) / self.still_s > BUSY
+        return self.still_s > 0 and (self.process.cpu_s - self.cpu_s) / self.still_s > BUSY
 
 
 class Progress:
@@ -121,7 +121,9 @@ class Progress:
     @property
     def debugged(self) -> tuple[Seen, ...]:
         """Processes that sit in a debugger: nobody is suspected while there is one."""
-        return tuple(track.seen for track in self._tracks.values() if track.seen.breakpoint and not track.seen.ended)
+        return tuple(
+            track.process for track in self._tracks.values() if track.process.breakpoint and not track.process.ended
+        )
 
     def limit_s(self, process: Seen) -> float:
         """After how many seconds this process is suspected: sooner than its collectives give up."""
@@ -149,7 +151,7 @@ class Progress:
         """Whether a process that had a heartbeat has ended since the last snapshot."""
         living = {process.key for process in snapshot.processes if not over(process)}
         return any(
-            track.seen.beats is not None and not over(track.seen) and key not in living
+            track.process.beats is not None and not over(track.process) and key not in living
             for key, track in self._tracks.items()
         )
 
@@ -157,7 +159,7 @@ class Progress:
         track = self._tracks.get(process.key)
         if track is None:
             return _Track(process, cpu_s=process.cpu_s, quiet_cpu_s=process.cpu_s)
-        before, track.seen = track.seen, process
+        before, track.process = track.process, process
         track.quiet_s += gap
         if process.cpu_s - track.quiet_cpu_s > QUIET * max(track.quiet_s, GAP_S):
             track.quiet_s, track.quiet_cpu_s = 0.0, process.cpu_s
@@ -171,7 +173,7 @@ class Progress:
         return track
 
     def _suspect(self, track: _Track, *, all_still: bool) -> Suspect | None:
-        process = track.seen
+        process = track.process
         if over(process):
             return None
         if why := self._alone(track):
@@ -181,7 +183,7 @@ class Progress:
         return Suspect(process, still_s, why) if why else None
 
     def _alone(self, track: _Track) -> str:
-        process, limit = track.seen, self.limit_s(track.seen)
+        process, limit = track.process, self.limit_s(track.process)
         if process.state in ("T", "t") and track.still_s >= limit:
             return "is stopped"
         if process.beats is None:
@@ -196,7 +198,7 @@ class Progress:
         return f"is in {transition}" if transition else ""
 
     def _together(self, track: _Track) -> str:
-        process = track.seen
+        process = track.process
         if process.beats is None or process.wait == "idle" or track.still_s < self.stall_s:
             return ""
         if process.wait in TOGETHER:
@@ -213,20 +215,20 @@ class Progress:
         if self._since_end_s < self.stall_s:
             return suspects
         for track in self._tracks.values():
-            if over(track.seen):
+            if over(track.process):
                 continue
-            still_s = track.quiet_s if track.seen.beats is None else track.still_s
-            if track.seen.beats is not None and track.seen.wait == "idle":
+            still_s = track.quiet_s if track.process.beats is None else track.still_s
+            if track.process.beats is not None and track.process.wait == "idle":
                 continue
             if still_s < self.stall_s:
                 return []
             still_s = min(still_s, self._since_end_s)
-            suspects.append(Suspect(track.seen, still_s, "stands still, as the whole job does"))
+            suspects.append(Suspect(track.process, still_s, "stands still, as the whole job does"))
         return suspects
 
     def _all_still(self) -> bool:
         """No process that has a heartbeat and something to do has progressed, or ended, within `stall_s`."""
         if self._since_end_s < self.stall_s:
             return False
-        working = [t for t in self._tracks.values() if t.seen.beats is not None and not t.seen.ended]
-        return all(track.still_s >= self.stall_s or track.seen.wait == "idle" for track in working)
+        working = [t for t in self._tracks.values() if t.process.beats is not None and not t.process.ended]
+        return all(track.still_s >= self.stall_s or track.process.wait == "idle" for track in working)

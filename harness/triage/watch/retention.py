@@ -47,13 +47,13 @@ class Limits:
 
 @dataclass
 class _Look:
-    """One evidence directory. `whole`: its evidence is there; otherwise only its verdict."""
+    """One evidence directory. `complete`: its evidence is there; otherwise only its verdict."""
 
     folder: Path
     kind: str  # the verdict; empty where the look failed
     subject: str
-    shown: bool
-    whole: bool = True
+    displayed: bool
+    complete: bool = True
     size: int = 0
 
 
@@ -75,7 +75,7 @@ class Retention:
 
     def __bool__(self) -> bool:
         """Whether there is anything that the user was shown."""
-        return any(look.shown for look in self._looks or ())
+        return any(look.displayed for look in self._looks or ())
 
     def folder(self) -> Path:
         """A new directory for one look, elsewhere when the watch directory takes nothing, and where nothing takes
@@ -96,22 +96,22 @@ class Retention:
         self._say(f"evidence cannot be written anywhere ({why}): stalls are judged from what is in memory")
         return self.directory / EVIDENCE / stamp
 
-    def keep(self, folder: Path, verdict: Verdict | None, *, subject: str, shown: bool) -> None:
+    def keep(self, folder: Path, verdict: Verdict | None, *, subject: str, displayed: bool) -> None:
         """Take in the evidence of a look. `verdict`: None where the look failed. `subject`: what is said of whom.
 
         Of looks that were not shown only the last of each subject is kept: it says no more than the one before.
         """
         looks = self._adopted()
-        look = _Look(folder, verdict.verdict if verdict else "", subject, shown)
+        look = _Look(folder, verdict.verdict if verdict else "", subject, displayed)
         for outdated_look in [
             earlier_look
             for earlier_look in looks
-            if earlier_look.subject == subject and not (earlier_look.shown or shown)
+            if earlier_look.subject == subject and not (earlier_look.displayed or displayed)
         ]:
             self._forget(outdated_look)
         looks.append(look)
         if verdict is not None:
-            self._write(folder / VERDICT, verdict, shown=shown)
+            self._write(folder / VERDICT, verdict, displayed=displayed)
         look.size = _size(folder)
         self._thin()
         for ghost in self._gone:  # a collector that was given up on came back
@@ -122,7 +122,7 @@ class Retention:
         """Make it the verdict of the watch, OUT/verdict.json; unless it is `final`, none that is less grave."""
         if final or GRAVITY.get(verdict.verdict, 0) >= self._top:
             self._top = GRAVITY.get(verdict.verdict, 0)
-            self._write(self.directory / VERDICT, verdict, shown=True)
+            self._write(self.directory / VERDICT, verdict, displayed=True)
 
     def discard(self, folder: Path) -> None:
         """Remove the evidence of a look that says nothing to anybody."""
@@ -169,14 +169,14 @@ class Retention:
                 if error.errno not in FULL or not self._make_room():
                     raise
 
-    def _write(self, path: Path, verdict: Verdict, *, shown: bool) -> None:
+    def _write(self, path: Path, verdict: Verdict, *, displayed: bool) -> None:
         while True:
             try:
                 make_folder(path.parent)
                 write_whole(path, verdict.to_json().encode())
                 return
             except OSError as error:
-                if error.errno in FULL and shown and self._make_room():
+                if error.errno in FULL and displayed and self._make_room():
                     continue
                 self._say(f"{path.name} cannot be written to {path.parent}: {error.strerror}")
                 return
@@ -185,28 +185,28 @@ class Retention:
         """Drop evidence until the rest is within the limits, and verdicts without evidence beyond their number."""
         looks = self._adopted()
         while True:
-            complete_looks = [look for look in looks if look.whole]
+            complete_looks = [look for look in looks if look.complete]
             over = (
                 len(complete_looks) > max(2, self.limits.count) or sum(look.size for look in looks) > self.limits.size
             )
             if not over or not self._make_room():
                 break
-        bare = [look for look in looks if not look.whole]
+        bare = [look for look in looks if not look.complete]
         for look in bare[: max(0, len(bare) - MAX_VERDICTS)]:
             self._forget(look)
 
     def _make_room(self) -> bool:
         """Drop the evidence that is worth least; False where none can be spared."""
-        complete_looks = [look for look in self._adopted() if look.whole]
+        complete_looks = [look for look in self._adopted() if look.complete]
         if len(complete_looks) <= 2:
             return False
         hung = [look for look in complete_looks if look.kind == "HUNG"]
         worth = {id(look): 1 for look in (complete_looks[0], *hung[-1:])}
         worth |= {id((hung or complete_looks)[0]): 2, id(complete_looks[-1]): 3}
         least = min(complete_looks, key=lambda look: (worth.get(id(look), 0), GRAVITY.get(look.kind, 0)))
-        if least.shown and least.kind:
+        if least.displayed and least.kind:
             _strip(least.folder)
-            least.whole, least.size = False, _size(least.folder)
+            least.complete, least.size = False, _size(least.folder)
         else:
             self._forget(least)
         return True

@@ -188,7 +188,7 @@ class Watchdog:
         self.retention.close()
 
     def _examine(self, suspicion: Suspicion) -> Stall | None:
-        limits = [(self.progress.limit_s(suspect.seen), suspect.seen.timeout_s) for suspect in suspicion.suspects]
+        limits = [(self.progress.limit_s(suspect.process), suspect.process.timeout_s) for suspect in suspicion.suspects]
         limit, timeout = min(limits, key=lambda pair: pair[0])
         if limit < self.stall_s:
             self._once(f"a process group gives up after {timeout:g} s, so a stall is one after {limit:g} s already")
@@ -205,7 +205,7 @@ class Watchdog:
             self.verdict = verdict  # a program that ends looks healthy; what was shown before was so all the same
         if verdict.verdict == "HUNG":
             self._hung, self._stuck, self._calm = True, suspicion.keys, 0
-            self.retention.keep(folder, verdict, subject="hung", shown=True)
+            self.retention.keep(folder, verdict, subject="hung", displayed=True)
             self.retention.publish(verdict)
             return Stall(verdict, folder, suspicion.still_s + self._clock() - began)
         self._not_hung(verdict, suspicion, folder)
@@ -221,7 +221,7 @@ class Watchdog:
         else:
             why = f"could not be judged, a defect of the harness: {type(error).__name__}: {error}"
         is_shown = self._once(f"a stall is suspected and {why}")
-        self.retention.keep(folder, None, subject=f"failed {type(error).__name__}", shown=is_shown)
+        self.retention.keep(folder, None, subject=f"failed {type(error).__name__}", displayed=is_shown)
         self._later()
 
     def _later(self) -> None:
@@ -230,7 +230,7 @@ class Watchdog:
         self._looked_s = self._clock()
 
     def _not_hung(self, verdict: Verdict, suspicion: Suspicion, folder: Path) -> None:
-        who = ", ".join(sorted(suspect.seen.name or str(suspect.seen.pid) for suspect in suspicion.suspects)[:4])
+        who = ", ".join(sorted(suspect.process.name or str(suspect.process.pid) for suspect in suspicion.suspects)[:4])
         if verdict.verdict == "HEALTHY":  # somebody paused: nothing to tell anybody
             self.retention.discard(folder)
         elif verdict.verdict == "SLOW":
@@ -238,11 +238,11 @@ class Watchdog:
             waited = f"nothing has progressed in {who} for {suspicion.still_s:.0f} s"
             # said again after ever longer, and not for ever: a loop without an end looks like a long computation
             is_shown = self._once(f"{verdict.reason} ({waited})", key=f"slow {slow} {self._patience:.0f}")
-            self.retention.keep(folder, verdict, subject=f"slow {slow}", shown=is_shown)
+            self.retention.keep(folder, verdict, subject=f"slow {slow}", displayed=is_shown)
         else:
             line = f"nothing has progressed in {who}: {verdict.reason} (evidence: {folder})"
             is_shown = self._once(line, key=f"unclear {who}")
-            self.retention.keep(folder, verdict, subject=f"unclear {who}", shown=is_shown)
+            self.retention.keep(folder, verdict, subject=f"unclear {who}", displayed=is_shown)
             if is_shown:
                 self.retention.publish(verdict)
 

@@ -23,7 +23,7 @@ def show(run: RecordedRun, console: Console, *, verbose: bool) -> None:
     """`verbose`: every metric of each step."""
     with Page(console) as page:
         page.heading(f"recorded run: {arrange.title(run)}", "" if verbose else "--verbose prints every metric")
-        _steps(page, *arrange.table(run, whole=verbose))
+        _steps(page, *arrange.table(run, all_metrics=verbose))
         page.line()
         page.prose(Text(arrange.state(run), "" if run.complete else "bold yellow"))
         page.path(clean(run.run), "recorded in  ")

@@ -105,7 +105,7 @@ class HFEngine:
 
     def mapped(self, sampling: Sampling) -> Mapped:
         mapped = sample(self._mapping, "hf", sampling, defaults=self._defaults, model_ends=self._model_ends)
-        if mapped.given.repetition_penalty != 1.0:
+        if mapped.canonical.repetition_penalty != 1.0:
             raise parameters.ParameterRefused(
                 "the embedded Transformers engine has no repetition penalty",
                 fix="--set sampling.repetition_penalty=1.0",
@@ -160,13 +160,13 @@ class HFEngine:
             cache = out.past_key_values
             logits = out.logits[:, -1].float()
             scores = adjusted(logits, draws, prompts, outputs)
-            tokens = self._choose(scores, draws, step, mapped.given, streams)
+            tokens = self._choose(scores, draws, step, mapped.canonical, streams)
             reported_logits = scores if draws[0].reports_adjusted else logits
             raw = reported(reported_logits, draws).gather(-1, tokens[:, None])[:, 0].tolist()
             for request, response, token, logprob in zip(requests, responses, tokens.tolist(), raw, strict=True):
                 if not response.finish:
                     drawn = len(response.tokens) + 1 + request.offset
-                    ends = token in mapped.end_ids and drawn > mapped.given.min_tokens
+                    ends = token in mapped.end_ids and drawn > mapped.canonical.min_tokens
                     response.add(token, logprob, ends=ends)
             if all(response.finish for response in responses):
                 break
@@ -187,7 +187,7 @@ class HFEngine:
 
     def _responses(self, requests: list[Request], mapped: Mapped) -> list[_Response]:
         """An empty response for each request, with what its limit and the context leave it. Raises EngineError."""
-        limits = [request.max_tokens or mapped.given.max_tokens for request in requests]
+        limits = [request.max_tokens or mapped.canonical.max_tokens for request in requests]
         budgets = [
             min(limit, self._context - len(request.prompt_ids)) for limit, request in zip(limits, requests, strict=True)
         ]
@@ -290,5 +290,5 @@ def ids_of(ends: int | Iterable[int] | None) -> frozenset[int]:
 
 def draw_of(request: Request, mapped: Mapped, seed: int) -> Draw:
     """The coupled draw of one request, from what the engine was given."""
-    draw = Draw.of(mapped.given, seed=seed, sample=request.sample, offset=request.offset, ends=mapped.end_ids)
+    draw = Draw.of(mapped.canonical, seed=seed, sample=request.sample, offset=request.offset, ends=mapped.end_ids)
     return request.drawn_by(draw)

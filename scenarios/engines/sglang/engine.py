@@ -134,8 +134,8 @@ class SGLangEngine:
         for request in requests:
             request_params = dict(
                 native,
-                max_new_tokens=request.max_tokens or mapped.given.max_tokens,
-                min_new_tokens=max(mapped.given.min_tokens - request.offset, 0),
+                max_new_tokens=request.max_tokens or mapped.canonical.max_tokens,
+                min_new_tokens=max(mapped.canonical.min_tokens - request.offset, 0),
             )
             if self._mode == "coupled":
                 from scenarios.engines.sglang.coupled import Coupled

@@ -67,11 +67,11 @@ def show_held(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     rank, workers = self.tp_group.rank_in_group, self.tp_group.world_size
     Loading.of(self.tp_worker.model_runner.model, rank=rank, workers=workers)
 
-    def held(order: str, folder: str) -> None:
+    def answer_order(order: str, folder: str) -> None:
         reply = answer(self.tp_worker.model_runner.model, Path(order).read_bytes(), rank=rank, workers=workers)
         Path(folder, str(rank)).write_bytes(reply)
 
-    self.harness_held = held
+    self.harness_held = answer_order
 
 
 def open_to_plants(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:

@@ -118,7 +118,7 @@ async def answers(router: str, bodies: list[dict[str, Any]]) -> list[dict[str, A
     """What the engines behind the router answer, in the order of `bodies`, which it gets all at once."""
     import aiohttp
 
-    async def one(session: aiohttp.ClientSession, payload: dict[str, Any]) -> dict[str, Any]:
+    async def post(session: aiohttp.ClientSession, payload: dict[str, Any]) -> dict[str, Any]:
         try:
             async with session.post(f"{router}/generate", json=payload) as response:
                 if response.status != 200:
@@ -132,7 +132,7 @@ async def answers(router: str, bodies: list[dict[str, Any]]) -> list[dict[str, A
 
     unlimited = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(timeout=unlimited, connector=aiohttp.TCPConnector(limit=0)) as session:
-        return list(await asyncio.gather(*(one(session, payload) for payload in bodies)))
+        return list(await asyncio.gather(*(post(session, payload) for payload in bodies)))
 
 
 class Router:
@@ -157,7 +157,7 @@ class Router:
         self._process = subprocess.Popen([sys.executable, "-c", PROGRAM, "--worker-urls", *engines, *words], env=direct)
         self.pid = self._process.pid
         until = time.monotonic() + START_S
-        while (healthy := self._known()) < len(engines):
+        while (healthy := self._healthy_engines()) < len(engines):
             code = self._process.poll()
             if code is not None or time.monotonic() > until:
                 self.close()
@@ -165,7 +165,7 @@ class Router:
                 raise EngineError(f"sglang-router did not start before {len(engines)} engines", why)
             time.sleep(LOOK_S)
 
-    def _known(self) -> int:
+    def _healthy_engines(self) -> int:
         """How many engines it sends requests to."""
         try:
             direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -144,8 +144,8 @@ class VLLMEngine:
                 # vLLM without request seeds does not repeat across engine starts (measured).
                 extra["seed"] = (self._seed * 1_000_003 + request.sample) % 2**31
             request_params = native | extra
-            request_params["min_tokens"] = max(mapped.given.min_tokens - request.offset, 0)
-            request_params["max_tokens"] = request.max_tokens or mapped.given.max_tokens
+            request_params["min_tokens"] = max(mapped.canonical.min_tokens - request.offset, 0)
+            request_params["max_tokens"] = request.max_tokens or mapped.canonical.max_tokens
             try:
                 params.append(vllm.SamplingParams(**request_params))
             except (TypeError, ValueError) as error:

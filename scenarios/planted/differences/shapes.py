@@ -98,23 +98,23 @@ OPTIONAL = {"from", "until", "rank", "skipped", "own", "lost", "position", "spar
 
 def misfit(value: Any, shape: Shape) -> str:
     """What a setting should have been where it is something else, in words; empty where it fits."""
-    return "" if _fits(value, shape) else said(shape)
+    return "" if _fits(value, shape) else in_words(shape)
 
 
-def said(shape: Shape) -> str:
+def in_words(shape: Shape) -> str:
     """A shape in words."""
     if isinstance(shape, tuple):
-        return "a number" if shape == NUMBER else " or ".join(said(one) for one in shape)
+        return "a number" if shape == NUMBER else " or ".join(in_words(one) for one in shape)
     if isinstance(shape, list):
-        return f"a list of which each is {said(shape[0])}"
+        return f"a list of which each is {in_words(shape[0])}"
     if isinstance(shape, dict):
-        return "{" + ", ".join(f"{_key(key)}: {said(one)}" for key, one in shape.items()) + "}"
+        return "{" + ", ".join(f"{_key(key)}: {in_words(one)}" for key, one in shape.items()) + "}"
     names = {int: "a whole number", str: "a string", bool: "true or false", object: "a value"}
     return names[shape] if isinstance(shape, type) else repr(shape).lower() if shape is True else repr(shape)
 
 
 def _key(key: Any) -> str:
-    return f"<{said(key)}>" if isinstance(key, (type, tuple)) else repr(key)
+    return f"<{in_words(key)}>" if isinstance(key, (type, tuple)) else repr(key)
 
 
 def _fits(value: Any, shape: Shape) -> bool:

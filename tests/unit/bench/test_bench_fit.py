@@ -92,7 +92,7 @@ def test_choices_of_another_noise_are_not_explained() -> None:
 def test_what_rounding_may_turn_over_is_never_all_that_there_is_to_explain() -> None:
     one = replace(choices({"temperature": 0.9}, rounding=0.005), margin=0.1)
     assert 3 <= len(one.gaps({})) < 50
-    found = fit(replace(one, few=50), NAMES, seconds=600)
+    found = fit(replace(one, far_count=50), NAMES, seconds=600)
     assert {"temperature"} in [set(fitted.values) for fitted in found]
     alone = next(fitted for fitted in found if set(fitted.values) == {"temperature"})
     assert alone.values["temperature"] == pytest.approx(0.9, abs=0.08)
@@ -128,7 +128,7 @@ def test_rounding_at_the_edge_of_a_filter_is_laid_to_no_other_parameter(made: di
     """An engine in half precision: its logits are some thousandths of a nat away, and so are the edges of its
     filters."""
     one = choices(made, rounding=0.007, positions=positions)
-    found = fit(replace(one, margin=0.1, edge=0.02, farthest=0.1, few=1), NAMES, seconds=600)
+    found = fit(replace(one, margin=0.1, edge=0.02, farthest=0.1, far_count=1), NAMES, seconds=600)
     assert [set(fitted.values) for fitted in found if fitted.complete] == [set(made)]
     for name, value in found[0].values.items():
         assert value == pytest.approx(made[name], rel=0.3 if name == "top_k" else 0.1, abs=0.03)
@@ -149,7 +149,7 @@ def test_fewer_parameters_that_need_more_rounding_than_there_is_are_not_the_caus
     """Beside a temperature of 0.6, 0.77 of the mass comes near to 0.8 of the twenty best tokens, but for a choice of
     300 that rounding is expected to turn once in 50,000. Controls: one and two parameters stay one and two."""
     one = choices(made, seed=1, rounding=0.004, positions=300, vocabulary=200, spread=2.0)
-    one = replace(one, margin=0.1, edge=0.02, farthest=0.1, far=0.4, few=2, turned=turned)
+    one = replace(one, margin=0.1, edge=0.02, farthest=0.1, far=0.4, far_count=2, turned=turned)
     found = fit(one, NAMES, seconds=600)
     assert set(made) in [set(fitted.values) for fitted in found if fitted.complete]
     assert {len(fitted.values) for fitted in found} == {len(made)}
@@ -158,7 +158,7 @@ def test_fewer_parameters_that_need_more_rounding_than_there_is_are_not_the_caus
 
 
 def test_what_rounding_cannot_turn_is_not_spared() -> None:
-    one = replace(choices({"temperature": 0.9}), margin=0.1, few=3, far=0.2)
+    one = replace(choices({"temperature": 0.9}), margin=0.1, far_count=3, far=0.2)
     gaps = one.gaps({}).sort(descending=True).values
     assert one.short({}) == pytest.approx(float(gaps.sum() - gaps[gaps <= 0.2][:3].sum()))
     assert replace(one, far=9.0).short({}) == pytest.approx(float(gaps[3:].sum()))
@@ -181,7 +181,7 @@ def test_what_falls_short_is_what_the_sampler_would_prefer(
     values = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     one = choices({"temperature": 0.8, "top_p": 0.9})
     logits = one.logits.round() if ties else one.logits
-    one = replace(one, logits=logits, asked=replace(one.asked, joint=joint), edge=edge)
-    narrow, wide = (filtered(one.logits, replace(one.asked, **values), by) + one.noise for by in (-edge, edge))
+    one = replace(one, logits=logits, requested=replace(one.requested, joint=joint), edge=edge)
+    narrow, wide = (filtered(one.logits, replace(one.requested, **values), by) + one.noise for by in (-edge, edge))
     gap = narrow.max(-1).values - wide.gather(-1, one.chosen[:, None])[:, 0]
     assert torch.allclose(one.gaps(values), gap[gap > MARGIN].clamp(max=BARRED))

@@ -246,7 +246,7 @@ class Home:
         self.there, self.removed = {"vllm-0.30.0"}, []
         self.impossible = impossible
         monkeypatch.setattr(releases, "published", lambda package: PUBLISHED)
-        monkeypatch.setattr(releases.envs, "every", lambda: [self._one(name) for name in sorted(self.there)])
+        monkeypatch.setattr(releases.envs, "all_environments", lambda: [self._one(name) for name in sorted(self.there)])
         monkeypatch.setattr(releases.envs, "resolve", self.resolve)
         monkeypatch.setattr(releases.envs, "remove", self.remove)
 
@@ -469,7 +469,7 @@ def test_an_environment_over_another_sees_its_packages_behind_its_own(
         made.register()
         found = envs.resolve("vllm@vllm-layer", create=False)
         assert (found.version, found.python, found.owned) == ("9.9", str(made.python), True)
-    assert [one.name for one in envs.every()] == ["mine"]
+    assert [one.name for one in envs.all_environments()] == ["mine"]
     assert fake_environments.snapshot(tmp_path / "below") == before
 
 

@@ -111,7 +111,7 @@ def test_disjoint_causes_are_told_apart(data: st.DataObject) -> None:
     parts = [frozenset(order[sum(sizes[:at]) : sum(sizes[: at + 1])]) for at in range(len(sizes))]
     parts = [part for part in parts if part]
     found = minimal.causes(count, Differences(parts))
-    assert {frozenset(cause) for cause in found.causes} == set(parts) and found.rest == "good"
+    assert {frozenset(cause) for cause in found.causes} == set(parts) and found.remainder == "good"
 
 
 @given(st.integers(4, 500), st.data())
@@ -134,13 +134,13 @@ def test_every_cause_is_bad_and_minimal_whatever_the_verdict_does(data: st.DataO
         return drawn[chosen]
 
     found = minimal.causes(count, ask)
-    assert found.causes and found.rest != "bad"
+    assert found.causes and found.remainder != "bad"
     for cause in found.causes:
         assert drawn[frozenset(cause)] == "bad"
         assert all(drawn[frozenset(cause) - {one}] != "bad" for one in cause)
     together = [one for cause in found.causes for one in cause]
     assert len(together) == len(set(together))
-    assert drawn[frozenset(range(count)) - set(together)] == found.rest
+    assert drawn[frozenset(range(count)) - set(together)] == found.remainder
 
 
 @given(st.integers(2, 30), st.data())

@@ -16,7 +16,7 @@ from scenarios.settings import Engine, Sampling
 
 def test_every_setting_has_an_entry() -> None:
     assert [one.name for one in canonical.SAMPLING] == [one.name for one in dataclasses.fields(Sampling)]
-    asked = {one.name for one in canonical.ENGINE if one.asked} - {"dtype"}  # of the model
+    asked = {one.name for one in canonical.ENGINE if one.requested} - {"dtype"}  # of the model
     assert asked == {one.name for one in dataclasses.fields(Engine)} - {
         "engines",  # how many, which no engine is told
         "router",  # what stands before them
@@ -53,7 +53,7 @@ def test_every_parameter_that_an_engine_has_is_explained(engine: str) -> None:
 @pytest.mark.parametrize("one", canonical.SAMPLING, ids=lambda one: one.name)
 def test_the_other_value_is_another_one(one: canonical.Parameter) -> None:
     value = getattr(Sampling(), one.name)
-    assert one.other(value) != value and one.other(one.other(value)) != one.other(value)
+    assert one.variant(value) != value and one.variant(one.variant(value)) != one.variant(value)
 
 
 def test_a_filter_restricts_but_for_its_off_value() -> None:

@@ -87,7 +87,7 @@ def test_our_mapping_gives_what_was_asked_of_an_engine(engine: Engine, backend: 
 @over(samplings, st.sampled_from(["vllm", "sglang", "hf"]))
 def test_our_mapping_gives_what_was_asked_of_a_sampler(sampling: Sampling, backend: str) -> None:
     found = sample(ParameterMap(), backend, sampling, defaults={}, model_ends=[2])
-    assert found.given == sampling
+    assert found.canonical == sampling
     assert found.end_ids == {2, *sampling.stop_token_ids}
 
 
@@ -102,7 +102,7 @@ def test_the_users_mapping_is_read_back_as_what_it_gives() -> None:
     assert told["moves"]["prefix_caching"] == ["disable_cuda_graph_padding", "disable_radix_cache"]
     mapping, sampling = ParameterMap.of(USERS), Sampling(min_tokens=4, stop_token_ids=(7,), ignore_eos=True)
     found = sample(mapping, "sglang", sampling, defaults={}, model_ends=[2])
-    assert (found.given.min_tokens, found.given.stop_token_ids, found.given.ignore_eos) == (0, (), False)
+    assert (found.canonical.min_tokens, found.canonical.stop_token_ids, found.canonical.ignore_eos) == (0, (), False)
     assert found.end_ids == {2}
     event = described(mapping, "sglang", sampling, found, "coupled")
     assert event["moves"]["min_tokens"] == [] and event["moves"]["temperature"] == ["temperature"]
@@ -120,7 +120,7 @@ def test_a_file_for_another_engine_leaves_this_one_ours() -> None:
     mapping = ParameterMap.of(USERS)
     assert mapping.ours("vllm", "engine") and not mapping.ours("sglang", "sampling")
     found = sample(mapping, "vllm", Sampling(min_tokens=4), defaults={}, model_ends=[])
-    assert found.given.min_tokens == 4
+    assert found.canonical.min_tokens == 4
 
 
 def test_an_edit_changes_one_native_argument_and_another_leaves_one_out() -> None:
@@ -129,14 +129,14 @@ def test_an_edit_changes_one_native_argument_and_another_leaves_one_out() -> Non
     assert told["given"]["seed"] is None and told["moves"]["seed"] == []
     assert told["given"]["dtype"] == "float32" and told["moves"]["dtype"] == ["dtype"]
     found = sample(mapping, "sglang", Sampling(temperature=0.9), defaults={}, model_ends=[])
-    assert found.given == Sampling(temperature=0.5)
+    assert found.canonical == Sampling(temperature=0.5)
 
 
 def test_what_is_left_out_is_what_the_engine_fills_in() -> None:
     """generation_config.json leaks where a mapping gives no temperature and the engine reads the file."""
     mapping = ParameterMap.of({"edits": {"sampling": {"temperature": None, "max_tokens": None}}})
     found = sample(mapping, "vllm", Sampling(), defaults={"temperature": 0.7}, model_ends=[])
-    assert (found.given.temperature, found.native["temperature"], found.given.max_tokens) == (0.7, 0.7, 16)
+    assert (found.canonical.temperature, found.native["temperature"], found.canonical.max_tokens) == (0.7, 0.7, 16)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_an_interpreter_is_registered_and_nothing_is_written_into_its_environmen
     assert snapshot(tmp_path / "mine") == before
     assert (made.name, made.engine, made.version, made.ray) == ("mine", "vllm", "0.32.0", RAY)
     assert (made.python, made.device, made.owned) == (str(python), "cpu", False)
-    assert environment.every() == [made]
+    assert environment.all_environments() == [made]
 
 
 def test_the_directory_of_an_environment_will_do(tmp_path: Path) -> None:
@@ -45,9 +45,9 @@ def test_registering_again_reads_again_and_removing_forgets(tmp_path: Path) -> N
     registration.add("mine", "vllm", str(venv(tmp_path / "one")))
     shutil.rmtree(tmp_path / "one")
     made = registration.add("mine", "vllm", str(venv(tmp_path / "one", cuda="13.0")))
-    assert environment.every() == [made] and made.device == "cuda"
+    assert environment.all_environments() == [made] and made.device == "cuda"
     registration.remove("mine")
-    assert environment.every() == [] and (tmp_path / "one" / "bin" / "python").exists()
+    assert environment.all_environments() == [] and (tmp_path / "one" / "bin" / "python").exists()
 
 
 def test_a_name_that_another_interpreter_has_is_not_taken(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_name_that_another_interpreter_has_is_not_taken(tmp_path: Path) -> Non
     with pytest.raises(BadInput, match=f"environment 'mine' is vllm of {made.python}") as refused:
         registration.add("mine", "vllm", str(venv(tmp_path / "two")))
     assert refused.value.fix == "harness env remove mine"
-    assert environment.every() == [made]
+    assert environment.all_environments() == [made]
 
 
 def test_removing_what_is_not_there_is_refused() -> None:
@@ -93,7 +93,7 @@ def test_another_ray_is_refused_with_the_command_that_fixes_it(tmp_path: Path) -
     with pytest.raises(EnvironmentUnusable, match=r"has ray 2\.1\.0, the driver has ray") as caught:
         registration.add("mine", "vllm", str(python))
     assert caught.value.fix == f"{python} -m pip install ray=={RAY}"
-    assert environment.every() == []
+    assert environment.all_environments() == []
 
 
 def test_an_engine_that_cannot_be_imported_is_refused_with_its_error(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def apart(framework: str, command: list[str], **variables: str) -> Start:
 @pytest.mark.parametrize("before", BEFORE, ids=lambda words: " ".join(words[:2]))
 def test_the_same_words_by_every_launcher(framework: str, before: list[str]) -> None:
     start = apart(framework, [*before, *ENTRY[framework], *SETTING[framework]], BAR="1", HOME="/h")
-    assert (start.entry, list(start.given), start.script) == (ENTRY[framework][-1], SETTING[framework], "")
+    assert (start.entry, list(start.arguments), start.script) == (ENTRY[framework][-1], SETTING[framework], "")
     assert start.variables["HOME"] == "/h" and ("FOO" in start.variables) == ("FOO=1" in before)
     assert ("BAR" in start.variables) != ("BAR" in before)
 
@@ -65,7 +65,7 @@ def test_variables_as_the_start_has_them(before: list[str], expected: dict[str, 
 def test_a_shell_script_is_not_opened(command: list[str], script: str) -> None:
     for framework in sorted(ENTRY):
         start = apart(framework, command)
-        assert (start.entry, start.script, start.given) == ("", script, ())
+        assert (start.entry, start.script, start.arguments) == ("", script, ())
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_switch_and_a_value(words: str, expected: tuple[str, bool]) -> None:
 def test_whatever_is_written_as_words_is_read_as_it_was_meant(names: list[str], values: list[str]) -> None:
     words = [f"--{name}={value}" for name, value in zip(names, values, strict=False)]
     command = ["python", *ENTRY["openrlhf"], *words]
-    read = dashed(apart("openrlhf", command).given)
+    read = dashed(apart("openrlhf", command).arguments)
     assert [(one.name, one.value) for one in read] == list(zip(names, values, strict=False))
 
 

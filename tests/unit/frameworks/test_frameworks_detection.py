@@ -157,7 +157,7 @@ def test_a_checkout_without_metadata_is_welcome(tmp_path: Path) -> None:
 
 def test_a_framework_that_is_nearly_named_is_told() -> None:
     with pytest.raises(BadInput, match="did you mean openrlhf"):
-        detection.known("openrhlf")
+        detection.framework_named("openrhlf")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_framework_that_is_nearly_named_is_told() -> None:
     [("verl", "sglang", True), ("trl", "sglang", False), ("openrlhf", "sglang", False), ("verl", "hf", False)],
 )
 def test_a_framework_has_its_engines(framework: str, backend: str, can: bool) -> None:
-    its = detection.known(framework)
+    its = detection.framework_named(framework)
     if can:
         assert check_pair(its, backend).engine == backend
         return

@@ -258,7 +258,7 @@ TRIED = [
 def test_what_is_written_for_an_engine_is_read_back(engine: str, item: Setting) -> None:
     """Of both values with which a mapping is tried; a context is written with room to spare."""
     for value in (item.first, item.second):
-        assert item.parameter.fits(value, item.asked(value)), value
+        assert item.parameter.fits(value, item.requested(value)), value
 
 
 def test_arguments_that_the_engine_does_not_take_are_named(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_what_was_kept_comes_back(place: str) -> None:
         assert past[0].observation.facts == one.facts
         night = history.night(first)
         assert night.results[0].new == (new,) and night.left_out == (("b", "no GPU"),) and not night.finished
-        assert history.seen("trial")["a"].night == second
+        assert history.last_runs("trial")["a"].night == second
         assert [row.metrics[:5] for row in history.course(9)] == ['{"k1"'] * 2
         assert [counts for _, counts in history.listing()] == [{"OK": 1}, {"REGRESSED": 1}]
 
@@ -120,7 +120,7 @@ def test_two_writers_at_once_lose_nothing(place: str) -> None:
     both = [writer(place, 40, f"writer {index} cell ") for index in range(2)]
     assert [process.wait(timeout=120) for process in both] == [0, 0]
     with History.at(place) as history:
-        assert len(history.seen("trial")) == 80
+        assert len(history.last_runs("trial")) == 80
         assert sorted(len(history.night(number).results) for number in (1, 2)) == [40, 40]
 
 

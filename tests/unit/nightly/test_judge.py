@@ -73,7 +73,7 @@ def test_a_fortnight_with_planted_changes(seed: int) -> None:
         for plant in plants:
             one = plant(one)
         judgement = judge(one, history)
-        told = {change.key for change in (*judgement.new, *judgement.gone, *judgement.explains)}
+        told = {change.key for change in (*judgement.new, *judgement.fixed, *judgement.explains)}
         assert told == ({PLANTED[day][1]} if day in PLANTED else set()), f"day {day}"
         standing = {change.key for change in judgement.standing}
         assert standing == {key for at, (_, key) in PLANTED.items() if at < day and key[0] in ("slower", "fewer")}
@@ -203,7 +203,7 @@ def test_a_failing_cell_is_regressed_once_then_still_failing_then_fixed() -> Non
     assert settle(judge(failing(night(21), "STOP"), history)).status == "STILL FAILING"
     other = judge(failing(night(21), "LENGTH"), history)
     assert settle(other).status == "REGRESSED"
-    assert [one.subject for one in other.new] == ["LENGTH"] and [one.subject for one in other.gone] == ["STOP"]
+    assert [one.subject for one in other.new] == ["LENGTH"] and [one.subject for one in other.fixed] == ["STOP"]
     assert settle(judge(night(22), history)).status == "FIXED"
 
 

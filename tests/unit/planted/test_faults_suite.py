@@ -117,29 +117,29 @@ QUIET = Fault("quiet", expected="EQUIVALENT")
     ],
 )
 def test_what_counts_as_found_and_as_named(one: Outcome, found: bool, right: bool) -> None:
-    assert (one.found, one.right) == (found, right)
+    assert (one.as_expected, one.right) == (found, right)
 
 
 def test_a_finding_that_must_stand_there() -> None:
     told = Fault("told", expected="EQUIVALENT", findings=("engine.seed",))
     assert outcome(told, "EQUIVALENT", findings=("engine.seed", "other")).right
-    assert not outcome(told, "EQUIVALENT", findings=("other",)).found
+    assert not outcome(told, "EQUIVALENT", findings=("other",)).as_expected
     quiet = dataclasses.replace(QUIET, absent=("growth",))
     assert outcome(quiet, "EQUIVALENT", findings=("other",)).right
     assert not outcome(quiet, "EQUIVALENT", findings=("growth",)).right
     confounded = Fault("confounded", expected="CONFOUNDED", confounders=("ppo.clip",))
     for name, found in (("ppo.clip", True), ("seed", False)):
         said = dataclasses.replace(verdict("CONFOUNDED"), confounders=[Finding(name, "")])
-        assert Outcome(confounded, said).found == found
+        assert Outcome(confounded, said).as_expected == found
 
 
 def test_a_fault_that_the_recordings_may_not_suffice_to_tell_may_be_untested_and_never_ruled_out() -> None:
     small = dataclasses.replace(SHIFT, or_untested=True)
     untested, ruled_out = outcome(small, "INCONCLUSIVE"), outcome(small, "EQUIVALENT")
-    assert untested.found and untested.right and not ruled_out.found and not ruled_out.right
-    assert not outcome(SHIFT, "INCONCLUSIVE").found
+    assert untested.as_expected and untested.right and not ruled_out.as_expected and not ruled_out.right
+    assert not outcome(SHIFT, "INCONCLUSIVE").as_expected
     counted = score([untested, ruled_out])
-    assert (counted.found, counted.faults, counted.causes, counted.passed) == (1, 2, 1, False)
+    assert (counted.detected, counted.faults, counted.causes, counted.passed) == (1, 2, 1, False)
 
 
 def test_what_must_be_told_of_a_cause_or_a_finding() -> None:
@@ -150,7 +150,7 @@ def test_what_must_be_told_of_a_cause_or_a_finding() -> None:
     flag = Fault("f", expected="EQUIVALENT", findings=("CONFIG(eager)",), told={"CONFIG(eager)": "none measured"})
     for effect, right in (("none measured: without A nothing differs", True), ("not separated", False)):
         said = dataclasses.replace(verdict("EQUIVALENT"), findings=[Finding("CONFIG(eager)", "", effect)])
-        assert Outcome(flag, said).found == right
+        assert Outcome(flag, said).as_expected == right
 
 
 def test_every_plant_has_the_shape_of_its_setting() -> None:

@@ -114,7 +114,7 @@ def test_a_process_without_rank_is_called_by_role_title_or_a_word_of_its_command
 
 def test_what_was_not_run_is_in_no_count_and_never_passed() -> None:
     unrun = Outcome(HANG, None, unrun="needs root")
-    assert not unrun.right and unrun.said == "NOT RUN"
+    assert not unrun.right and unrun.status == "NOT RUN"
     beside = score([unrun, judged(CONTROL, None)])
     assert (beside.hangs, beside.controls, beside.unrun) == (0, 1, 1) and beside.passed and "1 not run" in beside.line
     assert not score([unrun]).passed

@@ -466,7 +466,7 @@ def play(
             await asyncio.sleep(0)
             given = {"prompt_ids": prompt, "sampling_params": asked or {}, "result": output}
             one.call(verl_rollout.generated, generate, owner, "r", **given)
-        one.call(verl_rollout.left, run_loop, owner, {}, trajectory, **call)
+        one.call(verl_rollout.finished, run_loop, owner, {}, trajectory, **call)
 
     async def all_samples() -> None:
         await asyncio.gather(*(asyncio.create_task(sample(*key)) for key in answers))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.triage.watch.command import watched
-from probes.engines import BUILT_IN, TOLD, EngineProcess, heard, told
+from probes.engines import BUILT_IN, TOLD, EngineProcess, encoded, heard
 from scenarios.engines import registry
 
 THEIRS = EngineProcess(titles=("theirs",), variables=("THEIRS_",), idle=(("/their_engine/server.py", "wait"),))
@@ -28,7 +28,7 @@ PROCESSES = st.builds(
 @given(st.dictionaries(st.text().filter(lambda name: name not in BUILT_IN), PROCESSES))
 def test_what_is_told_is_heard(engines: dict[str, EngineProcess]) -> None:
     apart = {name: engine for name, engine in engines.items() if engine != EngineProcess()}
-    assert heard(told({**BUILT_IN, **engines})) == apart
+    assert heard(encoded({**BUILT_IN, **engines})) == apart
 
 
 @given(st.one_of(st.text(), st.just("[1]"), st.just('{"a": 1}'), st.just('{"a": {"unknown": 1}}'), st.just("null")))

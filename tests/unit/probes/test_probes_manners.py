@@ -20,7 +20,7 @@ import pytest
 
 from probes import attach, collectives
 from probes.errors import of_a_signal
-from probes.spans import said
+from probes.spans import error_text
 
 ROOT = Path(__file__).parents[3]
 SITE = ROOT / "probes" / "site"
@@ -158,8 +158,8 @@ def test_an_exception_without_a_text_is_said() -> None:
         def __str__(self) -> str:
             raise AttributeError("half made")
 
-    assert said(Mute()) == "Mute: (its text cannot be made)"
-    assert said(None) == "" and said(ValueError("x")) == "ValueError: x"
+    assert error_text(Mute()) == "Mute: (its text cannot be made)"
+    assert error_text(None) == "" and error_text(ValueError("x")) == "ValueError: x"
 
 
 class Recorder:

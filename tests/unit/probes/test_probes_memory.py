@@ -35,28 +35,28 @@ def test_what_is_resident_is_what_the_kernel_says() -> None:
 
 
 def test_memory_of_a_forked_child_is_its_own(tmp_path: Path) -> None:
-    memory.own()
+    memory.own_resident()
     kept = b"x" * (64 * MIB)
-    assert memory.own()["rss"] >= 64 * MIB and len(kept) == 64 * MIB
+    assert memory.own_resident()["rss"] >= 64 * MIB and len(kept) == 64 * MIB
     child = os.fork()
     if child == 0:
-        shared = memory.own()["rss"]
+        shared = memory.own_resident()["rss"]
         del kept
         fresh = b"y" * (128 * MIB)
-        grown = memory.own()["rss"] - shared
+        grown = memory.own_resident()["rss"] - shared
         os._exit(0 if 50 * MIB <= grown <= 140 * MIB and len(fresh) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_memory_is_read_anew_when_the_job_has_closed_all_files() -> None:
-    memory.own()
+    memory.own_resident()
     _, file = memory._own_statm
     kept = os.dup(file)
     os.close(file)
-    assert memory.own().keys() == {"rss", "shared"}
+    assert memory.own_resident().keys() == {"rss", "shared"}
     with open(os.devnull) as other:  # the number may be another file's by now
         memory._own_statm = (os.getpid(), other.fileno())
-        assert memory.own().keys() == {"rss", "shared"}
+        assert memory.own_resident().keys() == {"rss", "shared"}
     os.close(kept)
 
 
@@ -102,7 +102,7 @@ def test_an_allocator_that_says_nothing_costs_its_fields_only(
     cuda: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_torch(monkeypatch, **cuda)
-    assert memory.held().keys() == {"rss", "shared"}
+    assert memory.in_use().keys() == {"rss", "shared"}
 
 
 def test_a_quiet_journal_and_a_switched_off_recorder(tmp_path: Path) -> None:

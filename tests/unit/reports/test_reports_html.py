@@ -232,7 +232,7 @@ def test_long_runs_stay_small():
 def test_step_numbers_come_with_the_series_or_count_from_zero():
     assert line({"reward": [1.0, 2.0], "step": [4, 5]}, "reward").steps == [4.0, 5.0]
     assert line({"reward": [1.0, 2.0], "step": [4]}, "reward").steps == [0.0, 1.0]
-    assert line({"reward": [1.0, "nan", None]}, "reward").odd == ["1", "2"]
+    assert line({"reward": [1.0, "nan", None]}, "reward").nonfinite == ["1", "2"]
 
 
 def test_drawing_leaves_the_users_matplotlib_settings_alone():

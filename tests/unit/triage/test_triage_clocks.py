@@ -145,6 +145,6 @@ def test_the_newest_evidence_stays_the_newest(tmp_path: Path, monkeypatch: pytes
             kept = Retention(tmp_path, lambda line: None)
         made.append(kept.folder())
         (made[-1] / "evidence.json").write_text("{}")
-        kept.keep(made[-1], Verdict("triage", "HUNG", 1, "x"), subject="hung", shown=True)
+        kept.keep(made[-1], Verdict("triage", "HUNG", 1, "x"), subject="hung", displayed=True)
         assert newest(tmp_path) == made[-1]
     assert sorted(made, key=lambda path: retention.order(path.name)) == made

@@ -72,7 +72,7 @@ def test_a_connection_that_is_asked_for_again_and_again_is_told(proc: Path) -> N
         for port, state, sent in ((1, "02", 2), (2, "02", 1), (3, "01", 2))
     ]
     process(proc, 1, [1, 2, 3], rows)
-    assert connections.Sockets(lambda: 0.0).of(1).asked == ("127.0.0.2:1",)
+    assert connections.Sockets(lambda: 0.0).of(1).retried == ("127.0.0.2:1",)
 
 
 def test_what_cannot_be_read_is_empty(proc: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_stack_speaks_for_a_rank_without_a_dump():
     inside = build(evidence(rank(0, WAIT, world=2), rank(1, WAIT, world=2)), at)
     nobody = build(evidence(rank(0, WAIT, world=2)), at)
     assert edges(outside) == {("100", "101")} and edges(inside) == set()
-    assert nobody.sinks == ("rank 1",) and not nobody.subjects["rank 1"].seen
+    assert nobody.sinks == ("rank 1",) and not nobody.subjects["rank 1"].observed
 
 
 def test_two_worlds_with_the_same_ranks_are_kept_apart():

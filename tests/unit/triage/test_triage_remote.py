@@ -70,7 +70,7 @@ def ask(url: str, authorization: Callable[[str], str]) -> list[int]:
 
 def proven(challenge: str, secret: bytes = TOKEN) -> str:
     mine = token.nonce()
-    return f"{token.SCHEME} {mine} {token.asked(secret, challenge, mine)}"
+    return f"{token.SCHEME} {mine} {token.request_proof(secret, challenge, mine)}"
 
 
 def test_evidence_arrives_and_is_read(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_proof_for_evidence_ends_nothing() -> None:
             first = connection.getresponse()
             first.read()
             theirs, mine = first.headers["WWW-Authenticate"].split()[1], token.nonce()
-            proof = token.asked(TOKEN, theirs, mine, path)
+            proof = token.request_proof(TOKEN, theirs, mine, path)
             connection.request("POST", token.END, headers={"Authorization": f"{token.SCHEME} {mine} {proof}"})
             answer = connection.getresponse()
             answer.read()

@@ -73,7 +73,7 @@ def test_whoever_was_given_the_pid_is_not_the_one_that_had_it(tmp_path: Path, by
     if left == "old journal":  # of a recorder that does not say when its process began
         journal(tmp_path / "events" / "a.jsonl", pid=bystander, t_ns=time.monotonic_ns() - HOUR)
     there = cast(Scope(directory=tmp_path, ray_address=""))
-    assert there.pids == () and there.gone == (bystander,) and "another process has its number" in there.notes[0]
+    assert there.pids == () and there.ended == (bystander,) and "another process has its number" in there.notes[0]
     evidence = collect(Scope(directory=tmp_path, ray_address=""), out=tmp_path / "out", samples=1, native=False)
     [process] = evidence.processes
     assert process.samples[0].state == "gone" and (process.beat is None) == ("journal" in left)
@@ -82,7 +82,7 @@ def test_whoever_was_given_the_pid_is_not_the_one_that_had_it(tmp_path: Path, by
 def test_a_process_that_is_the_one_is_a_member_with_its_children(tmp_path: Path, bystander: int) -> None:
     beat(tmp_path, bystander, start_ticks=proc.facts(bystander).start_ticks)
     there = cast(Scope(directory=tmp_path, ray_address=""))
-    assert bystander in there.pids and len(there.pids) == 2 and there.gone == () and there.notes == ()
+    assert bystander in there.pids and len(there.pids) == 2 and there.ended == () and there.notes == ()
 
 
 def test_of_two_journals_of_one_pid_the_living_process_has_its_own(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def engine_given(info: dict[str, Any]) -> dict[str, Any]:
     table = given.table("engine", str(info.get("engine")))
     if canonical or not native:
         return canonical
-    return {name: argument.given(native) for name, argument in table.items() if argument.name in native}
+    return {name: argument.value_in(native) for name, argument in table.items() if argument.name in native}
 
 
 def engines_sampling(side: Side, mode: str) -> list[dict[str, Any]]:

@@ -59,8 +59,8 @@ def test_a_rank_that_waits_in_nothing_has_none() -> None:
 
 def test_ranks_do_the_same_work_where_their_calls_are_as_many() -> None:
     one, behind, other = found("tttw" * 12), found(("tttw" * 12)[:-3]), found("ttw" * 16)
-    assert one.alike(one) and one.alike(behind) and behind.alike(one)
-    assert not one.alike(other) and not one.alike(replace(one, counts={}))
+    assert one.does_same_work(one) and one.does_same_work(behind) and behind.does_same_work(one)
+    assert not one.does_same_work(other) and not one.does_same_work(replace(one, counts={}))
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ CONTROLS = {
 def test_a_stall_is_suspected_at_its_threshold(name: str) -> None:
     assert after(STALL_S - 5, *CASES[name]) is None
     found = after(STALL_S + 6, *CASES[name])
-    assert found is not None and found.suspects[0].seen.pid == 0 and found.suspects[0].why
+    assert found is not None and found.suspects[0].process.pid == 0 and found.suspects[0].why
     assert STALL_S <= found.still_s <= STALL_S + 6
 
 

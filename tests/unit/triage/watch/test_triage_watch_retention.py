@@ -92,7 +92,7 @@ def look(retention: Retention, says: str, subject: str, size: int = 10, shown: b
     (folder / "evidence.json").write_bytes(bytes(size))
     (folder / "processes").mkdir()
     (folder / "processes" / "h-1.json").write_bytes(bytes(size))
-    retention.keep(folder, verdict(says), subject=subject, shown=shown)
+    retention.keep(folder, verdict(says), subject=subject, displayed=shown)
     return folder
 
 
@@ -193,7 +193,7 @@ def test_evidence_makes_room_for_evidence_on_a_full_disk(tiny: Path) -> None:
     fill(tiny)
     folders.append(retention.folder())
     assert folders[-1].parent == tiny / "evidence"
-    retention.keep(folders[-1], verdict("HUNG"), subject="hung", shown=True)
+    retention.keep(folders[-1], verdict("HUNG"), subject="hung", displayed=True)
     assert [(folder / "evidence.json").exists() for folder in folders] == [True, False, True, False]
     assert set(kept(tiny).values()) == {"INSUFFICIENT", "HUNG"}
 
