@@ -382,7 +382,7 @@ def _begin(directory: Path, command: Sequence[str]) -> None:
     if any((directory / name).is_dir() and any((directory / name).iterdir()) for name in (BEATS, "events")):
         raise BadInput(
             f"{directory} holds another recording",
-            fix=f"harness watch --out {directory}-2 -- {shlex.join(redact.command(command))}",
+            fix=f"harness watch --out {shlex.quote(f'{directory}-2')} -- {shlex.join(redaction.arguments(command))}",
         )
     write_manifest(directory, {"command": redact.command(command), "started": dates.now(), "watch": True})
     make_folder(directory / BEATS)

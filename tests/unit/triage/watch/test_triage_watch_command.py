@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,18 @@ def test_a_folder_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="another recording"):
         _claimed(tmp_path / "out", ["x"])
     assert not (out / "watch.lock").exists()
+
+
+def test_a_directory_that_is_taken_has_a_fix_that_can_be_typed(tmp_path: Path) -> None:
+    command = ["python", "-c", "print(2)", "--api-key", "hf_secret"]
+    out, claim = _claimed(tmp_path / "my run", command)
+    claim.release()
+    (out / "events").mkdir()
+    (out / "events" / "1.jsonl").touch()
+    with pytest.raises(BadInput, match="holds another recording") as refused:
+        _claimed(out, command)
+    fix = shlex.split(refused.value.fix or "")
+    assert fix[:-1] == ["harness", "watch", "--out", f"{out}-2", "--", *command[:-1]] and "hf_secret" not in fix
 
 
 def test_a_directory_that_another_watch_writes_is_refused(tmp_path: Path) -> None:
