@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -62,13 +63,16 @@ class Done:
 
 
 def run(argv: Sequence[str], timeout_s: float, *, env: Mapping[str, str] | None = None, cwd: str | None = None) -> Done:
-    """Run a program for at most `timeout_s` (and 0.3 s to end it). Raises OSError when it cannot be started."""
+    """Run a program for at most `timeout_s` (and 0.3 s to end it). Raises OSError when it cannot be started.
+
+    It has a session of its own, which a terminal's Ctrl-C does not reach: it is ended where its caller is interrupted.
+    """
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=cwd,
         start_new_session=True,
     )  # fmt: skip
-    reading = start("output", process.communicate)
     try:
+        reading = start("output", process.communicate)
         out, err = reading.result(max(0.0, timeout_s))
         return Done(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
     except NoThread as error:
@@ -76,9 +80,17 @@ def run(argv: Sequence[str], timeout_s: float, *, env: Mapping[str, str] | None 
         process.communicate()
         return Done(None, "", str(error))
     except TimeoutError:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, 9)
+        _end(process)
         with contextlib.suppress(TimeoutError):
             out, err = reading.result(REAP_S)
             return Done(None, out.decode(errors="replace"), err.decode(errors="replace"))
         return Done(None, "", "")
+    except KeyboardInterrupt:
+        _end(process)
+        raise
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the program and what it started."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -233,6 +239,36 @@ def test_a_function_that_is_not_there(checked) -> None:
 def test_a_file_that_never_ends_is_given_up_on(checked) -> None:
     with pytest.raises(BadInput, match="did not answer"):
         checked("while True:\n    pass\n", timeout_s=0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_ends_the_process_of_the_function(tmp_path: Path, number: int, code: int) -> None:
+    file, pid_file = tmp_path / "users.py", tmp_path / "pid"
+    file.write_text(
+        f"import os, pathlib, time\npathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))\ntime.sleep(100)\n"
+    )
+    command = [sys.executable, "-m", "harness", "mapping", str(file), "--engine", "sglang"]
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE) as running:
+        until(lambda: pid_file.exists() and pid_file.read_text() != "", running)
+        pid = int(pid_file.read_text())
+        os.killpg(running.pid, number)  # as a terminal does: the function's session is another
+        assert running.wait(30) == code
+    until(lambda: not alive(pid))
+
+
+def until(holds: Callable[[], bool], process: subprocess.Popen[bytes] | None = None, limit_s: float = 60) -> None:
+    end = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < end and (process is None or process.poll() is None)
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 @pytest.mark.slow
