@@ -8,6 +8,7 @@ import difflib
 import json
 import math
 import re
+import shlex
 import tomllib
 import types
 import typing
@@ -36,12 +37,20 @@ def load(scenario: str, overrides: Iterable[str] = (), **top_level: Any) -> Scen
     data = _read(scenario)
     for override in overrides:
         _apply(data, override)
-    data |= {key: value for key, value in top_level.items() if value is not None}
-    return validate(data, where=scenario)
+    replaced = {key: value for key, value in top_level.items() if value is not None}
+    data |= replaced
+    try:
+        return validate(data, where=scenario)
+    except BadInput as error:
+        key, _, value = (error.fix or "").removeprefix("--set ").partition("=")
+        if key in replaced:  # by an option of that name, which a --set beside it would not change
+            error.fix = f"--{key} {value}"
+        raise
 
 
 def changed(scenario: Scenario, overrides: Iterable[str]) -> Scenario:
-    """`scenario` with overrides: how the candidate of a comparison is made to differ on purpose."""
+    """`scenario` with overrides: how the candidate of a comparison is made to differ on purpose. The fix of an error
+    has the form of `load`'s, `--set ...`."""
     data = scenario.to_json()
     for override in overrides:
         _apply(data, override)
@@ -94,7 +103,10 @@ def _read(scenario: str) -> dict[str, Any]:
 def _apply(data: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
-        raise BadInput(f"{override!r} is not section.key=value, for example sampling.temperature=0.9", fix=EXAMPLE)
+        raise BadInput(
+            f"{override!r} is not section.key=value, for example sampling.temperature=0.9",
+            fix=EXAMPLE if equals else _restored(key.strip()),
+        )
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -112,11 +124,9 @@ def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str) -> Non
     hints = typing.get_type_hints(kind)
     for key, value in data.items():
         if key not in hints:
-            near = difflib.get_close_matches(key, list(hints), n=1)
-            hint = f"did you mean {prefix}{near[0]}?" if near else f"known keys: {', '.join(hints)}"
-            raise BadInput(
-                f"{where}: unknown key {prefix}{key}; {hint}", fix=f"--set {prefix}{near[0]}=VALUE" if near else EXAMPLE
-            )
+            near = _nearest(key, hints, prefix)
+            hint = f"did you mean {near}?" if near else f"known keys: {', '.join(hints)}"
+            raise BadInput(f"{where}: unknown key {prefix}{key}; {hint}", fix=_moved(near, value))
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
                 raise BadInput(
@@ -124,6 +134,23 @@ def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str) -> Non
                     fix=f"a key of it: --set {prefix}{key}.KEY=VALUE",
                 )
             _check_keys(value, hints[key], where, f"{prefix}{key}.")
+
+
+def _nearest(key: str, hints: dict[str, Any], prefix: str) -> str:
+    """The setting that an unknown key stands for: one of its section, or one whose section was left out."""
+    sections = {name: typing.get_type_hints(hint) for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
+    exact = [f"{section}.{key}" for section, keys in sections.items() if key in keys]
+    near = difflib.get_close_matches(key, list(hints), n=1)
+    return exact[0] if len(exact) == 1 else f"{prefix}{near[0]}" if near else ""
+
+
+def _moved(key: str, value: Any) -> str:
+    """The fix that gives a setting this value, or its default where the value has another type."""
+    default = _default(key)
+    same_type = type(value) is type(default) or (type(value) is int and type(default) is float)
+    if not same_type or not isinstance(value, str | int | float):
+        return _restored(key)
+    return f"--set {shlex.quote(f'{key}={value if isinstance(value, str) else json.dumps(value)}')}"
 
 
 # key -> (lowest, highest) allowed; None: open
@@ -173,10 +200,16 @@ EXAMPLE = "--set sampling.temperature=0.9"
 
 def _restored(key: str) -> str:
     """The fix that gives a setting its default."""
+    value = _default(key)
+    return f"--set {key}={json.dumps(value)}" if isinstance(value, str | int | float | tuple) else EXAMPLE
+
+
+def _default(key: str) -> Any:
+    """The value of a setting that no scenario gives; None where there is no such setting."""
     value: Any = Scenario()
     for part in key.split("."):
         value = getattr(value, part, None)
-    return f"--set {key}={json.dumps(value)}" if isinstance(value, str | int | float | tuple) else EXAMPLE
+    return value
 
 
 def _check_numbers(data: dict[str, Any], kind: Any, where: str, prefix: str) -> None:

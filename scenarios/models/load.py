@@ -39,7 +39,7 @@ class ModelError(ValueError):
         self.fix = fix
 
 
-MODEL = "--set model.path=DIR   # of a Hugging Face model"
+MODEL = "--model DIR   # of a Hugging Face model"
 REWARD = "--set model.reward=DIR   # of a Hugging Face model with one label"
 
 

@@ -68,7 +68,7 @@ class Shape:
             config = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            raise BadInput(f"{file} cannot be read: {why}", fix="--set model.path=DIR   # of a model") from error
+            raise BadInput(f"{file} cannot be read: {why}", fix="--model DIR   # of a model") from error
         return Shape.of(config) if isinstance(config, dict) else Shape()
 
 
@@ -118,7 +118,7 @@ def _check_model(spec: EngineSpec, environment: Environment, scenario: Scenario,
         raise BadInput(
             f"{spec.title} {environment.version} on {environment.device} computes with heads of {sizes}, and those of "
             f"{scenario.model.path} have {shape.head_size}",
-            fix="--set model.path=DIR   # of a model with such heads, or another engine",
+            fix="--model DIR   # of a model with such heads, or another engine",
         )
 
 

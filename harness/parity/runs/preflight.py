@@ -175,7 +175,8 @@ def _check_model(key: str, name: str) -> None:
     """A directory with a config.json, the built-in model, or OWNER/NAME of a model that is in the local cache."""
     if name == BUILTIN:
         return
-    path, fix = Path(name).expanduser(), f"--set {key}=DIR   # of a Hugging Face model"
+    option = "--model DIR" if key == "model.path" else f"--set {key}=DIR"
+    path, fix = Path(name).expanduser(), f"{option}   # of a Hugging Face model"
     if path.is_dir():
         if (path / "config.json").is_file():
             return

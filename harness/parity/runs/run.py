@@ -109,12 +109,21 @@ def _planned(
         _planted(shared, options.fault) if options.fault else (shared, shared, {})
     )
     with _option_of(options.candidate_overrides):
-        candidate_scenario = config.changed(candidate_scenario, options.candidate_overrides)
+        candidate_scenario = _candidate(candidate_scenario, options.candidate_overrides)
         check_pair(baseline_scenario, candidate_scenario)
         preflight(baseline_scenario, baseline, maps["baseline"])
         preflight(candidate_scenario, candidate, maps["candidate"])
         check_machine((baseline_scenario, candidate_scenario), options.address, options.say)
     return maps, baseline_scenario, candidate_scenario, plants
+
+
+def _candidate(scenario: Scenario, overrides: Iterable[str]) -> Scenario:
+    """The scenario with the candidate's settings. They alone can be wrong: the scenario was checked before."""
+    try:
+        return config.changed(scenario, overrides)
+    except BadInput as error:
+        error.fix = (error.fix or "").replace("--set ", "--candidate-set ") or None
+        raise
 
 
 @contextlib.contextmanager
@@ -123,7 +132,9 @@ def _option_of(candidate_overrides: Iterable[str]) -> Iterator[None]:
     try:
         yield
     except BadInput as error:
-        keys = {override.partition("=")[0] for override in candidate_overrides}
+        keys = {override.partition("=")[0].strip() for override in candidate_overrides}
+        if "model.path" in keys and error.fix:
+            error.fix = error.fix.replace("--model DIR", "--candidate-set model.path=DIR")
         if error.fix and error.fix.removeprefix("--set ").partition("=")[0] in keys:
             error.fix = "--candidate-set " + error.fix.removeprefix("--set ")
         raise

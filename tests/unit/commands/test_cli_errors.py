@@ -295,7 +295,7 @@ def test_an_output_that_takes_nothing_says_where_to_print_instead() -> None:
          "--history FILE   # another one, or postgresql://HOST/DATABASE"),
         ("parity hf hf --prompts /", "prompts.path = '/': a directory", "--prompts FILE.jsonl   # or FILE.parquet"),
         ("parity hf hf --model /", "this directory holds no config.json",
-         "--set model.path=DIR   # of a Hugging Face model"),
+         "--model DIR   # of a Hugging Face model"),
     ],
 )  # fmt: skip
 def test_a_wrong_word_comes_with_what_is_right(

@@ -66,6 +66,24 @@ def test_bad_settings_are_refused_by_name(toml, text, overrides, words) -> None:
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "options", "fix"),
+    [
+        (["top_p=0.9"], {}, "--set sampling.top_p=0.9"),
+        (["top_p=1"], {}, "--set sampling.top_p=1"),
+        (["sampling.top_q=many"], {}, "--set sampling.top_p=1.0"),
+        (["rollout.mod=native"], {}, "--set rollout.mode=native"),
+        (["seed=-1"], {}, "--set seed=0"),
+        ([], {"steps": -1}, "--steps 1"),
+        ([], {"seed": -1}, "--seed 0"),
+    ],
+)
+def test_a_fix_is_the_option_that_was_typed_corrected(overrides, options, fix) -> None:
+    with pytest.raises(BadInput) as refused:
+        config.load("ppo-tiny", overrides, **options)
+    assert refused.value.fix == fix
+
+
 def test_unknown_and_missing_scenarios_say_what_there_is(tmp_path) -> None:
     with pytest.raises(BadInput, match="no scenario"):
         config.load("nope")

@@ -192,6 +192,29 @@ def test_the_fix_of_a_setting_names_the_option_that_set_it(option: str) -> None:
     assert "override" not in caught.value.message
 
 
+def test_the_fix_of_a_candidate_s_model_names_the_option_that_set_it() -> None:
+    with pytest.raises(BadInput) as refused:
+        run.run_parity("hf", "hf", candidate_overrides=["model.path=/nope"])
+    assert str(refused.value.fix).startswith("--candidate-set model.path=DIR ")
+
+
+@pytest.mark.parametrize(
+    ("override", "fix"),
+    [
+        ("top_p=0.9", "--candidate-set sampling.top_p=0.9"),
+        ("sampling.top_p", "--candidate-set sampling.top_p=1.0"),
+        ("sampling.top_q=0.9", "--candidate-set sampling.top_p=0.9"),
+        ("sampling.top_p=7", "--candidate-set sampling.top_p=1"),
+        ("nonsense=7", "--candidate-set sampling.temperature=0.9"),
+    ],
+)
+def test_the_fix_of_a_candidate_s_setting_can_be_typed(override: str, fix: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        run.run_parity("hf", "hf", candidate_overrides=[override])
+    assert refused.value.fix == fix
+    config.changed(Scenario(), [fix.removeprefix("--candidate-set ")])
+
+
 def test_a_router_is_refused_on_a_cluster_of_hosts() -> None:
     routed = Scenario(engine=Engine(engines=2, router="round_robin"))
     check_machine([routed], None, lambda _: None)
