@@ -10,7 +10,7 @@ import shlex
 from pathlib import Path
 
 from harness.errors import BadInput
-from probes.format import SIDES
+from probes.format import SIDES, TOKENS, FormatError, read_manifest
 
 _TAKES = {"diff": "diff BASELINE CANDIDATE", "replay": "replay RUN", "audit": "audit RUN"}
 _RUN = "a run: a directory with run.json, from harness run or harness record, or a bundle"
@@ -34,6 +34,19 @@ def no_run(path: Path, command: str, named: str | os.PathLike[str] = "") -> BadI
     return BadInput(
         f"{name} is not a run directory: it has no run.json; it holds the runs {' and '.join(sides)}",
         fix=f"harness {command} {runs}{placeholder}",
+    )
+
+
+def no_rollouts(path: Path, named: str | os.PathLike[str]) -> BadInput | None:
+    """The error of a record of `harness watch`, which has a run.json as a run has, and no samples to judge."""
+    try:
+        watched = read_manifest(path).get("watch") is True
+    except FormatError:  # the judge says what is damaged
+        return None
+    if not watched or os.path.isdir(path / TOKENS):
+        return None
+    return BadInput(
+        f"{named} is a record of harness watch, without rollouts", fix=f"harness triage {shlex.quote(str(named))}"
     )
 
 

@@ -190,7 +190,7 @@ def diff(
     may be a bundle. `again`: a second run of the baseline's job, with which its floor is measured. `strict`: the exit
     code of a pass with reservations is 3. Raises BadInput for a directory that holds no run."""
     from harness.bundle.opening import resolve_runs
-    from harness.parity.runs.directory import is_run, no_pair, no_run
+    from harness.parity.runs.directory import is_run, no_pair, no_rollouts, no_run
 
     words = [Path(run) for run in (baseline, candidate) if run is not None]
     if candidate is None:
@@ -203,6 +203,8 @@ def diff(
     for path, named in zip(runs, run_paths, strict=True):
         if not is_run(path):
             raise no_run(path, "diff", named)
+        if refusal := no_rollouts(path, named):
+            raise refusal
     from harness.parity.facts.progress_messages import Patience
     from harness.parity.verdict import FurtherEvidence
     from harness.parity.verdict import judged as judgement
@@ -231,11 +233,13 @@ def audit(
     """Judge one recorded run by itself, ours or another framework's, which may be a bundle or lie in one. `strict`: the
     exit code of a pass with reservations is 3. Raises BadInput for what is no run."""
     from harness.bundle.opening import resolve
-    from harness.parity.runs.directory import is_run, no_run
+    from harness.parity.runs.directory import is_run, no_rollouts, no_run
 
     path = resolve(run)
     if not is_run(path):
         raise no_run(path, "audit", run)
+    if refusal := no_rollouts(path, run):
+        raise refusal
     from harness.parity.audit import audit as judge
     from harness.parity.facts.progress_messages import Patience
 

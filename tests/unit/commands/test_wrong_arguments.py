@@ -10,6 +10,7 @@ import pytest
 from recordings import make
 
 from harness import cli
+from probes.format import write_manifest
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("run", "half/baseline", "a b/baseline", "a b/candidate"):
         make("baseline").write(tmp_path / name)
     (tmp_path / "empty").mkdir()
+    write_manifest(tmp_path / "my watch", {"command": "x", "watch": True})
     (tmp_path / "file").write_text("x")
     return tmp_path
 
@@ -49,6 +51,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["diff", "a b", "run"], "a b is not a run directory: it has no run.json; it holds the runs baseline and ",
          "harness diff 'a b/baseline' 'a b/candidate'"),
         (["diff", "file"], "file is a file, and no bundle", "harness diff RUN RUN"),
+        (["diff", "my watch", "run"], "my watch is a record of harness watch, without rollouts",
+         "harness triage 'my watch'"),
+        (["audit", "my watch"], "my watch is a record of harness watch, without rollouts", "harness triage 'my watch'"),
         (["replay", "absent"], "absent does not exist", f"harness replay RUN   # {TAKES}"),
         (["replay", "a b"], "a b is not a run directory: it has no run.json", "harness replay 'a b/baseline'"),
         (["replay", "run", "--backend", "none"], "there is no backend 'none'", "harness env list"),
@@ -82,6 +87,13 @@ def test_it_is_told_where_the_extra_is_missing(words: list[str], told: str, here
     command = [sys.executable, "-c", WITHOUT_EXTRAS, words[0], *(str(here / word) for word in words[1:])]
     answer = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert answer.returncode == 2 and told in answer.stderr.splitlines()[0]
+
+
+def test_a_run_that_is_compared_with_itself_is_noticed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["diff", "run", "./run"])
+    assert "run is compared with itself" in capsys.readouterr().err
+    cli.main(["diff", "a b/baseline", "a b/candidate"])
+    assert "compared with itself" not in capsys.readouterr().err
 
 
 def test_a_command_that_is_none_names_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
