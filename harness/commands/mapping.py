@@ -19,7 +19,9 @@ def mapping(
         str,
         typer.Argument(help="the Python file whose functions map settings of one engine to another", metavar="FILE"),
     ],
-    engine: Annotated[str, typer.Option(help="the engine that the settings are mapped to: sglang, vllm, ...")],
+    engine: Annotated[
+        str, typer.Option(help="the engine that the settings are mapped to: sglang, vllm, ...", show_default=False)
+    ] = "",
     source: Annotated[
         str,
         typer.Option(
@@ -72,6 +74,9 @@ def mapping(
     from harness.mapping.judge import Takes
     from scenarios.engines import registry
 
+    _check_engine(engine, "--engine", file)
+    if source:
+        _check_engine(source, "--from", file)
     source = source or next(name for name in registry.names(embedded=False) if name != engine)
     judged = check(
         Asked(
@@ -96,6 +101,31 @@ def mapping(
         with Page() as page:
             _print(page, judged)
     raise typer.Exit(judged.exit_code)
+
+
+def _check_engine(name: str, option: str, file: str) -> None:
+    """Raises BadInput for a name that is no engine's, with the nearest that is."""
+    import difflib
+    import shlex
+
+    from harness.errors import BadInput, closest
+    from scenarios.engines import registry
+
+    if registry.find(name) is not None or registry.refusal(name):
+        return
+    engines = registry.names(embedded=False)
+    near, *others = dict.fromkeys([*difflib.get_close_matches(name, engines, n=1), *sorted(engines)])
+    if not name:
+        text = f"harness mapping needs {option}, the engine that the settings are mapped to"
+        raise BadInput(
+            f"{text}: {registry.alternatives(engines)}",
+            fix=f"harness mapping {shlex.quote(file)} {option} {near}"
+            + (f"   # or {', '.join(others)}" * bool(others)),
+        )
+    raise BadInput(
+        f"{option} {name}: there is no such engine{closest(name, engines)}; there are: {', '.join(engines)}",
+        fix=f"{option} {near}",
+    )
 
 
 def _named(item: str) -> tuple[str, Any]:

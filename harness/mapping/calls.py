@@ -169,7 +169,7 @@ def answered(
                     native = call(function, kind, takes, item, request["model"])
                 answers[part].append({"native": native})
             except Exception as error:
-                answers[part].append({"error": described(error)})
+                answers[part].append({"error": described(error), "line": where(error, request["file"])})
     return answers
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import importlib.machinery
 import json
+import re
 import shlex
 import sys
 import tempfile
@@ -61,10 +64,20 @@ class Answers:
         alone, combined = self.calls.get(part, []), self.calls.get(f"{part}{_WITH_THE_REST}", [])
         return alone if not combined or (alone and "native" in alone[0]) else combined
 
-    def trouble(self) -> str:
+    def raised(self) -> tuple[int, str]:
+        """The line of the file where it raised the first error, and the error; 0 and nothing where it raised none."""
+        first_calls = [calls[0] for calls in map(self.of, PARTS) if calls]
+        errors = ((call["line"], call["error"]) for call in first_calls if call.get("line"))
+        return next(errors, (0, ""))
+
+    def trouble(self, file: str) -> str:
         """Why it maps nothing, as far as it says."""
+        line, error = self.raised()
+        if line:
+            return f"{file}:{line} {self.name} raised {error}"
         errors = [calls[0].get("error", "") for calls in map(self.of, PARTS) if calls]
-        return self.error or next(filter(None, errors), "nothing that it returns follows a setting")
+        why = self.error or next(filter(None, errors), "nothing that it returns follows a setting")
+        return f"{self.name}: {why}"
 
 
 def check(options: Asked, takes: Takes | None = None) -> Mapping:
@@ -210,9 +223,16 @@ def _without(plan: tuple[Setting, ...], options: Asked) -> tuple[Setting, ...]:
         if name not in names:
             raise BadInput(
                 f"--ignore {name}: {options.source} has no such setting here{closest(name, names)}",
-                fix=f"--ignore {'|'.join(names)}",
+                fix=f"--ignore {_choice(name, names)}",
             )
     return tuple(item for item in plan if item.source.name not in options.ignored)
+
+
+def _choice(name: str, names: list[str]) -> str:
+    """The word that an unknown one stands for, or the first there is with the rest behind it."""
+    near = difflib.get_close_matches(name, names, n=1)
+    first, *rest = near or dict.fromkeys(names)
+    return first if near or not rest else f"{first}   # or {', '.join(rest)}"
 
 
 # --- the calls
@@ -221,8 +241,7 @@ def _without(plan: tuple[Setting, ...], options: Asked) -> tuple[Setting, ...]:
 def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list[Answers], list[str]]:
     """The answers of every function of the file, and the packages that stand-ins were taken for."""
     file = Path(options.file)
-    if not file.is_file():
-        raise BadInput(f"{file}: there is no such file", fix=f"ls {shlex.quote(str(file.parent))}")
+    _check_file(file, options.engine)
     with tempfile.TemporaryDirectory(prefix="harness-mapping-") as folder:
         request, result = Path(folder) / "request.json", Path(folder) / "result.json"
         request.write_text(json.dumps(_request(options, plans)), encoding="utf-8")
@@ -248,12 +267,32 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
     if missing:
         names = answer["names"]
         message = f"{file} has no function {missing[0]}{closest(missing[0], names)}"
-        raise BadInput(message, fix=f"--function {'|'.join(names)}" if names else _ADVICE)
+        raise BadInput(message, fix=f"--function {_choice(missing[0], names)}" if names else _ADVICE)
     functions = [
         Answers(entry["name"], entry["shape"], entry["answers"], entry["takes"], entry["error"])
         for entry in answer["functions"]
     ]
     return functions, answer["stand_ins"]
+
+
+def _check_file(file: Path, engine: str) -> None:
+    """Raises BadInput for what is no file of Python."""
+    if file.is_dir():
+        raise BadInput(
+            f"{file} is a directory, and a mapping is a file", fix=f"ls {shlex.quote(str(file))}   # and name the file"
+        )
+    if not file.is_file():
+        neighbours = [path.name for path in file.parent.glob("*.py")]
+        near = difflib.get_close_matches(file.name, neighbours, n=1)
+        if not near:
+            raise BadInput(f"{file}: there is no such file", fix=f"ls {shlex.quote(str(file.parent))}")
+        command = f"harness mapping {shlex.quote(str(file.parent / near[0]))} --engine {engine}"
+        raise BadInput(f"{file}: there is no such file; did you mean {near[0]}?", fix=command)
+    if file.suffix not in importlib.machinery.all_suffixes():
+        raise BadInput(
+            f"{file} is no file of Python: its name does not end in .py",
+            fix=f"harness mapping FILE.py --engine {engine}",
+        )
 
 
 def _request(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str, Any]:
@@ -314,7 +353,24 @@ def _stand_ins(names: list[str]) -> str:
 def _nothing_maps(
     functions: list[Answers], options: Asked, source: EngineSpec, target: EngineSpec, stand_ins: list[str]
 ) -> BadInput:
-    why = "; ".join(f"{function.name}: {function.trouble()}" for function in functions)
+    troubles = "; ".join(function.trouble(options.file) for function in functions)
     way = f"settings of {source.title} to arguments of {target.title}"
-    text = f"{options.file}: no function maps {way}" + (f" ({why})" if why else "")
-    return BadInput("; ".join([text, *([_stand_ins(stand_ins)] if stand_ins else [])]), fix=_ADVICE)
+    notes = [_stand_ins(stand_ins)] if stand_ins else []
+    raising = next((function for function in functions if any(function.raised())), None)
+    if raising is not None:
+        text = "; ".join([f"{troubles}: no function maps {way}", *notes])
+        return BadInput(text, fix=_correction(raising, options))
+    text = f"{options.file}: no function maps {way}" + (f" ({troubles})" if troubles else "")
+    return BadInput("; ".join([text, *notes]), fix=_ADVICE)
+
+
+def _correction(function: Answers, options: Asked) -> str:
+    """The command that follows on an error of a function: a setting that it reads and nobody gave can be given."""
+    line, error = function.raised()
+    command = f"harness mapping {shlex.quote(options.file)} --engine {options.engine}"
+    missing = re.fullmatch(r"KeyError: '([\w.-]+)'", error)
+    return (
+        f"{command} --with {missing[1]}=VALUE"
+        if missing and function.shape != CANONICAL
+        else f"{command}   # after line {line} is corrected"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -227,6 +228,56 @@ def test_a_file_that_cannot_be_called_is_an_error(checked, source: str, message:
     with pytest.raises(BadInput, match=message) as refused:
         checked(source)
     assert refused.value.fix
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "message", "fix"),
+    [
+        ("arg['x']", "users.py:2 f raised NameError: name 'arg' is not defined", " --engine sglang   # after line 2 "),
+        ("args['backend']", "users.py:2 f raised KeyError: 'backend'", " --engine sglang --with backend=VALUE"),
+    ],
+)
+def test_an_error_of_a_function_is_its_line(checked, line: str, message: str, fix: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(message)) as refused:
+        checked(f"def f(args):\n    return {line}\n")
+    assert fix in str(refused.value.fix)
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "fix"),
+    [
+        ("README.md --engine sglang", "README.md is no file of Python", "harness mapping FILE.py --engine sglang"),
+        ("my_mapping --engine vllm", "did you mean my_mapping.py?", "harness mapping my_mapping.py --engine vllm"),
+        (". --engine sglang", ". is a directory", "ls .   # and name the file"),
+        ("none --engine sglang", "there is no such file", "ls ."),
+        ("my_mapping.py --engine sgl", "did you mean sglang?", "--engine sglang"),
+        ("my_mapping.py --engine sglang --from vlm", "did you mean vllm?", "--from vllm"),
+        ("my_mapping.py", "needs --engine", "harness mapping my_mapping.py --engine sglang   # or vllm"),
+        ("my_mapping.py --engine sglang --ignore enforce_eagr", "no such setting", "--ignore enforce_eager"),
+    ],
+)
+def test_a_wrong_word_has_a_fix_that_can_be_typed(
+    words: str,
+    message: str,
+    fix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("README.md").write_text("# A heading\n")
+    Path("my_mapping.py").write_text(LOG)
+    assert cli.main(["mapping", *words.split()]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert message in first and second == f"  fix: {fix}"
+
+
+def test_settings_to_choose_from_are_each_named_once(checked) -> None:
+    with pytest.raises(BadInput) as refused:
+        checked(TO_SGLANG, ignored=("zzz",))
+    fix = str(refused.value.fix)
+    assert "|" not in fix and len(re.findall(r"\bseed\b", fix)) == 1 and fix.count("#") == 1
 
 
 @pytest.mark.slow
