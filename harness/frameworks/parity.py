@@ -29,7 +29,7 @@ from harness.frameworks.spec import Framework, frameworks
 from harness.frameworks.steering import refuse, steered, unsteered
 from harness.triage.watch.hearing import STDERR
 from probes import redaction
-from probes.format import Run, write_manifest
+from probes.format import SIDES, Run, write_manifest
 from reports.doctor_model import Hazard, Unchecked
 from reports.model import Finding, Verdict
 
@@ -88,14 +88,18 @@ def plan(
     Raises BadInput for a pair that cannot run.
     """
     if not command:
-        raise BadInput("there is no command to run twice", fix="harness parity A B --framework verl -- COMMAND")
+        framework = "verl" if options.framework == AUTO else options.framework
+        raise BadInput("there is no command to run twice", fix=f"harness parity A B --framework {framework} -- COMMAND")
     placed = [word.replace(PYTHON, interpreter(command, environ) or PYTHON) for word in command]
     job = detect(placed, options.framework, environ)
     its = job.framework
     refuse(its, seed=options.seed, coupled=options.coupled)
     sides = []
-    for side, backend in (("baseline", baseline), ("candidate", candidate)):
-        wanted = check_pair(its, backend)
+    # Before anything is looked for: nobody should install a framework that cannot run the engine.
+    checked = [
+        (side, backend, check_pair(its, backend)) for side, backend in zip(SIDES, (baseline, candidate), strict=True)
+    ]
+    for side, backend, wanted in checked:
         words = _with_engine(list(command), its.switch, wanted.engine)
         environment = envs.resolve(backend, create=False) if wanted.environment or wanted.version else None
         python = environment.python if environment else ""

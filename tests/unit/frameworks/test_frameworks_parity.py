@@ -32,6 +32,26 @@ def plan(baseline: str, candidate: str, command: list[str], framework: str = "au
     return parity.plan(baseline, candidate, command, parity.JobOptions(framework=framework), {"PATH": "/usr/bin:/bin"})
 
 
+def test_an_engine_that_the_framework_cannot_run_is_refused_before_anything_is_to_be_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def absent(*_: object) -> None:
+        raise BadInput("No module named 'openrlhf'")
+
+    monkeypatch.setattr(parity, "refuse_absent", absent)
+    with pytest.raises(BadInput, match=r"(?i)sglang"):
+        plan("vllm", "sglang", OPENRLHF, "openrlhf")
+    with pytest.raises(BadInput, match="No module"):
+        plan("vllm", "vllm", OPENRLHF, "openrlhf")
+
+
+@pytest.mark.parametrize(("framework", "word"), [("openrlhf", "openrlhf"), ("auto", "verl")])
+def test_without_a_command_the_fix_keeps_the_framework(framework: str, word: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        plan("vllm", "vllm", [], framework)
+    assert f"--framework {word} -- COMMAND" in str(refused.value.fix)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("given", [[], [f"{SWITCH}=vllm"], [f"{SWITCH}=sglang", "a.b=c"], [f"++{SWITCH}=vllm"]])
 def test_verls_engine_is_swapped_by_its_own_switch_and_nothing_else(given: list[str]) -> None:
