@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 from pathlib import Path
 
 from harness.errors import BadInput
+from probes.format import SIDES
 from reports.model import EXIT_CODES, RunSummary, Verdict
 
 NAME = "verdict.json"
@@ -27,6 +29,10 @@ def read(path: Path) -> Verdict:
         verdict = Verdict.from_dict(json.loads(file.read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"holds neither a verdict ({NAME}) nor a run (run.json)" if path.is_dir() else "does not exist"
+        sides = [side for side in SIDES if os.path.isfile(path / side / "run.json")]
+        if sides:  # a pair that was interrupted
+            what += f"; it holds the recording{'s' * (len(sides) > 1)} {' and '.join(sides)}"
+            takes = f"harness report {shlex.quote(str(path / sides[0]))}"
         raise BadInput(f"{path} {what}", fix=takes) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         what = "is damaged: it is not JSON" if path.is_dir() else "is neither a verdict, which is JSON, nor a bundle"

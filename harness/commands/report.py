@@ -45,6 +45,8 @@ def report(
     Example:
       harness report runs/mine --verbose
     """
+    import shlex
+
     from harness import verdict_file
     from harness.bundle.opening import resolve
     from harness.errors import BadInput
@@ -54,6 +56,11 @@ def report(
         raise BadInput(f"--issue and --format {format} ask for two formats", fix="harness report RUN --issue")
     format = "issue" if issue else format
     path = resolve(run)
+    if out is not None and not export and format != "text":
+        raise BadInput(
+            "--out is of --export alone: a format goes to stdout",
+            fix=f"harness report {shlex.quote(run)} --format {shlex.quote(format)} > {shlex.quote(str(out))}",
+        )
     if export or out:
         if not (path / "run.json").is_file():
             run_path = f"{run}/baseline" if (path / "baseline" / "run.json").is_file() else "RUN"

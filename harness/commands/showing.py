@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import sys
 from collections.abc import Iterator
@@ -27,7 +28,8 @@ def format_option(kind: str, help: str = "the format of what is printed; progres
         try:
             renderers.find(format, kind)
         except (renderers.UnknownFormat, PluginError) as error:
-            raise BadInput(str(error), fix="--format text") from error
+            near = difflib.get_close_matches(format, renderers.names(kind), n=1)
+            raise BadInput(str(error), fix=f"--format {near[0] if near else 'text'}") from error
         return format
 
     metavar = "|".join([*renderers.names(kind), "MODULE:CLASS"])
