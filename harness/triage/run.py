@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import shlex
 import tempfile
@@ -35,6 +36,8 @@ def triage(what: list[str], out: str | os.PathLike[str] | None = None, *, token_
     directory under runs/ without it); so is that of watches that serve it, of which `token_file` holds the token. What
     is there already is read, and nothing is written into it. Raises BadInput for what is none of these.
     """
+    if out:
+        _check_writable(Path(out), what)
     evidence, made = _evidence(what, Path(out) if out else None, token_file)
     verdict: Verdict = places.displayed(judge.triage(evidence))
     again = what if made is None else evidence.directories or [evidence.path]
@@ -51,6 +54,21 @@ def triage(what: list[str], out: str | os.PathLike[str] | None = None, *, token_
         note = f"the verdict could not be written to {path}: {error.strerror or error}"
         return dataclasses.replace(verdict, missing=[*verdict.missing, note])
     return written
+
+
+def _check_writable(out: Path, what: list[str]) -> None:
+    """Raises BadInput where nothing can be written into `out`, before anything is looked at; it is not made yet."""
+    existing = next(path for path in (out, *out.absolute().parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        raise _unwritable(out, what, f"{existing} is no directory")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
+        raise _unwritable(out, what, os.strerror(errno.EROFS if read_only else errno.EACCES))
+
+
+def _unwritable(out: Path, what: list[str], why: str) -> BadInput:
+    again = shlex.join(redaction.arguments(["harness", "triage", *what]))
+    return BadInput(f"{out} cannot be written: {why}", fix=f"{again}   # without --out; or --out with another folder")
 
 
 def _evidence(what: list[str], out: Path | None, token_file: str) -> tuple[Evidence, Path | None]:
@@ -232,6 +250,10 @@ def _live(what: list[str], out: Path | None) -> Evidence:
             f"{out} already holds evidence: another look needs another directory",
             fix=f"harness triage {' '.join(what)} --out {out}-2",
         )
+    try:
+        make_folder(out)
+    except OSError as error:
+        raise _unwritable(out, what, error.strerror or str(error)) from error
     return collect(scope, out=out)
 
 

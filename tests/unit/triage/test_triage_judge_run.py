@@ -169,6 +169,17 @@ def test_a_second_look_does_not_overwrite_the_first(tmp_path):
         run.triage([str(os.getpid())], tmp_path / "out")
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_the_look(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    for out in ("file", "file/below", "/proc/nowhere"):
+        assert cli.main(["triage", str(os.getpid()), "--out", out]) == 2
+        refused, fix = capsys.readouterr().err.splitlines()
+        assert refused.startswith(f"harness: {out} cannot be written: ")
+        assert shlex.split(fix.removeprefix("  fix: "), comments=True) == ["harness", "triage", str(os.getpid())]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["text", "json", "md", "html", "junit"])
 def test_the_command_prints_and_leaves_with_the_verdicts_code(dumps, format, capsys):
