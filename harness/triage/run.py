@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import errno
 import os
 import shlex
@@ -74,7 +75,6 @@ def _unwritable(out: Path, what: list[str], why: str) -> BadInput:
 def _evidence(what: list[str], out: Path | None, token_file: str) -> tuple[Evidence, Path | None]:
     """The evidence, and the folder that it was taken into now; None where it was there before."""
     from harness.bundle.opening import resolve
-    from harness.triage import directory
     from harness.triage.remote import gather
 
     if urls := [word for word in what if gather.is_url(word)]:
@@ -90,9 +90,21 @@ def _evidence(what: list[str], out: Path | None, token_file: str) -> tuple[Evide
     if existing_paths:
         return _recorded(what[0], existing_paths[0], out)
     if len(what) == 1 and _pathlike(what[0]):
-        raise BadInput(f"{what[0]}: no such file or directory", fix=directory.READS)
+        raise _absent(Path(what[0]))
     evidence = _live(what, out)
     return evidence, Path(evidence.path)
+
+
+def _absent(path: Path) -> BadInput:
+    """The error of a path that leads nowhere: what is like it, else what lies where the path still led somewhere."""
+    parent = next(folder for folder in (path.parent, *path.parent.parents, Path("/")) if folder.is_dir())
+    try:
+        names = sorted(entry.name for entry in parent.iterdir()) if parent == path.parent else []
+    except OSError:
+        names = []
+    near = difflib.get_close_matches(path.name, names, n=1)
+    fix = shlex.join(["harness", "triage", str(parent / near[0])] if near else ["ls", str(parent)])
+    return BadInput(f"{path}: no such file or directory", fix=fix)
 
 
 def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path | None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadInput
-from harness.triage.watch.command import SITE, _claimed, _program, watched, with_environment
+from harness.triage.watch.command import SITE, CommandNotRun, _claimed, _program, watched, with_environment
 
 ENVIRONMENT = {"RLHF_HARNESS_WATCH": "/d", "RLHF_HARNESS_SOCKETS": "/s"}
 
@@ -92,3 +92,22 @@ def test_a_directory_that_another_watch_writes_is_refused(tmp_path: Path) -> Non
     assert refused.value.fix and (out / "run.json").read_bytes() == before
     claim.release()
     _claimed(tmp_path / "out", ["second"])[1].release()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fix"),
+    [
+        ("job.log", "step 1\n", "harness watch -- python train.py   #"),
+        ("train.py", "print(2)\n", "harness watch -- python {} …"),
+        ("train.sh", "true\n", "harness watch -- bash {} …"),
+        ("train", "#!/bin/sh\n", "chmod +x {}"),
+    ],
+)
+def test_a_file_that_cannot_be_run_is_told_how_its_job_is_watched(
+    tmp_path: Path, name: str, content: str, fix: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(content)
+    with pytest.raises(CommandNotRun) as refused:
+        _program([str(file)], {"PATH": "/bin"})
+    assert refused.value.exit_code == 126 and str(refused.value.fix).startswith(fix.format(file))
