@@ -10,7 +10,7 @@ import os
 import shlex
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain, count
 from pathlib import Path
 from typing import NoReturn
@@ -27,19 +27,27 @@ from reports import places
 from reports.model import Verdict
 
 LIVE = "events", "beats"
+MAX_DRIVERS = 4  # that the line names which says what was looked at
 WATCH = "watch"  # of a directory of harness parity
 
 
-def triage(what: list[str], out: str | os.PathLike[str] | None = None, *, token_file: str = "") -> Verdict:
+def triage(
+    what: list[str],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    token_file: str = "",
+    tell: Callable[[str], None] = lambda line: None,
+) -> Verdict:
     """The verdict on `what`; `auto` or nothing is the Ray cluster of this host.
 
     Live processes are looked at now, for at most some ten seconds, and their evidence is kept under `out` (a new
     directory under runs/ without it); so is that of watches that serve it, of which `token_file` holds the token. What
-    is there already is read, and nothing is written into it. Raises BadInput for what is none of these.
+    is there already is read, and nothing is written into it.
+    `tell` takes a line for the user. Raises BadInput for what is none of these.
     """
     if out:
         _check_writable(Path(out), what)
-    evidence, made = _evidence(what, Path(out) if out else None, token_file)
+    evidence, made = _evidence(what, Path(out) if out else None, token_file, tell)
     verdict: Verdict = places.displayed(judge.triage(evidence))
     again = what if made is None else evidence.directories or [evidence.path]
     verdict = dataclasses.replace(verdict, reproduce=shlex.join(redaction.arguments(["harness", "triage", *again])))
@@ -72,7 +80,9 @@ def _unwritable(out: Path, what: list[str], why: str) -> BadInput:
     return BadInput(f"{out} cannot be written: {why}", fix=f"{again}   # without --out; or --out with another folder")
 
 
-def _evidence(what: list[str], out: Path | None, token_file: str) -> tuple[Evidence, Path | None]:
+def _evidence(
+    what: list[str], out: Path | None, token_file: str, tell: Callable[[str], None]
+) -> tuple[Evidence, Path | None]:
     """The evidence, and the folder that it was taken into now; None where it was there before."""
     from harness.bundle.opening import resolve
     from harness.triage.remote import gather
@@ -91,7 +101,7 @@ def _evidence(what: list[str], out: Path | None, token_file: str) -> tuple[Evide
         return _recorded(what[0], existing_paths[0], out)
     if len(what) == 1 and _pathlike(what[0]):
         raise _absent(Path(what[0]))
-    evidence = _live(what, out)
+    evidence = _live(what, out, tell)
     return evidence, Path(evidence.path)
 
 
@@ -251,7 +261,7 @@ def newest(run: Path) -> Path | None:
     return max(evidence_paths, key=lambda path: order(path.name), default=None)
 
 
-def _live(what: list[str], out: Path | None) -> Evidence:
+def _live(what: list[str], out: Path | None, tell: Callable[[str], None] = lambda line: None) -> Evidence:
     from harness.triage.collect import collect, live
 
     scope = live(what or ["auto"])
@@ -266,7 +276,17 @@ def _live(what: list[str], out: Path | None) -> Evidence:
         make_folder(out)
     except OSError as error:
         raise _unwritable(out, what, error.strerror or str(error)) from error
-    return collect(scope, out=out)
+    evidence = collect(scope, out=out)
+    if not what:
+        tell(_unasked(scope.ray_address or "", evidence))
+    return evidence
+
+
+def _unasked(address: str, evidence: Evidence) -> str:
+    """Without a target, what was looked at."""
+    drivers = [f"driver pid {process.pid}, command {process.command}" for process in evidence.processes
+               if process.role == "driver"]  # fmt: skip
+    return "; ".join([f"no target given: the Ray cluster at {address}", *drivers[:MAX_DRIVERS]])
 
 
 def _new_folder() -> Path:
