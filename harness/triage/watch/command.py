@@ -175,6 +175,18 @@ def words_of(result: WatchResult) -> str:
     return f"the command ended with exit code {result.exit_code}: {result.last_words}" if result.last_words else ""
 
 
+def hang_of(result: WatchResult, out: Path | None = None) -> str:
+    """Of a command that hung and failed: that it did, and where the answer is, below whatever it printed since. `out`:
+    the directory as the user calls it."""
+    verdict, directory = result.verdict, out or result.directory
+    if not result.exit_code or verdict is None or verdict.verdict != "HUNG" or directory is None:
+        return ""
+    if directory.is_absolute() and out is None and directory.is_relative_to(Path.cwd()):
+        directory = directory.relative_to(Path.cwd())
+    kind = f" ({verdict.triage.hang})" if verdict.triage and verdict.triage.hang else ""
+    return f"it hung{kind}; {shlex.join(['harness', 'triage', str(directory)])}"
+
+
 def _tell_full_disk(directory: Path, say: Callable[[str], None]) -> None:
     stopped = len(list((directory / "events").glob(f"*{FULL_SUFFIX}")))
     if stopped:
