@@ -35,14 +35,14 @@ def resolve(path: str | os.PathLike[str]) -> Path:
     return _opened(file, file.resolve())[0] / inside
 
 
-def resolve_runs(*paths: str | os.PathLike[str]) -> list[Path]:
-    """`resolve` of runs that are compared. Raises BadInput for a file that is not a bundle, and where their prompts
-    were hashed with different keys."""
+def resolve_runs(*paths: str | os.PathLike[str], takes: str = "diff RUN RUN") -> list[Path]:
+    """`resolve` of the runs of a command; `takes`: its name and arguments. Raises BadInput for a file that is not
+    a bundle, and where their prompts were hashed with different keys."""
     files = [_file(Path(path)) for path in paths]
     for path, file in zip(paths, files, strict=True):
         plain = _regular(Path(path))
         if file is None and plain is not None:
-            raise BadInput(f"{plain} is a file, and no bundle", fix="harness diff RUN RUN   # directories or bundles")
+            raise BadInput(f"{plain} is a file, and no bundle", fix=f"harness {takes}   # directories or bundles")
     folders = [resolve(path) for path in paths]
     keys = set(map(prompt_key, paths))
     if len(keys) > 1:

@@ -63,7 +63,7 @@ def triage(
     live = not any(os.path.exists(word) and not word.isdigit() for word in what or [])
     if live and (absent := missing()):
         say(absent)
-    verdict = run(what or [], out or None, token_file=token_file)
+    verdict = run(what or [], out or None, token_file=token_file, tell=say)
     if end and verdict.verdict == "HUNG":
         for url, why in gather.end(end, secret).items():
             say(f"{url} was not told that the job hangs: {why}")

@@ -72,7 +72,7 @@ def watch(
     from harness.frameworks.record import finished
     from harness.triage.watch import Limits
     from harness.triage.watch import watch as run
-    from harness.triage.watch.command import words_of
+    from harness.triage.watch.command import hang_of, words_of
 
     limits = Limits(keep, size(keep_size))
 
@@ -100,4 +100,6 @@ def watch(
         say(ended)
     if job and result.directory:
         finished(job, result.directory, result.exit_code, say)
+    if hang := hang_of(result, Path(out) if out else None):
+        say(hang)
     raise typer.Exit(result.exit_code)

@@ -44,6 +44,9 @@ class Thread:
     wchan: str = ""  # kernel function that it sleeps in
 
 
+# How a note of a process begins that says why no Python stack of it was had.
+NOT_PERMITTED = "ptrace is not permitted"
+NOT_PYTHON = "not a Python process"
 ENDED = ("gone", "Z", "X")  # states of a process that is over
 
 

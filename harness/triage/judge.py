@@ -10,7 +10,7 @@ import itertools
 import time
 from collections.abc import Callable
 
-from harness.triage.evidence import Evidence
+from harness.triage.evidence import NOT_PERMITTED, NOT_PYTHON, Evidence
 from harness.triage.flight.model import Comparison
 from harness.triage.graph import Graph, Subject, build
 from harness.triage.graph.edges import title
@@ -79,13 +79,38 @@ def _ask(case: Case) -> Ruling:
             "no process and no recorder dump was seen",
             next=("harness triage --help   # what it reads: pids, a run, evidence, recorder dumps",),
         )
+    return _unseen(case)
+
+
+def _unseen(case: Case) -> Ruling:
+    """Nothing says what the processes do: why, where a note of theirs tells it."""
+    watched = "for the next run: harness watch -- COMMAND, whose heartbeats need no stacks from outside"
+    processes = [subject.process for subject in case.live() if subject.process]
+    notes = [note for process in processes for note in process.notes]
+    if refusal := next((note for note in notes if note.startswith(NOT_PERMITTED)), ""):
+        container = "docker run --cap-add SYS_PTRACE IMAGE"
+        lowered = ("sudo sysctl kernel.yama.ptrace_scope=0",) if "ptrace_scope" in refusal else ()
+        return Ruling(
+            "INSUFFICIENT",
+            f"{NOT_PERMITTED}, so no stack says what these processes do; a container needs --cap-add SYS_PTRACE",
+            next=(*lowered, f"{container}   # a new container; outside one: sudo {case.again()}", watched),
+        )
+    if processes and all(any(note.startswith(NOT_PYTHON) for note in process.notes) for process in processes):
+        several = len(processes) > 1
+        return Ruling(
+            "INSUFFICIENT",
+            f"{case.names(subject.key for subject in case.live())} {'are' if several else 'is'} "
+            f"{'no Python processes' if several else NOT_PYTHON}, and nothing else says what "
+            f"{'they do' if several else 'it does'}",
+            next=("pgrep -af python   # the job's Python processes, for harness triage PID",),
+        )
     return Ruling(
         "INSUFFICIENT",
         "no stack, heartbeat or recorder says what these processes do",
         next=(
             f"{case.again()}   # again, when the host is less busy",
             "py-spy dump --pid PID   # whether stacks can be had; in a container it takes --cap-add SYS_PTRACE",
-            "for the next run: harness watch -- COMMAND, whose heartbeats need no stacks from outside",
+            watched,
         ),
     )
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
+import errno
 import os
 import shlex
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain, count
 from pathlib import Path
 from typing import NoReturn
@@ -25,17 +27,27 @@ from reports import places
 from reports.model import Verdict
 
 LIVE = "events", "beats"
+MAX_DRIVERS = 4  # that the line names which says what was looked at
 WATCH = "watch"  # of a directory of harness parity
 
 
-def triage(what: list[str], out: str | os.PathLike[str] | None = None, *, token_file: str = "") -> Verdict:
+def triage(
+    what: list[str],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    token_file: str = "",
+    tell: Callable[[str], None] = lambda line: None,
+) -> Verdict:
     """The verdict on `what`; `auto` or nothing is the Ray cluster of this host.
 
     Live processes are looked at now, for at most some ten seconds, and their evidence is kept under `out` (a new
     directory under runs/ without it); so is that of watches that serve it, of which `token_file` holds the token. What
-    is there already is read, and nothing is written into it. Raises BadInput for what is none of these.
+    is there already is read, and nothing is written into it.
+    `tell` takes a line for the user. Raises BadInput for what is none of these.
     """
-    evidence, made = _evidence(what, Path(out) if out else None, token_file)
+    if out:
+        _check_writable(Path(out), what)
+    evidence, made = _evidence(what, Path(out) if out else None, token_file, tell)
     verdict: Verdict = places.displayed(judge.triage(evidence))
     again = what if made is None else evidence.directories or [evidence.path]
     verdict = dataclasses.replace(verdict, reproduce=shlex.join(redaction.arguments(["harness", "triage", *again])))
@@ -53,10 +65,26 @@ def triage(what: list[str], out: str | os.PathLike[str] | None = None, *, token_
     return written
 
 
-def _evidence(what: list[str], out: Path | None, token_file: str) -> tuple[Evidence, Path | None]:
+def _check_writable(out: Path, what: list[str]) -> None:
+    """Raises BadInput where nothing can be written into `out`, before anything is looked at; it is not made yet."""
+    existing = next(path for path in (out, *out.absolute().parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        raise _unwritable(out, what, f"{existing} is no directory")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
+        raise _unwritable(out, what, os.strerror(errno.EROFS if read_only else errno.EACCES))
+
+
+def _unwritable(out: Path, what: list[str], why: str) -> BadInput:
+    again = shlex.join(redaction.arguments(["harness", "triage", *what]))
+    return BadInput(f"{out} cannot be written: {why}", fix=f"{again}   # without --out; or --out with another folder")
+
+
+def _evidence(
+    what: list[str], out: Path | None, token_file: str, tell: Callable[[str], None]
+) -> tuple[Evidence, Path | None]:
     """The evidence, and the folder that it was taken into now; None where it was there before."""
     from harness.bundle.opening import resolve
-    from harness.triage import directory
     from harness.triage.remote import gather
 
     if urls := [word for word in what if gather.is_url(word)]:
@@ -72,9 +100,21 @@ def _evidence(what: list[str], out: Path | None, token_file: str) -> tuple[Evide
     if existing_paths:
         return _recorded(what[0], existing_paths[0], out)
     if len(what) == 1 and _pathlike(what[0]):
-        raise BadInput(f"{what[0]}: no such file or directory", fix=directory.READS)
-    evidence = _live(what, out)
+        raise _absent(Path(what[0]))
+    evidence = _live(what, out, tell)
     return evidence, Path(evidence.path)
+
+
+def _absent(path: Path) -> BadInput:
+    """The error of a path that leads nowhere: what is like it, else what lies where the path still led somewhere."""
+    parent = next(folder for folder in (path.parent, *path.parent.parents, Path("/")) if folder.is_dir())
+    try:
+        names = sorted(entry.name for entry in parent.iterdir()) if parent == path.parent else []
+    except OSError:
+        names = []
+    near = difflib.get_close_matches(path.name, names, n=1)
+    fix = shlex.join(["harness", "triage", str(parent / near[0])] if near else ["ls", str(parent)])
+    return BadInput(f"{path}: no such file or directory", fix=fix)
 
 
 def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path | None]:
@@ -221,7 +261,7 @@ def newest(run: Path) -> Path | None:
     return max(evidence_paths, key=lambda path: order(path.name), default=None)
 
 
-def _live(what: list[str], out: Path | None) -> Evidence:
+def _live(what: list[str], out: Path | None, tell: Callable[[str], None] = lambda line: None) -> Evidence:
     from harness.triage.collect import collect, live
 
     scope = live(what or ["auto"])
@@ -232,7 +272,21 @@ def _live(what: list[str], out: Path | None) -> Evidence:
             f"{out} already holds evidence: another look needs another directory",
             fix=f"harness triage {' '.join(what)} --out {out}-2",
         )
-    return collect(scope, out=out)
+    try:
+        make_folder(out)
+    except OSError as error:
+        raise _unwritable(out, what, error.strerror or str(error)) from error
+    evidence = collect(scope, out=out)
+    if not what:
+        tell(_unasked(scope.ray_address or "", evidence))
+    return evidence
+
+
+def _unasked(address: str, evidence: Evidence) -> str:
+    """Without a target, what was looked at."""
+    drivers = [f"driver pid {process.pid}, command {process.command}" for process in evidence.processes
+               if process.role == "driver"]  # fmt: skip
+    return "; ".join([f"no target given: the Ray cluster at {address}", *drivers[:MAX_DRIVERS]])
 
 
 def _new_folder() -> Path:

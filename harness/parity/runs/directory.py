@@ -64,6 +64,8 @@ def _fault(path: Path) -> str:
         os.listdir(path)
     except FileNotFoundError:
         return "does not exist"
+    except NotADirectoryError:
+        return "is a file, and no bundle" if path.is_file() else "lies below a file, and that is no bundle"
     except (OSError, ValueError) as error:
         return f"cannot be read: {getattr(error, 'strerror', error)}"
     return "is not a run directory: it has no run.json"

@@ -40,7 +40,7 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
     started = time.monotonic()
     options = dataclasses.replace(options or ReplayOptions(), **changes)
     backend, from_step = options.backend, options.from_step
-    path = resolve_runs(run)[0].resolve()
+    path = resolve_runs(run, takes="replay RUN")[0].resolve()
     if not is_run(path):
         raise no_run(path, "replay", run)
     if prompt_key(run):

@@ -29,6 +29,7 @@ from harness.triage.collect import (
     ras,
     ray,
     recorder,
+    roles,
     stacks,
 )
 from harness.triage.collect.connections import PROC
@@ -182,9 +183,13 @@ def _cluster(local_cast: Cast, terms: _Terms, notes: list[str]) -> ray.Cluster:
 
 
 def _drivers_beside(cluster: ray.Cluster, host: str, drafts: dict[int, Draft]) -> Iterator[int]:
-    """Live drivers of this host that no root has below it."""
-    for at, pid in cluster.drivers:
-        if at in ("", host) and pid not in drafts and proc.alive(pid) and pid != os.getpid():
+    """Live drivers of this host that no root has below it, and what each has started: the same processes as where its
+    pid is named."""
+    here = tuple(pid for at, pid in cluster.drivers if at in ("", host) and pid not in drafts and proc.alive(pid))
+    table = proc.parents() if here else {}
+    ours = proc.descendants((os.getpid(),), table)  # the collector and its programs
+    for pid in proc.descendants(here, table):
+        if pid not in drafts and pid not in ours and not roles.infrastructure(proc.arguments(pid)):
             yield pid
 
 

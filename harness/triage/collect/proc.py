@@ -20,6 +20,7 @@ from harness.triage.collect.connections import PROC
 
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 OTHER_USER = "it belongs to another user: run harness as that user or as root"
+MORE_RIGHTS = "it has more rights than harness: run harness as root; a container needs --cap-add SYS_PTRACE"
 
 
 # Names that CUDA, NCCL and torch give to threads of their own, which poll and do no work of a step (15 characters).
@@ -127,7 +128,7 @@ def facts(pid: int) -> Facts:
             dict(assignment.split("=", 1) for assignment in raw.split("\0") if "=" in assignment)
         )
     except PermissionError:
-        notes.append(f"its environment cannot be read: {OTHER_USER}")
+        notes.append(f"its environment cannot be read: {_whose(pid)}")
     except OSError:
         pass  # it ended meanwhile, and the samples say so
     exit_code = None
@@ -148,6 +149,12 @@ def facts(pid: int) -> Facts:
         start_ticks=int(stat[19]),
         notes=tuple(notes),
     )
+
+
+def _whose(pid: int) -> str:
+    """Why the kernel does not let harness read it: of the same user, it has capabilities that harness lacks."""
+    uids = next((line.split()[1:] for line in _read(pid, "status").splitlines() if line.startswith("Uid:")), [])
+    return MORE_RIGHTS if set(uids) == {str(os.geteuid())} else OTHER_USER
 
 
 def born(pid: int) -> tuple[int, float]:

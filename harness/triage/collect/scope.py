@@ -175,7 +175,10 @@ def _cluster(text: str) -> Scope:
     gcs_addresses = sorted(set(ray.local_raylets().values()))
     if text == "auto" or (text.startswith("ray://") and len(gcs_addresses) == 1):
         if not gcs_addresses:
-            raise BadInput("no Ray cluster has a node on this host", fix="harness triage HOST:PORT")
+            raise BadInput(
+                "no Ray cluster has a node on this host",
+                fix="harness triage PID   # of torchrun or python (pgrep -af python), or HOST:PORT of a Ray cluster",
+            )
         if len(gcs_addresses) > 1:
             raise BadInput(
                 f"several Ray clusters have a node on this host: {', '.join(gcs_addresses)}",

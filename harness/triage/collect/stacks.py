@@ -22,7 +22,7 @@ from typing import Any
 
 from harness import extras
 from harness.triage.collect import bounded, proc
-from harness.triage.evidence import Frame, Thread
+from harness.triage.evidence import NOT_PERMITTED, NOT_PYTHON, Frame, Thread
 
 TIMEOUT_S = 4.0  # chosen: half of the eight seconds of a look (`collect`)
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -156,7 +156,7 @@ def refused(pid: int, error: str) -> Stacks:
         or "failed to find a python" in lowercase_error
         or "libpython" in lowercase_error
     ):
-        return Stacks(note="not a Python process: no Python stacks")
+        return Stacks(note=f"{NOT_PYTHON}: no Python stacks")
     first = next((line.strip() for line in error.splitlines() if line.strip()), "no message")
     return Stacks(note=f"no Python stacks: py-spy says {first[:200]!r}")
 
@@ -169,7 +169,7 @@ def not_permitted() -> str:
         scope = 0
     lowered = "sudo sysctl kernel.yama.ptrace_scope=0, or " if scope else ""
     return (
-        f"ptrace is not permitted: no Python stacks from outside. To enable: {lowered}run harness as root or as the "
+        f"{NOT_PERMITTED}: no Python stacks from outside. To enable: {lowered}run harness as root or as the "
         "process's own user; in a container, start it with --cap-add SYS_PTRACE"
     )
 

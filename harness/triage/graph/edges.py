@@ -161,9 +161,11 @@ def _point_to_point(group: GroupState, names: Names) -> list[Wait]:
 
 
 def title(group: GroupState) -> str:
-    """A group as a person calls it."""
-    desc = group.group.desc
-    return desc if desc and desc != "undefined" else group.group.name or "a group"
+    """A group as a person calls it; torch numbers groups that nobody named, and a bare number is read as a count."""
+    desc, name = group.group.desc, group.group.name
+    if desc and desc != "undefined":
+        return desc
+    return f"group {name}" if name.isdigit() else name or "a group"
 
 
 def position(state: RankState) -> int:

@@ -99,7 +99,8 @@ class Subject:
         if self.blocked:
             return str(self.blocked)
         if self.pending is not None:
-            of = f" of group {group}" if group else ""
+            named = group if group.startswith("group ") else f"group {group}"
+            of = f" of {named}" if group else ""
             where = f", {self.frame}" if self.frame else ""
             return f"in {self.pending.op} #{self.pending.seq}{of}{where}"
         if self.progress:

@@ -72,6 +72,7 @@ def outside(case: Case) -> Ruling | None:
         return None
     why = {end.key: _why(case, end) for end in ends}
     where = case.waited_in(why)
+    stand, log = "py-spy dump --pid PID   # where it stands", "read the end of its log for an error that was caught"
     return Ruling(
         "HUNG",
         f"{case.names(why)} {_briefly(case, ends)}; others wait in {where}",
@@ -79,11 +80,15 @@ def outside(case: Case) -> Ruling | None:
         why,
         place=where,
         next=(
-            "read the end of its log for an error that was caught",
-            "py-spy dump --pid PID   # where it stands",
+            *(stand, log)[:: -1 if any(_failed(end) for end in ends) else 1],
             "let a failed rank end: torchrun and Ray then end the others",
         ),
     )
+
+
+def _failed(subject: Subject) -> bool:
+    """It left an error, or stands where one was caught; else it may only sleep, and its log says nothing of that."""
+    return bool(local_error(subject.process)) or any(source.in_handler(frame) for frame in _frames(subject.process))
 
 
 def _serves(case: Case, subject: Subject) -> bool:

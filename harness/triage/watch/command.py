@@ -175,6 +175,18 @@ def words_of(result: WatchResult) -> str:
     return f"the command ended with exit code {result.exit_code}: {result.last_words}" if result.last_words else ""
 
 
+def hang_of(result: WatchResult, out: Path | None = None) -> str:
+    """Of a command that hung and failed: that it did, and where the answer is, below whatever it printed since. `out`:
+    the directory as the user calls it."""
+    verdict, directory = result.verdict, out or result.directory
+    if not result.exit_code or verdict is None or verdict.verdict != "HUNG" or directory is None:
+        return ""
+    if directory.is_absolute() and out is None and directory.is_relative_to(Path.cwd()):
+        directory = directory.relative_to(Path.cwd())
+    kind = f" ({verdict.triage.hang})" if verdict.triage and verdict.triage.hang else ""
+    return f"it hung{kind}; {shlex.join(['harness', 'triage', str(directory)])}"
+
+
 def _tell_full_disk(directory: Path, say: Callable[[str], None]) -> None:
     stopped = len(list((directory / "events").glob(f"*{FULL_SUFFIX}")))
     if stopped:
@@ -335,14 +347,31 @@ def _program(command: Sequence[str], environment: Mapping[str, str]) -> str:
         exists = os.path.exists(command[0])
         # Scrubbed first: quotes within quotes would hide a secret from whoever prints it.
         word, name = (shlex.quote(redaction.text(text)) for text in (command[0], os.path.basename(command[0])))
-        what = "is not executable" if exists else "is not found"
-        fix = f"chmod +x {word}" if exists else f"which {name}"
+        what = "is not found"
+        fix = f"which {name}"
+        if exists:
+            what, fix = _unrunnable(command[0], word)
         if os.path.isdir(command[0]):
             what, fix = "is a directory", f"ls {word}   # and name the program in it"
         if re.match(r"[A-Za-z_]\w*=", command[0]) and not exists:  # only a shell takes it for a variable
             fix = f"-- env {word} …"
         raise CommandNotRun(f"the command {command[0]!r} {what}", NOT_RUNNABLE if exists else NOT_FOUND, fix)
     return executable
+
+
+def _unrunnable(file: str, word: str) -> tuple[str, str]:
+    """Of a file that may not be executed, what it is and how its job is watched."""
+    try:
+        with open(file, "rb") as stream:
+            begin = stream.read(4)
+    except OSError:
+        begin = b""
+    if begin.startswith((b"#!", b"\x7fELF")):
+        return "is not executable", f"chmod +x {word}"
+    for suffix, interpreter in ((".py", "python"), (".sh", "bash")):
+        if file.endswith(suffix):
+            return "is not executable", f"harness watch -- {interpreter} {word} …"
+    return "is a file and no program", "harness watch -- python train.py   # the command of the job"
 
 
 def sockets() -> str:

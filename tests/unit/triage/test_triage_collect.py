@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.errors import BadInput
 from harness.triage.collect import (
     beats,
     bounded,
@@ -580,3 +581,12 @@ def test_a_driver_is_of_the_cluster_that_it_joined(monkeypatch: pytest.MonkeyPat
         assert scope._address_of([os.getpid()], {}) == ""
         with socket.create_connection(gcs.getsockname()):
             assert scope._address_of([os.getpid()], {}) == address
+
+
+def test_without_a_ray_cluster_a_pid_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scope.ray, "local_raylets", lambda address="": {})
+    with pytest.raises(BadInput, match="no Ray cluster has a node") as raised:
+        scope.live("auto")
+    command, _, hint = str(raised.value.fix).partition("   # ")
+    assert command == "harness triage PID" and "HOST:PORT" in hint
+    assert scope.live(command.replace("PID", str(os.getpid())).split()[2]) == scope.Scope((os.getpid(),))

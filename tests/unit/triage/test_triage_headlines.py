@@ -8,7 +8,9 @@ import pytest
 from triage_evidence import compared, evidence, group, rank
 
 from harness.triage.evidence import Call, Evidence, Journal, Process
-from harness.triage.flight.model import Comparison
+from harness.triage.flight.model import Collective, Comparison
+from harness.triage.graph import build
+from harness.triage.graph.edges import title
 from harness.triage.judge import triage
 from harness.triage.rules.ruling import brief
 
@@ -41,3 +43,19 @@ def test_the_details_stand_below_the_headline(seen: Evidence, comparison: Compar
 
 def test_the_beginning_of_an_error_is_enough() -> None:
     assert brief("a b c", 3) == "a b c" and brief("a b c d", 3) == "a b c …"
+
+
+def test_a_group_without_a_name_is_no_count() -> None:
+    titles = [title(group(name, {0: 1})) for name in ("1", "tp_group")]
+    assert titles == ["group 1", "tp_group"]
+    subject = next(iter(build(*job(rank(3, "main:5 wait", world=8))).subjects.values()))
+    stuck = dataclasses.replace(subject, pending=Collective("1", 17, "all_reduce", False), progress="", blocked="")
+    assert [stuck.state(name).partition(",")[0] for name in ("group 1", "tp")] == [
+        "in all_reduce #17 of group 1", "in all_reduce #17 of group tp",
+    ]  # fmt: skip
+
+
+def test_who_only_sleeps_is_looked_at_before_its_log() -> None:
+    verdict = triage(*job(rank(3, "main:5 wait", world=8)))
+    assert verdict.triage is not None and verdict.triage.hang == "K4"
+    assert verdict.triage.next[0].startswith("py-spy dump --pid ") and "log" in verdict.triage.next[1]

@@ -15,7 +15,10 @@ import triage_trial as trial
 
 from harness import cli
 from harness.errors import BadInput
-from harness.triage import directory, run
+from harness.triage import collect, directory, run
+from harness.triage.collect import Scope, conduct
+from harness.triage.collect.ray import Cluster
+from harness.triage.evidence import Evidence, Process
 from harness.triage.flight import synthesis
 from harness.triage.remote import serve
 from reports.model import Verdict
@@ -167,6 +170,38 @@ def test_a_second_look_does_not_overwrite_the_first(tmp_path):
     directory.write(trial.late(2, 1, "main")[0], tmp_path / "out")
     with pytest.raises(BadInput, match="already holds evidence"):
         run.triage([str(os.getpid())], tmp_path / "out")
+
+
+def test_without_a_target_it_is_told_what_was_looked_at(tmp_path, monkeypatch):
+    scope, lines = Scope(ray_address="127.0.0.1:6379"), []
+    driver = Process("h", 7, role="driver", command="python -m train")
+    monkeypatch.setattr(collect, "live", lambda what: scope)
+    monkeypatch.setattr(collect, "collect", lambda scope, out: Evidence(str(out), "live", "", 0.0, (driver,)))
+    run.triage([], tmp_path / "out", tell=lines.append)
+    [line] = lines
+    assert line == "no target given: the Ray cluster at 127.0.0.1:6379; driver pid 7, command python -m train"
+    run.triage(["7"], tmp_path / "out-2", tell=lines.append)
+    assert len(lines) == 1
+
+
+def test_a_driver_is_looked_at_with_what_it_started(monkeypatch):
+    table = {7: 1, 8: 7, 9: 8, 10: 7, os.getpid(): 7, 12: os.getpid()}
+    monkeypatch.setattr(conduct.proc, "parents", lambda: table)
+    monkeypatch.setattr(conduct.proc, "alive", lambda pid: True)
+    monkeypatch.setattr(conduct.proc, "arguments", lambda pid: ("raylet",) if pid == 10 else ("python",))
+    monkeypatch.setattr(conduct.roles, "infrastructure", lambda arguments: arguments == ("raylet",))
+    assert list(conduct._drivers_beside(Cluster(drivers=(("h", 7), ("elsewhere", 99))), "h", {})) == [7, 8, 9]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_look(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    for out in ("file", "file/below", "/proc/nowhere"):
+        assert cli.main(["triage", str(os.getpid()), "--out", out]) == 2
+        refused, fix = capsys.readouterr().err.splitlines()
+        assert refused.startswith(f"harness: {out} cannot be written: ")
+        assert shlex.split(fix.removeprefix("  fix: "), comments=True) == ["harness", "triage", str(os.getpid())]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.slow

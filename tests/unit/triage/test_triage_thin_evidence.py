@@ -349,3 +349,25 @@ def test_ranks_of_two_engines_that_bear_one_number_are_told_apart_wherever_they_
     assert "rank 1 (node0:101), rank 1 (node0:201) and rank 1 (rollout)" in verdict.reason
     assert "for whom rank 1 (node0:201) waits" in verdict.missing
     assert len({node.label for node in verdict.triage.nodes}) == len(engines) + 1
+
+
+# ---- no stack of any process: the reason leads
+
+
+@pytest.mark.parametrize("lowered", ["", "sudo sysctl kernel.yama.ptrace_scope=0, or "])
+def test_a_refused_ptrace_leads(lowered: str) -> None:
+    note = f"ptrace is not permitted: no Python stacks from outside. To enable: {lowered}run harness as root"
+    verdict = triage(evidence(process(7, "process", notes=(note,)), source="live"))
+    nobody(verdict)
+    assert verdict.reason.startswith("ptrace is not permitted") and "--cap-add SYS_PTRACE" in verdict.reason
+    assert verdict.triage is not None
+    assert verdict.triage.next[0].startswith("sudo sysctl" if lowered else "docker run --cap-add SYS_PTRACE")
+    assert "less busy" not in " ".join(verdict.triage.next)
+
+
+def test_what_is_no_python_process_is_called_so() -> None:
+    note = "not a Python process: no Python stacks"
+    verdict = triage(evidence(process(7, "process", notes=(note,)), source="live"))
+    nobody(verdict)
+    assert "7" in verdict.reason and "is not a Python process" in verdict.reason
+    assert verdict.triage is not None and verdict.triage.next[0].startswith("pgrep -af python ")

@@ -8,9 +8,20 @@ import shlex
 from pathlib import Path
 
 import pytest
+from triage_trial import late
 
 from harness.errors import BadInput
-from harness.triage.watch.command import SITE, _claimed, _program, watched, with_environment
+from harness.triage.judge import triage
+from harness.triage.watch.command import (
+    SITE,
+    CommandNotRun,
+    WatchResult,
+    _claimed,
+    _program,
+    hang_of,
+    watched,
+    with_environment,
+)
 
 ENVIRONMENT = {"RLHF_HARNESS_WATCH": "/d", "RLHF_HARNESS_SOCKETS": "/s"}
 
@@ -105,3 +116,35 @@ def test_a_directory_that_another_watch_writes_is_refused(tmp_path: Path) -> Non
     assert refused.value.fix and (out / "run.json").read_bytes() == before
     claim.release()
     _claimed(tmp_path / "out", ["second"])[1].release()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fix"),
+    [
+        ("job.log", "step 1\n", "harness watch -- python train.py   #"),
+        ("train.py", "print(2)\n", "harness watch -- python {} …"),
+        ("train.sh", "true\n", "harness watch -- bash {} …"),
+        ("train", "#!/bin/sh\n", "chmod +x {}"),
+    ],
+)
+def test_a_file_that_cannot_be_run_is_told_how_its_job_is_watched(
+    tmp_path: Path, name: str, content: str, fix: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(content)
+    with pytest.raises(CommandNotRun) as refused:
+        _program([str(file)], {"PATH": "/bin"})
+    assert refused.value.exit_code == 126 and str(refused.value.fix).startswith(fix.format(file))
+
+
+def test_the_last_line_of_a_command_that_hung_leads_to_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, comparison = late(3, 1, "main:10 step:44 keep_alive")
+    verdict = triage(seen, comparison)
+    assert verdict.verdict == "HUNG" and verdict.triage is not None
+    monkeypatch.chdir(tmp_path)
+    result = WatchResult(1, verdict, tmp_path / "runs" / "a b")
+    assert hang_of(result) == f"it hung ({verdict.triage.hang}); harness triage 'runs/a b'"
+    assert hang_of(result, Path("runs/demo")).endswith("; harness triage runs/demo")
+    assert not hang_of(WatchResult(0, verdict, tmp_path)) and not hang_of(WatchResult(1, None, tmp_path))
