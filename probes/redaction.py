@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 
 from probes.secret_names import PROSE, is_harmless, is_secret, is_strong, looks_random
 
-__all__ = ["WITHHELD", "arguments", "event", "fields", "learn", "line", "scrub", "text"]
+__all__ = ["WITHHELD", "arguments", "event", "fields", "file_name", "learn", "line", "scrub", "text"]
 
 WITHHELD = "***"
 MAX_DEPTH = 100  # of dictionaries and lists in each other; three frames a level, of the 1,000 that Python allows
@@ -71,9 +71,9 @@ _SPOKEN = re.compile(
     re.IGNORECASE,
 )
 _SENTENCE_WORD = re.compile(r"[a-z\-]{1,30}+[.,:;!?)]*+")
-# The body of a private key in PKCS 1 or 8 (DER in base64) without its header.
+# The body of a private key in PKCS 1 or 8 (DER in base64) without its header; MC4CAQAw: Ed25519 and X25519.
 _KEY_BODY = re.compile(
-    r"(?<![A-Za-z0-9+])MI[IG][A-Za-z0-9+/]{45,}+={0,2}(?:(?:\r?\n|\\n)[A-Za-z0-9+/]{1,80}+={0,2}(?![\w+/=]))*+"
+    r"(?<![A-Za-z0-9+])(?:MI[IG]|MC4CAQAw)[A-Za-z0-9+/]{45,}+={0,2}(?:(?:\r?\n|\\n)[A-Za-z0-9+/]{1,80}+={0,2}(?![\w+/=]))*+"
 )
 _YAML_TAG = re.compile(r"!!?\w*+[ \t]++")  # key: !!str value
 _OPENING = re.compile(r"(\\*)([\"'])")
@@ -102,7 +102,7 @@ _LOGGED_IN = re.compile(
     r"|\bmysql(?:dump)?\b(?:[ \t]++(?!-p)\S++){0,12}+[ \t]++-p"
     r"|\b(?:wandb|swanlab|vault)[ \t]++login[ \t]++(?:--?[\w=:/.\-]++[ \t]++)*+|\bsshpass[ \t]++-p[ \t]*+"
     r"|\b(?:smbclient|smbget|rpcclient)\b(?:[ \t]++(?!-U|--user)\S++){0,12}+[ \t]++(?:-U|--user)[ \t=]*+[^\s%]++%"
-    r"|\blogin[ \t]++\S++[ \t]++password[ \t]++)"
+    r"|\blogin\s++\S++\s++password\s++)"
     r"(?!-)\S++"
 )
 _BEARER = re.compile(
@@ -134,6 +134,8 @@ _SHAPED = re.compile(
     r"|(?:tvly-|csk-|jina_|fw_|glsa_|lin_api_|figd_|sntrys_|vercel_|ntn_)(?=[A-Za-z_\-]{0,40}\d)[\w\-]{16,}+"
     r")"
 )
+# In a name of a file parts are joined by - and _, so that a token may follow either.
+_SHAPED_IN_FILE_NAME = re.compile(_SHAPED.pattern.replace(r"(?<![\w\-])", "(?<![A-Za-z0-9])", 1))
 _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
 _KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,60}-----")
 
@@ -174,6 +176,11 @@ def text(message: str, limit: int = MAX_TEXT) -> str:
         message = message.encode("utf-8", "replace").decode()
     cleaned = _plain(message)
     return cleaned[:limit] if limit else cleaned
+
+
+def file_name(name: str) -> str:
+    """The name or path of a file without secrets."""
+    return _SHAPED_IN_FILE_NAME.sub(WITHHELD, text(name, 0))
 
 
 def arguments(argv: Iterable[str]) -> list[str]:
@@ -439,7 +446,7 @@ def _once(message: str) -> str:
         message = _SPOKEN.sub(_without_spoken, message)
     if "_" in message:
         message = _COLUMN.sub(_without_column, message)
-    if "MI" in message:
+    if "MI" in message or "MC4C" in message:
         message = _KEY_BODY.sub(WITHHELD, message)
     if "value" in message:
         message = _without_named(message, _NAME_VALUE)

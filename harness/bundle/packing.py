@@ -67,7 +67,7 @@ def _staged(bundle_contents: Contents, staging: Path, hash_prompts: bool) -> Man
     notes, runs = [], _Hashes(bundle_contents) if hash_prompts else None
     for own_name, source in bundle_contents.files.items():
         run = runs.of(own_name) if runs is not None else None
-        name = redaction.text(own_name, 0)
+        name = redaction.file_name(own_name)
         try:
             redacted.copy(
                 name,

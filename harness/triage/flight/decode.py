@@ -159,7 +159,7 @@ def _standing(flight: Flight, raw: Any, used: Iterable[tuple[Any, Any]], config:
     status = {
         str(number): group_status
         for number, raw_status in raw.items()
-        if (group_status := _status(raw_status)) is not None
+        if (group_status := _status(raw_status, flight.name)) is not None
     }
     handles: dict[str, str] = {}
     for number, pair in used if status else ():
@@ -173,11 +173,15 @@ def _standing(flight: Flight, raw: Any, used: Iterable[tuple[Any, Any]], config:
     return replace(flight, status=status, handles=handles, config=tuple(members.values()))
 
 
-def _status(raw_status: Any) -> Status | None:
+def _status(raw_status: Any, name: str) -> Status | None:
+    """How far a group is; None where it is not as torch writes it. FlightError for a number that can be none: the dump
+    is damaged, and without its status the rank would look as if it had left its group."""
     try:
         counts = (int(raw_status[f"last_{what}_collective"]) for what in ("enqueued", "started", "completed"))
         status = Status(*(bounded(count, WHOLE, "a sequence number", least=-1) for count in counts))
-    except (KeyError, TypeError, ValueError):
+    except ValueError as error:
+        raise FlightError(f"{name} is damaged: in pg_status, {error}") from error
+    except (KeyError, TypeError):
         return None
     return status if status.enqueued >= max(0, status.completed) else None
 

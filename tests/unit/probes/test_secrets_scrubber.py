@@ -378,3 +378,19 @@ def test_what_is_not_too_deep_is_kept() -> None:
     assert redaction.scrub(_nested(60, {"hf_token": "Zq7hunter2Xw9", "lr": 1})) == _nested(
         60, {"hf_token": "***", "lr": 1}
     )
+
+
+@pytest.mark.parametrize("before", ["critic-", "actor_", "a-b_"])
+def test_a_token_in_a_name_of_a_file_is_withheld_wherever_it_stands(before: str) -> None:
+    token = "hf_" + "aB3" * 11
+    assert redaction.file_name(f"events/{before}{token}-4010.jsonl") == f"events/{before}***-4010.jsonl"
+    for harmless in ("events/actor-0-123.jsonl", "tokens/rollout_sglang-0-1.bin", "checkpoints/hf_model.safetensors"):
+        assert redaction.file_name(harmless) == harmless
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["machine h\nlogin me\npassword hunterhunter\n", "key: MC4CAQAwBQYDK2VwBCIEI" + "hunterhunter" * 4],
+)
+def test_forms_that_stand_alone_are_withheld(text: str) -> None:
+    assert "hunterhunter" not in redaction.text(text)

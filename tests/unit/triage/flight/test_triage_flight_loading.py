@@ -300,6 +300,17 @@ def test_a_number_of_more_than_64_bits_costs_one_dump_at_most(tmp_path: Path, da
     assert compare(list(flights.values())).ranks
 
 
+@pytest.mark.parametrize("number", [HUGE, 2**63, -5])
+def test_a_dump_whose_status_is_damaged_is_a_missing_rank(tmp_path: Path, number: int) -> None:
+    """Without its status a rank looks as if it had left its group."""
+    list(write(JOB, tmp_path))
+    name = sorted(load_directory(tmp_path))[1]
+    (tmp_path / name).write_bytes(with_status(number))
+    flight = load_directory(tmp_path)[name]
+    assert not flight.readable
+    assert "pg_status" in "".join(flight.notes)
+
+
 @pytest.mark.slow
 def test_a_name_that_is_no_utf8_costs_nothing(tmp_path: Path) -> None:
     list(write(JOB, tmp_path))
