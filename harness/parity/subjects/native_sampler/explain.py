@@ -38,7 +38,7 @@ SAID = {
     "joint": "takes top-p over the unfiltered mass beside top-k, not over the renormalised top-k",
     "blind": "lets the repetition penalty cover the output only, not prompt and output",
 }
-NEVER = {penalty.name: penalty.off for penalty in canonical.PENALTIES if not penalty.asked}
+NEVER = {penalty.name: penalty.off for penalty in canonical.PENALTIES if not penalty.requested}
 LIKELIER = math.log(100)  # nats over the next best change: it would mislead once in a hundred stages
 FIELD = {"joint": "top_p", "blind": "repetition_penalty"}
 

@@ -26,7 +26,7 @@ def lost(
     if native.get(argument) is None:
         consequence = f", which then is {given_value!r}" if given_value is not None else ""
         return f"{name}: asked {asked_value!r}, {title(engine)} was given no {argument}{consequence}: dropped{trap}"
-    never_asked = meaning is not None and not meaning.asked
+    never_asked = meaning is not None and not meaning.requested
     wanted = "nothing was asked" if never_asked else f"asked {asked_value!r}"
     sentence = f"{name}: {wanted}, {title(engine)}'s {argument} = {native[argument]!r}"
     if never_asked:
