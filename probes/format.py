@@ -136,7 +136,7 @@ class JournalIndex:
 
 
 @dataclass
-class _TokenLog:
+class TokenLog:
     """Index of one tokens file."""
 
     path: Path
@@ -252,8 +252,8 @@ class Run:
             self._damage(journal.name, str(error))
         return journal
 
-    def _scan_frames(self, path: Path) -> _TokenLog:
-        log = _TokenLog(path, f"{TOKENS}/{path.name}")
+    def _scan_frames(self, path: Path) -> TokenLog:
+        log = TokenLog(path, f"{TOKENS}/{path.name}")
         try:
             with open(path, "rb") as stream:
                 for number, extent in enumerate(read_extents(stream)):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.subjects.recording import observed_consistency
+from harness.parity.subjects.recording.observed_step_consistency import StepTables, batch_digest, prompt_digests
 from harness.recordings.store import Recording
 from harness.recordings.tables import Rows, Table
 from probes.format import Frame, Ragged
@@ -141,9 +141,9 @@ def _prompt_digests(table: Table | None, samples: Any) -> tuple[str, ...]:
         return ()
     place = {int(sample): row for row, sample in enumerate(table.sample)}
     wanted = [place[sample] for sample in samples if isinstance(sample, int) and sample in place]
-    return observed_consistency.prompt_digests([rows.row(row) for row in wanted])
+    return tuple(prompt_digests(rows, np.array(wanted, np.int64)))
 
 
 def _batch_digests(rollout: Table | None, experience: Table | None, order: Any) -> tuple[str, ...]:
-    made = observed_consistency.batch_digest(rollout, experience, order) if rollout and experience else None
+    made = batch_digest(StepTables(-1, rollout, experience), order)
     return () if made is None else (made,)

@@ -62,6 +62,13 @@ def gather(
     return e
 
 
+def native_stage_alone(baseline: Recording, candidate: Recording, *, cap: float | None) -> Evidence:
+    """What the native stages show, which no step is read for. Raises FormatError for a malformed one."""
+    e = before_steps(baseline, candidate, cap=cap)
+    native_stage(e)
+    return e
+
+
 def before_steps(
     baseline: Recording,
     candidate: Recording | None,

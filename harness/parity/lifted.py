@@ -19,7 +19,7 @@ from harness.parity.subjects.precision.observed_floor import RESOLUTION
 from harness.parity.subjects.precision.observed_lifted import LiftedResult
 from harness.parity.subjects.sampling.observed import engine_infos, tf32_devices
 from harness.recordings.store import Recording
-from probes.format import EVENTS, FormatError, Run, mapping
+from probes.format import EVENTS, FormatError, mapping, read_manifest
 from reports.model import Place, Verdict
 from reports.text import counted, figure
 from scenarios.lifted import FOLDER, HALF
@@ -87,14 +87,14 @@ def _recorded(folder: Path) -> bool:
 
 def _is_skip(folder: Path) -> bool:
     try:
-        return bool(mapping(Run(folder, strict=False).manifest.get("lifted")).get("skipped"))
+        return bool(mapping(read_manifest(folder).get("lifted")).get("skipped"))
     except (FormatError, OSError):
         return False
 
 
 def _skipped(folder: Path) -> str:
     try:
-        return str(mapping(Run(folder, strict=False).manifest.get("lifted")).get("skipped") or "")
+        return str(mapping(read_manifest(folder).get("lifted")).get("skipped") or "")
     except (FormatError, OSError) as error:
         return str(error)
 

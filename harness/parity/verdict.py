@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ from harness.parity.subjects.recording.observed_unknowns import unknowns
 from harness.parity.subjects.sampling import checks as sampling_checks
 from harness.parity.subjects.sampling.observed_margins import odd_margins
 from harness.parity.suspected import confirm_suspicions
-from harness.recordings.store import Recording
+from harness.recordings.library import Library
 from probes.format import SIDES, FormatError, Run
 from reports.model import BETWEEN, EXIT_CODES, OPEN, Cause, Check, Parity, Verdict
 from reports.text import counted
@@ -96,19 +97,22 @@ def judged(
     native: bool = True,
     cap: float | None = None,
     further: FurtherEvidence = NOTHING_FURTHER,
+    library: Library | None = None,
     tell: Told = nobody,
 ) -> Judged:
     """Compare two recorded runs. Reads files only; raises nothing for bad input, which is an ERROR verdict.
 
     `native`: read the native stages, where recorded. `cap`: largest floor that can be noise in nats, instead of the
-    one of the model's dtype. `tell`: is told what is being done.
+    one of the model's dtype. `library`: where the command opens recordings, so that it scans none twice. `tell`: is
+    told what is being done.
     """
+    library = library or Library()
     recordings = []
     paths = [Path(run.path if isinstance(run, Run) else run) for run in (baseline, candidate)]
     second = {side: Path(path) for side, path in further.again.items()}
     for path in (*paths, *second.values()):
         try:
-            recordings.append(Recording(path, tell=tell))
+            recordings.append(library.open(path, tell=tell))
         except (FormatError, OSError) as error:
             verdict = _early("INCONCLUSIVE" if is_torn_manifest(path) else "ERROR", str(error), paths)
             return Judged(replace(verdict, fix=getattr(error, "fix", "")))
@@ -120,7 +124,7 @@ def judged(
     e, malformed = None, []
     try:
         e = gather(recordings[0], recordings[1], native=native, cap=cap, again=reruns, tell=tell)
-        lifted_stage(e, _judged_alone, further.lifted)
+        lifted_stage(e, partial(_judged_alone, library), further.lifted)
         e.seal()
     except FormatError as error:
         malformed.append(f"malformed recording: {error}")
@@ -145,8 +149,8 @@ def asked(e: Evidence) -> list[tuple[Registered, Outcome]]:
     return [(check, require_completeness(e, excused(e, check.run(e)))) for check in listed if check.applies(e)]
 
 
-def _judged_alone(baseline: Path, candidate: Path) -> tuple[Verdict, Evidence | None]:
-    judgement = judged(baseline, candidate, native=False)
+def _judged_alone(library: Library, baseline: Path, candidate: Path) -> tuple[Verdict, Evidence | None]:
+    judgement = judged(baseline, candidate, native=False, library=library)
     return judgement.verdict, judgement.evidence
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from harness.recordings.library import Library
 from harness.recordings.store import Recording
 from harness.recordings.tables import Rows, Table
 from probes.files import FILE_MODE
@@ -33,14 +34,14 @@ EVENTS = pa.schema(
 )
 
 
-def compact(path: str | os.PathLike[str]) -> tuple[Path, Path]:
+def compact(path: str | os.PathLike[str], library: Library | None = None) -> tuple[Path, Path]:
     """Write both files and return their paths; a torn recording is compacted as far as it reaches.
 
     tokens: one row for each response token of each frame, with kind, variant, step, rank, sample, position, token,
     every array that has one value a token, and those with one value a sample, repeated. Raises FormatError as
     `Recording` does.
     """
-    run = Recording(path)
+    run = (library or Library()).open(Path(path))
     events, tokens = run.path / "events.parquet", run.path / "tokens.parquet"
     for target, write in ((events, _events), (tokens, _tokens)):
         part_file = target.with_suffix(".parquet.part")

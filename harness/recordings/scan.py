@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,24 +16,27 @@ from typing import Any
 import numpy as np
 
 from probes.format import FormatError, JournalIndex, checked_open, decode_line
-from probes.lines import check_seal, is_sealed
+from probes.lines import SEAL_BYTES, check_seal, is_sealed
 
-BLOCK = 1 << 25  # bytes in memory at a time
+SCAN_BYTES = 1 << 20  # bytes read at a time: what stays in a processor's cache is gone through several times
 FEW = 1000  # lines that are sought one by one
-HEAD = rb'^\{"seq":\d+,"t_ns":-?\d+,"kind":"'
-# A whole line as the recorders write it, and of what kind it is; of a span also its name. One group: a tuple for each
-# line would set off the garbage collector.
-_KIND = HEAD + rb'(span","name":"[^"\\\n]*|[^"\\\n]+)"'
-_LINE = re.compile(_KIND + rb'(?:,"[^\n]*)?\}$', re.MULTILINE)
-_SEALED = re.compile(_KIND + rb'(?:,"[^\n]*)?,"crc":"[0-9a-f]{8}"\}$', re.MULTILINE)
-_SPAN = b'span","name":"'
+LABELS = {
+    "span": "name",
+    "shapes": "phase",
+}  # kind -> the field that says of what it is, the first that recorders write
+MENTIONS = {"span": b'"rss":'}  # kind -> a text that few recordings have in its lines, or none
+HASHED = ("boundaries", "shapes")  # kinds whose lines are compared between recordings without parsing them
+# How a line begins that the recorders write, and of what kind it is; with its label, where that comes next. One group:
+# a tuple for each line would set off the garbage collector. It is sought from the newline before the line on, a literal
+# that the engine finds without trying each byte.
+_LABELLED = b"".join(b'%b","%b":"[^"\\\n]*|' % (kind.encode(), key.encode()) for kind, key in LABELS.items())
+_HEAD = re.compile(rb'\n\{"seq":\d+,"t_ns":-?\d+,"kind":"(' + _LABELLED + rb'[^"\\\n]+)"(?=,"|\})')
+_KIND = b'"kind":"%b"'
 _SEQ = len('{"seq":')  # where a line's number begins
-
-
-def content_of(kind: str, sealed: bool) -> re.Pattern[bytes]:
-    """Finds lines of a kind; the group is what follows the kind, without the closing brace and the checksum."""
-    end = rb',"crc":"[0-9a-f]{8}"\}$' if sealed else rb"\}$"
-    return re.compile(HEAD + re.escape(kind.encode()) + rb'"(.*)' + end, re.MULTILINE)
+_ANY_DIGIT = ord(".")  # in the next line
+_SEAL = np.frombuffer(b',"crc":"........"}\n', np.uint8)
+_DIGITS = _SEAL == _ANY_DIGIT
+_IS_HEXADECIMAL = np.isin(np.arange(256), np.frombuffer(b"0123456789abcdef", np.uint8))
 
 
 class Irregular(Exception):
@@ -41,31 +44,42 @@ class Irregular(Exception):
 
 
 @dataclass
-class SpanNames:
-    """The name of each span of a journal, in the order of the file: `names[code]`."""
+class Labels:
+    """The label of each line of one kind of a journal, in the order of the file: `labels[code]`."""
 
-    names: dict[str, int] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
     codes: array[int] = field(default_factory=lambda: array("i"))
-    unnamed: bool = False  # some have their name elsewhere: all have to be parsed
+    incomplete: bool = False  # some lines have their label elsewhere: all have to be parsed
 
-    def of(self, wanted: tuple[str, ...]) -> np.ndarray:
-        """Which spans have one of these names: a mask."""
-        codes = [self.names[name] for name in wanted if name in self.names]
+    def where(self, wanted: Callable[[str], bool]) -> np.ndarray:
+        """Which lines have a label of which this holds: a mask."""
+        codes = [code for label, code in self.labels.items() if wanted(label)]
         return np.isin(np.frombuffer(self.codes, np.int32), codes)
+
+
+@dataclass
+class Contents:
+    """What the scan of a journal keeps of its lines, by kind."""
+
+    labels: dict[str, Labels] = field(default_factory=dict)
+    hashes: dict[str, array[int]] = field(default_factory=dict)
+    mentioning: set[str] = field(default_factory=set)  # of `MENTIONS`, the kinds whose text is in the file
 
 
 def blocks(path: Path) -> Iterator[tuple[int, bytes]]:
     """(where it begins, whole lines) until the file's end; only the last may lack its newline."""
-    with open(path, "rb") as stream:
-        at, pending = 0, b""
-        while part := stream.read(BLOCK):
-            data = pending + part
-            cut = data.rfind(b"\n") + 1
+    begins, unfinished = 0, [b""]
+    with open(path, "rb", buffering=0) as stream:
+        while part := stream.read(SCAN_BYTES):
+            cut = part.rfind(b"\n") + 1
             if cut:
-                yield at, data[:cut]
-            at, pending = at + cut, data[cut:]
-    if pending:
-        yield at, pending
+                lines = b"".join([*unfinished, part[:cut]])
+                yield begins, lines
+                begins += len(lines)
+                unfinished.clear()
+            unfinished.append(part[cut:])
+    if last := b"".join(unfinished):
+        yield begins, last
 
 
 def lines_at(path: Path, places: Any) -> Iterator[bytes]:
@@ -76,19 +90,47 @@ def lines_at(path: Path, places: Any) -> Iterator[bytes]:
                 stream.seek(at)
                 yield stream.readline()
         return
-    places = np.asarray(places)
-    for base, data in blocks(path):
-        low, high = np.searchsorted(places, (base, base + len(data)))
-        for at in (places[low:high] - base).tolist():
+    for _, data, begins in _blocks_with(path, places):
+        for at in begins:
             yield data[at : data.index(b"\n", at) + 1]
 
 
-def index(journal: JournalIndex, *, sealed: bool) -> SpanNames:
+def places_with(path: Path, places: Any, text: bytes) -> np.ndarray:
+    """Those of these lines that contain a text: where they begin."""
+    matches: list[int] = []
+    for base, data, begins in _blocks_with(path, places):
+        line_begins = set(begins)
+        at = data.find(text)
+        while at >= 0:
+            begin = data.rfind(b"\n", 0, at) + 1
+            if begin in line_begins:
+                matches.append(base + begin)
+            at = data.find(text, data.index(b"\n", at))
+    return np.array(matches, np.int64)
+
+
+def _blocks_with(path: Path, places: Any) -> Iterator[tuple[int, bytes, list[int]]]:
+    """(where it begins, the block, the places within it) of each block with any of these places."""
+    places = np.asarray(places)
+    if len(places):
+        for base, data in blocks(path):
+            low, high = np.searchsorted(places, (base, base + len(data)))
+            if low < high:
+                yield base, data, (places[low:high] - base).tolist()
+
+
+def content(line: bytes, kind: str, sealed: bool) -> bytes:
+    """What follows the kind in a line, without the closing brace and the checksum."""
+    begin = line.index(_KIND % kind.encode())
+    return line[begin + len(_KIND % kind.encode()) : -SEAL_BYTES if sealed else -len("}\n")]
+
+
+def index(journal: JournalIndex, *, sealed: bool) -> Contents:
     """Fill `journal` from its file. `sealed`: every line must have a checksum.
 
     Raises Irregular, and then leaves `journal` half filled.
     """
-    spans, lines, last, checksum = SpanNames(), 0, b"", 0
+    contents, lines, last, checksum = Contents(), 0, b"", 0
     for base, data in blocks(journal.path):
         if not base:
             first = data[: data.find(b"\n") + 1]
@@ -96,7 +138,7 @@ def index(journal: JournalIndex, *, sealed: bool) -> SpanNames:
             journal.sealed = sealed or is_sealed(first)
         if journal.sealed:
             checksum = _check_block(data, checksum)
-        lines += _index_block(journal, spans, base, data, lines)
+        lines += _index_block(journal, contents, base, data, lines)
         last = data[data.rfind(b"\n", 0, -1) + 1 :]
         journal.end = base + len(data)
     if not lines:
@@ -107,7 +149,7 @@ def index(journal: JournalIndex, *, sealed: bool) -> SpanNames:
         raise Irregular from error
     closing = _whole(last)
     journal.closing = closing if closing["kind"] == "close" else None
-    return spans
+    return contents
 
 
 def _check_block(data: bytes, before: int) -> int:
@@ -118,34 +160,65 @@ def _check_block(data: bytes, before: int) -> int:
         raise Irregular from error
 
 
-def _index_block(journal: JournalIndex, spans: SpanNames, base: int, data: bytes, before: int) -> int:
+def _index_block(journal: JournalIndex, contents: Contents, base: int, data: bytes, before: int) -> int:
     """Add one block, whose first line is number `before`; returns how many lines it has."""
     buffer = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(buffer == ord("\n")) + 1
-    kinds: list[bytes] = (_SEALED if journal.sealed else _LINE).findall(data)
-    if not kinds or len(kinds) != len(ends) or len(data) != ends[-1] or (not before and kinds[0] != b"open"):
+    heads: list[bytes] = _HEAD.findall(b"\n" + data)
+    if not heads or len(heads) != len(ends) or len(data) != ends[-1] or (not before and heads[0] != b"open"):
         raise Irregular
     starts = np.concatenate([[0], ends[:-1]])
-    if not counts_up(buffer, starts + _SEQ, before):
+    if not counts_up(buffer, starts + _SEQ, before) or not _end_as_written(buffer, ends, journal.sealed):
         raise Irregular
-    number = {kind: code for code, kind in enumerate(dict.fromkeys(kinds))}
-    codes = np.fromiter(map(number.__getitem__, kinds), np.int32, len(kinds))
-    starts += base
-    names = np.full(len(number), -1, np.int32)  # of a kind here: the code of its span's name
-    for kind, code in number.items():
-        if kind.startswith(_SPAN):
-            names[code] = spans.names.setdefault(kind[len(_SPAN) :].decode(), len(spans.names))
-        elif kind == b"span":
-            spans.unnamed = True
-            names[code] = spans.names.setdefault("", len(spans.names))
-        else:
-            _append(journal.kinds[kind.decode()], starts[codes == code])
-    of_span = names[codes]
-    named = of_span >= 0
-    if named.any():
-        _append(journal.kinds["span"], starts[named])
-        _append(spans.codes, of_span[named])
-    return len(kinds)
+    number = {head: code for code, head in enumerate(dict.fromkeys(heads))}
+    codes = np.fromiter(map(number.__getitem__, heads), np.int32, len(heads))
+    by_kind: dict[str, dict[int, str | None]] = {}  # kind -> code -> its label; None: it was not read
+    for head, code in number.items():
+        kind, _, label = _text(head).partition('","')
+        by_kind.setdefault(kind, {})[code] = label.partition('":"')[2] if label else None
+    for kind, labels in by_kind.items():
+        is_of_kind = np.zeros(len(number), bool)
+        is_of_kind[list(labels)] = True
+        lines = np.flatnonzero(is_of_kind[codes])
+        _append(journal.kinds[kind], base + starts[lines])
+        if kind in LABELS:
+            _add_labels(contents.labels.setdefault(kind, Labels()), labels, codes[lines])
+        if kind in HASHED:
+            tail = SEAL_BYTES if journal.sealed else len("}\n")
+            spans = zip(
+                _content_begins(buffer, starts[lines], kind).tolist(), (ends[lines] - tail).tolist(), strict=True
+            )
+            contents.hashes.setdefault(kind, array("q")).extend([hash(data[begin:end]) for begin, end in spans])
+        if kind in MENTIONS and kind not in contents.mentioning and MENTIONS[kind] in data:
+            contents.mentioning.add(kind)
+    return len(heads)
+
+
+def _add_labels(into: Labels, labels: dict[int, str | None], codes: np.ndarray) -> None:
+    """Add the labels of lines of one kind. `labels`: what the codes of this block stand for; None: it was not read."""
+    into.incomplete |= None in labels.values()
+    code_in_file = np.zeros(max(labels) + 1, np.int32)
+    for code, label in labels.items():
+        code_in_file[code] = into.labels.setdefault(label or "", len(into.labels))
+    _append(into.codes, code_in_file[codes])
+
+
+def _content_begins(buffer: np.ndarray, starts: np.ndarray, kind: str) -> np.ndarray:
+    """Where the `content` of each of these lines begins: behind `seq` and `t_ns`, which end at commas, and the kind."""
+    at = starts + _SEQ
+    for following in (b',"t_ns":', b',"kind":"'):
+        while (before := buffer[at] != ord(",")).any():
+            at += before
+        at += len(following)
+    return at + len(kind.encode()) + len('"')
+
+
+def _end_as_written(buffer: np.ndarray, ends: np.ndarray, sealed: bool) -> bool:
+    """Does each line end with a brace, or with a checksum?"""
+    if not sealed:
+        return bool((buffer[ends - len("}\n")] == ord("}")).all())
+    tails = np.lib.stride_tricks.sliding_window_view(buffer, SEAL_BYTES)[ends - SEAL_BYTES]
+    return bool((tails == _SEAL)[:, ~_DIGITS].all() and _IS_HEXADECIMAL[tails[:, _DIGITS]].all())
 
 
 def _append(into: array[int], values: np.ndarray) -> None:
@@ -166,6 +239,13 @@ def counts_up(buffer: np.ndarray, at: np.ndarray, first: int) -> bool:
             return False
         done, digits = stop, digits + 1
     return True
+
+
+def _text(head: bytes) -> str:
+    try:
+        return head.decode()
+    except UnicodeDecodeError as error:
+        raise Irregular from error
 
 
 def _whole(line: bytes) -> dict[str, Any]:

@@ -8,25 +8,26 @@ A line that proves broken when it is parsed is added to `torn`.
 from __future__ import annotations
 
 import os
-import re
-from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from harness.recordings import scan
 from harness.recordings.seen import Seen
 from harness.recordings.tables import FrameArrays, Spans, Table, arrays_of, table_of
-from probes.format import EVENTS, PREFIX, Extent, JournalIndex, Run, decode_header, decode_json, number
+from harness.recordings.work import WORK
+from probes.format import EVENTS, PREFIX, Extent, JournalIndex, Run, TokenLog, decode_header, decode_json, number
 from probes.lines import RESERVED
 
-# A verdict asks again and again for the same tables (127 times for 54 frames, counted on a synthetic pair): a run of
-# this size is read once.
-TABLES_BYTES = 64 << 20
+# A verdict goes through a run step by step, and whatever it asks of a step it asks while that is at hand: so much of
+# the tables last asked for is kept, and the last two however large they are, a step's rollout and experience.
+TABLES_BYTES = 8 << 20
+KEPT = 2  # tables, as said above
+_Index = TypeVar("_Index", JournalIndex, TokenLog)
 
 
 class Recording(Run):
@@ -34,18 +35,30 @@ class Recording(Run):
     pass it.
 
     Raises FormatError for a directory without run.json and for another format version. Memory: 8 bytes an event, of
-    a span 12; one block of a journal while it is read; up to TABLES_BYTES of the tables last asked for.
+    a span 12; one block of a journal while it is read; the tables last asked for, up to TABLES_BYTES or two of them.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, tell: Callable[[str], None] = lambda doing: None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        tell: Callable[[str], None] = lambda doing: None,
+        earlier: Recording | None = None,
+    ) -> None:
+        """`earlier`: the same directory as it was opened before; what it knows of files that are as they were is taken
+        over."""
+        self._earlier = earlier
+        self._stamps: dict[Path, tuple[int, int]] = {}  # size and time of change of each file when it was scanned
         self._tell = tell  # is told of each journal, which may take seconds
         self._decoded: dict[tuple[str, str], list[dict[str, Any]]] = {}  # by kind and mention
-        self._span_names: dict[str, scan.SpanNames] = {}  # by file, where the names were read ahead
+        self._contents: dict[str, scan.Contents] = {}  # by file, of those that the fast scan has read
         self._hashes: dict[str, np.ndarray] = {}
+        self._mentions: dict[tuple[str, str, str], np.ndarray] = {}  # by file, kind and text: where the lines begin
         self._tables: OrderedDict[tuple[Any, ...], Table | None] = OrderedDict()  # the last used last
         self._tables_bytes = 0
         self.window: range | None = None
         super().__init__(path, strict=False)
+        self._earlier = None
 
     @property
     def scenario(self) -> dict[str, Any]:
@@ -84,20 +97,54 @@ class Recording(Run):
         """Every event of one kind, with role, rank, pid and file of its process; parsed once. Broken lines go to
         `torn`.
 
-        `mention`: only lines with this JSON string in them, before they are parsed: of a kind with one event for each
-        micro-batch all would neither be parsed in time nor fit.
+        `mention`: only lines in which a JSON string ends with this, before they are parsed: of a kind with one event
+        for each micro-batch all would neither be parsed in time nor fit.
         """
-        needle = f'{mention}"'.encode() if mention else b""
         if (kind, mention) not in self._decoded:
-            events: list[dict[str, Any]] = []
-            for journal in self._journals:
-                anchor = {"file": journal.name, **{key: journal.opening.get(key) for key in ("role", "rank", "pid")}}
-                for line in self._lines(journal, kind):
-                    event = self.parsed(journal, line) if needle in line else None
-                    if event is not None and self._within(event):
-                        events.append({**anchor, **event})
-            self._decoded[kind, mention] = events
+            places = (self._places_with(journal, kind, f'{mention}"') if mention else journal.kinds.get(kind, ())
+                      for journal in self._journals)  # fmt: skip
+            self._decoded[kind, mention] = self._decode(places)
         return self._decoded[kind, mention]
+
+    def labelled(self, kind: str, ending: str) -> list[dict[str, Any]]:
+        """Of a kind of `scan.LABELS` the events whose label ends with this, as `all` gives them."""
+        if (kind, ending) not in self._decoded:
+            key = scan.LABELS[kind]
+            places = (self._labelled_places(journal, kind, lambda label: label.endswith(ending))
+                      for journal in self._journals)  # fmt: skip
+            events = self._decode(places)
+            self._decoded[kind, ending] = [event for event in events if str(event.get(key)).endswith(ending)]
+        return self._decoded[kind, ending]
+
+    def _decode(self, places: Iterable[Any]) -> list[dict[str, Any]]:
+        """The events that begin at these places of each journal."""
+        events: list[dict[str, Any]] = []
+        for journal, at in zip(self._journals, places, strict=True):
+            anchor = {"file": journal.name, **{key: journal.opening.get(key) for key in ("role", "rank", "pid")}}
+            for line in scan.lines_at(journal.path, at):
+                event = self.parsed(journal, line)
+                if event is not None and self._within(event):
+                    events.append({**anchor, **event})
+        return events
+
+    def _labelled_places(self, journal: JournalIndex, kind: str, wanted: Callable[[str], bool]) -> Any:
+        """Where lines with such labels begin; all of the kind, where some labels were not read ahead."""
+        places: Any = journal.kinds.get(kind, ())
+        contents = self._contents.get(journal.name)
+        labels = contents.labels.get(kind) if contents is not None else None
+        if labels is None or labels.incomplete:
+            return places
+        return np.frombuffer(places, np.int64)[labels.where(wanted)]
+
+    def _places_with(self, journal: JournalIndex, kind: str, text: str) -> np.ndarray:
+        """Where the lines of one kind with this text in them begin."""
+        key = journal.name, kind, text
+        if key not in self._mentions:
+            contents, places = self._contents.get(journal.name), journal.kinds.get(kind, ())
+            if contents is not None and scan.MENTIONS.get(kind) == text.encode() and kind not in contents.mentioning:
+                places = ()
+            self._mentions[key] = scan.places_with(journal.path, places, text.encode())
+        return self._mentions[key]
 
     def keys(self, kind: str) -> set[str]:
         """The keys of the events of one kind, beside those of every event: of all where somebody has parsed them, else
@@ -133,21 +180,18 @@ class Recording(Run):
         The hash is Python's, which differs between processes: compare within one.
         """
         if kind not in self._hashes:
-            hashes = [self._content(journal, kind, scan.content_of(kind, journal.sealed)) for journal in self._journals]
+            hashes = [self._content_hashes(journal, kind) for journal in self._journals]
             self._hashes[kind] = np.concatenate(hashes) if hashes else np.zeros(0, np.int64)
         return self._hashes[kind]
 
-    def _content(self, journal: JournalIndex, kind: str, pattern: re.Pattern[bytes]) -> np.ndarray:
-        count = len(journal.kinds.get(kind, ()))
+    def _content_hashes(self, journal: JournalIndex, kind: str) -> np.ndarray:
+        contents = self._contents.get(journal.name)
+        if contents is None:  # not as the recorders write: the whole line stands for its content
+            return np.fromiter(map(hash, self._kept(journal, kind)), np.int64)
         if self.window is not None:
-            kept = [(pattern.match(line), line) for line in self._kept(journal, kind)]
-            return np.array([hash(match.group(1) if match else line) for match, line in kept], np.int64)
-        hashes = array("q")
-        for _, data in scan.blocks(journal.path) if count else ():
-            hashes.extend(map(hash, pattern.findall(data)))
-        if len(hashes) != count:  # not as the recorders write: the whole line stands for its content
-            hashes = array("q", map(hash, self._lines(journal, kind)))
-        return np.array(hashes, np.int64)
+            lines = self._kept(journal, kind)
+            return np.array([hash(scan.content(line, kind, journal.sealed)) for line in lines], np.int64)
+        return np.array(contents.hashes.get(kind, ()), np.int64)
 
     def spans(self, names: tuple[str, ...]) -> Spans:
         """The spans of these names, journal by journal."""
@@ -178,46 +222,59 @@ class Recording(Run):
         if key in self._tables:
             self._tables.move_to_end(key)
             return self._tables[key]
-        frames = [
-            frame for frame in self.frames_of(kind, step) if all(frame.fields.get(k) == v for k, v in fields.items())
-        ]
+        frames = list(self.frames_of(kind, step, **fields))
         table = table_of(frames) if frames else None
         if table is not None and kind == "rollout":
             table = self._seen.told(table)
         self._tables[key] = table
         self._tables_bytes += table.nbytes if table else 0
-        while self._tables_bytes > TABLES_BYTES:
+        while self._tables_bytes > TABLES_BYTES and len(self._tables) > KEPT:
             _, oldest = self._tables.popitem(last=False)
             self._tables_bytes -= oldest.nbytes if oldest else 0
         return table
 
     def said(self, kind: str, field: str) -> set[str]:
         """Every value, as text, that the frames of one kind have in one field; None is no value. Reads headers only."""
-        values: set[str] = set()
-        for step in self.steps(kind):
-            for path, at in self._extents.get((kind, step), ()):
-                with open(path, "rb") as stream:
-                    stream.seek(at.start + PREFIX.size)
-                    value = decode_header(stream.read(at.header))["fields"].get(field)
-                values |= {str(value)} if value is not None else set()
+        values = [value for step in self.steps(kind) for value in self.values_of(kind, step, field)]
+        return {str(value) for value in values if value is not None}
+
+    def values_of(self, kind: str, step: int, field: str) -> list[Any]:
+        """What the header of each frame of one kind and step has in one field; None where it has not."""
+        values = []
+        for path, at in self._extents.get((kind, step), ()):
+            with open(path, "rb") as stream:
+                stream.seek(at.start + PREFIX.size)
+                values.append(decode_header(stream.read(at.header))["fields"].get(field))
         return values
 
     @cached_property
     def _seen(self) -> Seen:
         """What engines' own processes saw, which know neither steps nor samples."""
         places = [place for (kind, _), extents in self._extents.items() if kind == "seen" for place in extents]
-        return Seen(places, self._frame)
+        return Seen(places, self._whole_frame)
 
-    def frames_of(self, kind: str, step: int) -> Iterator[FrameArrays]:
-        """`Run.frames`, checked by NumPy: checking offsets in Python took longer than the whole comparison."""
+    def frames_of(self, kind: str, step: int, **fields: Any) -> Iterator[FrameArrays]:
+        """The frames of one kind and step whose fields have these values, each checked by NumPy: checking offsets in
+        Python took longer than the whole comparison."""
         for path, at in self._extents.get((kind, step), ()):
-            yield self._frame(path, at)
+            frame = self._frame(path, at, fields)
+            if frame is not None:
+                yield frame
 
-    def _frame(self, path: Path, at: Extent) -> FrameArrays:
-        with open(path, "rb") as stream:
+    def _whole_frame(self, path: Path, at: Extent) -> FrameArrays:
+        frame = self._frame(path, at, {})
+        assert frame is not None
+        return frame
+
+    def _frame(self, path: Path, at: Extent, fields: dict[str, Any]) -> FrameArrays | None:
+        """None where a field has another value; then its arrays are not read."""
+        with open(path, "rb", buffering=0) as stream:
             stream.seek(at.start + PREFIX.size)
             header = decode_header(stream.read(at.header))
-            arrays = arrays_of(header, stream.read(at.payload))
+            if any(header["fields"].get(name) != value for name, value in fields.items()):
+                return None
+            payload = np.empty(at.payload, np.uint8)  # of huge pages, where the system has them: half the time of bytes
+            arrays = arrays_of(header, payload.data[: stream.readinto(payload.data)])
         return FrameArrays(at.kind, at.step, at.rank, header["fields"], arrays)
 
     @cached_property
@@ -253,10 +310,7 @@ class Recording(Run):
             self.torn.append(note)
 
     def _spans_of(self, journal: JournalIndex, names: tuple[str, ...]) -> Spans:
-        span_names = self._span_names.get(journal.name)
-        places: Any = journal.kinds.get("span", ())
-        if span_names is not None and not span_names.unnamed and len(places):
-            places = np.frombuffer(places, np.int64)[span_names.of(names)]
+        places = self._labelled_places(journal, "span", names.__contains__)
         lines = list(scan.lines_at(journal.path, places))
         columns = self._columns(journal, lines, _NUMBERS)
         step = np.where(np.isfinite(columns["step"]), columns["step"], -1).astype(np.int64)
@@ -269,9 +323,8 @@ class Recording(Run):
     ) -> Iterator[tuple[JournalIndex, dict[str, np.ndarray]]]:
         """`name` and these numbers of each line of one kind with the text `mention` in it, journal by journal; NaN
         where a line lacks one. `step` is among the keys."""
-        needle = mention.encode()
         for journal in self._journals:
-            lines = [line for line in self._lines(journal, kind) if needle in line]
+            lines = list(scan.lines_at(journal.path, self._places_with(journal, kind, mention)))
             if lines:
                 columns = self._columns(journal, lines, keys)
                 within = self.window is None or (columns["step"] < 0) | np.isin(columns["step"], self.window)
@@ -287,13 +340,37 @@ class Recording(Run):
         return columns
 
     def _scan_events(self, path: Path) -> JournalIndex:
+        if (unchanged := self._as_it_was(path, lambda run: run._journals)) is not None:
+            assert self._earlier is not None
+            self._contents[unchanged.name] = self._earlier._contents[unchanged.name]
+            return unchanged
         self._tell(f"reading {path}")
+        WORK["scan", str(path)] += 1
         journal = JournalIndex(path, f"{EVENTS}/{path.name}")
         try:
-            self._span_names[journal.name] = scan.index(journal, sealed=self.sealed)
+            self._contents[journal.name] = scan.index(journal, sealed=self.sealed)
         except scan.Irregular:
             return super()._scan_events(path)
         return journal
+
+    def _scan_frames(self, path: Path) -> TokenLog:
+        unchanged = self._as_it_was(path, lambda run: run._logs)
+        if unchanged is not None:
+            return unchanged
+        WORK["scan", str(path)] += 1
+        return super()._scan_frames(path)
+
+    def _as_it_was(self, path: Path, indexes: Callable[[Recording], list[_Index]]) -> _Index | None:
+        """The index of an undamaged file that has not changed since it was scanned; None of any other."""
+        status = path.stat()
+        self._stamps[path] = status.st_size, status.st_mtime_ns
+        earlier = self._earlier
+        if earlier is None or earlier._stamps.get(path) != self._stamps[path]:
+            return None
+        index = next((index for index in indexes(earlier) if index.path == path), None)
+        if index is None or any(name == index.name for name, _ in earlier.torn):
+            return None
+        return index if isinstance(index, TokenLog) or index.name in earlier._contents else None
 
 
 _NUMBERS = ("step", "start_ns", "dur_ns")

@@ -28,6 +28,17 @@ class Rows:
     def row(self, index: int) -> np.ndarray:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
+    def joined_at(self, rows: np.ndarray) -> np.ndarray:
+        """The values of these rows, one row after the other. Copies only where rows are left out or change places."""
+        if np.array_equal(rows, np.arange(len(self))):
+            return self.values
+        lengths = self.lengths[rows]
+        ends = np.cumsum(lengths)
+        place = np.repeat(self.offsets[:-1][rows] - (ends - lengths), lengths)
+        place += np.arange(len(place))
+        joined: np.ndarray = self.values[place]
+        return joined
+
     @staticmethod
     def joined(parts: list[Rows]) -> Rows:
         """The rows of several, in turn."""
@@ -103,7 +114,7 @@ class FrameArrays:
     arrays: dict[str, np.ndarray | Rows]
 
 
-def arrays_of(header: dict[str, Any], payload: bytes) -> dict[str, np.ndarray | Rows]:
+def arrays_of(header: dict[str, Any], payload: bytes | memoryview) -> dict[str, np.ndarray | Rows]:
     """The arrays of a frame as views of its payload. Raises FormatError where `probes.format` does."""
     arrays: dict[str, np.ndarray | Rows] = {}
     for name, spec in header["arrays"].items():

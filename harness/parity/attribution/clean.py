@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from harness.parity.gather import gather
+from harness.recordings.library import Library
 from harness.recordings.store import Recording
 from probes.format import mapping, names, number, whole
 
 
-def clean(run: Path, *, cap: float | None = None) -> bool:
+def clean(run: Path, *, cap: float | None = None, library: Library | None = None) -> bool:
     """Whether nothing recorded in `run` speaks against its engine. False where that cannot be told."""
-    recording = Recording(run)
+    recording = (library or Library()).open(run)
     e = gather(recording, recording, native=False, cap=cap)
     if e.first or recording.torn or recording.incomplete:
         return False

@@ -131,7 +131,7 @@ def _batch_tokens(run: Recording) -> tuple[dict[int, float], dict[int, float]]:
     """Step -> tokens of its experience on all ranks: with padding, and without."""
     padded: dict[int, float] = {}
     real: dict[int, float] = {}
-    for event in run.all("shapes", mention="experience"):
+    for event in run.labelled("shapes", "experience"):
         if event.get("phase") == "experience" and isinstance(event.get("step"), int):
             step = event["step"]
             padded[step] = padded.get(step, 0.0) + number(event.get("padded_tokens"), 0.0)

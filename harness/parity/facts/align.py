@@ -62,6 +62,11 @@ class Grid:
     def row(self) -> np.ndarray:
         return np.repeat(np.arange(len(self.length), dtype=np.int32), self.length)
 
+    def row_of(self, flat: np.ndarray) -> np.ndarray:
+        """The row of each of few places of the flat arrays; `row` has that of all."""
+        rows: np.ndarray = np.searchsorted(self.start, flat, side="right") - 1
+        return rows
+
     @cached_property
     def position(self) -> np.ndarray:
         begin = np.repeat(self.start[:-1], self.length)
@@ -86,15 +91,16 @@ class Grid:
 
     def any(self, flags: np.ndarray) -> np.ndarray:
         """Per row: is any of its positions flagged?"""
-        flagged: np.ndarray = np.bincount(self.row[flags], minlength=len(self.length)) > 0
+        flagged = np.zeros(len(self.length), bool)
+        flagged[self.row_of(np.flatnonzero(flags))] = True
         return flagged
 
     def first(self, flags: np.ndarray) -> np.ndarray:
         """Per row: the first flagged position, or the row's length where there is none."""
         first_flagged = self.length.astype(np.int64).copy()
         where = np.flatnonzero(flags)
-        rows, index = np.unique(self.row[where], return_index=True)
-        first_flagged[rows] = self.position[where[index]]
+        rows, index = np.unique(self.row_of(where), return_index=True)
+        first_flagged[rows] = where[index] - self.start[rows]
         return first_flagged
 
 

@@ -10,42 +10,69 @@ from harness.parity.subjects.engines.observed_alone import one_engine
 from harness.parity.subjects.learner.observed_experience import experiences
 from harness.parity.subjects.order import observed as order_observed
 from harness.parity.subjects.recording.observed_missing_steps import TOKENS, note_experience
+from harness.parity.subjects.recording.observed_step_consistency import StepTables
 from harness.parity.subjects.sampling.observed_rollouts import SERIES, rollouts
 from harness.parity.subjects.stop_conditions import observed as stop_conditions_observed
+from harness.recordings.work import WORK
 
 
 def compare(e: Evidence, tell: Told = nobody) -> None:
     """Fill `e` from every step that either run rolled out. Raises FormatError for a malformed frame."""
+    for directory in {side.recording.path for side in e.sides}:
+        WORK["gather", str(directory)] += 1
     e.series = {name: [] for name in SERIES}
     recorded = [set(side.recording.steps("rollout")) for side in e.sides]
     e.steps = sorted(set.intersection(*recorded))
     all_steps = sorted(set.union(*recorded))
+    _trained_only(e, set(all_steps))
     for number, step in enumerate(all_steps, 1):
         tell(f"comparing step {number} of {len(all_steps)}")
-        drawn = [side.recording.table("rollout", step) for side in e.sides]
-        trained = [side.recording.table("experience", step) for side in e.sides]
-        for side, rollout, experience in zip(e.sides, drawn, trained, strict=True):
-            if rollout is not None:
-                one_engine(e, side, rollout, experience)
+        tables = [
+            StepTables(step, side.recording.table("rollout", step), side.recording.table("experience", step))
+            for side in e.sides
+        ]
+        for side, of_side in zip(e.sides, tables, strict=True):
+            side.witnesses.add(of_side)
+            if of_side.rollout is not None:
+                one_engine(e, side, of_side.rollout, of_side.experience)
         if e.alone:
-            if drawn[0] is not None:
-                e.guided = e.guided or bool(drawn[0].fields.get("guided"))
-                stop_conditions_observed.note_alone(e, e.baseline, drawn[0])
-            if trained[0] is not None:
-                note_experience(e, trained[0])
-            elif e.train:
-                e.note_recorded(TOKENS, step, False)
-            continue
-        if drawn[0] is None or drawn[1] is None:
-            continue
-        # A replay follows what the recorded run went on with; where that was guided, its engine drew other tokens.
-        follows = drawn[0] if e.mode == "replay" else drawn[1]
-        e.guided = bool(follows.fields.get("guided"))
-        rollouts(e, drawn[0], drawn[1], trained)
-        for side, side_rollout, experience in zip(e.sides, drawn, trained, strict=True):
-            if side_rollout is not None and experience is not None:
-                order_observed.exchanged(side, drawn[0] if e.guided else side_rollout, side_rollout, experience)
-        if trained[0] is not None and trained[1] is not None:
-            experiences(e, trained[0], trained[1])
-        elif e.train:
-            e.note_recorded(TOKENS, step, *(table is not None for table in trained))
+            _alone(e, tables[0])
+        else:
+            _pair(e, tables[0], tables[1])
+
+
+def _alone(e: Evidence, tables: StepTables) -> None:
+    if tables.rollout is not None:
+        e.guided = e.guided or bool(tables.rollout.fields.get("guided"))
+        stop_conditions_observed.note_alone(e, e.baseline, tables.rollout)
+    if tables.experience is not None:
+        note_experience(e, tables.experience)
+    elif e.train:
+        e.note_recorded(TOKENS, tables.step, False)
+
+
+def _pair(e: Evidence, baseline: StepTables, candidate: StepTables) -> None:
+    if baseline.rollout is None or candidate.rollout is None:
+        return
+    # A replay follows what the recorded run went on with; where that was guided, its engine drew other tokens.
+    follows = baseline.rollout if e.mode == "replay" else candidate.rollout
+    e.guided = bool(follows.fields.get("guided"))
+    rollouts(e, baseline.rollout, candidate.rollout, [baseline.experience, candidate.experience])
+    for side, rollout, experience in (
+        (e.baseline, baseline.rollout, baseline.experience),
+        (e.candidate, candidate.rollout, candidate.experience),
+    ):
+        if experience is not None:
+            order_observed.exchanged(side, baseline.rollout if e.guided else rollout, rollout, experience)
+    if baseline.experience is not None and candidate.experience is not None:
+        experiences(e, baseline.experience, candidate.experience)
+    elif e.train:
+        e.note_recorded(TOKENS, baseline.step, baseline.experience is not None, candidate.experience is not None)
+
+
+def _trained_only(e: Evidence, rolled_out: set[int]) -> None:
+    """Let witnesses speak of steps without any rollout."""
+    for side in e.sides:
+        for step in side.recording.steps("experience"):
+            if step not in rolled_out:
+                side.witnesses.add(StepTables(step, None, side.recording.table("experience", step)))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from harness.parity.subjects.native_sampler.observed import NativeResult
 from harness.parity.subjects.order.observed import Exchange, Source
 from harness.parity.subjects.precision.observed_floor import EngineFloor, Tolerance
 from harness.parity.subjects.precision.observed_lifted import LiftedResult
+from harness.parity.subjects.prompts.observed_boundaries import TokenBoundaries
 from harness.parity.subjects.ranks.observed import Ranks
 from harness.parity.subjects.ranks.observed_faults import RankFault, What, rank_faults
 from harness.parity.subjects.recording.observed_confounders import Confounder, Weights
@@ -39,6 +40,9 @@ from harness.recordings.store import Recording
 from harness.recordings.tables import Table
 from reports.model import Finding, Place
 from reports.text import counted
+
+if TYPE_CHECKING:
+    from harness.parity.subjects.recording.observed_step_consistency import StepWitnesses
 
 ALONE = "run"  # what the only side of an audit is called
 
@@ -71,6 +75,18 @@ class Side:
     sync: SyncRecord = field(default_factory=SyncRecord)
     exchanged: dict[int, Exchange] = field(default_factory=dict)  # step -> whose responses were trained on
     collisions: Collisions | None = None  # of the native stage
+
+    @cached_property
+    def boundaries(self) -> TokenBoundaries:
+        """The ends of its samples, as its journals tell them."""
+        return TokenBoundaries(self.recording)
+
+    @cached_property
+    def witnesses(self) -> StepWitnesses:
+        """What it says twice of each step; `compare` adds the steps."""
+        from harness.parity.subjects.recording.observed_step_consistency import StepWitnesses
+
+        return StepWitnesses(self.recording, self.boundaries)
 
     @cached_property
     def memory(self) -> list[Held]:

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
+from harness.recordings.library import Library
 
 
 def draw_on(
-    experiment: Experiment, baseline_side: Side, candidate_side: Side, policy: str, *, cap: float | None
+    experiment: Experiment,
+    baseline_side: Side,
+    candidate_side: Side,
+    policy: str,
+    *,
+    cap: float | None,
+    library: Library,
 ) -> None:
     """Let each side draw on, part by part, while another part may decide more of what both have drawn."""
-    from harness.parity.subjects.native_sampler.observed_samples import (
-        draws_of,  # the judge's libraries, which no run needs
-    )
-    from harness.parity.verdict import judged
+    from harness.parity.gather import native_stage_alone  # the judge's libraries, which no run needs
+    from harness.parity.subjects.native_sampler.observed_samples import draws_of
+    from probes.format import FormatError
 
     for draw in range(2, baseline_side.scenario.native.draws + 1):
-        e = judged(baseline_side.run_dir, candidate_side.run_dir, cap=cap).evidence
-        if e is None or e.native is None or not e.native.wants_more:
+        try:
+            e = native_stage_alone(library.open(baseline_side.run_dir), library.open(candidate_side.run_dir), cap=cap)
+        except (FormatError, OSError):  # the verdict says so
+            return
+        if e.native is None or not e.native.wants_more:
             return
         runs = (baseline_side, e.baseline), (candidate_side, e.candidate)
         experiment.native(

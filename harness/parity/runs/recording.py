@@ -12,6 +12,7 @@ from harness import dates, verdict_file
 from harness.cluster.waiting import RunCut
 from harness.errors import BadInput, HarnessError
 from harness.parity.runs.options import LaunchOptions
+from harness.recordings.library import Library
 from harness.triage.watch.guard import Guard
 from probes.files import write_whole
 from reports.model import EXIT_CODES, Verdict
@@ -27,15 +28,23 @@ def guarded(folder: Path, options: LaunchOptions) -> contextlib.AbstractContextM
     )
 
 
-def judged(baseline: Path, candidate: Path, cut: RunCut | None, *, native: bool, cap: float | None) -> Verdict:
+def judged(
+    baseline: Path,
+    candidate: Path,
+    cut: RunCut | None,
+    *,
+    native: bool,
+    cap: float | None,
+    library: Library | None = None,
+) -> Verdict:
     """The verdict on two recordings. One of a candidate that was cut short is never a pass."""
     from harness.parity.answers import cut_short
-    from harness.parity.verdict import judge
+    from harness.parity.verdict import judged as judgement
 
     if cut is None:
-        return judge(baseline, candidate, native=native, cap=cap)
+        return judgement(baseline, candidate, native=native, cap=cap, library=library).verdict
     try:
-        verdict = judge(baseline, candidate, native=False, cap=cap)
+        verdict = judgement(baseline, candidate, native=False, cap=cap, library=library).verdict
     except HarnessError:
         verdict = Verdict("parity", "INCONCLUSIVE", EXIT_CODES["INCONCLUSIVE"], "")
     if not verdict.coverage.get("samples"):  # an engine did not start: what is not there need not be listed
@@ -53,14 +62,14 @@ def judged(baseline: Path, candidate: Path, cut: RunCut | None, *, native: bool,
     )
 
 
-def compacted(*runs: Path) -> None:
+def compacted(*runs: Path, library: Library | None = None) -> None:
     """The same recordings as Parquet, for pandas; an extra, so a full disk does not cost the verdict."""
     from harness.recordings.compact import compact
     from probes.format import FormatError
 
     for run in runs:
         with contextlib.suppress(FormatError, OSError):
-            compact(run)
+            compact(run, library)
 
 
 def check_ranks(run: Path) -> None:

@@ -32,6 +32,7 @@ from harness.parity.runs.preflight import (
 )
 from harness.parity.runs.recording import check_ranks, compacted, guarded, judged, recording_in, written
 from harness.parity.runs.scenario_check import with_scenario
+from harness.recordings.library import Library
 from harness.triage.watch.guard import Guard
 from probes.format import SIDES
 from reports.model import Verdict
@@ -71,14 +72,14 @@ def run_parity(baseline: str, candidate: str, options: ParityOptions | None = No
                 ("candidate", candidate, candidate_scenario),
             )
         )
-        lift = wanted(baseline_side, candidate_side, options.lifted)
+        lift, library = wanted(baseline_side, candidate_side, options.lifted), Library()
         figures: dict[str, Any] = {"environments_ready_s": round(time.monotonic() - started, 1)}
-        pair = _Pair(baseline_side, candidate_side, options)
+        pair = _Pair(baseline_side, candidate_side, options, library)
         cut, attribution, lifting = _record_pair(pair, guarded(folder, options), lift=lift, figures=figures)
         verdict = _concluded(pair, cut, attribution, lifting)
         if cut is None:
-            verdict = with_scenario(verdict, baseline_side.run_dir)
-        compacted(baseline_side.run_dir, candidate_side.run_dir)
+            verdict = with_scenario(verdict, library.open(baseline_side.run_dir))
+        compacted(baseline_side.run_dir, candidate_side.run_dir, library=library)
     figures["total_s"] = round(time.monotonic() - started, 1)
     verdict = dataclasses.replace(verdict, figures=verdict.figures | figures, reproduce=reproduce)
     return written(verdict.strict if options.strict else verdict, folder)
@@ -192,13 +193,15 @@ def diff(
         if not is_run(path):
             raise no_run(path, "diff", named)
     from harness.parity.facts.progress_messages import Patience
-    from harness.parity.verdict import judge
+    from harness.parity.verdict import FurtherEvidence
+    from harness.parity.verdict import judged as judgement
 
+    library = Library()
     tell = Patience(lambda doing: progress(ProgressEvent("", "", message=doing)))
-    second = {"baseline": runs[2]} if again is not None else None
-    verdict = judge(runs[0], runs[1], cap=cap, again=second, tell=tell)
+    second: dict[str, Path | str] = {"baseline": runs[2]} if again is not None else {}
+    verdict = judgement(runs[0], runs[1], cap=cap, further=FurtherEvidence(second), library=library, tell=tell).verdict
     if verdict.verdict == "EQUIVALENT":
-        verdict = with_scenario(verdict, runs[0])
+        verdict = with_scenario(verdict, library.open(Path(runs[0])))
     again_path = None if again is None else Path(again)
     return dataclasses.replace(
         verdict.strict if strict else verdict,
@@ -232,11 +235,12 @@ def audit(
 
 @dataclasses.dataclass(frozen=True)
 class _Pair:
-    """Two runs that one command makes, and what it asks of them."""
+    """Two runs that one command makes, what it asks of them, and where it reads them."""
 
     baseline: Side
     candidate: Side
     options: ParityOptions
+    library: Library
 
 
 def _record_pair(
@@ -251,7 +255,9 @@ def _record_pair(
     baseline_side, candidate_side, options = pair.baseline, pair.candidate, pair.options
     clock = _Clock(figures)
     native = options.native and baseline_side.scenario.native.samples > 0
-    stages = _Stages(baseline_side, candidate_side, options, native=native, lift=lift, clock=clock)
+    stages = _Stages(
+        baseline_side, candidate_side, options, library=pair.library, native=native, lift=lift, clock=clock
+    )
     try:
         with (
             guarded as guard,
@@ -293,6 +299,7 @@ class _Stages:
     baseline: Side
     candidate: Side
     options: ParityOptions
+    library: Library
     native: bool
     lift: bool
     clock: _Clock
@@ -309,7 +316,9 @@ class _Stages:
         experiment.record(self.candidate, guide=self.baseline.run_dir if self.candidate.scenario.guided else None)
         self.clock.lap("candidate_s")
         if self.options.attribution:
-            self.attribution = _attributed(experiment, self.baseline, self.candidate, early=early, cap=self.options.cap)
+            self.attribution = _attributed(
+                experiment, self.baseline, self.candidate, early=early, cap=self.options.cap, library=self.library
+            )
             self.clock.lap("attribution_s")
         broken = self.attribution.broken if self.attribution is not None else ""
         self._record_lifted(policy, early=early, broken=broken)
@@ -321,7 +330,7 @@ class _Stages:
         candidate's run, unless the baseline may be at fault itself and is wanted on the bench as it is."""
         if not (self.native or self.lift):
             return False
-        if self.options.attribution and not _clean(self.baseline.run_dir, cap=self.options.cap):
+        if self.options.attribution and not _clean(self.baseline.run_dir, cap=self.options.cap, library=self.library):
             return False
         if self.lifting is not None:
             self.lifting.begin(self.baseline)
@@ -348,7 +357,7 @@ class _Stages:
         experiment.begin_native(self.candidate, policy)
         experiment.native(self.baseline, self.candidate, policy=policy)
         self.clock.lap("native_s")
-        draw_on(experiment, self.baseline, self.candidate, policy, cap=self.options.cap)
+        draw_on(experiment, self.baseline, self.candidate, policy, cap=self.options.cap, library=self.library)
         self.clock.lap("native_looks_s")
 
 
@@ -361,21 +370,27 @@ def _load_judge() -> None:
             importlib.import_module(module)
 
 
-def _clean(run: Path, *, cap: float | None) -> bool:
+def _clean(run: Path, *, cap: float | None, library: Library) -> bool:
     from harness.parity.attribution.clean import clean  # the judge's libraries, which no run needs
 
-    return clean(run, cap=cap)
+    return clean(run, cap=cap, library=library)
 
 
 def _attributed(
-    experiment: Experiment, baseline_side: Side, candidate_side: Side, *, early: bool, cap: float | None
+    experiment: Experiment,
+    baseline_side: Side,
+    candidate_side: Side,
+    *,
+    early: bool,
+    cap: float | None,
+    library: Library,
 ) -> Attribution | None:
     """What interventions on the live engines show of a divergence; None without one."""
     from harness.parity.attribution import search
     from harness.parity.subjects.engines.observed import suspect
     from harness.parity.verdict import judged as judgement
 
-    before = judgement(baseline_side.run_dir, candidate_side.run_dir, native=False, cap=cap)
+    before = judgement(baseline_side.run_dir, candidate_side.run_dir, native=False, cap=cap, library=library)
     if before.verdict.verdict != "DIVERGENT":
         return None
     experiment.tell(candidate_side, "looking for the cause")
@@ -394,9 +409,11 @@ def _concluded(pair: _Pair, cut: RunCut | None, attribution: Attribution | None,
     from harness.parity.verdict import FurtherEvidence
     from harness.parity.verdict import judged as judgement
 
-    baseline_side, candidate_side, options = pair.baseline, pair.candidate, pair.options
+    baseline_side, candidate_side, options, library = pair.baseline, pair.candidate, pair.options, pair.library
     if cut is not None:
-        return judged(baseline_side.run_dir, candidate_side.run_dir, cut, native=options.native, cap=options.cap)
+        return judged(
+            baseline_side.run_dir, candidate_side.run_dir, cut, native=options.native, cap=options.cap, library=library
+        )
     broken = (attribution and attribution.broken) or (lifting and lifting.broken) or ""
     native = options.native and not broken
     lifted = lifting.verdict if lifting is not None else None
@@ -406,6 +423,7 @@ def _concluded(pair: _Pair, cut: RunCut | None, attribution: Attribution | None,
         native=native,
         cap=options.cap,
         further=FurtherEvidence(lifted=lifted),
+        library=library,
     )
     verdict = judged_pair.verdict if attribution is None else merged(judged_pair, attribution)
     if not (options.native and broken):

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
+from probes.format import Run
 from reports.model import Finding, Verdict
 
 
-def with_scenario(verdict: Verdict, baseline: Path) -> Verdict:
+def with_scenario(verdict: Verdict, run: Run) -> Verdict:
     """The verdict with a finding for each kind of fault that the baseline's scenario could not have shown, and in its
     coverage what was measured of the scenario. Unchanged for a job of another framework, which has no scenario."""
-    from probes.format import Run
     from scenarios.ppo import selfcheck
 
-    run = Run(baseline, strict=False)
     if not run.manifest.get("scenario") or run.manifest.get("framework"):
         return verdict
     figures = verdict.parity.floor if verdict.parity else {}

@@ -15,6 +15,7 @@ from harness.parity.verdict import judged
 from harness.planted.differences.files import reproduced_by
 from harness.planted.differences.outcome import Outcome, started_since
 from harness.planted.differences.setting import Setting
+from harness.recordings.library import Library
 from scenarios.planted.differences.fault import READY, Fault
 from scenarios.settings import Scenario
 
@@ -66,7 +67,7 @@ def natively(setting: Setting, faults: list[Fault], shared: Path) -> Iterator[Ou
             experiment.vary(side, manifest=False)
             experiment.native(side, policy=policy)
             pure = True
-            draw_on(experiment, fault_baseline, side, policy, cap=fault.cap)
+            draw_on(experiment, fault_baseline, side, policy, cap=fault.cap, library=Library())
         except HarnessError as error:
             yield Outcome(fault, None, round(time.monotonic() - started, 1), pair=pair, error=error.message)
             experiment.revive()

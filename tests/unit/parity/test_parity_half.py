@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from recordings import FrameRecord, Jagged, Recording, causes, check, jagged, pair, put, scenario
 
+from harness.parity.facts.align import Grid
 from harness.parity.facts.divergence import Kind
 from harness.parity.subjects.log_probabilities import observed_systematic as systematic
 from harness.parity.subjects.log_probabilities.observed_clusters import Clusters, Mean
+from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.weights.observed_lag import Updates, sides
 from harness.parity.verdict import judged
 from probes.format import SIDES
@@ -477,11 +479,11 @@ def test_the_false_alarms_are_those_that_are_stated() -> None:
     for _ in range(trials):
         drift = systematic.Drift()
         for step in range(steps):
-            cluster = np.repeat(np.arange(prompts) + 100 * step, tokens)
+            cluster = np.arange(prompts) + 100 * step
             shared = np.repeat(rng.normal(0, 0.004, prompts), tokens)
             delta = shared + 0.004 * rng.standard_t(3, prompts * tokens)
-            position = np.tile(np.arange(tokens), prompts)
-            drift.add(systematic.ClusteredLogprobs(step, cluster, np.zeros(len(delta)), delta, position))
+            grid = Grid(np.full(prompts, tokens))
+            drift.add(step, cluster, LogprobPairs(grid, np.ones(grid.size, bool), np.zeros(grid.size), delta, cluster))
         found = systematic.tested({ENGINES: drift}, systematic.Null(1.0, systematic.RESOLVED, None))[ENGINES]
         alarms += any(one.found for one in found)
         table = next(drift.tables())[2]

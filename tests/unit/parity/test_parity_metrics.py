@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from harness.parity.facts.align import Grid
 from harness.parity.subjects.log_probabilities import observed_metrics
-from harness.parity.subjects.log_probabilities.observed_metrics import Mismatch, TokenPlaces
+from harness.parity.subjects.log_probabilities.observed_metrics import Mismatch
+from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 
 
 def collected(p: np.ndarray, q: np.ndarray, lengths: list[int], steps: int = 1, **options: object) -> Mismatch:
     found = Mismatch()
-    row = np.repeat(np.arange(len(lengths)), lengths)
-    position = np.concatenate([np.arange(n) for n in lengths])
     cached = np.array([i % 2 for i in range(len(lengths))])
     for step in range(steps):
         sample = np.arange(len(lengths)) + 100 * step
-        places = TokenPlaces(step=step, version=step, row=row, position=position, sample=sample, cached=cached)
-        found.add(p, q, places)
+        pairs = LogprobPairs(Grid(np.array(lengths)), np.ones(len(p), bool), p, q, sample, cached)
+        found.add(pairs, step=step, version=step)
     return found
 
 

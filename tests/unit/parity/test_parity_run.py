@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import recordings
 
 import harness
 from harness import cli, envs
@@ -26,6 +28,7 @@ from harness.cluster.waiting import RunCut, Waiting
 from harness.errors import BadInput, HarnessError, Terminated
 from harness.parity.runs import run
 from harness.parity.runs.options import ParityOptions, RunOptions
+from harness.recordings.work import WORK
 from probes import format as recording
 from probes import install
 from probes.format import FORMAT_VERSION, encode_manifest
@@ -296,3 +299,65 @@ def test_an_unknown_mode_names_the_modes(capsys: pytest.CaptureFixture[str]) -> 
     assert cli.main(["run", "ppo-tiny", "--mode", "foo"]) == 2
     told = capsys.readouterr().err
     assert "'coupled', 'native', 'greedy'" in " ".join(told.replace("│", " ").split()) and "''" not in told
+
+
+def scanned_and_gathered(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
+    """How often each file below was scanned, and each recording gathered."""
+    scans, gathers = (
+        {str(Path(path).relative_to(folder)): count for (what, path), count in WORK.items() if what == kind}
+        for kind in ("scan", "gather")
+    )
+    return scans, gathers
+
+
+def files_of(folder: Path) -> set[str]:
+    return {
+        str(file.relative_to(folder))
+        for pattern in ("*/events/*.jsonl", "*/tokens/*.bin")
+        for file in folder.glob(pattern)
+    }
+
+
+@pytest.mark.slow
+def test_a_diff_scans_and_gathers_each_recording_once(tmp_path: Path) -> None:
+    for side in ("baseline", "candidate"):
+        recordings.make(side).write(tmp_path / side)
+    WORK.clear()
+    verdict = run.diff(tmp_path)
+    assert verdict.verdict == "EQUIVALENT"
+    scans, gathers = scanned_and_gathered(tmp_path)
+    assert scans == dict.fromkeys(files_of(tmp_path), 1)
+    assert gathers == {"baseline": 1, "candidate": 1}
+
+
+@pytest.mark.slow
+def test_a_parity_scans_each_file_once_and_gathers_once_a_verdict(
+    no_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recordings grow by the native stage's files, after the look at the baseline and that before attribution."""
+    out, source = tmp_path / "it", tmp_path / "source"
+    for name in ("baseline", "candidate"):
+        recordings.make(name).write(source / name)
+    native = {name: f"rollout-0-{pid}" for name, pid in (("baseline", 4003), ("candidate", 5003))}
+
+    def record(self: Experiment, side: Any, **options: Any) -> str:
+        later = shutil.ignore_patterns(f"{native[side.name]}.*")
+        shutil.copytree(source / side.name, side.run_dir, dirs_exist_ok=True, ignore=later)
+        return "policy"
+
+    def draw(self: Experiment, *sides: Any, **options: Any) -> None:
+        for side in sides:
+            for file in (source / side.name).glob(f"*/{native[side.name]}.*"):
+                shutil.copy(file, side.run_dir / file.parent.name / file.name)
+
+    monkeypatch.setattr(Experiment, "begin", lambda self, spare=0: None)
+    monkeypatch.setattr(Experiment, "record", record)
+    monkeypatch.setattr(Experiment, "begin_native", lambda self, side, policy: None)
+    monkeypatch.setattr(Experiment, "native", draw)
+    WORK.clear()
+    verdict = run.run_parity("hf", "hf", out=str(out))
+    assert verdict.verdict == "EQUIVALENT", verdict.missing
+    scans, gathers = scanned_and_gathered(out)
+    assert scans == dict.fromkeys(files_of(out), 1)
+    # The baseline by itself, both before attribution, and both for the verdict.
+    assert gathers == {"baseline": 3, "candidate": 2}

@@ -87,9 +87,9 @@ def test_a_line_that_is_broken_behind_its_kind_is_found_when_it_is_parsed(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", [100, 1 << 12, scan.BLOCK])
+@pytest.mark.parametrize("block", [100, 1 << 12, scan.SCAN_BYTES])
 def test_many_lines_are_indexed_like_few(tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "BLOCK", block)
+    monkeypatch.setattr(scan, "SCAN_BYTES", block)
     kinds = ["span", "step", "span", "note"]
     events = [(kinds[i % 4], {"name": f"n{i % 3}", "step": i % 7, "dur_ns": i}) for i in range(2500)]
     journal(tmp_path, events)
@@ -104,7 +104,7 @@ def test_many_lines_are_indexed_like_few(tmp_path: Path, block: int, monkeypatch
 def test_a_number_that_is_not_the_next_is_seen_in_any_block(
     tmp_path: Path, wrong: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "BLOCK", 2000)
+    monkeypatch.setattr(scan, "SCAN_BYTES", 2000)
     file = journal(tmp_path, [("note", {}) for _ in range(1300)])
     lines = file.read_bytes().splitlines(keepends=True)
     lines[wrong] = lines[wrong].replace(b'"seq":%d' % wrong, b'"seq":%d' % (wrong + 10))

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from recordings import Recording, causes, check, pair, put, scenario
 
+from harness.parity.facts.align import Grid
 from harness.parity.subjects.log_probabilities import observed_systematic as systematic
+from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.precision.observed_floor import CAPS, EPSILON, RESOLUTION, Tolerance
 
 FLOAT32 = scenario(dtype="float32")
@@ -88,11 +90,11 @@ def test_rounding_with_what_a_prompt_shares_raises_no_alarm_in_float32() -> None
     for _ in range(trials):
         drift = systematic.Drift()
         for step in range(3):
-            cluster = np.repeat(np.arange(8), 40) + 8 * step
+            cluster = np.arange(8) + 8 * step
             shared = np.repeat(rng.normal(0, 1e-7, 8), 40)
-            delta = shared + rng.standard_t(4, len(cluster)) * 1.5e-7
-            position = np.tile(np.arange(40), 8)
-            drift.add(systematic.ClusteredLogprobs(step, cluster, np.zeros(len(delta)), delta, position))
+            delta = shared + rng.standard_t(4, len(shared)) * 1.5e-7
+            grid = Grid(np.full(8, 40))
+            drift.add(step, cluster, LogprobPairs(grid, np.ones(grid.size, bool), np.zeros(grid.size), delta, cluster))
         alarms += any(one.found for one in systematic.tested({ENGINES: drift}, null)[ENGINES])
     assert alarms <= 10 * systematic.FALSE_ALARM * trials
 

@@ -131,17 +131,12 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         return
     p, q = aligned.take_a(logprob), aligned.take_b(actor)
     cached = rollout.flat("cached")
-    pairs = LogprobPairs(
-        tokens=aligned,
-        tokens_equal=tokens_equal,
-        reference=q,
-        compared=p,
-        cached=None if cached is None else cached[match.a],
-    )
-    side.to_learner.add(p[pairs.equal], q[pairs.equal], pairs.places(version_of(rollout)))
-    observed_drifts.against_learner(e, side, pairs)
+    cached = None if cached is None else cached[match.a]
+    pairs = LogprobPairs(grid, tokens_equal, p, q, match.sample, cached)
+    side.to_learner.add(pairs, step=rollout.step, version=version_of(rollout))
+    observed_drifts.against_learner(e, side, aligned, pairs)
     kind = Kind.ENGINE.of(side.name)
-    weighed = e.weigh(kind, grid, tokens_equal, np.abs(q - p))
+    weighed = e.weigh(kind, grid, tokens_equal, pairs.size)
     if not len(weighed.beyond):
         return
     first = weighed.deciding[0]
@@ -164,7 +159,7 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     if e.differs(kind, weighed, match.sample[np.unique(grid.row[weighed.deciding])], place):
         prompt = rollout.rows("prompt")
         lengths = prompt.lengths[match.a] if prompt is not None else None
-        observed_readings.reread(e, kind, pairs, prompt=lengths, rounded=off > 0)
+        observed_readings.reread(e, kind, aligned, pairs, prompt=lengths, rounded=off > 0, backwards=True)
 
 
 def _trained_tokens(e: Evidence, side: Side, tokens: AlignedTokens, tokens_equal: np.ndarray) -> None:

@@ -98,7 +98,7 @@ def _described(value: Any) -> str:
 
 def _shapes(side: Side) -> Shapes:
     by_step: Shapes = {}
-    for event in side.recording.all("shapes", mention="experience"):
+    for event in side.recording.labelled("shapes", "experience"):
         if event.get("phase") == "experience" and isinstance(event.get("step"), int):
             entry = by_step.setdefault(event["step"], {"shape": [], "sizes": []})
             entry["shape"].append(shape_of(event))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.parity.facts.align import Match, around, equal_rows, first_difference, shared
+from harness.parity.facts.align import Grid, Match, around, equal_rows, first_difference, shared
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.subjects.log_probabilities.observed_clusters import Clusters, Mean, prompts, student
@@ -87,10 +87,9 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
             step=b.step,
             sample=sample,
             rank=c.rank[ib],
-            row=grid.row,
-            position=grid.position,
             baseline=grid.take(column, ia),
             candidate=grid.take(column2, ib),
+            grid=grid,
         )
         if name in FROZEN and not exact:
             _shift(e, values)
@@ -103,8 +102,6 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
             step=b.step,
             sample=sample,
             rank=c.rank[ib],
-            row=np.arange(len(sample)),
-            position=np.full(len(sample), -1),
             baseline=reward[ia],
             candidate=reward2[ib],
         )
@@ -115,41 +112,55 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
 
 @dataclass(frozen=True)
 class _PairedValues:
-    """One column of a step in both runs, on the same tokens; flat, but for `sample` and `rank`, which are per row."""
+    """One column of a step in both runs, on the same tokens; flat on `grid`, or one value a sample
+    without it. `sample`, and `rank` in the candidate: per row."""
 
     name: str
     step: int
     sample: np.ndarray
     rank: np.ndarray
-    row: np.ndarray
-    position: np.ndarray  # in the sample; -1 of what a sample has once
     baseline: np.ndarray
     candidate: np.ndarray
+    grid: Grid | None = None
+
+    @property
+    def row(self) -> np.ndarray:
+        return np.arange(len(self.sample)) if self.grid is None else self.grid.row
+
+    def rows_of(self, flat: np.ndarray) -> np.ndarray:
+        """The row of each of few places of the flat arrays."""
+        return flat if self.grid is None else self.grid.row_of(flat)
+
+    def position_of(self, flat: int, row: int) -> int:
+        return -1 if self.grid is None else flat - int(self.grid.start[row])
 
 
 def _same_numbers(e: Evidence, kind: Kind, values: _PairedValues, *, exact: bool) -> None:
     name, baseline_values, candidate_values = values.name, values.baseline, values.candidate
-    apart = (baseline_values != candidate_values) & ~(np.isnan(baseline_values) & np.isnan(candidate_values))
+    apart = baseline_values != candidate_values
+    if apart.any():
+        apart &= ~(np.isnan(baseline_values) & np.isnan(candidate_values))
     if not apart.any():
         return
     e.experience.not_identical.setdefault(name, values.step)
     allowed = 0.0 if exact else _allowed(e, name, baseline_values)
-    beyond = np.flatnonzero(apart & ~(np.abs(candidate_values - baseline_values) <= allowed))
-    within = np.abs(candidate_values - baseline_values)[apart & (np.abs(candidate_values - baseline_values) <= allowed)]
+    size = np.abs(candidate_values - baseline_values)
+    beyond = np.flatnonzero(apart & ~(size <= allowed))
+    within = size[apart & (size <= allowed)]
     apart_by_column = e.experience.apart
     apart_by_column[name] = max(apart_by_column.get(name, (0.0, 0.0)), (float(np.max(within, initial=0.0)), allowed))
     if len(beyond):
-        at = beyond[0]
-        row = values.row[at]
+        rows, at = values.rows_of(beyond), int(beyond[0])
+        row = int(rows[0])
         e.diverges(
             kind.of(),
-            values.sample[np.unique(values.row[beyond])],
+            values.sample[np.unique(rows)],
             Place(
                 step=values.step,
                 phase="experience",
                 rank=int(values.rank[row]),
                 sample=int(values.sample[row]),
-                position=int(values.position[at]),
+                position=values.position_of(at, row),
                 field=name,
                 baseline=float(baseline_values[at]),
                 candidate=float(candidate_values[at]),

@@ -35,6 +35,12 @@ class Clusters:
     def extend(self, clusters: Clusters) -> None:
         self.parts.extend(clusters.parts)
 
+    def add_sums(self, keys: np.ndarray, rows: np.ndarray) -> None:
+        """One row a key, as in `table`; no key twice. Rows without tokens are left out."""
+        with_tokens = rows[:, 0] > 0
+        if with_tokens.any():
+            self.parts.append((keys[with_tokens], rows[with_tokens]))
+
     def table(self) -> np.ndarray:
         """One row a cluster: its tokens, then its sum of each column. No rows where nothing was added."""
         if not self.parts:

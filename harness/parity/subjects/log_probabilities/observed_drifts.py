@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
+from harness.parity.facts.align import AlignedTokens
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.log_probabilities import observed_systematic as systematic
 from harness.parity.subjects.log_probabilities.observed_clusters import prompts
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
-from harness.parity.subjects.log_probabilities.observed_systematic import ClusteredLogprobs, Compared, Means
+from harness.parity.subjects.log_probabilities.observed_systematic import Compared, Means
 from harness.parity.subjects.precision.observed_rounding import both
 from harness.parity.subjects.weights import observed_lag
 from reports.model import Place
@@ -21,49 +20,43 @@ NAMES = ("actor_logprob", "exact_logprob")
 BEFORE = ("behind_logprob", "behind_exact_logprob")
 
 
-def engines(e: Evidence, pairs: LogprobPairs) -> None:
+def engines(e: Evidence, tokens: AlignedTokens, pairs: LogprobPairs) -> None:
     """Engine against engine, one step."""
-    _drift(e, Means(Compared.ENGINES), pairs)
+    _drift(e, Means(Compared.ENGINES), tokens, pairs)
 
 
-def against_learner(e: Evidence, side: Side, pairs: LogprobPairs) -> None:
-    """One engine, which is compared, against its learner, one step: in half precision against what float32 makes of the
-    same weights, where that is known."""
-    tokens, tokens_equal, learner = pairs.tokens, pairs.tokens_equal, pairs.reference
-    experience = tokens.b
-    logprob_columns = both(experience, *NAMES)
-    means = Means(Compared.ENGINE, side.name)
-    if logprob_columns is None or not e.tolerance.rounding.measured:
-        _drift(e, means, pairs)
+def against_learner(e: Evidence, side: Side, tokens: AlignedTokens, pairs: LogprobPairs) -> None:
+    """One engine (the first of `pairs`) against its learner (the second), one step: in half precision against what
+    float32 makes of the same weights, where that is known."""
+    columns = both(tokens.b, *NAMES)
+    means, grid, same = Means(Compared.ENGINE, side.name), pairs.grid, pairs.same
+    if columns is None or not e.tolerance.rounding.measured:
+        _drift(e, means, tokens, pairs, backwards=True)
         return
-    exact = tokens.take_b(logprob_columns[1])
-    _drift(e, means, replace(pairs, reference=exact), rounding=learner.astype(np.float64) - exact)
-    _drift(e, Means(Compared.TRAINER, side.name), replace(pairs, reference=exact, compared=learner))
-    before = both(experience, *BEFORE)
-    if before is not None and tokens_equal.any():
+    engine, learner, exact = pairs.first, pairs.second, tokens.take_b(columns[1])
+    by_float32 = [LogprobPairs(grid, same, exact, number, pairs.sample, pairs.cached) for number in (engine, learner)]
+    _drift(e, means, tokens, by_float32[0], by_float32[1].delta)
+    _drift(e, Means(Compared.TRAINER, side.name), tokens, by_float32[1])
+    before = both(tokens.b, *BEFORE)
+    if before is not None and same.any():
         updates: observed_lag.Updates = e.updates.setdefault(side.name, observed_lag.Updates())
-        then = (tokens.take_b(before[0])[tokens_equal], tokens.take_b(before[1])[tokens_equal])
-        cluster = prompts(tokens.a)[tokens.match.a][tokens.grid.row[tokens_equal]]
-        now = (learner[tokens_equal], exact[tokens_equal])
-        updates.add(tokens.step, cluster, pairs.compared[tokens_equal], now, then)
+        then = (tokens.take_b(before[0])[same], tokens.take_b(before[1])[same])
+        cluster = prompts(tokens.a)[tokens.match.a][grid.row[same]]
+        updates.add(tokens.step, cluster, engine[same], (learner[same], exact[same]), then)
 
 
-def _drift(e: Evidence, means: Means, pairs: LogprobPairs, rounding: np.ndarray | None = None) -> None:
-    tokens, tokens_equal = pairs.tokens, pairs.tokens_equal
-    if not tokens_equal.any():
-        return
-    row = tokens.grid.row[tokens_equal]
-    e.drifts.setdefault(means, systematic.Drift()).add(
-        ClusteredLogprobs(
-            step=tokens.step,
-            cluster=prompts(tokens.a)[tokens.match.a][row],
-            reference=pairs.reference[tokens_equal],
-            compared=pairs.compared[tokens_equal],
-            position=tokens.grid.position[tokens_equal],
-            rounding=None if rounding is None else rounding[tokens_equal],
-            cached=None if pairs.cached is None else (pairs.cached > 0)[row],
-        )
-    )
+def _drift(
+    e: Evidence,
+    means: Means,
+    tokens: AlignedTokens,
+    pairs: LogprobPairs,
+    rounding: np.ndarray | None = None,
+    *,
+    backwards: bool = False,
+) -> None:
+    if pairs.same.any():
+        drift = e.drifts.setdefault(means, systematic.Drift())
+        drift.add(tokens.step, prompts(tokens.a)[tokens.match.a], pairs, rounding, backwards=backwards)
 
 
 def settle(e: Evidence) -> None:

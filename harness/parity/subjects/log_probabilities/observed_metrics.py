@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from harness.parity.subjects.log_probabilities.observed_pairs import POSITION_EDGES, LogprobPairs
+
 # A log-probability this far from 0 has seven digits in float32, and kernels of two makers seldom agree in all of them.
 SIZEABLE = 0.01
 LIKELY = 2.0  # nearer to 0 than this, float32 has steps of 1.2e-7 nats at most: finer than what kernels round by
 CLAMP = 20.0  # nats; beyond it an importance weight says nothing more (verl clamps there too)
-POSITION_EDGES = (1, 4, 16, 64, 256, 1024, 4096)
 PROBABILITY_EDGES = (1e-3, 1e-2, 0.1, 0.5)
 _POSITIONS = [
     f"{low}-{high - 1}" if high - low > 1 else str(low)
@@ -29,7 +30,6 @@ LABELS = {
     "probability": ["< 0.001", "0.001-0.01", "0.01-0.1", "0.1-0.5", "≥ 0.5"],
     "cached": ["not cached", "cached"],
 }
-_POSITION_OF = np.searchsorted(POSITION_EDGES, np.arange(POSITION_EDGES[-1] + 1), side="right").astype(np.int8)
 _LOG_EDGES = np.log(PROBABILITY_EDGES)
 
 
@@ -50,6 +50,19 @@ class Buckets:
         self.count += np.bincount(index, minlength=size)
         self.total += np.bincount(index, weights=delta, minlength=size)
         np.maximum.at(self.largest, index, delta)
+
+    def add_sums(self, index: np.ndarray, pairs: LogprobPairs) -> None:
+        """The same of whole cells; `index`: the bucket of each."""
+        size = len(self.count)
+        self.count += np.bincount(index, weights=pairs.tokens, minlength=size).astype(np.int64)
+        self.total += np.bincount(index, weights=pairs.size_sums, minlength=size)
+        np.maximum.at(self.largest, index, pairs.largest)
+
+
+def _counted(before: tuple[int, int], chosen: np.ndarray, identical: np.ndarray) -> tuple[int, int]:
+    """`before`, with the chosen tokens of a step and the identical ones among them added."""
+    tokens, same = before
+    return tokens + int(np.count_nonzero(chosen)), same + int(np.count_nonzero(chosen & identical))
 
 
 EXACT = 1 << 22  # values that are kept as they are: 16 MiB
@@ -95,18 +108,6 @@ class Quantiles:
         return values
 
 
-@dataclass(frozen=True)
-class TokenPlaces:
-    """Where the tokens of one step stand: flat `row` and `position`; `sample` and `cached` per row."""
-
-    step: int
-    version: int  # of the weights that drew them
-    row: np.ndarray
-    position: np.ndarray
-    sample: np.ndarray
-    cached: np.ndarray | None  # tokens of the prompt that the prefix cache held
-
-
 @dataclass
 class Mismatch:
     """Log-probabilities `q` of tokens that were drawn under `p`, collected step by step. Δ = q − p, in nats."""
@@ -126,55 +127,57 @@ class Mismatch:
     identical: dict[int, tuple[int, int]] = field(default_factory=dict)
     identical_likely: tuple[int, int] = (0, 0)  # the same of all steps, of likely tokens
 
-    def add(self, p: np.ndarray, q: np.ndarray, places: TokenPlaces) -> None:
-        """One step's tokens: flat `p` and `q`, each token at its place."""
-        row, position, step = places.row, places.position, places.step
-        p, q = p.astype(np.float64), q.astype(np.float64)
-        finite = np.isfinite(p) & np.isfinite(q)
-        self.not_finite += int(len(p) - finite.sum())
-        if not finite.all():
-            p, q, row, position = p[finite], q[finite], row[finite], position[finite]
+    _quantiles: tuple[int, list[float]] = field(
+        default=(-1, []), repr=False
+    )  # of so many tokens: the 50th, 95th and 99th percentile
+
+    def add(self, pairs: LogprobPairs, *, step: int, version: int) -> None:
+        """One step's tokens, `p` first. `version`: of the weights that they were drawn with."""
+        p, q, delta, size = map(pairs.at_compared, (pairs.first, pairs.second, pairs.delta, pairs.size))
+        self.not_finite += int(np.count_nonzero(pairs.same)) - len(p)
         if not len(p):
             return
-        delta = q - p
-        size = np.abs(delta)
         self.deltas.add(size)
         self.tokens += len(p)
-        sizeable = np.abs(p) > SIZEABLE
-        sizeable_count, identical_count = self.identical.get(step, (0, 0))
-        newly_identical = int(np.count_nonzero(sizeable & (size == 0.0)))
-        self.identical[step] = (sizeable_count + int(np.count_nonzero(sizeable)), identical_count + newly_identical)
-        likely = sizeable & (np.abs(p) < LIKELY)
-        sizeable_count, identical_count = self.identical_likely
-        self.identical_likely = (
-            sizeable_count + int(np.count_nonzero(likely)),
-            identical_count + int(np.count_nonzero(likely & (size == 0))),
-        )
-        self._place(size, step, places.sample, row, position)
-        self._sum(p, q, delta, size, row)
-        self.buckets["position"].add(_POSITION_OF[np.minimum(position, POSITION_EDGES[-1])], size)
-        self.buckets["probability"].add(np.searchsorted(_LOG_EDGES, p, side="right"), size)
-        if places.cached is not None:
-            self.buckets["cached"].add((places.cached > 0).astype(np.int8)[row], size)
-        count, total, largest = self.versions.get(places.version, (0, 0.0, 0.0))
-        self.versions[places.version] = (count + len(p), total + float(size.sum()), max(largest, float(size.max())))
-
-    def _place(self, size: np.ndarray, step: int, sample: np.ndarray, row: np.ndarray, position: np.ndarray) -> None:
+        self._count_identical(np.abs(p), size == 0.0, step)
         at = int(size.argmax())
         if size[at] > self.largest[0]:
-            self.largest = (float(size[at]), step, int(sample[row[at]]), int(position[at]))
+            row, position = pairs.place(at)
+            self.largest = (float(size[at]), step, int(pairs.sample[row]), position)
+        self._sum(p, q, delta, size, pairs)
+        self._add_buckets(p, size, pairs)
+        count, total, largest = self.versions.get(version, (0, 0.0, 0.0))
+        self.versions[version] = (count + len(p), total + float(size.sum()), max(largest, float(size[at])))
 
-    def _sum(self, p: np.ndarray, q: np.ndarray, delta: np.ndarray, size: np.ndarray, row: np.ndarray) -> None:
-        weight = np.exp(np.clip(delta, -CLAMP, CLAMP))
+    def _count_identical(self, magnitude: np.ndarray, identical: np.ndarray, step: int) -> None:
+        """`magnitude`: |p|; `identical`: whether `q` is the same number."""
+        sizeable = magnitude > SIZEABLE
+        likely = sizeable & (magnitude < LIKELY)
+        self.identical[step] = _counted(self.identical.get(step, (0, 0)), sizeable, identical)
+        self.identical_likely = _counted(self.identical_likely, likely, identical)
+
+    def _add_buckets(self, p: np.ndarray, size: np.ndarray, pairs: LogprobPairs) -> None:
+        cells = pairs.cells
+        self.buckets["position"].add_sums(cells.bucket, pairs)
+        if pairs.cached is not None:
+            self.buckets["cached"].add_sums((pairs.cached > 0).astype(np.intp)[cells.row], pairs)
+        bucket = np.zeros(len(p), np.intp)
+        for edge in _LOG_EDGES:
+            bucket += p >= edge
+        self.buckets["probability"].add(bucket, size)
+
+    def _sum(self, p: np.ndarray, q: np.ndarray, delta: np.ndarray, size: np.ndarray, pairs: LogprobPairs) -> None:
+        clamped = np.clip(delta, -CLAMP, CLAMP)
+        weight = np.exp(clamped)
         prob_p, prob_q = np.exp(p), np.exp(q)
-        counts = np.bincount(row)
-        present = counts > 0
-        sequence = np.bincount(row, weights=-delta)[present] / counts[present]
         apart = np.abs(prob_q - prob_p)
+        counts = np.bincount(pairs.cells.row, weights=pairs.tokens)
+        present = counts > 0
+        sequence = np.bincount(pairs.cells.row, weights=-pairs.delta_sums)[present] / counts[present]
         sums = {
             "delta": size.sum(),
             "k1": -delta.sum(),
-            "k3": (weight - 1.0 - np.clip(delta, -CLAMP, CLAMP)).sum(),
+            "k3": (weight - 1.0 - clamped).sum(),
             "mult": np.exp(np.minimum(size, CLAMP)).sum(),
             "weight": weight.sum(),
             "weight2": (weight * weight).sum(),
@@ -197,7 +200,9 @@ class Mismatch:
         if not self.tokens:
             return {}
         n, s = self.tokens, self.sums
-        p50, p95, p99 = self.deltas.at(0.5, 0.95, 0.99)
+        if self._quantiles[0] != n:
+            self._quantiles = n, self.deltas.at(0.5, 0.95, 0.99)
+        p50, p95, p99 = self._quantiles[1]
         apart = s["apart"] / n
         spread = np.sqrt(max(n * s["pp"] - s["p"] ** 2, 0.0) * max(n * s["qq"] - s["q"] ** 2, 0.0))
         metrics = {

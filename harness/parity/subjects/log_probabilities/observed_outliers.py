@@ -159,7 +159,7 @@ class Weighed:
         """`size`: |difference| at each position; those outside of `compared` are not compared."""
         beyond = np.flatnonzero(compared & ~(size <= bounds.tolerance))
         far = ~(size[beyond] <= bounds.extreme)
-        row = grid.row[beyond]
+        row = grid.row_of(beyond)
         # A sample with one tolerated outlier must not be blamed because another sample of its step is at fault.
         heavy = np.bincount(row, minlength=len(grid.length)) > FEWEST_OUTLIERS
         heavy[row[far]] = True

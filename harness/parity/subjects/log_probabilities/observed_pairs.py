@@ -1,42 +1,98 @@
-"""Two log-probabilities of each token of a step: two engines', or an engine's and its learner's."""
+"""Two log-probabilities of each token of one step: the difference that metrics, means and tolerances all read.
+
+It is taken once. Most of what is made of it are sums over samples, prompts, ranges of positions or cached samples. So
+it is summed once, over the tokens of each row in each range of positions (`PositionCells`), and those sums are added.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from harness.parity.facts.align import AlignedTokens
-from harness.parity.subjects.log_probabilities.observed_metrics import TokenPlaces
+from harness.parity.facts.align import Grid
+
+POSITION_EDGES = (1, 4, 16, 64, 256, 1024, 4096)  # where each range of positions but the first begins
 
 
 @dataclass(frozen=True)
-class LogprobPairs:
-    """Log-probabilities of one step's tokens, flat on the grid of `tokens`, whose `a` is the rollout.
+class PositionCells:
+    """The positions of one row that lie in one range of `POSITION_EDGES`: a cell, consecutive in flat arrays."""
 
-    `tokens_equal`: the positions at which both numbers are of the same token; nothing else is compared. `cached`:
-    tokens of the prompt that the prefix cache held, per row, where that was recorded.
+    row: np.ndarray
+    bucket: np.ndarray  # number of the range
+    start: np.ndarray  # flat
+
+    @staticmethod
+    def of(grid: Grid) -> PositionCells:
+        begins = np.array([0, *POSITION_EDGES])
+        row, bucket = np.nonzero(begins < grid.length[:, np.newaxis])
+        return PositionCells(row, bucket, grid.start[row] + begins[bucket])
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Sum of a flat array over each cell, in float64."""
+        return np.add.reduceat(values, self.start, dtype=np.float64) if len(self.start) else np.zeros(0)
+
+    def largest(self, values: np.ndarray) -> np.ndarray:
+        """Maximum of a flat array over each cell."""
+        return np.maximum.reduceat(values, self.start) if len(self.start) else np.zeros(0)
+
+
+class LogprobPairs:
+    """`first` and `second`: the two log-probabilities at each position of `grid`; Δ = second − first, nats.
+
+    `same`: the positions at which both are of the same token. `compared`: those of them at which both are finite.
+    `sample`, and `cached` where it was recorded: one number a row. Sums over cells are of compared positions.
     """
 
-    tokens: AlignedTokens
-    tokens_equal: np.ndarray
-    reference: np.ndarray
-    compared: np.ndarray
-    cached: np.ndarray | None
+    def __init__(
+        self, grid: Grid, same: np.ndarray, first: np.ndarray, second: np.ndarray, sample: np.ndarray,
+        cached: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        self.grid, self.same, self.sample, self.cached = grid, same, sample, cached
+        self.first, self.second = first.astype(np.float64), second.astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            self.delta = self.second - self.first
+        self.size = np.abs(self.delta)
+        self.compared = same & np.isfinite(self.delta)
+        self._all_compared = bool(self.compared.all())
 
-    @property
-    def equal(self) -> slice | np.ndarray:
-        """The index of `tokens_equal`; a slice, which copies nothing, where all of them are."""
-        return slice(None) if self.tokens_equal.all() else self.tokens_equal
+    def at_compared(self, values: np.ndarray) -> np.ndarray:
+        """A flat array at the compared positions alone."""
+        return values if self._all_compared else values[self.compared]
 
-    def places(self, version: int) -> TokenPlaces:
-        """Where the compared tokens stand. `version`: of the weights that drew them."""
-        grid, at = self.tokens.grid, self.equal
-        return TokenPlaces(
-            step=self.tokens.step,
-            version=version,
-            row=grid.row[at],
-            position=grid.position[at],
-            sample=self.tokens.match.sample,
-            cached=self.cached,
-        )
+    def place(self, index: int) -> tuple[int, int]:
+        """(row, position) of the compared position of this number."""
+        flat = index if self._all_compared else int(np.flatnonzero(self.compared)[index])
+        row = int(self.grid.row_of(np.array([flat]))[0])
+        return row, flat - int(self.grid.start[row])
+
+    @cached_property
+    def cells(self) -> PositionCells:
+        return PositionCells.of(self.grid)
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        """Compared positions of each cell."""
+        return self.cells.sums(self.compared)
+
+    @cached_property
+    def delta_sums(self) -> np.ndarray:
+        return self.cell_sums(self.delta)
+
+    @cached_property
+    def size_sums(self) -> np.ndarray:
+        return self.cell_sums(self.size)
+
+    def cell_sums(self, values: np.ndarray) -> np.ndarray:
+        """Sum of a flat array over the compared positions of each cell."""
+        return self.cells.sums(self._or_zero(values))
+
+    @cached_property
+    def largest(self) -> np.ndarray:
+        """The largest |Δ| of each cell; 0 where nothing was compared."""
+        return self.cells.largest(self._or_zero(self.size))
+
+    def _or_zero(self, values: np.ndarray) -> np.ndarray:
+        return values if self._all_compared else np.where(self.compared, values, 0.0)

@@ -24,22 +24,25 @@ SHIFTS = (1, -1, 2, -2)
 def reread(
     e: Evidence,
     key: DivergenceKey,
+    tokens: AlignedTokens,
     pairs: LogprobPairs,
     prompt: np.ndarray | None = None,
     rounded: np.ndarray | None = None,
+    *,
+    backwards: bool = False,
 ) -> None:
     """Add one step's samples: what is left of |engine − truth| beyond the tolerance under each reading of the engine's
-    numbers, which are those that are compared; the truth is their reference.
+    numbers, the second of `pairs`; the truth is the first. `backwards`: the other way round.
 
     `prompt`: its tokens, per row. `rounded`: positions, flat on the grid, at which the truth is off by itself
     (`rounding.misrounded`), where no factor need fit.
     """
-    grid, tokens_equal = pairs.tokens.grid, pairs.tokens_equal
-    truth, engine = pairs.reference.astype(np.float64), pairs.compared.astype(np.float64)
+    grid, tokens_equal = pairs.grid, pairs.same
+    truth, engine = (pairs.second, pairs.first) if backwards else (pairs.first, pairs.second)
     tolerance = e.tolerated(key.kind).value
     delta = engine - truth
     beyond = tokens_equal & ~(np.abs(delta) <= tolerance)
-    columns = _extent(pairs.tokens, tokens_equal, beyond)
+    columns = _extent(tokens, tokens_equal, beyond)
     columns |= {"cached": _known(grid, pairs.cached), "prompt": _known(grid, prompt)}
     columns["size"] = _per_row(grid, np.where(beyond, np.nan_to_num(np.abs(delta), nan=0.0, posinf=0.0), 0.0))
     for shift in SHIFTS:

@@ -25,7 +25,8 @@ import numpy as np
 
 from harness.parity.facts.divergence import Kind
 from harness.parity.subjects.log_probabilities.observed_clusters import Clusters, Mean, student
-from harness.parity.subjects.log_probabilities.observed_metrics import LABELS, POSITION_EDGES
+from harness.parity.subjects.log_probabilities.observed_metrics import LABELS
+from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.precision.observed_floor import EPSILON, HEADROOM, LARGEST_SCALE, RESOLUTION, Tolerance
 
 FALSE_ALARM = 1e-3  # of all tests of a check together (Bonferroni)
@@ -123,19 +124,6 @@ class Tested:
         return self.bound + self.reach * self.mean.error
 
 
-@dataclass(frozen=True)
-class ClusteredLogprobs:
-    """Two log-probabilities of each token of one step, flat; Δ = compared − reference."""
-
-    step: int
-    cluster: np.ndarray  # the prompt that each token answers
-    reference: np.ndarray
-    compared: np.ndarray
-    position: np.ndarray
-    rounding: np.ndarray | None = None  # of the learner, where it was measured
-    cached: np.ndarray | None = None  # did the prefix cache hold some of the prompt?
-
-
 @dataclass
 class Drift:
     """The differences of one comparison, by cluster, in the run, its steps and its parts."""
@@ -144,28 +132,35 @@ class Drift:
     parts: dict[str, Clusters] = field(default_factory=dict)
     sized: bool = True  # was the learner's rounding known at every token?
 
-    def add(self, logprobs: ClusteredLogprobs) -> None:
-        """One step's tokens."""
-        reference, compared, rounding = logprobs.reference, logprobs.compared, logprobs.rounding
-        cluster, cached = logprobs.cluster, logprobs.cached
-        finite = np.isfinite(reference) & np.isfinite(compared)
-        self.sized &= rounding is not None
-        delta = compared.astype(np.float64) - reference
-        size = np.zeros(len(delta)) if rounding is None else np.abs(rounding)
-        columns = [delta, delta * delta, np.abs(delta), size, reference.astype(np.float64), compared.astype(np.float64)]
-        self._add(self.steps, logprobs.step, finite, cluster, columns)
-        bucket = np.searchsorted(POSITION_EDGES, logprobs.position, side="right")
-        for at in np.unique(bucket):
-            self._add(self.parts, f"positions {LABELS['position'][at]}", finite & (bucket == at), cluster, columns)
-        for flag, name in enumerate(LABELS["cached"]) if cached is not None else ():
-            self._add(self.parts, f"samples {name}", finite & (cached == flag), cluster, columns)
-
-    @staticmethod
-    def _add(
-        into: dict[Any, Clusters], key: Any, chosen: np.ndarray, cluster: np.ndarray, columns: list[np.ndarray]
+    def add(
+        self,
+        step: int,
+        cluster: np.ndarray,
+        pairs: LogprobPairs,
+        rounding: np.ndarray | None = None,
+        *,
+        backwards: bool = False,
     ) -> None:
-        if chosen.any():
-            into.setdefault(key, Clusters()).add(cluster[chosen], *(column[chosen] for column in columns))
+        """One step's tokens. `cluster`: a key for each row. `rounding`: |learner's rounding|, flat, where it is known.
+        `backwards`: Δ is that of the first from the second."""
+        self.sized &= rounding is not None
+        delta, first, second = pairs.delta_sums, pairs.cell_sums(pairs.first), pairs.cell_sums(pairs.second)
+        if backwards:
+            delta, first, second = -delta, second, first
+        size = np.zeros(len(delta)) if rounding is None else pairs.cell_sums(np.abs(rounding))
+        square = pairs.cell_sums(pairs.delta * pairs.delta)
+        columns = [pairs.tokens, delta, square, pairs.size_sums, size, first, second]
+        keys, place = np.unique(cluster, return_inverse=True)
+        cells = pairs.cells
+        by_position = _summed(len(LABELS["position"]), cells.bucket, len(keys), place[cells.row], columns)
+        _add_sums(self.steps, step, keys, _summed(1, 0, len(keys), place[cells.row], columns)[0])
+        for label, rows in zip(LABELS["position"], by_position, strict=True):
+            _add_sums(self.parts, f"positions {label}", keys, rows)
+        if pairs.cached is not None:
+            cached = (pairs.cached > 0).astype(np.intp)[cells.row]
+            by_cached = _summed(2, cached, len(keys), place[cells.row], columns)
+            for label, rows in zip(LABELS["cached"], by_cached, strict=True):
+                _add_sums(self.parts, f"samples {label}", keys, rows)
 
     def tables(self) -> Iterator[tuple[str, int, np.ndarray]]:
         """(where, step, sums by cluster): the run first."""
@@ -180,6 +175,21 @@ class Drift:
         if len(self.parts) > 1:
             for name, part_clusters in self.parts.items():
                 yield name, first, part_clusters.table()
+
+
+def _summed(
+    parts: int, part: np.ndarray | int, clusters: int, cluster: np.ndarray, columns: list[np.ndarray]
+) -> np.ndarray:
+    """[part, cluster, column] sums of columns with a value for each cell. `part`, `cluster`: of each cell."""
+    place = part * clusters + cluster
+    sums = [np.bincount(place, weights=column, minlength=parts * clusters) for column in columns]
+    return np.stack(sums, axis=1).reshape(parts, clusters, len(columns))
+
+
+def _add_sums(tables: dict[Any, Clusters], name: Any, keys: np.ndarray, rows: np.ndarray) -> None:
+    """Add to the table of this name, which exists only where tokens were compared."""
+    if rows[:, 0].any():
+        tables.setdefault(name, Clusters()).add_sums(keys, rows)
 
 
 def tested(drifts: dict[Means, Drift], null: Null) -> dict[Means, list[Tested]]:

@@ -17,7 +17,6 @@ from harness.parity.interventions.situation import LEAST, Named, Situation, Trie
 from harness.parity.subjects.learner.causes import MADE, SCORED
 from harness.parity.subjects.order.observed import TOLD, Source
 from harness.parity.subjects.prompts.observed import PERMUTED
-from harness.parity.subjects.recording.observed_consistency import batches
 from reports.model import RESIDUE, Cause, Proof
 from scenarios.bench.case import Symptoms
 
@@ -29,7 +28,7 @@ def mispaired(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Samples that were trained on with each other's responses, though their engines recorded their own. That prompts
     did not change places with them is seen by the digest of what was trained on."""
     for side in e.sides:
-        paired = {step for step, agrees in batches(side.recording) if agrees} if side.exchanged else set()
+        paired = {step for step, agrees in side.witnesses.batch_agrees.items() if agrees}
         steps = sorted((step, exchange) for step, exchange in side.exchanged.items() if step in paired)
         if not steps:
             continue

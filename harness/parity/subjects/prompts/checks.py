@@ -13,6 +13,7 @@ import numpy as np
 from harness.parity.checks.registry import Outcome, check, outcome, unless_native
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.subjects.prompts.observed_boundaries import OUTPUT_ENDS, PROMPT_ENDS
 from harness.parity.subjects.recording.checks import effect
 from reports.model import SUSPICIONS, Finding
 from reports.text import counted
@@ -52,15 +53,11 @@ def _prompts(e: Evidence, number: int, good: str, bad: str) -> Outcome:
     return outcome(name, "ruled out", f"{good} in {counts} samples", number=number)
 
 
-PROMPT_ENDS = ("prompt_first", "prompt_last", "prompt_len")
-OUTPUT_ENDS = ("output_first", "output_last", "output_len", "specials")
-
-
 @check(SUSPICIONS[2], 2)
 def token_boundaries(e: Evidence) -> Outcome:
     """First and last ids, lengths and specials. Lines are compared as bytes; only those that differ are parsed."""
     name, number = SUSPICIONS[2], 2
-    counts = [side.recording.count("boundaries") for side in e.sides]
+    counts = [side.boundaries.count for side in e.sides]
     if incomparable := _incomparable_boundaries(e, counts):
         return outcome(name, "not tested", incomparable, number=number)
     compared = _compared_boundaries(e, counts[0])
@@ -92,8 +89,8 @@ def _incomparable_boundaries(e: Evidence, counts: list[int]) -> str:
     if not all(counts):
         return "no token boundaries were recorded"
     for side in e.sides:
-        if lacking := _lacking(side):
-            return f"token boundaries of the {side.name} lack {', '.join(lacking)}"
+        if side.boundaries.lacking:
+            return f"token boundaries of the {side.name} lack {', '.join(side.boundaries.lacking)}"
     if e.confounded("everything", "prompts") is not None or not unless_native(e):
         return "the runs do not share their samples"
     return ""
@@ -130,18 +127,6 @@ def _compared_boundaries(e: Evidence, recorded: int) -> _Boundaries:
         wrong=wrong,
         alone=len(set(baseline_only) ^ set(candidate_only)),
     )
-
-
-def _lacking(side: Side) -> list[str]:
-    """Fields that some line of the boundaries has not. Told by the bytes of their keys, which no text within a JSON
-    string can hold: its quotes are escaped."""
-    keys = {field: f'"{field}":'.encode() for field in ("step", "sample", *PROMPT_ENDS, *OUTPUT_ENDS)}
-    lacking: dict[str, None] = {}
-    for _, line in side.recording.lines("boundaries"):
-        for field, key in keys.items():
-            if key not in line or key + b"null" in line:
-                lacking[field] = None
-    return list(lacking)
 
 
 def _different_boundaries(side: Side, against: Side) -> dict[tuple[int, int], dict[str, Any]]:

@@ -49,7 +49,7 @@ def unequal_ranks(e: Evidence) -> list[Unequal]:
 def _shares(side: Side) -> dict[tuple[str, int], dict[int, Share]]:
     """(phase, step) -> rank -> what it got, of every phase that several ranks share."""
     by_phase: dict[tuple[str, int], dict[int, Share]] = {}
-    for event in side.recording.all("shapes", mention="_forward"):
+    for event in side.recording.labelled("shapes", "_forward"):
         step, phase = event.get("step"), str(event.get("phase"))
         if isinstance(step, int) and phase.endswith("_forward"):
             ranks = by_phase.setdefault((phase, step), {})

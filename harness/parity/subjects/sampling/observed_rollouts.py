@@ -72,14 +72,8 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
         and np.array_equal(p.lengths, output.lengths)
         and np.array_equal(q.lengths, output2.lengths)
     ):
-        pairs = LogprobPairs(
-            tokens=tokens,
-            tokens_equal=tokens_equal,
-            reference=tokens.take_a(p),
-            compared=tokens.take_b(q),
-            cached=_most_cached(b, c, match),
-        )
-        _logprobs(e, pairs, lookup)
+        logprobs, most_cached = (tokens.take_a(p), tokens.take_b(q)), _most_cached(b, c, match)
+        _logprobs(e, tokens, LogprobPairs(grid, tokens_equal, *logprobs, match.sample, most_cached), lookup)
     else:
         e.rollouts.no_logprobs.append(step)
 
@@ -148,19 +142,17 @@ def _most_cached(b: Table, c: Table, match: Match) -> np.ndarray | None:
     return most
 
 
-def _logprobs(e: Evidence, pairs: LogprobPairs, lookup: Learner) -> None:
-    """Engine against engine, with the baseline's numbers as the reference."""
-    tokens, tokens_equal, at = pairs.tokens, pairs.tokens_equal, pairs.equal
-    grid = tokens.grid
-    size = np.abs(pairs.compared - pairs.reference)
-    e.engines.add(pairs.reference[at], pairs.compared[at], pairs.places(version_of(tokens.a)))
+def _logprobs(e: Evidence, tokens: AlignedTokens, pairs: LogprobPairs, lookup: Learner) -> None:
+    """Engine against engine, the baseline's numbers first."""
+    grid, tokens_equal, size = pairs.grid, pairs.same, pairs.size
+    e.engines.add(pairs, step=tokens.step, version=version_of(tokens.a))
     if tokens_equal.any():
-        sizes = size[at]
+        sizes = size if tokens_equal.all() else size[tokens_equal]
         e.series["max_delta_logprob"][-1], e.series["mean_delta_logprob"][-1] = (
             float(np.nan_to_num(sizes, nan=np.inf).max()),  # NaN in a series means: not compared
             float(sizes.mean(dtype=np.float64)),
         )
-    observed_drifts.engines(e, pairs)
+    observed_drifts.engines(e, tokens, pairs)
     within = e.tolerance.within  # in half precision ten floors of one engine alone
     if e.finer is None and within < e.tolerance.cap:
         e.counts.beyond_ten_floors += int(np.count_nonzero(tokens_equal & ~(size <= within)))
@@ -173,13 +165,12 @@ def _logprobs(e: Evidence, pairs: LogprobPairs, lookup: Learner) -> None:
     gap = float(margin[0]) if np.isfinite(margin[0]) else None
     context = f"of token {int(tokens.tokens_a[first[0]])}; "
     context += f"{len(weighed.beyond)} tokens of this step differ by more than {figure(e.of_engines.value)}"
-    place = _logprob_place(pairs, first[0], gap, context)
+    place = _logprob_place(tokens, pairs, first[0], gap, context)
     if e.differs(key, weighed, tokens.match.sample[np.unique(grid.row[weighed.deciding])], place):
-        observed_readings.reread(e, key, pairs)
+        observed_readings.reread(e, key, tokens, pairs)
 
 
-def _logprob_place(pairs: LogprobPairs, at: Any, gap: float | None, context: str) -> Place:
-    tokens = pairs.tokens
+def _logprob_place(tokens: AlignedTokens, pairs: LogprobPairs, at: Any, gap: float | None, context: str) -> Place:
     row = int(tokens.grid.row[at])
     return Place(
         step=tokens.step,
@@ -188,8 +179,8 @@ def _logprob_place(pairs: LogprobPairs, at: Any, gap: float | None, context: str
         sample=tokens.sample_at(row),
         position=int(tokens.grid.position[at]),
         field="logprob",
-        baseline=float(pairs.reference[at]),
-        candidate=float(pairs.compared[at]),
+        baseline=float(pairs.first[at]),
+        candidate=float(pairs.second[at]),
         margin=gap,
         context=context,
     )

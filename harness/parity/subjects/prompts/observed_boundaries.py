@@ -1,0 +1,52 @@
+"""Token boundaries of a recording: the first and last ids of each sample, as its journals tell them.
+
+A run has a line for each sample. All of them are gone through once, as bytes; of many, an even share is parsed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from harness.recordings.store import Recording
+from probes.format import JournalIndex
+
+PROMPT_ENDS = ("prompt_first", "prompt_last", "prompt_len")
+OUTPUT_ENDS = ("output_first", "output_last", "output_len", "specials")
+MOST_PARSED = 4096  # lines of a run
+_KEYS = {field: b'"%b":' % field.encode() for field in ("step", "sample", *PROMPT_ENDS, *OUTPUT_ENDS)}
+_NULL = b":null"
+_STEP = re.compile(rb'"step":(\d+)[,}]')
+
+
+class TokenBoundaries:
+    """`lacking`: the fields that some line has not, or as null, in the order in which they were missed."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._lines: dict[Any, list[tuple[JournalIndex, bytes]]] = {}  # step -> those that are to be parsed
+        self.count = recording.count("boundaries")
+        missed: dict[str, None] = {}
+        share = max(1, math.ceil(self.count / MOST_PARSED))
+        for number, (journal, line) in enumerate(recording.lines("boundaries")):
+            # No text within a JSON string can hold a key: its quotes are escaped.
+            any_null = _NULL in line
+            for field, key in _KEYS.items():
+                if key not in line or (any_null and key + b"null" in line):
+                    missed[field] = None
+            if number % share == 0:
+                self._lines.setdefault(self._step_of(journal, line), []).append((journal, line))
+        self.lacking = list(missed)
+
+    def _step_of(self, journal: JournalIndex, line: bytes) -> Any:
+        match = _STEP.search(line)
+        return int(match[1]) if match else (self._recording.parsed(journal, line) or {}).get("step")
+
+    def events(self, step: int) -> Iterator[dict[str, Any]]:
+        """The parsed share of one step's lines."""
+        for journal, line in self._lines.get(step, ()):
+            event = self._recording.parsed(journal, line)
+            if event is not None and event.get("step") == step:
+                yield event

@@ -1,0 +1,325 @@
+"""What a recording says twice of a step must be the same twice; compared while the tables of the step are at hand.
+
+`observed_consistency` says why, and compares what belongs to no step. What a framework's job records once is compared
+with nothing: its digests and means may be of other things than ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from harness.parity.facts.evidence import weight_version
+from harness.parity.subjects.learner.observed_experience import ROUNDINGS, SPACING
+from harness.parity.subjects.prompts.observed_boundaries import TokenBoundaries
+from harness.parity.subjects.recording.observed_replay import replayed
+from harness.recordings.store import Recording
+from harness.recordings.tables import Rows, Table
+from probes import weights
+from probes.format import mapping, number
+
+SAME_MEAN = 1e-5  # relative, and absolute below one: float32 sums over a batch in another order
+SAME_PENALTY = 1e-6  # nats: two roundings of float32
+CLAMP = 10.0  # to which frameworks clamp a KL estimate (verl core_algos.py, low_var_kl)
+# Schulman, "Approximating KL divergence" (2020); OpenRLHF's `compute_approx_kl`, which clamps to 10 nats.
+_ESTIMATORS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "k1": lambda ratio: ratio,
+    "k2": lambda ratio: ratio * ratio / 2,
+    "k3": lambda ratio: np.exp(-ratio) - 1 + ratio,
+    "none": np.zeros_like,
+}
+
+
+@dataclass(frozen=True)
+class StepTables:
+    """What one recording holds of one step."""
+
+    step: int
+    rollout: Table | None
+    experience: Table | None
+
+    @cached_property
+    def rollout_rows(self) -> dict[int, int]:
+        """Sample -> its row in the rollout."""
+        return {} if self.rollout is None else rows_by_sample(self.rollout)
+
+    @cached_property
+    def experience_rows(self) -> dict[int, int]:
+        """Sample -> its row in the experience."""
+        return {} if self.experience is None else rows_by_sample(self.experience)
+
+
+_Compare = Callable[[StepTables], Iterator[str]]
+
+
+class StepWitnesses:
+    """The disagreements of one recording with itself. `first`: the comparison -> its first disagreement, in words.
+    `batch_agrees`: step -> whether the learner's digest of what it trained on is that of what was recorded."""
+
+    def __init__(self, recording: Recording, boundaries: TokenBoundaries) -> None:
+        self.first: dict[str, str] = {}
+        self.batch_agrees: dict[int, bool] = {}
+        self._boundaries = boundaries
+        self._digests_compare = recording.hashed_by == weights.HASH
+        self._data, self._learner, self._step = (_by_step(recording.all(kind)) for kind in ("data", "learner", "step"))
+        self._shape_events = _by_step(recording.labelled("shapes", "experience"))
+        sent = [event for event in recording.all("weights") if event.get("source") == "learner"]
+        pairs = [(event.get("step"), event.get("version")) for event in sent]
+        self._versions_sent = [(step, v) for step, v in pairs if isinstance(step, int) and isinstance(v, int)]
+        self._spacing = SPACING.get(str(mapping(recording.scenario.get("model")).get("dtype")), 0.0)
+        self._fitting = {*_ESTIMATORS}
+        guided = recording.manifest.get("guided")
+        self._guided_run = guided if isinstance(guided, bool) and replayed(recording) is None else None
+        self._compared: dict[str, Callable[[StepTables], Iterator[str]]] = {
+            "prompts": self._prompts,
+            "ends": self._ends,
+        }
+        if recording.manifest.get("framework"):
+            self._compared |= {"estimate": self._estimate}
+        else:
+            self._compared |= {
+                "versions": self._versions, "batches": self._batches, "penalty": self._penalty,
+                "means": self._means, "shapes": self._shapes, "guided": self._guided,
+            }  # fmt: skip
+
+    def add(self, tables: StepTables) -> None:
+        """Compare what the recording says of one step; steps come in their order."""
+        if self._digests_compare and self._learner.get(tables.step):
+            self._note_batches(tables)
+        for name, compare in self._compared.items():
+            if name not in self.first and (disagreement := next(compare(tables), "")):
+                self.first[name] = disagreement
+
+    def _prompts(self, tables: StepTables) -> Iterator[str]:
+        """Digests of the data against the prompts that were rolled out."""
+        rows = tables.rollout.rows("prompt") if tables.rollout is not None else None
+        if not self._digests_compare or rows is None:
+            return
+        for event in self._data.get(tables.step, ()):
+            digest, samples = event.get("prompts"), event.get("samples")
+            if not isinstance(digest, str) or not isinstance(samples, list):
+                continue
+            places = [tables.rollout_rows.get(sample) for sample in samples if isinstance(sample, int)]
+            if None in places:
+                yield f"the prompts of step {tables.step} are not of the samples that its data names"
+            elif not any(digest == known for known in prompt_digests(rows, np.array(places, np.int64))):
+                yield f"the prompts of step {tables.step} are not those of which its data has the digest"
+
+    def _ends(self, tables: StepTables) -> Iterator[str]:
+        """The recorded ends of samples against the samples."""
+        if tables.rollout is None:
+            return
+        samples = _SampleEnds(tables.rollout)
+        for event in self._boundaries.events(tables.step):
+            row = tables.rollout_rows.get(event["sample"]) if isinstance(event.get("sample"), int) else None
+            wrong = samples.differing(event, row) if row is not None else ""
+            if wrong:
+                yield f"{wrong} of sample {event['sample']} in step {tables.step} is not that of its boundaries"
+
+    def _estimate(self, tables: StepTables) -> Iterator[str]:
+        """A framework's KL penalty is one of `_ESTIMATORS` of two columns beside it in every step; zero, where its
+        loss has the KL instead."""
+        columns = _penalty_columns(tables.experience)
+        if columns is None:
+            return
+        wide = [column.astype(np.float64) for column in columns]
+        kl, actor, reference = (column[np.isfinite(wide).all(axis=0)] for column in wide)
+        ratio, scale = actor - reference, np.maximum(1.0, np.maximum(np.abs(actor), np.abs(reference)))
+        for name in sorted(self._fitting):
+            estimate = _ESTIMATORS[name](np.clip(ratio, -700, 700))
+            off = np.abs(np.clip(kl, -CLAMP, CLAMP) - np.clip(estimate, -CLAMP, CLAMP))
+            allowed = 2.0**-24 * scale * (1 + np.abs(ratio) + np.abs(estimate)) + self._spacing * np.abs(estimate)
+            if not (off <= ROUNDINGS * allowed).all():
+                self._fitting -= {name}
+        if not self._fitting:
+            yield f"kl of step {tables.step} does not follow from actor_logprob and reference_logprob by k1, k2 or k3"
+
+    # --- what the harness' own runs say twice ---------------------------------------------------------
+
+    def _versions(self, tables: StepTables) -> Iterator[str]:
+        """The version that a step was trained at against the newest one that the learner had before it. Frameworks may
+        train at an older one by right."""
+        trained_at = weight_version(tables.experience) if tables.experience is not None else None
+        newest = max((version for step, version in self._versions_sent if step < tables.step), default=None)
+        if trained_at is not None and newest is not None and trained_at != newest:
+            yield f"step {tables.step} was trained at weight version {trained_at}, and the learner was at {newest}"
+
+    def _note_batches(self, tables: StepTables) -> None:
+        order = [event.get("samples") for event in self._data.get(tables.step, ())]
+        digest = batch_digest(tables, order[-1] if order else None)
+        for event in self._learner[tables.step]:
+            if event.get("batch") and digest is not None:
+                agrees = self.batch_agrees.get(tables.step, True)
+                self.batch_agrees[tables.step] = agrees and digest == event["batch"]
+
+    def _batches(self, tables: StepTables) -> Iterator[str]:
+        """Digests of what was trained on against the experience."""
+        if not self.batch_agrees.get(tables.step, True):
+            yield f"the experience of step {tables.step} is not that of which the learner has the digest"
+
+    def _penalty(self, tables: StepTables) -> Iterator[str]:
+        """The KL penalty is the difference of two columns beside it."""
+        columns = _penalty_columns(tables.experience)
+        if columns is None:
+            return
+        kl, actor, reference = columns
+        with np.errstate(invalid="ignore"):
+            penalty = actor - reference
+            near = bool((np.abs(kl - penalty) <= SAME_PENALTY).all())
+        if not near and not np.allclose(kl, penalty, atol=SAME_PENALTY, equal_nan=True):
+            yield f"kl of step {tables.step} is not actor_logprob less reference_logprob"
+
+    def _means(self, tables: StepTables) -> Iterator[str]:
+        """What the trainer says of a step against its samples."""
+        events = self._step.get(tables.step, ())
+        if tables.experience is None or tables.rollout is None or not events:
+            return
+        means = dict(_means_of(tables.experience, tables.rollout))
+        for metrics in (mapping(event.get("metrics")) for event in events):
+            for name, mean in means.items():
+                recorded = number(metrics.get(name))
+                if name in metrics and not math.isclose(recorded, mean, rel_tol=SAME_MEAN, abs_tol=SAME_MEAN):
+                    yield f"{name} of step {tables.step} is {recorded:.6g}, and its samples give {mean:.6g}"
+
+    def _shapes(self, tables: StepTables) -> Iterator[str]:
+        """Sizes of the experience batch against the samples."""
+        tokens = tables.experience.rows("tokens") if tables.experience else None
+        prompts = tables.rollout.rows("prompt") if tables.rollout else None
+        if tokens is None or prompts is None:
+            return
+        sizes = {"samples": len(tokens), "real_tokens": int(tokens.lengths.sum() + prompts.lengths.sum())}
+        for event in self._shape_events.get(tables.step, ()):
+            for name, size in sizes.items() if event.get("phase") == "experience" else ():
+                if name in event and number(event[name]) != size:
+                    yield (f"{name} of the batch of step {tables.step} is {event[name]!r}, and its samples give {size}")
+
+    def _guided(self, tables: StepTables) -> Iterator[str]:
+        """Whether a run followed a guide, by run.json against its frames. A replay follows what it replays, and what an
+        engine's own sampler draws follows nobody."""
+        rollout = tables.rollout
+        if self._guided_run is None or rollout is None or rollout.fields.get("mode") == "native":
+            return
+        if bool(rollout.fields.get("guided")) != self._guided_run:
+            by_run, by_frames = ("guided", "not guided") if self._guided_run else ("not guided", "guided")
+            yield f"the run was {by_run} by run.json, and step {tables.step} was {by_frames} by its rollouts"
+
+
+class _SampleEnds:
+    """The ends of the samples of one rollout, to compare with `boundaries` events."""
+
+    def __init__(self, rollout: Table) -> None:
+        self._finish = rollout.finish
+        self._output = _ends_of(rollout.rows("output"))
+        prompts = [rollout.rows("prompt"), rollout.rows("prompt_seen")]
+        self._prompts = [ends for ends in map(_ends_of, prompts) if ends is not None]
+
+    def differing(self, event: dict[str, Any], row: int) -> str:
+        """Which end of a sample its event tells otherwise; empty where none."""
+        if self._output is not None and not _is_end(event, "output", self._output, row):
+            return "the output"
+        if self._prompts and not any(_is_end(event, "prompt", ends, row) for ends in self._prompts):
+            return "the prompt"
+        finish = event.get("finish")
+        if self._finish is not None and finish and self._finish[row] and finish != self._finish[row]:
+            return "the finish reason"
+        return ""
+
+
+def _ends_of(rows: Rows | None) -> tuple[np.ndarray, list[int]] | None:
+    """Values of rows, and where each begins; a list is asked faster than an array."""
+    return None if rows is None else (rows.values, rows.offsets.tolist())
+
+
+def _is_end(event: dict[str, Any], what: str, ends: tuple[np.ndarray, list[int]], row: int) -> bool:
+    values, (start, end) = ends[0], ends[1][row : row + 2]
+    first, last, length = event.get(f"{what}_first"), event.get(f"{what}_last"), event.get(f"{what}_len")
+    if isinstance(first, list) and first != values[start : min(end, start + len(first))].tolist():
+        return False
+    if isinstance(last, list) and last != values[max(start, end - len(last)) : end].tolist():
+        return False
+    return not isinstance(length, int) or length == end - start
+
+
+def _by_step(events: Iterable[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
+    """Step -> its events; those of no step are left out."""
+    by_step: dict[int, list[dict[str, Any]]] = {}
+    for event in events:
+        if isinstance(event.get("step"), int):
+            by_step.setdefault(event["step"], []).append(event)
+    return by_step
+
+
+def rows_by_sample(table: Table) -> dict[int, int]:
+    """Sample -> its row; of one that was recorded twice the last."""
+    return {sample: row for row, sample in enumerate(table.sample.tolist())}
+
+
+def prompt_digests(prompts: Rows, rows: np.ndarray) -> Iterator[str]:
+    """The digest of these rows as our trainer makes it, then as the adapters of other frameworks do
+    (docs/reference/format.md)."""
+    parts = {"tokens": prompts.joined_at(rows).astype(np.int32), "lengths": prompts.lengths[rows].astype(np.int32)}
+    yield weights.combine(weights.digests(parts))
+    plain = repr([prompts.row(row).tolist() for row in rows.tolist()]).encode()
+    yield hashlib.blake2b(plain, digest_size=16).hexdigest()
+
+
+def batch_digest(tables: StepTables, order: Any) -> str | None:
+    """The digest of a batch as `scenarios.ppo.experience` makes it; None where a part of it was not recorded.
+    `order`: the samples as they were trained on, where it was recorded."""
+    rollout, experience = tables.rollout, tables.experience
+    if rollout is None or experience is None:
+        return None
+    prompts, tokens, reward = rollout.rows("prompt"), experience.rows("tokens"), experience.flat("reward")
+    names = {"logprob": "actor_logprob", "advantage": "advantage", "return": "return", "value": "value"}
+    columns = {ours: experience.rows(theirs) for ours, theirs in names.items()}
+    if prompts is None or tokens is None or reward is None or None in columns.values():
+        return None
+    known = isinstance(order, list) and set(order) == set(tables.experience_rows)
+    samples = order if known else experience.sample.tolist()
+    if not set(samples) <= set(tables.rollout_rows):
+        return None
+    trained = np.array([tables.experience_rows[sample] for sample in samples], np.int64)
+    drawn = np.array([tables.rollout_rows[sample] for sample in samples], np.int64)
+    parts = {"tokens": _sequences(prompts, drawn, tokens, trained), "reward": reward[trained]}
+    parts |= {name: column.joined_at(trained) for name, column in columns.items() if column is not None}
+    return weights.combine(weights.digests(parts))
+
+
+def _sequences(prompts: Rows, drawn: np.ndarray, tokens: Rows, trained: np.ndarray) -> np.ndarray:
+    """The ids of each sample's prompt and response, one sample after the other."""
+    both = Rows.joined([Rows(rows.values.astype(np.int32, copy=False), rows.offsets) for rows in (prompts, tokens)])
+    return both.joined_at(np.stack([drawn, len(prompts) + trained], axis=1).ravel())
+
+
+def _penalty_columns(experience: Table | None) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """kl, actor_logprob and reference_logprob, where all are recorded of as many tokens; else `gaps` says so."""
+    if experience is None:
+        return None
+    kl, actor, reference = (experience.rows(name) for name in ("kl", "actor_logprob", "reference_logprob"))
+    if kl is None or actor is None or reference is None:
+        return None
+    same = len(kl.values) == len(actor.values) == len(reference.values)
+    return (kl.values, actor.values, reference.values) if same else None
+
+
+def _means_of(experience: Table, rollout: Table) -> Iterator[tuple[str, float]]:
+    reward, tokens, kl = experience.flat("reward"), experience.rows("tokens"), experience.rows("kl")
+    cached = rollout.flat("cached")
+    if reward is not None and np.isfinite(reward).all():
+        yield "reward_mean", float(reward.mean(dtype=np.float64))
+    if kl is not None and len(kl.values) and np.isfinite(kl.values).all():
+        yield "kl_mean", float(kl.values.mean(dtype=np.float64))
+    if tokens is not None and len(tokens):
+        yield "length_mean", float(tokens.lengths.mean())
+        yield "length_max", float(tokens.lengths.max())
+        yield "tokens", float(tokens.lengths.sum())
+    if rollout.finish is not None and not rollout.fields.get("guided"):  # a guided run ends as its guide did
+        yield "truncated_fraction", float((rollout.finish == "length").mean())
+    if cached is not None:
+        yield "cached_tokens", float(cached.sum())

@@ -1,0 +1,25 @@
+"""The recordings that one command opens, which grow while it runs: a file is scanned again only when it has grown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.recordings.store import Recording
+
+
+class Library:
+    """Opens recordings. What is opened again takes over the scans of files that are as they were."""
+
+    def __init__(self) -> None:
+        self._last: dict[Path, Recording] = {}
+
+    def open(self, path: Path, *, tell: Callable[[str], None] = lambda doing: None) -> Recording:
+        """The recording as it is now. Raises FormatError and OSError as `Recording` does."""
+        from harness.recordings.store import Recording  # NumPy, which no run needs
+
+        recording = Recording(path, tell=tell, earlier=self._last.get(path))
+        self._last[path] = recording
+        return recording
