@@ -268,9 +268,7 @@ class Bench(Undo):
         if choices is None:
             return []
         tolerance = self._tolerance
-        return fit(
-            replace(choices, far_count=tolerance.far_count, far=tolerance.far, turned=tolerance.turned), tuple(names)
-        )
+        return fit(replace(choices, far_count=tolerance.few, far=tolerance.far, turned=tolerance.turned), tuple(names))
 
     def penalised(self, side: str, name: str, alteration: Alteration = NOTHING) -> tuple[float, float]:
         """The value of a penalty that the reported log-probabilities show, and mean |Δ| in nats that it leaves."""

@@ -24,13 +24,12 @@ class CaseSample:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What counts as equal: `logprob` in nats, `margin` between two perturbed logits in nats of logits/T;
-    `far_count`: choices that rounding may turn over beyond `margin`, up to `far`; `turned`: the share of all
-    that it does."""
+    """What counts as equal: `logprob` in nats, `margin` between two perturbed logits in nats of logits/T; `few`:
+    choices that rounding may turn over beyond `margin`, up to `far`; `turned`: the share of all that it does."""
 
     logprob: float
     margin: float
-    far_count: int = 0
+    few: int = 0
     far: float = 0.0
     turned: float = 0.0
 
@@ -167,12 +166,12 @@ class Fitted:
 @dataclass(frozen=True)
 class PassedOver:
     """Choices of an engine that are not the reference's. `places`: (sample, position) where it took the second best
-    token; `other_tokens`: how many are another one; `compared`: choices. Of `places`, `wide`: those at which the best
-    token is further ahead than at a quarter of all; `likely`: at which it is likelier. `chance`: the probability, as
-    a logarithm, that other random numbers would have taken the second best at each."""
+    token; `others`: how many are another one; `compared`: choices. Of `places`, `wide`: those at which the best token
+    is further ahead than at a quarter of all; `likely`: at which it is likelier. `chance`: the probability, as a
+    logarithm, that other random numbers would have taken the second best at each."""
 
     places: tuple[tuple[int, int], ...] = ()
-    other_tokens: int = 0
+    others: int = 0
     compared: int = 0
     wide: int = 0
     likely: int = 0

@@ -94,7 +94,7 @@ def _allowed(e: Evidence, samples: int) -> Tolerance:
         return allowed
     longest = mapping(e.baseline.recording.scenario.get("sampling")).get("max_tokens", 0)
     few = tolerance.far_flips(longest * samples)
-    return replace(allowed, far_count=few, far=tolerance.far_margin, turned=tolerance.turned)
+    return replace(allowed, few=few, far=tolerance.far_margin, turned=tolerance.turned)
 
 
 def _compared(

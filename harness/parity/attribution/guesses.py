@@ -143,7 +143,7 @@ def _passed_over(s: Situation) -> Iterator[Trial]:
         return
     choices = s.bench.passed_over(s.side, s.alteration)
     exclusions = excluded(
-        len(choices.places), choices.other_tokens, choices.compared, choices.wide, choices.likely, choices.chance
+        len(choices.places), choices.others, choices.compared, choices.wide, choices.likely, choices.chance
     )
     if len(choices.places) < LEAST or not exclusions:
         return
