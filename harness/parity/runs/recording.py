@@ -14,7 +14,7 @@ from harness.errors import BadInput, HarnessError
 from harness.parity.runs.options import LaunchOptions
 from harness.recordings.library import Library
 from harness.triage.watch.guard import Guard
-from probes.files import write_whole
+from probes.files import make_folder, write_whole
 from reports.model import EXIT_CODES, Verdict
 from reports.progress import ProgressEvent
 
@@ -89,7 +89,7 @@ def recording_in(out: str | os.PathLike[str] | None, name: str) -> Iterator[Path
     folder = _folder(out, name)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise BadInput(f"{folder} cannot be made: {error.strerror}", fix="--out DIR") from error
     try:
