@@ -44,7 +44,7 @@ def load(scenario: str, overrides: Iterable[str] = (), **top_level: Any) -> Scen
     except BadInput as error:
         key, _, value = (error.fix or "").removeprefix("--set ").partition("=")
         if key in replaced:  # by an option of that name, which a --set beside it would not change
-            error.fix = f"--{key} {value}"
+            error.fix = {"steps": f"--steps {value}", "seed": f"--seed {value}"}.get(key, error.fix)
         raise
 
 

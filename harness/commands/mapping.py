@@ -114,13 +114,12 @@ def _check_engine(name: str, option: str, file: str) -> None:
     if registry.find(name) is not None or registry.refusal(name):
         return
     engines = registry.names(embedded=False)
-    near, *others = dict.fromkeys([*difflib.get_close_matches(name, engines, n=1), *sorted(engines)])
+    near, *_ = [*difflib.get_close_matches(name, engines, n=1), *sorted(engines)]
     if not name:
         text = f"harness mapping needs {option}, the engine that the settings are mapped to"
         raise BadInput(
             f"{text}: {registry.alternatives(engines)}",
-            fix=f"harness mapping {shlex.quote(file)} {option} {near}"
-            + (f"   # or {', '.join(others)}" * bool(others)),
+            fix=f"harness mapping {shlex.quote(file)} --engine {near}",
         )
     raise BadInput(
         f"{option} {name}: there is no such engine{closest(name, engines)}; there are: {', '.join(engines)}",

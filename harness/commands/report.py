@@ -45,8 +45,6 @@ def report(
     Example:
       harness report runs/mine --verbose
     """
-    import shlex
-
     from harness import verdict_file
     from harness.bundle.opening import resolve
     from harness.errors import BadInput
@@ -58,8 +56,8 @@ def report(
     path = resolve(run)
     if out is not None and not export and format != "text":
         raise BadInput(
-            "--out is of --export alone: a format goes to stdout",
-            fix=f"harness report {shlex.quote(run)} --format {shlex.quote(format)} > {shlex.quote(str(out))}",
+            f"--out belongs to --export; {format} goes to stdout",
+            fix="harness report RUN --format html > FILE   # in the format that you want",
         )
     if export or out:
         if not (path / "run.json").is_file():

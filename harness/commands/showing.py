@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import sys
 from collections.abc import Iterator
@@ -23,13 +22,13 @@ def format_option(kind: str, help: str = "the format of what is printed; progres
     """The option of a command that prints this kind of verdict; an unknown format is refused before anything starts."""
 
     def check(format: str) -> str:
-        from harness.errors import BadInput
+        from harness.errors import BadInput, closest
 
         try:
             renderers.find(format, kind)
         except (renderers.UnknownFormat, PluginError) as error:
-            near = difflib.get_close_matches(format, renderers.names(kind), n=1)
-            raise BadInput(str(error), fix=f"--format {near[0] if near else 'text'}") from error
+            formats = [name for name in renderers.names(kind) if name != format]  # it may be one that cannot be loaded
+            raise BadInput(f"{error}{closest(format, formats)}", fix="--format text") from error
         return format
 
     metavar = "|".join([*renderers.names(kind), "MODULE:CLASS"])

@@ -26,8 +26,8 @@ from harness.errors import HarnessError
 class Stop(HarnessError):
     pass
 
-def record(left, right, *options, **named):
-    sides = {side.name: (side.plants.name, side.plants.engine is not None) for side in (left, right)}
+def record(pair, *rest, **named):
+    sides = {side.name: (side.plants.name, side.plants.engine is not None) for side in (pair.baseline, pair.candidate)}
     planted = [name for name in sys.modules if name.startswith(("scenarios.planted", "harness.planted"))]
     print(json.dumps({"sides": sides, "planted": planted}))
     raise Stop("")

@@ -253,7 +253,7 @@ def test_an_error_of_a_function_is_its_line(checked, line: str, message: str, fi
         ("none --engine sglang", "there is no such file", "ls ."),
         ("my_mapping.py --engine sgl", "did you mean sglang?", "--engine sglang"),
         ("my_mapping.py --engine sglang --from vlm", "did you mean vllm?", "--from vllm"),
-        ("my_mapping.py", "needs --engine", "harness mapping my_mapping.py --engine sglang   # or vllm"),
+        ("my_mapping.py", "needs --engine", "harness mapping my_mapping.py --engine sglang"),
         ("my_mapping.py --engine sglang --ignore enforce_eagr", "no such setting", "--ignore enforce_eager"),
     ],
 )
