@@ -187,7 +187,8 @@ def _drivers_beside(cluster: ray.Cluster, host: str, drafts: dict[int, Draft]) -
     pid is named."""
     here = tuple(pid for at, pid in cluster.drivers if at in ("", host) and pid not in drafts and proc.alive(pid))
     table = proc.parents() if here else {}
-    ours = proc.descendants((os.getpid(),), table)  # the collector and its programs
+    above_drivers = {pid: parent for pid, parent in table.items() if pid not in here}
+    ours = proc.descendants((os.getpid(),), above_drivers)  # the collector and its programs, not a job that it started
     for pid in proc.descendants(here, table):
         if pid not in drafts and pid not in ours and not roles.infrastructure(proc.arguments(pid)):
             yield pid

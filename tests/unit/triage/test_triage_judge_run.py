@@ -184,8 +184,13 @@ def test_without_a_target_it_is_told_what_was_looked_at(tmp_path, monkeypatch):
     assert len(lines) == 1
 
 
-def test_a_driver_is_looked_at_with_what_it_started(monkeypatch):
-    table = {7: 1, 8: 7, 9: 8, 10: 7, os.getpid(): 7, 12: os.getpid()}
+@pytest.mark.parametrize(
+    "parents",
+    [{7: 1, os.getpid(): 7}, {7: os.getpid(), os.getpid(): 1}],
+    ids=["the collector below the driver", "the driver below the collector"],
+)
+def test_a_driver_is_looked_at_with_what_it_started(parents, monkeypatch):
+    table = {8: 7, 9: 8, 10: 7, 12: os.getpid(), **parents}
     monkeypatch.setattr(conduct.proc, "parents", lambda: table)
     monkeypatch.setattr(conduct.proc, "alive", lambda pid: True)
     monkeypatch.setattr(conduct.proc, "arguments", lambda pid: ("raylet",) if pid == 10 else ("python",))
