@@ -16,6 +16,7 @@ from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut, Waiting, free_space
 from harness.envs import home
 from harness.errors import HarnessError
+from harness.parity.interventions.bench import OnStage
 from harness.triage.watch.guard import Guard
 from probes import format as recording
 from reports.progress import ProgressEvent
@@ -266,8 +267,6 @@ class Experiment:
     def bench(self, *names: str, engine: int = 0) -> Bench:
         """The sides of these names on a bench, with their engines as the runs, or their lifted stages, left them. Each
         must have been recorded and not have gone native. `engine`: which one of each side, where there are several."""
-        from harness.parity.interventions.bench import OnStage  # the judge's libraries, which no run needs
-
         sides = [self._now(side) for side in self._sides if side.name in names]
         stands = {}
         for side in sides:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from harness.commands.showing import show_json
+from harness.errors import BadInput
+from harness.extras import need
 from harness.quantities import seconds
 
 if TYPE_CHECKING:
@@ -110,7 +112,6 @@ def run(
     """
     if suite == "parity":
         _parity(names=names or [], source=source, backends=backends, dtype=dtype, out=out, cold=cold, format=format)
-    from harness.extras import need
     from harness.planted.hangs import files, lab, tables
 
     need("torch")  # the programs of the lab are ranks
@@ -197,7 +198,6 @@ def _scenario(dtype: str) -> Scenario:
 
 
 def _refuse_impossible(faults: Sequence[Fault], backends: tuple[str, str]) -> None:
-    from harness.errors import BadInput
     from harness.planted.differences.run import planned
 
     if planned(faults, backends):
@@ -211,7 +211,6 @@ def _refuse_impossible(faults: Sequence[Fault], backends: tuple[str, str]) -> No
 
 def _suite_of(path: Path) -> Literal["all", "hang", "parity"]:
     """The suite of which a Python file has a list, which is executed; all where it has both. Raises BadInput."""
-    from harness.errors import BadInput
     from harness.planted.differences.files import EXAMPLE
     from harness.planted.foreign import executed
 
@@ -224,8 +223,6 @@ def _suite_of(path: Path) -> Literal["all", "hang", "parity"]:
 
 def _folder(out: str, *, fresh: bool = False) -> Path | None:
     """The folder to keep things in, made; None for none."""
-    from harness.errors import BadInput
-
     if not out:
         return None
     folder = Path(out)

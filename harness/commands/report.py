@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness import verdict_file
 from harness.commands.options import Format, Verbose
 from harness.commands.showing import show
+from harness.errors import BadInput
 from reports import exporters
+from reports.run_model import RecordedRun
 
 if TYPE_CHECKING:
     from reports.run_model import RecordedRun
@@ -45,10 +48,7 @@ def report(
     Example:
       harness report runs/mine --verbose
     """
-    from harness import verdict_file
     from harness.bundle.opening import resolve
-    from harness.errors import BadInput
-    from reports.run_model import RecordedRun
 
     if issue and format not in ("text", "issue"):
         raise BadInput(f"--issue and --format {format} ask for two formats", fix="harness report RUN --issue")
@@ -79,8 +79,6 @@ def report(
 
 
 def _export(recorded: RecordedRun, run: str, tracker: str, out: Path | None) -> None:
-    from harness.errors import BadInput
-
     if not tracker or out is None:
         raise BadInput(
             "--export TRACKER and --out DIR belong together", fix=f"harness report {run} --export tensorboard --out DIR"

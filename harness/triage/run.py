@@ -16,9 +16,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from harness import dates
+from harness.bundle.opening import is_bundle, resolve
 from harness.errors import BadInput
-from harness.triage import archive, judge
+from harness.triage import archive, directory, judge
+from harness.triage.collect import collect, live
 from harness.triage.evidence import ENDED, Evidence, Silence
+from harness.triage.nodes import unite
+from harness.triage.remote import gather, token
+from harness.triage.watch.retention import order
 from harness.verdict_file import NAME as VERDICT
 from probes import redaction
 from probes.files import make_folder, write_whole
@@ -84,9 +89,6 @@ def _evidence(
     what: list[str], out: Path | None, token_file: str, tell: Callable[[str], None]
 ) -> tuple[Evidence, Path | None]:
     """The evidence, and the folder that it was taken into now; None where it was there before."""
-    from harness.bundle.opening import resolve
-    from harness.triage.remote import gather
-
     if urls := [word for word in what if gather.is_url(word)]:
         return _served(urls, [Path(word) for word in what if word not in urls], out, token_file)
     paths = [resolve(word) for word in what]
@@ -120,9 +122,6 @@ def _absent(path: Path) -> BadInput:
 def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path | None]:
     """The evidence in the file or directory `path`, which the user calls `word`; of a run whose processes may live, new
     evidence."""
-    from harness.bundle.opening import is_bundle
-    from harness.triage import directory
-
     if path.is_file():
         if path.suffix != ".zip" and not zipfile.is_zipfile(path):
             _refuse_file(path)
@@ -142,8 +141,6 @@ def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path |
 
 
 def _refuse_file(path: Path) -> NoReturn:
-    from harness.triage import directory
-
     beside = shlex.quote(str(path.parent))
     raise BadInput(
         f"{path} is one file: triage reads the directory with the dumps of every rank, or evidence",
@@ -153,8 +150,6 @@ def _refuse_file(path: Path) -> NoReturn:
 
 def _served(urls: list[str], beside: list[Path], out: Path | None, token_file: str) -> tuple[Evidence, Path]:
     """The evidence that watches serve, and what lies here of other nodes."""
-    from harness.triage.remote import gather, token
-
     if absent := [path for path in beside if not path.is_dir()]:
         raise BadInput(f"{absent[0]}: no such directory; a directory of each node beside the watches that serve theirs",
                        fix=f"ls {shlex.quote(str(absent[0]))}")  # fmt: skip
@@ -171,8 +166,6 @@ def _served(urls: list[str], beside: list[Path], out: Path | None, token_file: s
 
 def _of_nodes(path: Path) -> list[Path]:
     """The evidence and watch directories right below one that is neither: of the nodes of a job. Empty for others."""
-    from harness.triage import directory
-
     if not path.is_dir() or directory.is_evidence(path) or any((path / name).is_dir() for name in (*LIVE, *SIDES)):
         return []
     node_directories = [below for below in sorted(path.iterdir()) if below.is_dir() and (
@@ -187,9 +180,6 @@ def _nodes(
     """The newest evidence of each node's directory, as of one job; where none was taken, the last words of its
     processes: that they have ended by now says nothing of the time at which the others were looked at. With the folder
     that holds what was taken now, None where all was there before."""
-    from harness.triage import directory
-    from harness.triage.nodes import unite
-
     parts: dict[Path, Evidence] = {}
     ended: set[Path] = set()
     made: Path | None = None
@@ -241,8 +231,6 @@ def _watched(path: Path) -> Path:
 
 def _run(run: Path, latest: Path | None, out: Path | None) -> tuple[Evidence, Path | None]:
     """A run directory: looked at now while any of its processes lives, else its newest evidence."""
-    from harness.triage import directory
-
     evidence = _live([str(run)], out)
     if not alive(evidence) and latest is not None:
         return directory.read(latest), None
@@ -251,9 +239,6 @@ def _run(run: Path, latest: Path | None, out: Path | None) -> tuple[Evidence, Pa
 
 def newest(run: Path) -> Path | None:
     """The newest evidence directory of a run; None where it has none."""
-    from harness.triage import directory
-    from harness.triage.watch.retention import order
-
     try:
         evidence_paths = [path for path in (run / "evidence").iterdir() if directory.is_evidence(path)]
     except OSError:  # no such folder: nothing was ever taken
@@ -262,8 +247,6 @@ def newest(run: Path) -> Path | None:
 
 
 def _live(what: list[str], out: Path | None, tell: Callable[[str], None] = lambda line: None) -> Evidence:
-    from harness.triage.collect import collect, live
-
     scope = live(what or ["auto"])
     if out is None:
         out = _new_folder()

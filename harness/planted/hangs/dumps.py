@@ -7,13 +7,13 @@ from pathlib import Path
 
 from harness.errors import BadInput
 from harness.planted.hangs.outcome import Outcome, judged
+from harness.triage.flight import synthesis
 from scenarios.planted.hangs.catalog import Hang
 
 
 def judge_dumps(hang: Hang, folder: Path) -> Outcome:
     """Write the dumps that the hang describes and judge them, as `harness triage DIR` does; no process is started."""
     from harness.triage import directory, judge
-    from harness.triage.flight import synthesis
 
     assert hang.dumps is not None
     wanted = hang.dumps

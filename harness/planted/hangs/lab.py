@@ -21,7 +21,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+from harness import envs
 from harness.errors import HarnessError
+from harness.planted.hangs.across import judge_hosts
+from harness.planted.hangs.dumps import judge_dumps
+from harness.planted.hangs.looks import judge_looks
 from harness.planted.hangs.outcome import Outcome, Score, judged, score
 from harness.triage.collect import redact
 from reports.model import Verdict
@@ -93,16 +97,10 @@ class _Trial:
         try:
             folder = _fresh(self.folder, hang.name)
             if hang.dumps is not None:
-                from harness.planted.hangs.dumps import judge_dumps
-
                 return judge_dumps(hang, folder)
             if hang.network is not None:
-                from harness.planted.hangs.across import judge_hosts
-
                 return judge_hosts(hang, folder, self.stall_s, START_S + STALLS * self.stall_s, {MARK: mark})
             if hang.looks:
-                from harness.planted.hangs.looks import judge_looks
-
                 environ = _environment(hang, mark, self._device)
                 limit_s = START_S + STALLS * self.stall_s
                 return judge_looks(hang, folder, command(hang, self.stall_s), limit_s, environ)
@@ -239,8 +237,6 @@ def _fresh(folder: Path, name: str) -> Path:
 
 
 def _interpreter(engine: str) -> str:
-    from harness import envs
-
     return str(envs.get(engine).python)
 
 

@@ -21,6 +21,7 @@ from harness.triage.graph.edges import Names, title
 from harness.triage.nodes import World, missing_ranks, worlds
 from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.rules.untested import unseen
+from reports.sections.triage import ranks
 
 AGAIN = "take the evidence of all nodes at one time: harness triage PID --out DIR on each, while the job stands still"
 
@@ -459,6 +460,4 @@ def _node(case: Case, world: World, missing: list[int]) -> str:
 
 def _runs(numbers: list[int]) -> str:
     """In few words: "0, 2-7"."""
-    from reports.sections.triage import ranks
-
     return ranks(numbers)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from harness import dates
 from harness.errors import BadInput
 from harness.exit_codes import NOT_FOUND, NOT_RUNNABLE, STALLED
+from harness.triage.collect import redact
 from harness.triage.remote import token
 from harness.triage.watch.claim import Claim
 from harness.triage.watch.ending import KILL_S, end, unended
@@ -33,6 +34,8 @@ from harness.triage.watch.signals import Passing, passing_on
 from harness.triage.watch.watchdog import Stall, Watchdog
 from probes import engines, redaction
 from probes.errors import FULL_SUFFIX
+from probes.files import make_folder
+from probes.format import write_manifest
 from probes.heartbeat import BEATS
 from probes.identity import ADAPTER, DIGESTS, SOCKETS, WATCH
 from reports.text import counted
@@ -384,8 +387,6 @@ def sockets() -> str:
 
 def _claimed(out: Path | None, command: Sequence[str]) -> tuple[Path, Claim]:
     """The watch directory, made, and its lock. Raises BadInput when it cannot be made, or another watch has it."""
-    from probes.files import make_folder
-
     directory = out or Path("runs") / f"watch-{dates.stamp()}-{os.getpid()}"
     try:
         make_folder(directory)
@@ -404,10 +405,6 @@ def _claimed(out: Path | None, command: Sequence[str]) -> tuple[Path, Claim]:
 
 
 def _begin(directory: Path, command: Sequence[str]) -> None:
-    from harness.triage.collect import redact
-    from probes.files import make_folder
-    from probes.format import write_manifest
-
     if any((directory / name).is_dir() and any((directory / name).iterdir()) for name in (BEATS, "events")):
         raise BadInput(
             f"{directory} holds another recording",

@@ -15,7 +15,7 @@ import triage_trial as trial
 
 from harness import cli
 from harness.errors import BadInput
-from harness.triage import collect, directory, run
+from harness.triage import directory, run
 from harness.triage.collect import Scope, conduct
 from harness.triage.collect.ray import Cluster
 from harness.triage.evidence import Evidence, Process
@@ -175,8 +175,8 @@ def test_a_second_look_does_not_overwrite_the_first(tmp_path):
 def test_without_a_target_it_is_told_what_was_looked_at(tmp_path, monkeypatch):
     scope, lines = Scope(ray_address="127.0.0.1:6379"), []
     driver = Process("h", 7, role="driver", command="python -m train")
-    monkeypatch.setattr(collect, "live", lambda what: scope)
-    monkeypatch.setattr(collect, "collect", lambda scope, out: Evidence(str(out), "live", "", 0.0, (driver,)))
+    monkeypatch.setattr(run, "live", lambda what: scope)
+    monkeypatch.setattr(run, "collect", lambda scope, out: Evidence(str(out), "live", "", 0.0, (driver,)))
     run.triage([], tmp_path / "out", tell=lines.append)
     [line] = lines
     assert line == "no target given: the Ray cluster at 127.0.0.1:6379; driver pid 7, command python -m train"
