@@ -194,6 +194,25 @@ def test_a_kind_of_event_that_was_promised_and_is_absent_is_missing(tmp_path: Pa
         assert verdict.verdict == "INCONCLUSIVE" and repr(kind) in verdict.reason + " ".join(verdict.missing), kind
 
 
+def test_settings_that_nobody_reads_are_said_and_those_that_are_absent(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    rollout = candidate.manifest["scenario"]["rollout"]
+    rollout["samples_per_promps"] = rollout.pop("samples_per_prompt")
+    verdict = put(tmp_path, baseline, candidate)
+    assert any("not read: scenario.rollout.samples_per_promps" in line for line in verdict.missing)
+    assert any("no scenario.rollout.samples_per_prompt" in line for line in verdict.missing)
+    assert not any("baseline's run.json" in line for line in verdict.missing)
+
+
+@pytest.mark.parametrize(("key", "value"), [("steps", 1e9), ("steps", 2.5), ("seed", 0.5)])
+def test_counts_of_earlier_formats_are_whole_numbers_too(key: str, value: float, tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    candidate.manifest |= {"format_version": 3, "index": False}
+    candidate.manifest["scenario"][key] = value
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE" and f"scenario.{key}" in verdict.reason
+
+
 def test_kinds_and_keys_that_nobody_reads_are_said(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     candidate.logs["trainer"].event("bounlaries", step=0)
