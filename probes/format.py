@@ -7,11 +7,8 @@ as it was acknowledged: an unfinished last line or last frame (what a killed pro
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
-import re
 import secrets
 from array import array
 from collections import Counter, defaultdict
@@ -20,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probes import limits
+from probes import index, limits, sealed
 from probes.errors import FULL_SUFFIX, FormatError, RecordingError, Torn
 from probes.frames import (
     PREFIX,
@@ -34,11 +31,17 @@ from probes.frames import (
     frame_of,
     read_extents,
 )
+from probes.index import EVENTS, INDEX, LIFTED, MANIFEST, TOKENS
 from probes.lines import decode_json, decode_line, encode_json, encode_line, encode_lines, is_sealed, read_lines
 
 __all__ = [
+    "EVENTS",
     "FORMAT_VERSION",
+    "INDEX",
+    "LIFTED",
+    "MANIFEST",
     "PREFIX",
+    "TOKENS",
     "Extent", "Flat",
     "FormatError",
     "Frame",
@@ -71,10 +74,11 @@ __all__ = [
 
 AGAIN = "harness record -- COMMAND   # record the run again: its run.json cannot be made from the rest"
 NOT_REGULAR = "it is not a regular file"
-FORMAT_VERSION = 3  # 1: digests by BLAKE2b; 1 and 2: no checksums in lines and in run.json
+UNWRITTEN = "the run did not write it, by its index: it was not read"
+# 1: digests by BLAKE2b; 1 and 2: no checksums in lines and in run.json; 1 to 3: no index of the files
+FORMAT_VERSION = 4
 CHECKED_FROM = 3  # the first version whose lines and run.json have checksums
-_CHECKSUM = re.compile(rb',\s*"checksum":\s*"([0-9a-f]{64})"\s*\}\s*\Z')  # how run.json ends
-MANIFEST, EVENTS, TOKENS = "run.json", "events", "tokens"
+INDEXED_FROM = 4  # the first version whose run.json says whether the files are indexed
 SIDES = ("baseline", "candidate")  # of a pair of runs: its folders, and who a difference is of
 
 
@@ -82,7 +86,8 @@ def write_manifest(path: str | os.PathLike[str], manifest: Mapping[str, Any]) ->
     """Write run.json into the run directory `path`, scrubbed of secrets, whole or not at all.
 
     The format version, the id of the run and the file's own checksum are added; a run.json that is there already keeps
-    its id. Raises RecordingError when it cannot be written.
+    its id. `index` of the manifest promises an index of the files (`seal`), which is renewed where there is one. Raises
+    RecordingError when it cannot be written.
     """
     from probes import redaction  # what only writers need: a reader brings none of it along
     from probes.files import make_folder, write_whole
@@ -90,18 +95,32 @@ def write_manifest(path: str | os.PathLike[str], manifest: Mapping[str, Any]) ->
     folder = Path(path)
     scrubbed = redaction.scrub(dict(manifest))
     identity = scrubbed.pop("id", None) or run_id(folder) or secrets.token_hex(8)
+    required: dict[str, Any] = {"format_version": FORMAT_VERSION, "id": identity, "index": False, "records": []}
     try:
         make_folder(folder)
-        write_whole(folder / MANIFEST, encode_manifest({"format_version": FORMAT_VERSION, "id": identity, **scrubbed}))
+        write_whole(folder / MANIFEST, encode_manifest(required | scrubbed))
     except OSError as error:
         raise RecordingError.of(folder / MANIFEST, error) from error
+    if os.path.isfile(folder / INDEX):
+        seal(folder)
 
 
 def encode_manifest(manifest: Mapping[str, Any]) -> bytes:
     """The bytes of run.json: indented JSON whose last key, `checksum`, is the SHA-256 of all bytes before it."""
-    text = json.dumps(decode_json(encode_json(dict(manifest)).encode()), indent=2)
-    content = text.removesuffix("\n}").encode("ascii")
-    return content + f',\n  "checksum": "{hashlib.sha256(content).hexdigest()}"\n}}\n'.encode("ascii")
+    return sealed.encode(manifest)
+
+
+def seal(path: str | os.PathLike[str]) -> None:
+    """Index the files of a run that has ended: a reader then misses those that are deleted, and notices others.
+
+    For the command that owns the run, whose run.json promises it by `index`. Raises RecordingError.
+    """
+    index.write(path, run_id(path))
+
+
+def unseal(path: str | os.PathLike[str]) -> None:
+    """Take the index back, because the run goes on: until the next `seal` it counts as cut short. Raises OSError."""
+    index.remove(path)
 
 
 def run_id(path: str | os.PathLike[str]) -> str:
@@ -153,7 +172,9 @@ class Run:
 
     `manifest`: run.json, without its checksum. `torn`: (file, what was dropped or is missing). `incomplete`: events
     files without their `close` event, whose process was killed or still runs. `unchecked`: files without checksums, as
-    formats 1 and 2 have them, in which damage may go unseen.
+    formats 1 and 2 have them, in which damage may go unseen. `indexed`: whether run.json promises an index of the
+    files; without one, that files were deleted may go unseen. `unsealed`: the index is promised and absent, because the
+    run was cut short or somebody deleted it.
 
     Raises FormatError for damage; with `strict=False` damage is listed in `torn` and the rest of that file is dropped,
     but a missing or damaged run.json or a newer format version is an error all the same. Memory: 8 bytes for an event,
@@ -169,12 +190,17 @@ class Run:
         self.manifest = read_manifest(self.path)
         if not self.sealed:
             self.unchecked.append(MANIFEST)
+        self.indexed = self.manifest.get("index") is True
+        self._index = self._read_index()
+        self.unsealed = self.indexed and not os.path.lexists(self.path / INDEX)
         events, tokens = self._files(EVENTS, "*.jsonl"), self._files(TOKENS, "*.bin")
         self._journals = sorted((self._scan_events(file) for file in events), key=lambda index: index.order)
         self._logs = sorted((self._scan_frames(file) for file in tokens), key=lambda index: index.order)
         if not self._journals:
             self._damage(EVENTS, "no process has recorded anything")
         self._compare_with_close()
+        self._compare_with_version()
+        self._compare_with_index()
 
     @property
     def hashed_by(self) -> str:
@@ -189,8 +215,8 @@ class Run:
 
     @property
     def complete(self) -> bool:
-        """Every process closed its recording and nothing is torn."""
-        return not self.incomplete and not self.torn
+        """Every process closed its recording, nothing is torn, and the index that was promised is there."""
+        return not self.incomplete and not self.torn and not self.unsealed
 
     def events(self, kind: str | None = None, role: str | None = None) -> Iterator[dict[str, Any]]:
         """Events of every process in turn (by role, then rank), each in its own order.
@@ -222,13 +248,31 @@ class Run:
                         body = memoryview(stream.read(at.header + at.payload))
                         yield frame_of(decode_header(bytes(body[: at.header])), body[at.header :])
 
+    def _read_index(self) -> dict[str, index.Entry] | None:
+        """What the index says of each file; None where there is none that can be believed."""
+        if not os.path.lexists(self.path / INDEX):
+            return None
+        if not self.indexed:
+            self.torn.append((INDEX, f"{MANIFEST} does not promise it: one of them was edited, or is of another run"))
+            return None
+        try:
+            return index.read(self.path, self.manifest.get("id"))
+        except FormatError as error:
+            self.torn.append((INDEX, str(error)))
+            return None
+
     def _files(self, folder: str, pattern: str) -> list[Path]:
-        """The files of one kind. What is no regular file is damage: a pipe never ends."""
-        paths = sorted((self.path / folder).glob(pattern))
-        for path in paths:
+        """The files of one kind that the run wrote. What is no regular file is damage: a pipe never ends."""
+        paths = []
+        for path in sorted((self.path / folder).glob(pattern)):
+            name = f"{folder}/{path.name}"
             if not os.path.isfile(path):
-                self._damage(f"{folder}/{path.name}", NOT_REGULAR)
-        return [path for path in paths if os.path.isfile(path)]
+                self._damage(name, NOT_REGULAR)
+            elif self._index is not None and name not in self._index:
+                self.torn.append((name, UNWRITTEN))
+            else:
+                paths.append(path)
+        return paths
 
     def _scan_events(self, path: Path) -> JournalIndex:
         journal = JournalIndex(path, f"{EVENTS}/{path.name}")
@@ -282,6 +326,35 @@ class Run:
         if not journal.sealed:
             self.unchecked.append(journal.name)
 
+    def _compare_with_version(self) -> None:
+        """Name a run.json of an older format than its processes wrote: it would be held to less than was promised."""
+        version = self.manifest["format_version"]
+        for journal in self._journals:
+            wrote = journal.opening.get("format")
+            if isinstance(wrote, int) and wrote > version:
+                self.torn.append((MANIFEST, f"it says format {version}, and {journal.name} says format {wrote}"))
+                return
+        checked = [journal.name for journal in self._journals if journal.sealed]
+        checked += [log.name for log in self._logs if any(extent.seq is not None for extent in log.extents)]
+        if checked and not self.sealed:
+            self.torn.append((MANIFEST, f"it says format {version}, and {checked[0]} has what only format 3 has"))
+
+    def _compare_with_index(self) -> None:
+        """Compare the files with the index: which are gone, are others than the run wrote, or came later."""
+        if self._index is None:
+            return
+        present, damaged = set(index.present(self.path)), {name for name, _ in self.torn}
+        for name, written in self._index.items():
+            if name in damaged:
+                continue
+            if name not in present:
+                self.torn.append((name, "the file is missing; the index of the run lists it"))
+            elif difference := index.entry(self.path / name).difference(written):
+                self.torn.append((name, f"it is not the file that the run wrote: {difference}"))
+        for name in sorted(present - self._index.keys() - damaged):
+            if not index.of_cut_stage(name, self._index):
+                self.torn.append((name, UNWRITTEN))
+
     def _damage(self, name: str, reason: str) -> None:
         if self.strict:
             raise FormatError(f"{self.path / name}: {reason}", fix=AGAIN)
@@ -291,18 +364,23 @@ class Run:
         """Compare what the `close` events say was written with what is there."""
         journals = {journal.path.name for journal in self._journals}
         frames = {log.name: Counter(extent.kind for extent in log.extents) for log in self._logs}
-        for log in self._logs:
+        for log in self._logs if self._index is None else ():
             if f"{log.path.stem}.jsonl" not in journals:
                 self.torn.append((f"{EVENTS}/{log.path.stem}.jsonl", "the file is missing; its tokens file is there"))
         processes = {journal.process for journal in self._journals}
+        begun: dict[tuple[Any, ...], str] = {}  # when and where each process began -> its journal
         for journal in self._journals:
             self._check_run(journal)
+            start = tuple(str(journal.opening.get(key)) for key in ("role", "rank", "host", "pid", "t_ns", "wall_ns"))
+            if "wall_ns" in journal.opening and begun.setdefault(start, journal.name) != journal.name:
+                self.torn.append((journal.name, f"it is a copy of {begun[start]}"))
             if journal.path.stem != journal.process and journal.path.stem in processes:
                 self._damage(journal.name, f"{journal.process} wrote it: files have changed names")
             if journal.closing is not None:
                 tokens = f"{TOKENS}/{journal.path.stem}.bin"
                 self._compare_records(journal, journal.closing, tokens, frames.get(tokens, Counter()))
-                self._miss_files(journal, journal.closing, journals)
+                if self._index is None:
+                    self._miss_files(journal, journal.closing, journals)
             else:
                 self.incomplete.append(journal.name)
                 if os.path.exists(f"{journal.path}{FULL_SUFFIX}"):
@@ -377,22 +455,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{file}: format_version is {version}, {newest}",
             "read it with the rlhf-harness that wrote it, or a newer one",
         )
-    _check_manifest(file, data, required=version >= CHECKED_FROM)
     try:
-        limits.check_manifest(manifest)
+        sealed.check(data, required=version >= CHECKED_FROM)
+        limits.check_manifest(manifest, typed=version >= INDEXED_FROM)
     except FormatError as error:
         raise FormatError(f"{file}: {error}", AGAIN) from error
     return {key: value for key, value in manifest.items() if key != "checksum"}
-
-
-def _check_manifest(file: Path, data: bytes, *, required: bool) -> None:
-    """Raise FormatError where the content of run.json does not match its checksum, or a required one is missing."""
-    checksum = _CHECKSUM.search(data)
-    if checksum is None:
-        if required:
-            raise FormatError(f"{file}: it does not end with its checksum: it was damaged or edited", AGAIN)
-    elif hashlib.sha256(data[: checksum.start()]).hexdigest().encode() != checksum[1]:
-        raise FormatError(f"{file}: its checksum does not match its content: it was damaged or edited", AGAIN)
 
 
 def number(value: Any, default: float = math.nan) -> float:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from probes import collectives, environment, memory, shapes, tokens
 from probes.errors import RecordingError
-from probes.format import EVENTS, TOKENS, Flat, Ragged, run_id
+from probes.format import EVENTS, FORMAT_VERSION, TOKENS, Flat, Ragged, run_id
 from probes.identity import started
 from probes.journal import Journal
 from probes.spans import Span, error_text
@@ -233,7 +233,8 @@ def start(
         recorder.event(
             "open", wall_ns=time.time_ns(), host=socket.gethostname(), pid=os.getpid(), ppid=os.getppid(),
             start_ticks=started(), role=role, rank=rank, world_size=world_size, python=sys.version.split()[0],
-            packages=fields["packages"], env=fields["env"], **({"run": recorder.run} if recorder.run else {}),
+            packages=fields["packages"], env=fields["env"], format=FORMAT_VERSION,
+            **({"run": recorder.run} if recorder.run else {}),
         )  # fmt: skip
         recorder.event("environment", **fields)
         if groups:

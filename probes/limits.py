@@ -25,7 +25,7 @@ def bounded(value: int, limit: int, name: str, *, least: int = 0) -> int:
 
 
 # Numbers of run.json that size a loop or a list, with the largest that is read. Those of the scenario are counts.
-_MANIFEST = {
+_NUMBERS = {
     ("scenario", "steps"): STEPS,
     ("scenario", "rollout", "prompts_per_step"): SAMPLES,
     ("scenario", "rollout", "samples_per_prompt"): SAMPLES,
@@ -40,15 +40,44 @@ _MANIFEST = {
 }
 
 
-def check_manifest(manifest: Any) -> None:
-    """Raise FormatError for a number in run.json that is too large to be read, or negative where it counts."""
-    for path, limit in _MANIFEST.items():
-        value = manifest
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
+# What a writer of format 4 writes into every run.json, beside its version and its checksum.
+_REQUIRED: dict[str, tuple[type, str]] = {"id": (str, "a string"), "index": (bool, "true or false"),
+                                          "records": (list, "a list of kinds of events")}  # fmt: skip
+
+
+def check_manifest(manifest: Any, *, typed: bool) -> None:
+    """Raise FormatError for a number in run.json that is too large to be read, or negative where it counts.
+
+    `typed`: and, as from format 4 on, for a required key that is missing or of another type, and for what is no whole
+    number where one belongs.
+    """
+    if typed:
+        _check_types(manifest)
+    for path, limit in _NUMBERS.items():
+        value = _at(manifest, path)
         if isinstance(value, int) and not isinstance(value, bool):
             bounded(value, limit, ".".join(path), least=0 if path[0] == "scenario" else -limit)
+        elif typed and value is not None:
+            raise FormatError(f"{'.'.join(path)} is {value!r:.60}: a whole number was expected")
     check_whole(manifest)
+
+
+def _check_types(manifest: dict[str, Any]) -> None:
+    for key, (kind, words) in _REQUIRED.items():
+        if not isinstance(manifest.get(key), kind) or manifest[key] == "":
+            raise FormatError(f"{key} is {manifest.get(key)!r:.60}: {words} was expected")
+    if not all(isinstance(kind, str) for kind in manifest["records"]):
+        raise FormatError("records holds what is not a kind of event: a list of kinds of events was expected")
+    # A framework's job may not know how many steps it will have.
+    if "scenario" in manifest and "framework" not in manifest and _at(manifest, ("scenario", "steps")) is None:
+        raise FormatError("scenario.steps is missing: a whole number was expected")
+
+
+def _at(manifest: Any, path: tuple[str, ...]) -> Any:
+    value = manifest
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def check_whole(value: Any) -> None:

@@ -65,6 +65,7 @@ def record(command: Sequence[str], options: RecordOptions | None = None, **chang
         out=directory,
         environ={**environment, **job.variables(digests=options.digests)},
         beside=lambda folder: Configured(job.framework, folder, say),
+        indexed=True,
     )
     if ended := words_of(result):
         say(ended)

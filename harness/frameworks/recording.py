@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.triage.collect import beats
 from probes.adapters import Adapter
-from probes.format import JournalIndex, Run, encode_line, write_manifest
+from probes.format import JournalIndex, Run, encode_line, seal, write_manifest
 
 # A job's last processes are ended by Ray after its driver has gone: some seconds were seen.
 PATIENCE_S = 10.0
@@ -47,7 +47,10 @@ def finish(directory: Path, adapter: Adapter, exit_code: int) -> Hooks:
         _close(run)
         run = Run(directory, strict=False)
     hooks = _hooks(run, adapter)
-    write_manifest(directory, {**run.manifest, **_process_fields(run, adapter, hooks), "exit_code": exit_code})
+    fields = {**_process_fields(run, adapter, hooks), "exit_code": exit_code, "index": True}
+    write_manifest(directory, {**run.manifest, **fields})
+    if not run.incomplete:
+        seal(directory)
     return hooks
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 from harness.parity.checks.registry import Outcome, Registered
@@ -9,10 +11,13 @@ from harness.parity.checks.summary import mode_name
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.native_sampler.observed import NOT_RUN
-from probes.format import names
+from probes.format import EVENTS, LIFTED, names
 from probes.kinds import EVENT_KEYS, MANIFEST_KEYS
 from reports.model import Finding
+from scenarios.settings import Scenario
 
+# Settings without which nobody knows how many steps and samples a run was to have.
+_COUNTS = {"steps", "rollout.prompts_per_step", "rollout.samples_per_prompt"}
 MOST_NAMES, MOST_LETTERS = 8, 60  # of what nobody reads: a recording may have any number of such names
 
 
@@ -71,12 +76,12 @@ def limits(e: Evidence) -> list[str]:
         sentences += [f"{side.name}: {line}" for line in lines if not (again and line.startswith("floor:"))]
         if not side.recording.count("data"):
             sentences.append(f"the {side.name} recorded no digests of its data")
-        sentences += _unread(side)
+        sentences += _unread(side, stage_read=not e.alone)
     return sentences
 
 
-def _unread(side: Side) -> list[str]:
-    """What nobody reads in a recording, and where damage may go unseen."""
+def _unread(side: Side, *, stage_read: bool) -> list[str]:
+    """What nobody reads in a recording, and where damage may go unseen. `stage_read`: the lifted stage is read."""
     recording = side.recording
     version = recording.manifest["format_version"]
     kinds = sorted(recording.kinds - EVENT_KEYS.keys())
@@ -85,6 +90,12 @@ def _unread(side: Side) -> list[str]:
     )
     keys = sorted(recording.manifest.keys() - MANIFEST_KEYS)
     sentences = []
+    if "framework" not in recording.manifest and recording.scenario:
+        settings, read = _paths(recording.scenario), _paths(Scenario().to_json())
+        keys += sorted(f"scenario.{path}" for path in settings - read)
+        silent = sorted(f"scenario.{path}" for path in _COUNTS - settings)
+        if silent:
+            sentences.append(f"the {side.name}'s run.json does not say how much it promises: no {_listed(silent)}")
     if kinds:
         sentences.append(f"the {side.name} recorded events of kinds that are not read: {_listed(kinds)}")
     if fields:
@@ -93,7 +104,19 @@ def _unread(side: Side) -> list[str]:
         sentences.append(f"the {side.name}'s run.json has keys that are not read: {_listed(keys)}")
     if recording.unchecked:
         sentences.append(f"the {side.name}'s recording has format {version}, without checksums: damage may go unseen")
+    if not recording.indexed:
+        sentences.append(f"the {side.name}'s recording has no index of its files: deleted files may go unseen")
+    if not stage_read and os.path.isdir(recording.path / LIFTED / EVENTS):
+        sentences.append(f"the {side.name}'s lifted stage was not read")
     return sentences
+
+
+def _paths(settings: Mapping[str, Any], above: str = "") -> set[str]:
+    """The names of all settings of a scenario, with those of their sections: `rollout.mode`."""
+    names = set()
+    for key, value in settings.items():
+        names |= _paths(value, f"{above}{key}.") if isinstance(value, dict) and value else {f"{above}{key}"}
+    return names
 
 
 def _listed(names: list[str]) -> str:

@@ -20,7 +20,7 @@ def clean(run: Path, *, cap: float | None = None, library: Library | None = None
     """Whether nothing recorded in `run` speaks against its engine. False where that cannot be told."""
     recording = (library or Library()).open(run)
     e = gather(recording, recording, native=False, cap=cap)
-    if e.first or recording.torn or recording.incomplete:
+    if e.first or not recording.complete:
         return False
     proven = e.baseline.sync
     if proven.unproven or proven.without_digests or proven.unsynced:

@@ -111,11 +111,13 @@ def watch(
     watchdog: Callable[..., Watchdog] = Watchdog,
     beside: Callable[[Path], AbstractContextManager[object]] = nullcontext,
     serving: Serving | None = None,
+    indexed: bool = False,
     **changes: Any,
 ) -> WatchResult:
     """Run `command` to its end and watch it.
 
     `beside`: what goes on with the watch directory while the command runs. `serving`: gives evidence to other hosts.
+    `indexed`: the caller promises to index what was recorded when the command has ended.
     `changes`: fields of WatchOptions, instead of or on top of `options`. Raises BadInput for a command or a folder that
     cannot be used.
     """
@@ -124,7 +126,7 @@ def watch(
     environment = dict(os.environ if options.environ is None else options.environ)
     environment.pop(token.VARIABLE, None)  # it is the watch's, and no job needs it
     program = _program(command, environment)
-    directory, claim = _claimed(out, command)
+    directory, claim = _claimed(out, command, indexed=indexed)
     folder = sockets()
     environment = watched(environment, directory, folder)
     dog: Watchdog | None = None
@@ -385,7 +387,7 @@ def sockets() -> str:
         return ""
 
 
-def _claimed(out: Path | None, command: Sequence[str]) -> tuple[Path, Claim]:
+def _claimed(out: Path | None, command: Sequence[str], *, indexed: bool = False) -> tuple[Path, Claim]:
     """The watch directory, made, and its lock. Raises BadInput when it cannot be made, or another watch has it."""
     directory = out or Path("runs") / f"watch-{dates.stamp()}-{os.getpid()}"
     try:
@@ -394,7 +396,7 @@ def _claimed(out: Path | None, command: Sequence[str]) -> tuple[Path, Claim]:
     except OSError as error:
         raise _not_writable(directory, error) from error
     try:
-        _begin(directory, command)
+        _begin(directory, command, indexed=indexed)
     except OSError as error:
         claim.release()
         raise _not_writable(directory, error) from error
@@ -404,13 +406,14 @@ def _claimed(out: Path | None, command: Sequence[str]) -> tuple[Path, Claim]:
     return directory.resolve(), claim
 
 
-def _begin(directory: Path, command: Sequence[str]) -> None:
+def _begin(directory: Path, command: Sequence[str], *, indexed: bool) -> None:
     if any((directory / name).is_dir() and any((directory / name).iterdir()) for name in (BEATS, "events")):
         raise BadInput(
             f"{directory} holds another recording",
             fix=f"harness watch --out {shlex.quote(f'{directory}-2')} -- {shlex.join(redaction.arguments(command))}",
         )
-    write_manifest(directory, {"command": redact.command(command), "started": dates.now(), "watch": True})
+    manifest = {"command": redact.command(command), "started": dates.now(), "watch": True, "index": indexed}
+    write_manifest(directory, manifest)
     make_folder(directory / BEATS)
 
 

@@ -87,7 +87,7 @@ def test_the_kinds_and_keys_that_are_read_are_those_of_the_page() -> None:
     for kind, keys in EVENT_KEYS.items():
         missing = (keys or set()) - {"step"} - set(re.findall(r"`(\w+)`", rows[kind]))
         assert not missing, f"docs/reference/format.md does not have {sorted(missing)} of {kind!r}"
-    manifest = PAGE[PAGE.index("## run.json") : PAGE.index("## Events")]
+    manifest = PAGE[PAGE.index("## run.json") : PAGE.index("## The index")]
     named = re.findall(r"^\| (`[^|]*?) \|", manifest, re.MULTILINE)
     assert {key for row in named for key in re.findall(r"`(\w+)`", row)} == MANIFEST_KEYS | {"checksum"}
 

@@ -11,7 +11,7 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.native_sampler.observed import MOST_DRAWS
 from harness.parity.subjects.ranks.observed import world_size
 from harness.recordings.store import Recording
-from probes.format import mapping, names, number, whole
+from probes.format import INDEX, mapping, names, number, whole
 from scenarios.settings import Sampling
 
 
@@ -33,6 +33,7 @@ _NUMBERS = {
     "scenario.rollout": ("prompts_per_step", "samples_per_prompt"),
     "scenario.sampling": tuple(parameter.name for parameter in fields(Sampling) if parameter.type in ("int", "float")),
 }
+_COUNTS = ("steps", "seed", "prompts_per_step", "samples_per_prompt")
 _NATIVE = {"alpha": 0.5, "margin": 2.0, "draws": MOST_DRAWS}  # largest error rate, margin and number of looks
 
 
@@ -57,6 +58,14 @@ def damage(recording: Recording, name: str) -> list[str]:
             for event in recording.all("close")
             if event.get("ok") not in (True, 1)
         ),
+        *(
+            [
+                f"the {name}'s recording has no {INDEX}, which its run.json promises: the run was cut short, or files "
+                "were deleted"
+            ]
+            if recording.unsealed
+            else []
+        ),
     ]
 
 
@@ -72,11 +81,12 @@ def _unreadable(recording: Recording, name: str) -> list[str]:
             if value is not None and not isinstance(value, dict)
         ]
         + [
-            f"the {name}'s recording is unreadable: {part}.{key} of its run.json is {value!r}, which is not a number"
+            f"the {name}'s recording is unreadable: {part}.{key} of its run.json is {value!r}, which is "
+            f"no {'whole ' if key in _COUNTS else ''}number"
             for part, keys in _NUMBERS.items()
             for key in keys
             for value in [mapping(parts[part]).get(key)]
-            if value is not None and not _is_number(value)
+            if value is not None and not (_is_whole(value) if key in _COUNTS else _is_number(value))
         ]
         + [
             f"the {name}'s recording is unreadable: scenario.native.{key} of its run.json is {value!r}, which tests "
@@ -86,6 +96,10 @@ def _unreadable(recording: Recording, name: str) -> list[str]:
             if _is_number(value) and not 1e-9 <= number(value) <= most
         ]
     )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value: Any) -> bool:
