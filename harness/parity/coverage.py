@@ -10,7 +10,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.native_sampler.observed import NOT_RUN
 from probes.format import names
-from probes.kinds import EVENT_KEYS, MANIFEST_KEYS
+from probes.kinds import EVENT_KEYS, FRAME_KEYS, MANIFEST_KEYS
 from reports.model import Finding
 
 MOST_NAMES, MOST_LETTERS = 8, 60  # of what nobody reads: a recording may have any number of such names
@@ -83,14 +83,17 @@ def _unread(side: Side) -> list[str]:
     fields = sorted(
         f"{kind}.{key}" for kind, usual in EVENT_KEYS.items() if usual for key in recording.keys(kind) - usual
     )
-    keys = sorted(recording.manifest.keys() - MANIFEST_KEYS)
-    sentences = []
-    if kinds:
-        sentences.append(f"the {side.name} recorded events of kinds that are not read: {_listed(kinds)}")
-    if fields:
-        sentences.append(f"the {side.name} recorded fields of events that are not read: {_listed(fields)}")
-    if keys:
-        sentences.append(f"the {side.name}'s run.json has keys that are not read: {_listed(keys)}")
+    sentences = [
+        f"the {side.name}{what} that are not read: {_listed(names)}"
+        for what, names in (
+            (" recorded events of kinds", kinds),
+            (" recorded fields of events", fields),
+            (" recorded frames of kinds", sorted(recording.frame_kinds - FRAME_KEYS.keys())),
+            (" recorded fields and arrays of frames", sorted(recording.unread_of_frames())),
+            ("'s run.json has keys", sorted(recording.manifest.keys() - MANIFEST_KEYS)),
+        )
+        if names
+    ]
     if recording.unchecked:
         sentences.append(f"the {side.name}'s recording has format {version}, without checksums: damage may go unseen")
     return sentences
