@@ -169,6 +169,7 @@ def html(
     """
     from harness.errors import BadInput
     from harness.nightly.history import History
+    from probes.files import make_folder, write_whole
     from reports.dashboard import MARKER, write
     from reports.text import counted
 
@@ -176,5 +177,6 @@ def html(
         raise BadInput(f"{folder} is not empty, and no dashboard", fix="harness history html DIR   # a new one")
     with History.at(history, create=False) as past:
         days = [(row.id, row.started) for row, _ in past.listing(nights)]
-        pages = write(folder, list(reversed(days)), past.course(nights))
+        make_folder(folder / "cells")
+        pages = write(folder, list(reversed(days)), past.course(nights), write_whole)
     typer.echo(f"{folder / MARKER}: {counted(pages, 'cell')}")

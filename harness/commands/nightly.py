@@ -159,8 +159,9 @@ def _alone(lock: Path, number: int) -> Iterator[None]:
     import fcntl
 
     from harness.errors import BadInput
+    from probes.files import open_new
 
-    with open(lock, "w") as file:
+    with open_new(lock) as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not kept by what this process forks
         except (BlockingIOError, PermissionError) as error:
@@ -188,9 +189,10 @@ def _refuse_unusable(out: Path) -> None:
     import tempfile
 
     from harness.errors import BadInput
+    from probes.files import make_folder
 
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         with tempfile.TemporaryFile(dir=out) as trial:
             trial.write(bytes(LEAST_BYTES))
             trial.flush()

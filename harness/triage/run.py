@@ -21,7 +21,7 @@ from harness.triage import archive, judge
 from harness.triage.evidence import ENDED, Evidence, Silence
 from harness.verdict_file import NAME as VERDICT
 from probes import redaction
-from probes.files import make_folder, write_whole
+from probes.files import make_folder, make_new_folder, write_whole
 from probes.format import SIDES
 from reports import places
 from reports.model import Verdict
@@ -293,7 +293,7 @@ def _new_folder() -> Path:
     name = f"triage-{dates.stamp()}-{os.getpid()}"
     folder = Path("runs") / name
     try:
-        folder.mkdir(parents=True)
+        make_new_folder(folder)
     except OSError:  # a working directory that cannot be written: evidence of a hang is not lost for that
         with contextlib.suppress(OSError):
             return Path(tempfile.mkdtemp(prefix=f"harness-{name}-"))
