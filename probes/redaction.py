@@ -102,10 +102,10 @@ _SPOKEN = re.compile(
 _SENTENCE_WORD = re.compile(r"[a-z\-]{1,30}+[.,:;!?)]*+")
 _OPAQUE = re.compile(r"(?!0[xX])(?=[A-Za-z_.~+/=\-]*+\d)(?=[\d_.~+/=\-]*+[A-Za-z])[\w\-.~+/=]{10,200}+", re.ASCII)
 _COMPOUND = re.compile(r"[\w\-]*\Z")
-# What may stand before a value: a line that is continued, a here-string, YAML's tag and anchor, a type, a call around
+# What may stand before a value: a line that is continued, a here-string, what YAML has there, a type, a call around
 # it, the letters of Python's texts.
 _BEFORE_VALUE = re.compile(
-    r"(?:\\\r?\n[ \t]*+)?+(?:<<<[ \t]*+)?+(?:!!?\w*+[ \t]++)?+(?:&\w++[ \t]++)?+"
+    r"(?:\\\r?\n[ \t]*+)?+(?:<<<[ \t]*+|[|>][+\-\d]{0,2}[ \t]++)?+(?:!!?\w*+[ \t]++)?+(?:&\w++[ \t]++)?+"
     r"(?:&?[A-Za-z_][\w.]{0,60}+(?:\[[\w., |\[]{0,60}+\]++)?+(?:[ ]?\|[ ]?\w{1,40}+){0,5}+[ \t]*+=[ \t]*+"
     r"(?=[rbfu]?\\*+[\"']))?+"
     r"(?:[A-Za-z_][\w.:]{0,60}+\([ \t]*+(?=[rbfu]?\\*+[\"']))?+"
@@ -185,7 +185,7 @@ _BASIC = re.compile(
 _THIN = re.compile(
     r"(?<=:thin:)[^\s/@\"']++/[^\s/@\"']++(?=@)|(?<=\bsqlplus )[^\s/@\"']++/[^\s/@\"']++(?=@)"
 )  # of Oracle
-_PGPASS = re.compile(r"(?<![\w.:/])((?:[\w.\-]++|\*):(?:5432|\*):[\w.\-*]++:[\w.\-*]++:)([^\s:]{6,200}+)")
+_PGPASS = re.compile(r"(?<![\w.:])((?:[\w.\-]++|\*):(?:5432|\*):[\w.\-*]++:[\w.\-*]++:)([^\s:]{6,200}+)")
 _WEBHOOK = re.compile(
     r"(?<=hooks\.slack\.com/)[\w/\-]++|(?<=/api/webhooks/)[\w/\-]++|(?<=/bot)\d{6,12}:[\w\-]{20,}+"
     r"|(?<=/bot/v2/hook/)[\w\-]++|(?<=/webhookb2/)[\w/@\-]++|(?<=\.office\.com/webhook/)[\w/@\-]++"

@@ -65,10 +65,10 @@ SHAPES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 # A private key without its header: PKCS 1 and 8 (DER in base64; MC4CAQAw: Ed25519 and X25519), SEC 1 of elliptic
-# curves, OpenSSH; and the lines that PuTTY calls private.
+# curves, OpenSSH; not within a longer run of base64. And the lines that PuTTY calls private.
 _BODY = r"(?:MI[IG]|MC4CAQAw|MHcCAQEE|MHQCAQEE|MIHcAgEB|b3BlbnNzaC1rZXktdjE)"
 KEY_BODY = re.compile(
-    rf"(?<![A-Za-z0-9+/]){_BODY}[A-Za-z0-9+/]{{45,}}+={{0,2}}(?:(?:\r?\n|\\n)[A-Za-z0-9+/]{{1,80}}+={{0,2}}(?![\w+/=]))*+"
+    rf"(?<![A-Za-z0-9+])(?<![A-Za-z0-9+/]{{24}}){_BODY}[A-Za-z0-9+/]{{45,}}+={{0,2}}(?:(?:\r?\n|\\n)[A-Za-z0-9+/]{{1,80}}+={{0,2}}(?![\w+/=]))*+"
 )
 PUTTY_LINES = re.compile(r"(?<=Private-Lines: )(\d{1,3}+)((?:(?:\r?\n|\\n)[A-Za-z0-9+/=]{1,80}+(?![\w+/=:\-]))++)")
 
