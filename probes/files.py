@@ -6,6 +6,7 @@ import contextlib
 import os
 import tempfile
 from pathlib import Path
+from typing import BinaryIO
 
 FILE_MODE = 0o600  # its owner reads and writes it, and nobody else
 FOLDER_MODE = 0o700  # and enters it
@@ -18,6 +19,29 @@ def make_folder(folder: str | os.PathLike[str]) -> None:
         return
     make_folder(path.parent)
     path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+
+
+def make_new_folder(folder: str | os.PathLike[str]) -> None:
+    """Make a folder that is not there yet, for its owner alone. Raises FileExistsError where it is."""
+    path = Path(folder)
+    make_folder(path.parent)
+    path.mkdir(mode=FOLDER_MODE)
+
+
+def open_new(file: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file for writing that only its owner may read; what it held is gone. Raises OSError."""
+    stream = os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE), "wb")
+    os.fchmod(stream.fileno(), FILE_MODE)  # of a file that was there
+    return stream
+
+
+def close_to_others(folder: str | os.PathLike[str]) -> None:
+    """Take from everybody but the owner what a library wrote into a folder of ours."""
+    for place, _, names in os.walk(folder):
+        os.chmod(place, FOLDER_MODE)
+        for name in names:
+            if not os.path.islink(file := os.path.join(place, name)):
+                os.chmod(file, FILE_MODE)
 
 
 def write_whole(file: str | os.PathLike[str], data: bytes, mode: int = FILE_MODE) -> None:

@@ -130,7 +130,7 @@ def _kind(name: str) -> str:
     last, before = words[-1], words[-2] if len(words) > 1 else ""
     if last == "key" and not before and all_words[-2:-1] and all_words[-2] in _SERVICES:
         return "weak"
-    if last == "pat" or (last == "pass" and before not in _PASSES):
+    if last == "pat" or (last == "pass" and before not in _PASSES) or (before, last) == ("session", "id"):
         return "weak"
     for at, word in enumerate(words):
         if _names_one(word, words[at - 1] if at else "", words[at + 1 :]):

@@ -113,6 +113,7 @@ def run(
     if suite == "parity":
         _parity(names=names or [], source=source, backends=backends, dtype=dtype, out=out, cold=cold, format=format)
     from harness.planted.hangs import files, lab, tables
+    from probes.files import write_whole
 
     need("torch")  # the programs of the lab are ranks
     hangs = files.chosen(files.hangs(source), names or [], engines=engines, conditions=conditions)
@@ -125,7 +126,7 @@ def run(
             tables.print_outcome(outcome)
     result = lab.score(rows)
     if folder is not None:
-        (folder / "suite.md").write_text(tables.as_markdown(rows, result), encoding="utf-8")
+        write_whole(folder / "suite.md", tables.as_markdown(rows, result).encode())
     if format == "text":
         print(result.line)
     elif format == "json":
@@ -223,13 +224,15 @@ def _suite_of(path: Path) -> Literal["all", "hang", "parity"]:
 
 def _folder(out: str, *, fresh: bool = False) -> Path | None:
     """The folder to keep things in, made; None for none."""
+    from probes.files import make_folder
+
     if not out:
         return None
     folder = Path(out)
     if fresh and folder.is_dir() and any(folder.iterdir()):
         raise BadInput(f"{folder} is not empty; a recording never overwrites another", fix="choose another --out")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise BadInput(f"{folder} cannot be made: {error.strerror}", fix="--out DIR") from error
     return folder.resolve()

@@ -165,11 +165,13 @@ def html(
       harness history html site
     """
     from harness.nightly.history import History
+    from probes.files import make_folder, write_whole
     from reports.dashboard import MARKER, write
 
     if folder.exists() and not (folder / MARKER).exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder} is not empty, and no dashboard", fix="harness history html DIR   # a new one")
     with History.at(history, create=False) as past:
         days = [(row.id, row.started) for row, _ in past.listing(nights)]
-        pages = write(folder, list(reversed(days)), past.course(nights))
+        make_folder(folder / "cells")
+        pages = write(folder, list(reversed(days)), past.course(nights), write_whole)
     typer.echo(f"{folder / MARKER}: {counted(pages, 'cell')}")

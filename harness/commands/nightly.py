@@ -159,7 +159,9 @@ def _alone(lock: Path, number: int) -> Iterator[None]:
     """Only one process runs a night: a second one would run its cells twice. Raises BadInput."""
     import fcntl
 
-    with open(lock, "w") as file:
+    from probes.files import open_new
+
+    with open_new(lock) as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not kept by what this process forks
         except (BlockingIOError, PermissionError) as error:
@@ -186,8 +188,10 @@ def _refuse_unusable(out: Path) -> None:
     """Raises BadInput where the recordings of a night could not be written: before it begins."""
     import tempfile
 
+    from probes.files import make_folder
+
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         with tempfile.TemporaryFile(dir=out) as trial:
             trial.write(bytes(LEAST_BYTES))
             trial.flush()

@@ -79,6 +79,8 @@ def report(
 
 
 def _export(recorded: RecordedRun, run: str, tracker: str, out: Path | None) -> None:
+    from probes.files import close_to_others, make_folder
+
     if not tracker or out is None:
         raise BadInput(
             "--export TRACKER and --out DIR belong together", fix=f"harness report {run} --export tensorboard --out DIR"
@@ -92,6 +94,7 @@ def _export(recorded: RecordedRun, run: str, tracker: str, out: Path | None) -> 
         ) from error
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out} is not empty; an export never mixes with another", fix="choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     write(recorded, out)
+    close_to_others(out)
     print(out)

@@ -42,7 +42,7 @@ def write(files: Mapping[str, str], out: Path, command: str) -> None:
         if path.exists() and not head.startswith(WRITTEN_BY.encode()):
             raise BadInput(f"{path} was not written by harness render", fix="--out DIR   # or move the file away")
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        files_of.make_folder(out)
         for name, text in files.items():
             shebang, body = (SHEBANG, text.removeprefix(SHEBANG)) if text.startswith(SHEBANG) else ("", text)
             text = f"{shebang}{WRITTEN_BY}\n# {' '.join(command.splitlines())}\n{body}"

@@ -12,7 +12,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.native_sampler.observed import NOT_RUN
 from probes.format import EVENTS, LIFTED, names
-from probes.kinds import EVENT_KEYS, MANIFEST_KEYS
+from probes.kinds import EVENT_KEYS, FRAME_KEYS, MANIFEST_KEYS
 from reports.model import Finding
 from scenarios.settings import Scenario
 
@@ -89,19 +89,24 @@ def _unread(side: Side, *, stage_read: bool) -> list[str]:
         f"{kind}.{key}" for kind, usual in EVENT_KEYS.items() if usual for key in recording.keys(kind) - usual
     )
     keys = sorted(recording.manifest.keys() - MANIFEST_KEYS)
-    sentences = []
+    silent: list[str] = []
     if "framework" not in recording.manifest and recording.scenario:
         settings, read = _paths(recording.scenario), _paths(Scenario().to_json())
         keys += sorted(f"scenario.{path}" for path in settings - read)
         silent = sorted(f"scenario.{path}" for path in _COUNTS - settings)
-        if silent:
-            sentences.append(f"the {side.name}'s run.json does not say how much it promises: no {_listed(silent)}")
-    if kinds:
-        sentences.append(f"the {side.name} recorded events of kinds that are not read: {_listed(kinds)}")
-    if fields:
-        sentences.append(f"the {side.name} recorded fields of events that are not read: {_listed(fields)}")
-    if keys:
-        sentences.append(f"the {side.name}'s run.json has keys that are not read: {_listed(keys)}")
+    sentences = [
+        f"the {side.name}{what} that are not read: {_listed(names)}"
+        for what, names in (
+            (" recorded events of kinds", kinds),
+            (" recorded fields of events", fields),
+            (" recorded frames of kinds", sorted(recording.frame_kinds - FRAME_KEYS.keys())),
+            (" recorded fields and arrays of frames", sorted(recording.unread_of_frames())),
+            ("'s run.json has keys", keys),
+        )
+        if names
+    ]
+    if silent:
+        sentences.append(f"the {side.name}'s run.json does not say how much it promises: no {_listed(silent)}")
     if recording.unchecked:
         sentences.append(f"the {side.name}'s recording has format {version}, without checksums: damage may go unseen")
     if not recording.indexed:

@@ -26,7 +26,7 @@ from harness.triage.remote import gather, token
 from harness.triage.watch.retention import order
 from harness.verdict_file import NAME as VERDICT
 from probes import redaction
-from probes.files import make_folder, write_whole
+from probes.files import make_folder, make_new_folder, write_whole
 from probes.format import SIDES
 from reports import places
 from reports.model import Verdict
@@ -276,7 +276,7 @@ def _new_folder() -> Path:
     name = f"triage-{dates.stamp()}-{os.getpid()}"
     folder = Path("runs") / name
     try:
-        folder.mkdir(parents=True)
+        make_new_folder(folder)
     except OSError:  # a working directory that cannot be written: evidence of a hang is not lost for that
         with contextlib.suppress(OSError):
             return Path(tempfile.mkdtemp(prefix=f"harness-{name}-"))

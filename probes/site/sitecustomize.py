@@ -141,8 +141,9 @@ def _failed(directory, error):
     import json
 
     try:
-        os.makedirs(os.path.join(directory, "beats"), exist_ok=True)
-        with open(os.path.join(directory, "beats", f"{os.getpid()}.failed"), "w") as stream:
+        os.makedirs(os.path.join(directory, "beats"), mode=0o700, exist_ok=True)
+        path = os.path.join(directory, "beats", f"{os.getpid()}.failed")
+        with open(path, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as stream:
             json.dump({"pid": os.getpid(), "failed": f"{type(error).__name__}: {error}"[:500]}, stream)
     except OSError:  # nowhere to say it
         pass

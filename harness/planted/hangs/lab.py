@@ -28,6 +28,7 @@ from harness.planted.hangs.dumps import judge_dumps
 from harness.planted.hangs.looks import judge_looks
 from harness.planted.hangs.outcome import Outcome, Score, judged, score
 from harness.triage.collect import redact
+from probes.files import make_new_folder, open_new, write_whole
 from reports.model import Verdict
 from scenarios.planted.hangs.catalog import Hang
 
@@ -126,11 +127,11 @@ class _Trial:
         spec, result = folder / "spec.json", folder / "result.json"
         words = command(hang, self.stall_s, self.pythons.get(hang.engine, ""))
         request = {"command": words, "stall_s": self.stall_s, "out": str(folder / "watch"), "result": str(result)}
-        spec.write_text(json.dumps(request), encoding="utf-8")
+        write_whole(spec, json.dumps(request).encode())
         began = time.monotonic()
         if self._ended:
             return judged(hang, None, error="the lab was left before this began")
-        with (folder / "program.log").open("wb") as log:
+        with open_new(folder / "program.log") as log:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "harness.planted.hangs.trial", str(spec)], stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, cwd=folder, start_new_session=True,
@@ -231,7 +232,7 @@ def _fresh(folder: Path, name: str) -> Path:
     for number in itertools.count(1):
         path = folder / (name if number == 1 else f"{name}-{number}")
         with contextlib.suppress(FileExistsError):
-            path.mkdir(parents=True)
+            make_new_folder(path)
             return path.resolve()
     raise AssertionError("itertools.count ends")
 

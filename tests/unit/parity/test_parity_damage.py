@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import random
@@ -242,3 +243,16 @@ def test_journals_of_one_run_that_changed_names_are_noticed(tmp_path: Path) -> N
     second.rename(first)
     (tmp_path / "first").rename(second)
     assert judge(tmp_path / "pair/baseline", tmp_path / "pair/candidate").verdict == "INCONCLUSIVE"
+
+
+def test_kinds_and_names_of_frames_that_nobody_reads_are_said(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    log = candidate.logs["rollout"]
+    for frame in candidate.frames("rollout"):
+        frame.fields["finich"] = frame.fields.pop("finish")
+        frame.arrays["logprop"] = frame.arrays["logprob"]
+    log.frames.append(dataclasses.replace(log.frames[0], kind="roll0ut"))
+    verdict = put(tmp_path, baseline, candidate)
+    assert any("rollout.finich, rollout.logprop" in line for line in verdict.missing)
+    assert any("frames of kinds" in line and "roll0ut" in line for line in verdict.missing)
+    assert not any("baseline" in line and "not read" in line for line in verdict.missing)
