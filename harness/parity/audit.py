@@ -143,7 +143,7 @@ def _not_explained(e: Evidence, open_: dict[DivergenceKey, Any]) -> list[str]:
 def _second_run(e: Evidence) -> str:
     """The command that makes, or takes, the second run that tells a cause."""
     run = shlex.quote(str(e.baseline.recording.path))
-    if e.baseline.recording.manifest.get("framework"):
+    if e.baseline.recording.records.manifest.framework:
         return f"harness diff OTHER {run}   # OTHER: a sound run of the same job, or one with another engine"
     return f"harness replay {run}   # draws nothing, trains again on what was drawn: is it the engine or the learner?"
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from harness.recordings.store import Recording
-from probes.format import mapping, whole
+from probes.format import whole
 from scenarios.engines.engine import Part
 
 DRAWS = ("generate", "rescore")
@@ -63,7 +63,7 @@ class Lifecycle:
 def lifecycle(recording: Recording, versions: Mapping[int, int | None]) -> Lifecycle | None:
     """What was recorded of a run's sleep; None where its engines are to stay awake, and did. `versions`: the weight
     version that each step says it drew with."""
-    level = whole(mapping(recording.scenario.get("engine")).get("sleep_level"), 0)
+    level = recording.records.settings.engine.sleep_level or 0
     calls: dict[int, list[dict[str, Any]]] = {}
     for call in recording.all("call"):
         if call.get("role") == "rollout":

@@ -16,7 +16,7 @@ from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.log_probabilities.observed_rereading import Readings
-from probes.format import mapping, number, whole
+from probes.format import number, whole
 
 SHIFTS = (1, -1, 2, -2)
 
@@ -138,7 +138,7 @@ def _semantics(e: Evidence, truth: np.ndarray) -> dict[str, tuple[np.ndarray, np
 
     Renormalised over a nucleus of mass S ≥ top_p: log p − log S.
     """
-    sampling = mapping(e.baseline.recording.scenario.get("sampling"))
+    sampling = e.baseline.recording.records.settings.sampling
     temperature, top_p = number(sampling.get("temperature"), 1.0), number(sampling.get("top_p"), 1.0)
     bounds = {}
     if temperature > 0 and temperature != 1.0:

@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.recordings.store import Recording
 from harness.recordings.tables import FrameArrays
-from probes.format import mapping, whole
+from probes.format import whole
 from reports.text import counted
 
 # Role -> phase in which it answers, and the column of the experience that its answers become.
@@ -28,8 +28,8 @@ _ROLES = {phase: role for role, (phase, _) in ANSWERS.items()}
 
 def world_size(recording: Recording) -> int:
     """How many ranks the learner has by its scenario; 1 where that is not a number of ranks."""
-    world = mapping(recording.scenario.get("ppo")).get("world_size")
-    return world if isinstance(world, int) and 0 < world <= MOST_RANKS else 1
+    world = recording.records.settings.learner.world_size
+    return world if world is not None and 0 < world <= MOST_RANKS else 1
 
 
 @dataclass(frozen=True)

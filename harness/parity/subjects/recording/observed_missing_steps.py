@@ -42,7 +42,7 @@ def gaps(e: Evidence, check: str) -> list[str]:
     sentences = []
     for what in _COMPARED.get(check, ()):
         steps = {step: pair for step, pair in e.recorded.get(what, {}).items() if step not in e.unjudged_steps}
-        is_required = what in _OWN and not any(side.recording.manifest.get("framework") for side in e.sides)
+        is_required = what in _OWN and not any(side.recording.records.manifest.framework for side in e.sides)
         if not (is_required or what in e.odd_columns) and not any(any(pair) for pair in steps.values()):
             continue
         lacking = [step for step, pair in sorted(steps.items()) if not all(pair)]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,10 +19,14 @@ from harness.parity.facts.evidence import weight_version
 from harness.parity.subjects.learner.observed_experience import ROUNDINGS, SPACING
 from harness.parity.subjects.prompts.observed_boundaries import TokenBoundaries
 from harness.parity.subjects.recording.observed_replay import replayed
+from harness.recordings.records.values import integer
+from harness.recordings.records.weight_sync import LEARNER
 from harness.recordings.store import Recording
 from harness.recordings.tables import Rows, Table
 from probes import weights
-from probes.format import mapping, number
+from probes.format import number
+
+T = TypeVar("T")
 
 SAME_MEAN = 1e-5  # relative, and absolute below one: float32 sums over a batch in another order
 SAME_PENALTY = 1e-6  # nats: two roundings of float32
@@ -67,20 +71,25 @@ class StepWitnesses:
         self.batch_agrees: dict[int, bool] = {}
         self._boundaries = boundaries
         self._digests_compare = recording.hashed_by == weights.HASH
-        self._data, self._learner, self._step = (_by_step(recording.all(kind)) for kind in ("data", "learner", "step"))
-        self._shape_events = _by_step(recording.labelled("shapes", "experience"))
-        sent = [event for event in recording.all("weights") if event.get("source") == "learner"]
-        pairs = [(event.get("step"), event.get("version")) for event in sent]
-        self._versions_sent = [(step, v) for step, v in pairs if isinstance(step, int) and isinstance(v, int)]
-        self._spacing = SPACING.get(str(mapping(recording.scenario.get("model")).get("dtype")), 0.0)
+        records = recording.records
+        self._data = _by_step((integer(event.get("step")), event) for event in recording.all("data"))
+        self._learner = _by_step((update.step, update) for update in records.updates)
+        self._step = _by_step((metrics.step, metrics) for metrics in records.steps)
+        shapes = recording.labelled("shapes", "experience")
+        self._shape_events = _by_step((integer(event.get("step")), event) for event in shapes)
+        self._versions_sent = [
+            (sent.step, sent.version)
+            for sent in records.digests
+            if sent.source == LEARNER and sent.step is not None and sent.version is not None
+        ]
+        self._spacing = SPACING.get(records.settings.model.dtype or "", 0.0)
         self._fitting = {*_ESTIMATORS}
-        guided = recording.manifest.get("guided")
-        self._guided_run = guided if isinstance(guided, bool) and replayed(recording) is None else None
+        self._guided_run = records.manifest.guided if replayed(recording) is None else None
         self._compared: dict[str, Callable[[StepTables], Iterator[str]]] = {
             "prompts": self._prompts,
             "ends": self._ends,
         }
-        if recording.manifest.get("framework"):
+        if records.manifest.framework:
             self._compared |= {"estimate": self._estimate}
         else:
             self._compared |= {
@@ -153,10 +162,10 @@ class StepWitnesses:
     def _note_batches(self, tables: StepTables) -> None:
         order = [event.get("samples") for event in self._data.get(tables.step, ())]
         digest = batch_digest(tables, order[-1] if order else None)
-        for event in self._learner[tables.step]:
-            if event.get("batch") and digest is not None:
+        for update in self._learner[tables.step]:
+            if "batch" in update.digests and digest is not None:
                 agrees = self.batch_agrees.get(tables.step, True)
-                self.batch_agrees[tables.step] = agrees and digest == event["batch"]
+                self.batch_agrees[tables.step] = agrees and digest == update.digests["batch"]
 
     def _batches(self, tables: StepTables) -> Iterator[str]:
         """Digests of what was trained on against the experience."""
@@ -177,14 +186,14 @@ class StepWitnesses:
 
     def _means(self, tables: StepTables) -> Iterator[str]:
         """What the trainer says of a step against its samples."""
-        events = self._step.get(tables.step, ())
-        if tables.experience is None or tables.rollout is None or not events:
+        records = self._step.get(tables.step, ())
+        if tables.experience is None or tables.rollout is None or not records:
             return
         means = dict(_means_of(tables.experience, tables.rollout))
-        for metrics in (mapping(event.get("metrics")) for event in events):
+        for record in records:
             for name, mean in means.items():
-                recorded = number(metrics.get(name))
-                if name in metrics and not math.isclose(recorded, mean, rel_tol=SAME_MEAN, abs_tol=SAME_MEAN):
+                recorded = record.number(name)
+                if name in record.metrics and not math.isclose(recorded, mean, rel_tol=SAME_MEAN, abs_tol=SAME_MEAN):
                     yield f"{name} of step {tables.step} is {recorded:.6g}, and its samples give {mean:.6g}"
 
     def _shapes(self, tables: StepTables) -> Iterator[str]:
@@ -246,12 +255,12 @@ def _is_end(event: dict[str, Any], what: str, ends: tuple[np.ndarray, list[int]]
     return not isinstance(length, int) or length == end - start
 
 
-def _by_step(events: Iterable[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
-    """Step -> its events; those of no step are left out."""
-    by_step: dict[int, list[dict[str, Any]]] = {}
-    for event in events:
-        if isinstance(event.get("step"), int):
-            by_step.setdefault(event["step"], []).append(event)
+def _by_step(records: Iterable[tuple[int | None, T]]) -> dict[int, list[T]]:
+    """Step -> its records; those of no step are left out."""
+    by_step: dict[int, list[T]] = {}
+    for step, record in records:
+        if step is not None:
+            by_step.setdefault(step, []).append(record)
     return by_step
 
 

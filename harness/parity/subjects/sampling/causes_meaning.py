@@ -19,7 +19,7 @@ def meanings(s: Situation) -> Iterator[Trial]:
     if s.rest.of("scores"):  # another base of the logarithm, say, is in both; nothing else of this family is
         yield from _scaled(s, scored=True)
         return
-    temperature = float({**s.asked, **s.given}.get("temperature") or 1.0)
+    temperature = float({**s.run_sampling, **s.given_sampling}.get("temperature") or 1.0)
     if temperature != 1.0:
         yield Trial(
             LOGPROB_SEMANTICS.key("tempered"),

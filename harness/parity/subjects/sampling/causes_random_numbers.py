@@ -24,7 +24,6 @@ from harness.parity.interventions.trial import Trial
 from harness.parity.subjects.engines.observed import engines, routed
 from harness.parity.subjects.order.causes import MOST
 from harness.recordings.tables import Rows, Table
-from probes.format import mapping
 from reports.model import Cause, Proof
 from reports.text import figure
 from scenarios.fleet import engine_of
@@ -200,7 +199,9 @@ def _other_engines(s: Situation) -> Iterator[Trial]:
     several = engines(side)
     if several < 2 or routed(side):  # behind a router no rule gives a sample its counterpart
         return
-    per_prompt = int(mapping(side.recording.scenario["rollout"])["samples_per_prompt"])
+    per_prompt = side.recording.records.settings.rollout.samples_per_prompt
+    if not per_prompt:
+        return
     drew = {sample.number: engine_of(sample.number, per_prompt, several) for sample in s.samples}
     wrong = sorted({drew[number] for number in s.symptoms.by_sample})
     for source_engine in range(several):

@@ -20,13 +20,13 @@ from harness.parity.subjects.log_probabilities.observed_readings import tokenize
 from harness.parity.subjects.sampling.observed import (
     engine_infos,
     follows_from,
-    sampling_events,
     sampling_given,
+    sampling_request,
     told_ends,
 )
 from harness.parity.subjects.sampling.observed_flips import Learner
 from harness.parity.subjects.stop_conditions.observed import GIVEN_UP
-from probes.format import mapping, number, whole
+from probes.format import number, whole
 from reports.model import Cause, Proof
 from reports.text import counted
 
@@ -125,7 +125,7 @@ def _ignored(e: Evidence, endings: list[Ending]) -> Found:
     all, where its engine's ignore_eos covers that too."""
     for long in (0, 1):
         side, stopped_side = _names(e, long), _names(e, 1 - long)
-        undone = follows_from(sampling_events(side).get(e.mode, {}))
+        undone = follows_from(sampling_request(side, e.mode))
         asked_ids = set() if "stop_token_ids" in undone else _asked_stops(e)
         if set(side.stops) - asked_ids or end_ids(e, side) - asked_ids - set(_model_ends(e)):
             continue  # it does stop at others: then its set of end tokens is another one
@@ -137,8 +137,7 @@ def _ignored(e: Evidence, endings: list[Ending]) -> Found:
 
 def _asked_stops(e: Evidence) -> set[int]:
     """The stop ids that the scenario asks for, beside the model's own end tokens."""
-    ids = mapping(e.baseline.recording.scenario.get("sampling")).get("stop_token_ids")
-    return {whole(token, -1) for token in ids} if isinstance(ids, (list, tuple)) else set()
+    return set(e.baseline.recording.records.settings.sampling.stop_token_ids or ())
 
 
 def _model_ends(e: Evidence) -> list[int]:
@@ -318,12 +317,12 @@ def cut_earlier(e: Evidence, side: Side) -> set[tuple[int, int]]:
 
 def _natural(e: Evidence, ending: Ending, short: int) -> bool:
     """True if the shorter sample was cut at the limit that was asked for, so that the longer one is wrong."""
-    asked_limit = number(mapping(_names(e, short).recording.scenario.get("sampling")).get("max_tokens"))
+    asked_limit = _names(e, short).recording.records.settings.sampling.max_tokens
     return ending.lengths[short] >= asked_limit if asked_limit > 0 else False
 
 
 def _resolved(e: Evidence, side: Side, name: str) -> float:
-    return next((number(mapping(info.get("resolved")).get(name), 0.0) for info in engine_infos(side, e.mode)), 0.0)
+    return next((number(info.resolved.parameters.get(name), 0.0) for info in engine_infos(side, e.mode)), 0.0)
 
 
 def _is_short_of_memory(e: Evidence, side: Side, endings: list[Ending], pool: float) -> bool:
@@ -370,7 +369,7 @@ def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     ]
     for index, side in enumerate(e.sides):
         sampling = sampling_given(side, e.mode)
-        if sampling.get("ignore_eos") and told_ends(side, e.mode) is None:
+        if sampling.ignore_eos and told_ends(side, e.mode) is None:
             continue  # which tokens still end a sample is not known
         limit = whole(sampling.get("max_tokens"), 0)
         ends = end_ids(e, side)
@@ -447,7 +446,7 @@ def lengths(s: Situation) -> Iterator[Trial]:
             recorded=cause in s.recorded,
             details={"total": total},
         )
-    limit = int(s.asked.get("max_tokens") or 0)
+    limit = whole(s.run_sampling.max_tokens)
     for less in dict.fromkeys((*(limit - ended_length for ended_length in s.ended_after), 1, 2, 4, 8)):
         if limit > less:
             yield Trial(
