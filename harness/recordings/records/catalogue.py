@@ -6,11 +6,13 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+from harness.recordings.records.engine_activity import EngineCall, EngineStats, RoutedRequest
 from harness.recordings.records.engine_info import NOTHING_REQUESTED, EngineInfo, SamplingParameters, SamplingRequest
-from harness.recordings.records.learner_update import LearnerUpdate, StepMetrics
-from harness.recordings.records.process_start import ProcessEnvironment, ProcessStart
+from harness.recordings.records.learner_update import LearnerUpdate, PromptBatch, RankAnswers, StepMetrics
+from harness.recordings.records.process_start import GroupMembership, ProcessEnd, ProcessEnvironment, ProcessStart
 from harness.recordings.records.run_settings import RunManifest, RunSettings
-from harness.recordings.records.values import Parameters, parameters
+from harness.recordings.records.tokenizer_info import TokenizerInfo
+from harness.recordings.records.values import Parameters, name_list, parameters
 from harness.recordings.records.weight_sync import TensorDigests, WeightSync
 
 
@@ -62,9 +64,48 @@ class Records:
         return tuple(map(StepMetrics.of, self._events("step")))
 
     @cached_property
+    def prompts(self) -> tuple[PromptBatch, ...]:
+        return tuple(map(PromptBatch.of, self._events("data")))
+
+    @cached_property
+    def answers(self) -> tuple[RankAnswers, ...]:
+        return tuple(map(RankAnswers.of, self._events("share")))
+
+    @cached_property
+    def calls(self) -> tuple[EngineCall, ...]:
+        return tuple(map(EngineCall.of, self._events("call")))
+
+    @cached_property
+    def engine_stats(self) -> tuple[EngineStats, ...]:
+        return tuple(map(EngineStats.of, self._events("engine_stats")))
+
+    @cached_property
+    def routed_requests(self) -> tuple[RoutedRequest, ...]:
+        return tuple(map(RoutedRequest.of, self._events("answered")))
+
+    @cached_property
+    def tokenizer(self) -> TokenizerInfo | None:
+        """Of the run's first process that recorded one."""
+        return next(map(TokenizerInfo.of, self._events("tokenizer")), None)
+
+    @cached_property
+    def model_tensors(self) -> frozenset[str]:
+        """Names of the tensors of a full weight sync; none where the learner did not list them."""
+        lists = (name_list(event.get("tensors")) for event in self._events("model"))
+        return frozenset(name for tensors in lists for name in tensors or ())
+
+    @cached_property
     def starts(self) -> tuple[ProcessStart, ...]:
         return tuple(map(ProcessStart.of, self._events("open")))
 
     @cached_property
     def environments(self) -> tuple[ProcessEnvironment, ...]:
         return tuple(map(ProcessEnvironment.of, self._events("environment")))
+
+    @cached_property
+    def ends(self) -> tuple[ProcessEnd, ...]:
+        return tuple(map(ProcessEnd.of, self._events("close")))
+
+    @cached_property
+    def groups(self) -> tuple[GroupMembership, ...]:
+        return tuple(map(GroupMembership.of, self._events("group")))

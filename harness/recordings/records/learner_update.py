@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.recordings.records.values import Parameters, filled_text, integer, parameters
+from harness.recordings.records.values import Parameters, filled_text, integer, parameters, sample_numbers, whole_number
 from probes.format import number
 
 DIGESTED = ("actor", "critic", "batch")
@@ -39,6 +39,44 @@ class LearnerUpdate:
 
 
 NOTHING_LEARNED = LearnerUpdate.of({})  # of a step without a record of its update
+
+
+@dataclass(frozen=True)
+class PromptBatch:
+    """One `data` event: the samples of a step, by number, and one digest of their prompts in that order."""
+
+    step: int | None
+    samples: tuple[int, ...] | None
+    digest: str | None
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any]) -> PromptBatch:
+        return cls(
+            step=integer(event.get("step")),
+            samples=sample_numbers(event.get("samples")),
+            digest=filled_text(event.get("prompts")),
+        )
+
+
+@dataclass(frozen=True)
+class RankAnswers:
+    """One `share` event: the samples that a rank was asked about in a phase, and the digest of its answers."""
+
+    rank: int
+    step: int | None
+    phase: str | None
+    samples: tuple[int, ...] | None
+    digest: str | None
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any]) -> RankAnswers:
+        return cls(
+            rank=whole_number(event.get("rank")) or 0,
+            step=integer(event.get("step")),
+            phase=filled_text(event.get("phase")),
+            samples=sample_numbers(event.get("samples")),
+            digest=filled_text(event.get("digest")),
+        )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.recordings.records.values import Parameters, filled_text, integer, parameters, texts_by_name, whole_number
+from harness.recordings.records.values import (
+    Parameters,
+    filled_text,
+    integer,
+    parameters,
+    text,
+    texts_by_name,
+    whole_number,
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,42 @@ class ProcessStart:
             python=filled_text(event.get("python")),
             packages=texts_by_name(event.get("packages")),
             variables=texts_by_name(event.get("env")),
+        )
+
+
+@dataclass(frozen=True)
+class ProcessEnd:
+    """One `close` event: whether the process did what it was to do, and why it did not."""
+
+    role: str | None
+    succeeded: bool
+    reason: str | None
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any]) -> ProcessEnd:
+        return cls(
+            role=filled_text(event.get("role")),
+            succeeded=event.get("ok") in (True, 1),
+            reason=filled_text(event.get("reason")),
+        )
+
+
+@dataclass(frozen=True)
+class GroupMembership:
+    """One `group` event: a process is a member of a process group. `role`: of the process."""
+
+    role: str | None
+    name: str | None
+    backend: str | None
+    world_size: int
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any]) -> GroupMembership:
+        return cls(
+            role=filled_text(event.get("role")),
+            name=text(event.get("name")),
+            backend=filled_text(event.get("backend")),
+            world_size=whole_number(event.get("world_size")) or 0,
         )
 
 

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.recordings.records.values import filled_text, integer, name_list, parameters, text, whole_number
+from harness.recordings.records.values import (
+    filled_text,
+    integer,
+    name_list,
+    parameters,
+    text,
+    texts_by_name,
+    whole_number,
+)
 from probes.format import number
 
 LEARNER, RECEIVED = "learner", "received"  # what wrote digests: who sends the tensors, or who received them
@@ -24,13 +32,12 @@ class TensorDigests:
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> TensorDigests:
-        digests = parameters(event.get("digests"))
         return cls(
             file=str(event.get("file")),
             step=integer(event.get("step")),
             version=integer(event.get("version")),
             source=text(event.get("source")),
-            digests={name: text(digest) or "" for name, digest in digests.items()},
+            digests=texts_by_name(event.get("digests")),
         )
 
 

@@ -14,10 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.recordings.records.catalogue import Records
+from harness.recordings.records.engine_activity import EngineCall, EngineStats, RoutedRequest
 from harness.recordings.records.engine_info import EngineInfo, SamplingRequest
-from harness.recordings.records.learner_update import LearnerUpdate, StepMetrics
-from harness.recordings.records.process_start import ProcessEnvironment, ProcessStart
+from harness.recordings.records.frame_header import FrameHeader
+from harness.recordings.records.learner_update import LearnerUpdate, PromptBatch, RankAnswers, StepMetrics
+from harness.recordings.records.process_start import GroupMembership, ProcessEnd, ProcessEnvironment, ProcessStart
 from harness.recordings.records.run_settings import RunManifest, RunSettings
+from harness.recordings.records.tokenizer_info import TokenizerInfo
 from harness.recordings.records.weight_sync import TensorDigests, WeightSync
 from probes.kinds import EVENT_KEYS, MANIFEST_KEYS
 from scenarios.settings import Scenario
@@ -33,7 +36,20 @@ KINDS: dict[str, Record] = {
     "step": StepMetrics.of,
     "open": ProcessStart.of,
     "environment": ProcessEnvironment.of,
+    "close": ProcessEnd.of,
+    "group": GroupMembership.of,
+    "data": PromptBatch.of,
+    "share": RankAnswers.of,
+    "call": EngineCall.of,
+    "engine_stats": EngineStats.of,
+    "answered": RoutedRequest.of,
+    "tokenizer": TokenizerInfo.of,
 }
+# Of `Records`, what has one entry for each event of a kind.
+LISTS = (
+    "engines", "sampling", "digests", "syncs", "updates", "steps", "starts", "environments", "ends", "groups",
+    "prompts", "answers", "calls", "engine_stats", "routed_requests",
+)  # fmt: skip
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -104,6 +120,18 @@ def test_any_json_value_of_any_key_is_read_without_an_error(kind: str) -> None:
 
 
 @pytest.mark.slow
+def test_any_header_of_a_frame_is_read_without_an_error() -> None:
+    keys = ["weight_version", "mode", "guided", "uncompared", "request_seed", "fits", "order", "arrival"]
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.dictionaries(st.sampled_from(keys), VALUE))
+    def holds(fields: dict[str, Any]) -> None:
+        read_whole(FrameHeader.of(fields))
+
+    holds()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [RunManifest, RunSettings])
 def test_any_run_json_is_read_without_an_error(part: Any) -> None:
     keys = {RunManifest: MANIFEST_KEYS, RunSettings: {field.name for field in dataclasses.fields(Scenario)}}[part]
@@ -151,6 +179,19 @@ FIELDS: list[tuple[str, str, Any, Callable[[Any], Any], tuple[Any, ...]]] = [
     ("open", "host", "a", lambda start: start.host, TEXT),
     ("open", "wall_ns", 3, lambda start: start.wall_ns, WHOLE),
     ("open", "packages", {"torch": "2"}, lambda start: start.packages, NAMED),
+    ("group", "backend", "nccl", lambda group: group.backend, TEXT),
+    ("data", "prompts", "00", lambda batch: batch.digest, TEXT),
+    ("data", "samples", [3], lambda batch: batch.samples, LISTED),
+    ("share", "step", 3, lambda answers: answers.step, WHOLE),
+    ("share", "samples", [3], lambda answers: answers.samples, LISTED),
+    ("call", "part", "cache", lambda call: call.part, TEXT),
+    ("call", "level", 2, lambda call: call.level, WHOLE),
+    ("engine_stats", "kv_usage", 0.5, lambda stats: stats.kv_usage, (None, "x", True, [], {}, "nan")),
+    ("answered", "offset", 3, lambda request: request.offset, WHOLE),
+    ("tokenizer", "size", 3, lambda tokenizer: tokenizer.size, WHOLE),
+    ("tokenizer", "bos", 3, lambda tokenizer: tokenizer.begin_id, WHOLE),
+    ("tokenizer", "eos", [3], lambda tokenizer: tokenizer.end_ids, (None, "x", True, {}, ["x"])),
+    ("tokenizer", "generation_prompt", [3], lambda tokenizer: tokenizer.generation_prompt, LISTED),
     ("environment", "device", {"name": "a"}, lambda environment: environment.device, NAMED),
 ]
 
@@ -179,6 +220,13 @@ def test_a_proof_of_nan_is_not_the_lack_of_a_proof() -> None:
     assert unusable.tokens is not None and math.isnan(unusable.tokens)
 
 
+def test_a_weight_version_may_be_a_float_and_an_uncompared_step_may_say_why() -> None:
+    assert FrameHeader.of({"weight_version": 3.0}).weight_version == 3
+    assert FrameHeader.of({"weight_version": 3.5}).weight_version is None
+    assert FrameHeader.of({"uncompared": "a tool call"}).uncompared == "a tool call"
+    assert FrameHeader.of({"uncompared": 5}).uncompared is None and FrameHeader.of({"uncompared": 5}).unreached == 5
+
+
 def test_two_records_of_an_update_keep_the_digests_on_which_they_agree() -> None:
     first = LearnerUpdate.of({"actor": "a", "critic": "c", "batch": "b"})
     assert first.agreeing(first).digests == first.digests
@@ -201,8 +249,8 @@ def test_each_kind_of_event_is_asked_for_once() -> None:
         return []
 
     records = Records({}, no_events)
-    kinds = ("engines", "sampling", "digests", "syncs", "updates", "steps", "starts", "environments")
-    for name in (*kinds, *kinds):
+    for name in (*LISTS, *LISTS):
         assert getattr(records, name) == ()
+    assert records.tokenizer is records.tokenizer is None and not records.model_tensors
     assert records.requested_sampling == {} and records.sampling_in("native").mode is None
-    assert reads == dict.fromkeys(KINDS, 1)
+    assert reads == dict.fromkeys([*KINDS, "model"], 1)

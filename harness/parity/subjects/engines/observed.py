@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from harness.parity.facts.evidence import Evidence, Side
-from probes.format import whole
 
 # Samples that other engines, or other ranks, must have answered for, all of them equal, before one is named: that none
 # of 16 differs where half would is chance once in 65,536 times.
@@ -53,10 +52,9 @@ def routed(side: Side) -> bool:
 def answered(side: Side) -> dict[tuple[int, int], list[int]]:
     """(sample, offset) of every request of a router -> the engines that answered it."""
     engines_by_request: dict[tuple[int, int], list[int]] = {}
-    for event in side.recording.all("answered"):
-        sample, offset = event.get("sample"), event.get("offset")
-        if isinstance(sample, int) and isinstance(offset, int):
-            engines_by_request.setdefault((sample, offset), []).append(whole(event.get("rank")))
+    for request in side.recording.records.routed_requests:
+        if request.sample is not None and request.offset is not None:
+            engines_by_request.setdefault((request.sample, request.offset), []).append(request.engine_number)
     return engines_by_request
 
 

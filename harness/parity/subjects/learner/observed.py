@@ -255,9 +255,9 @@ def _reordered(e: Evidence, step: int) -> bool:
     return False
 
 
-def _order(recording: Recording, step: int) -> Any:
-    for kind, name in (("experience", "order"), ("rollout", "arrival")):
+def _order(recording: Recording, step: int) -> tuple[int, ...] | None:
+    for kind in ("experience", "rollout"):
         table = recording.table(kind, step) if step in recording.steps(kind) else None
-        if table is not None and table.fields.get(name):
-            return table.fields[name]
+        if table is not None and table.header.order:
+            return table.header.order
     return None

@@ -23,7 +23,6 @@ from harness.parity.subjects.sampling.causes_random_numbers import RNG
 from harness.parity.subjects.sampling.causes_sampler import JOINT, SPORADIC
 from harness.parity.subjects.sampling.observed import engines_sampling
 from harness.parity.subjects.stop_conditions.causes import FEWEST, LENGTH, STOP, end_ids
-from probes.format import number, whole
 from reports.model import Cause, Proof
 from reports.text import counted, figure
 from scenarios.engines import canonical
@@ -112,11 +111,9 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         if result is None or not len(so_far.left(kind)):
             continue
         for fit in result.sampler[side.name]["fits"]:
-            change, value = str(fit.get("change")), number(fit.get("value"))
-            gain, before, after = (number(fit.get(name)) for name in ("gain", "before", "after"))
-            outside = [whole(fit.get(name), 0) for name in ("outside_before", "outside_after")]
-            requested, over = side.recording.records.settings.sampling.get(change), number(fit.get("over"), 0.0)
-            likelihood = "impossible" if gain == float("inf") else f"{figure(gain)} nats less likely"
+            change, value, outside = fit.change, fit.value, fit.tokens_outside
+            requested = side.recording.records.settings.sampling.get(change)
+            likelihood = "impossible" if fit.gain == float("inf") else f"{figure(fit.gain)} nats less likely"
             if change == "passed":
                 did = f"takes the second best token now and then: at {value:.1%} of its tokens"
             else:
@@ -128,8 +125,8 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             else:
                 proof = Proof(
                     f"read as drawn with {_words(change, value)}",
-                    abs(before),
-                    abs(after),
+                    abs(fit.before),
+                    abs(fit.after),
                     "standard errors of surprisal",
                 )
             yield Explanation(
@@ -143,11 +140,11 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                         "stage": "native",
                         "asked": requested,
                         "fitted": value,
-                        "gain": gain,
-                        "over": over,
+                        "gain": fit.gain,
+                        "over": fit.over,
                     },
                     proofs=[proof],
-                    observed=_observed(side, change, over),
+                    observed=_observed(side, change, fit.over),
                 ),
                 (Kind.NATIVE.of(), kind),
             )

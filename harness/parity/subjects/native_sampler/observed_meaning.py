@@ -20,7 +20,6 @@ from harness.parity.subjects.native_sampler.observed_samples import Samples, Tok
 from harness.parity.subjects.recording.observed_unknowns import filtered
 from harness.parity.subjects.sampling.observed import engine_infos
 from harness.recordings.records.engine_info import NOTHING_REPORTED
-from probes.format import number
 from reports.model import RESIDUE, Finding, Place
 from reports.text import figure
 from scenarios.engines import registry
@@ -152,7 +151,7 @@ def _as_drawn(e: Evidence, side: Side, parts: list[Tokens], samples: Samples, re
     """Are the numbers of an engine that documents tempered ones as they follow from the temperature that its samples
     show? Then the sampler is at fault, and its reports are not. One token's number cannot be tempered again without the
     whole distribution, but bounded."""
-    drawn = next((number(fit.get("value")) for fit in samples.fits if fit.get("change") == "temperature"), 0.0)
+    drawn = next((fit.value for fit in samples.fits if fit.change == "temperature"), 0.0)
     if not drawn > 0:
         return False
     size, slack = vocabulary(e), e.tolerance.value

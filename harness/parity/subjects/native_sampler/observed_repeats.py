@@ -130,7 +130,7 @@ def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
             result.not_compared.append(f"{side.name}: no native sample was drawn twice")
         return
     twice = _drawn_twice(samples, drawn)
-    promise, state = str(drawn[0].fields.get("request_seed", "not reported")), twice.state
+    promise, state = drawn[0].header.request_seed or "not reported", twice.state
     result.repeats[side.name] = {
         "samples": twice.compared, "alike": twice.alike, "exchanged": twice.exchanged, "expected": twice.expected,
         "request_seed": promise, "state": state,

@@ -16,7 +16,6 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained
 from harness.parity.subjects.prefix_cache.causes import only_cached
 from harness.parity.subjects.recording.observed_confounders import differences, learner_devices, learner_packages, show
-from probes.format import number, whole
 from reports.model import SUSPICIONS, CheckState, Finding
 from reports.text import counted, figure
 from scenarios.engines import registry
@@ -94,13 +93,11 @@ def _processes(side: Side) -> tuple[int | None, ...]:
 
 def _groups(side: Side, *, sizes: bool) -> dict[tuple[str, str], set[tuple[str, int]]]:
     backends_by_group: dict[tuple[str, str], set[tuple[str, int]]] = {}
-    for event in side.recording.all("group"):
-        if event.get("backend") is None:
+    for group in side.recording.records.groups:
+        if group.backend is None:
             continue
-        key = (str(event.get("role")), re.sub(r"[0-9a-f]{8,}|\d+", "#", str(event.get("name"))))
-        backends_by_group.setdefault(key, set()).add(
-            (str(event.get("backend")), whole(event.get("world_size"), 0) if sizes else 0)
-        )
+        key = (group.role or "", re.sub(r"[0-9a-f]{8,}|\d+", "#", group.name or ""))
+        backends_by_group.setdefault(key, set()).add((group.backend, group.world_size if sizes else 0))
     return backends_by_group
 
 
@@ -158,8 +155,10 @@ def _bucket(bucket: dict[str, dict[str, float]], label: str) -> str:
 
 def hit_rate(side: Side) -> float:
     """Cached over prompt tokens of the whole run, as the engine counted them in each step; NaN where it did not."""
-    events = side.recording.all("engine_stats")
-    steps = [(number(event.get("cache_hit_rate")), number(event.get("prompt_tokens"), 1.0)) for event in events]
+    steps = [
+        (stats.cache_hit_rate, 1.0 if stats.prompt_tokens != stats.prompt_tokens else stats.prompt_tokens)
+        for stats in side.recording.records.engine_stats
+    ]
     counted_steps = [(rate, tokens) for rate, tokens in steps if rate == rate and tokens > 0]
     return (
         sum(rate * tokens for rate, tokens in counted_steps) / sum(tokens for _, tokens in counted_steps)

@@ -285,11 +285,8 @@ def _initial_weights(baseline: Recording, candidate: Recording) -> Iterator[Conf
 
 
 def _data(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
-    baseline_prompts, candidate_prompts = (_prompts(run) for run in (baseline, candidate))
-    if baseline.hashed_by != candidate.hashed_by:
-        baseline_prompts, candidate_prompts = (
-            {step: ([], samples) for step, (_, samples) in run.items()} for run in (baseline_prompts, candidate_prompts)
-        )
+    comparable = baseline.hashed_by == candidate.hashed_by
+    baseline_prompts, candidate_prompts = (_prompts(run, with_digests=comparable) for run in (baseline, candidate))
     pairs = {
         step: list(zip(baseline_prompts[step], candidate_prompts[step], strict=True))
         for step in sorted(set(baseline_prompts) & set(candidate_prompts))
@@ -303,19 +300,16 @@ def _data(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
         yield Confounder(Finding("data", summary, details={"steps": steps}), "prompts", steps[0])
 
 
-def _prompts(run: Recording) -> dict[int, tuple[list[Any], list[Any]]]:
+def _prompts(run: Recording, *, with_digests: bool) -> dict[int, tuple[list[str], list[tuple[int, ...]]]]:
     """Step -> digests of its prompts and numbers of its samples: several ranks, and several batches of a step, each
     say theirs."""
-    by_step: dict[int, tuple[list[Any], list[Any]]] = {}
-    for event in run.all("data"):
-        if _has_step(event):
-            for values, name in zip(by_step.setdefault(event["step"], ([], [])), ("prompts", "samples"), strict=True):
-                values += [event[name]] if event.get(name) is not None else []
+    by_step: dict[int, tuple[list[str], list[tuple[int, ...]]]] = {}
+    for batch in run.records.prompts:
+        if batch.step is not None:
+            digests, samples = by_step.setdefault(batch.step, ([], []))
+            digests += [batch.digest] if with_digests and batch.digest is not None else []
+            samples += [batch.samples] if batch.samples is not None else []
     return by_step
-
-
-def _has_step(event: dict[str, Any]) -> bool:
-    return isinstance(event.get("step"), int)
 
 
 def _dealing(baseline: Ranks, candidate: Ranks) -> Iterator[Confounder]:

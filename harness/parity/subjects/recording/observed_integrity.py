@@ -54,9 +54,9 @@ def damage(recording: Recording, name: str) -> list[str]:
             if not recording.count(kind)
         ),
         *(
-            f"the {name}'s {event.get('role')} ended badly: {event.get('reason') or 'no reason given'}"
-            for event in recording.all("close")
-            if event.get("ok") not in (True, 1)
+            f"the {name}'s {end.role} ended badly: {end.reason or 'no reason given'}"
+            for end in recording.records.ends
+            if not end.succeeded
         ),
     ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.parity.facts.evidence import Evidence, weight_version
+from harness.parity.facts.evidence import Evidence
 from harness.parity.subjects.recording.observed_unknowns import filtered
 from harness.parity.subjects.sampling import observed_margins
 from harness.recordings.tables import Rows, Table
@@ -75,7 +75,7 @@ def note_experience(e: Evidence, *tables: Table) -> None:
                    for table, side in zip(tables, e.sides, strict=True)]  # fmt: skip
         e.note_recorded(MARGIN, step, *(_whole(*column, bounded=bounded) for *column, bounded in columns))
         observed_margins.note(e, tables)
-    e.note_recorded(VERSION, step, *(weight_version(table) is not None for table in tables))
+    e.note_recorded(VERSION, step, *(table.header.weight_version is not None for table in tables))
     e.note_recorded(TOKENS, step, *(table.rows("tokens") is not None for table in tables))
     for name in COLUMNS:
         is_whole = [_whole(table.rows(name), table.rows("tokens")) for table in tables]

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from harness.parity.facts.evidence import weight_version
 from harness.parity.subjects.learner.observed_experience import ROUNDINGS, SPACING
 from harness.parity.subjects.prompts.observed_boundaries import TokenBoundaries
 from harness.parity.subjects.recording.observed_replay import replayed
@@ -72,7 +71,7 @@ class StepWitnesses:
         self._boundaries = boundaries
         self._digests_compare = recording.hashed_by == weights.HASH
         records = recording.records
-        self._data = _by_step((integer(event.get("step")), event) for event in recording.all("data"))
+        self._data = _by_step((batch.step, batch) for batch in records.prompts)
         self._learner = _by_step((update.step, update) for update in records.updates)
         self._step = _by_step((metrics.step, metrics) for metrics in records.steps)
         shapes = recording.labelled("shapes", "experience")
@@ -110,14 +109,13 @@ class StepWitnesses:
         rows = tables.rollout.rows("prompt") if tables.rollout is not None else None
         if not self._digests_compare or rows is None:
             return
-        for event in self._data.get(tables.step, ()):
-            digest, samples = event.get("prompts"), event.get("samples")
-            if not isinstance(digest, str) or not isinstance(samples, list):
+        for batch in self._data.get(tables.step, ()):
+            if batch.digest is None or batch.samples is None:
                 continue
-            places = [tables.rollout_rows.get(sample) for sample in samples if isinstance(sample, int)]
+            places = [tables.rollout_rows.get(sample) for sample in batch.samples]
             if None in places:
                 yield f"the prompts of step {tables.step} are not of the samples that its data names"
-            elif not any(digest == known for known in prompt_digests(rows, np.array(places, np.int64))):
+            elif batch.digest not in prompt_digests(rows, np.array(places, np.int64)):
                 yield f"the prompts of step {tables.step} are not those of which its data has the digest"
 
     def _ends(self, tables: StepTables) -> Iterator[str]:
@@ -154,14 +152,14 @@ class StepWitnesses:
     def _versions(self, tables: StepTables) -> Iterator[str]:
         """The version that a step was trained at against the newest one that the learner had before it. Frameworks may
         train at an older one by right."""
-        trained_at = weight_version(tables.experience) if tables.experience is not None else None
+        trained_at = tables.experience.header.weight_version if tables.experience is not None else None
         newest = max((version for step, version in self._versions_sent if step < tables.step), default=None)
         if trained_at is not None and newest is not None and trained_at != newest:
             yield f"step {tables.step} was trained at weight version {trained_at}, and the learner was at {newest}"
 
     def _note_batches(self, tables: StepTables) -> None:
-        order = [event.get("samples") for event in self._data.get(tables.step, ())]
-        digest = batch_digest(tables, order[-1] if order else None)
+        batches = self._data.get(tables.step, ())
+        digest = batch_digest(tables, batches[-1].samples if batches else None)
         for update in self._learner[tables.step]:
             if "batch" in update.digests and digest is not None:
                 agrees = self.batch_agrees.get(tables.step, True)
@@ -212,9 +210,9 @@ class StepWitnesses:
         """Whether a run followed a guide, by run.json against its frames. A replay follows what it replays, and what an
         engine's own sampler draws follows nobody."""
         rollout = tables.rollout
-        if self._guided_run is None or rollout is None or rollout.fields.get("mode") == "native":
+        if self._guided_run is None or rollout is None or rollout.header.mode == "native":
             return
-        if bool(rollout.fields.get("guided")) != self._guided_run:
+        if rollout.header.guided != self._guided_run:
             by_run, by_frames = ("guided", "not guided") if self._guided_run else ("not guided", "guided")
             yield f"the run was {by_run} by run.json, and step {tables.step} was {by_frames} by its rollouts"
 
@@ -278,7 +276,7 @@ def prompt_digests(prompts: Rows, rows: np.ndarray) -> Iterator[str]:
     yield hashlib.blake2b(plain, digest_size=16).hexdigest()
 
 
-def batch_digest(tables: StepTables, order: Any) -> str | None:
+def batch_digest(tables: StepTables, order: tuple[int, ...] | None) -> str | None:
     """The digest of a batch as `scenarios.ppo.experience` makes it; None where a part of it was not recorded.
     `order`: the samples as they were trained on, where it was recorded."""
     rollout, experience = tables.rollout, tables.experience
@@ -289,8 +287,8 @@ def batch_digest(tables: StepTables, order: Any) -> str | None:
     columns = {ours: experience.rows(theirs) for ours, theirs in names.items()}
     if prompts is None or tokens is None or reward is None or None in columns.values():
         return None
-    known = isinstance(order, list) and set(order) == set(tables.experience_rows)
-    samples = order if known else experience.sample.tolist()
+    in_order = order is not None and set(order) == set(tables.experience_rows)
+    samples = order if order is not None and in_order else experience.sample.tolist()
     if not set(samples) <= set(tables.rollout_rows):
         return None
     trained = np.array([tables.experience_rows[sample] for sample in samples], np.int64)
@@ -328,7 +326,7 @@ def _means_of(experience: Table, rollout: Table) -> Iterator[tuple[str, float]]:
         yield "length_mean", float(tokens.lengths.mean())
         yield "length_max", float(tokens.lengths.max())
         yield "tokens", float(tokens.lengths.sum())
-    if rollout.finish is not None and not rollout.fields.get("guided"):  # a guided run ends as its guide did
+    if rollout.finish is not None and not rollout.header.guided:  # a guided run ends as its guide did
         yield "truncated_fraction", float((rollout.finish == "length").mean())
     if cached is not None:
         yield "cached_tokens", float(cached.sum())

@@ -141,8 +141,7 @@ def _asked_stops(e: Evidence) -> set[int]:
 
 
 def _model_ends(e: Evidence) -> list[int]:
-    eos = tokenizer(e).get("eos")
-    return [int(token) for token in (eos if isinstance(eos, list) else [eos]) if isinstance(token, int)]
+    return [*tokenizer(e).end_ids]
 
 
 def _gone_on(endings: list[Ending], long: int) -> list[Ending]:
@@ -328,9 +327,8 @@ def _resolved(e: Evidence, side: Side, name: str) -> float:
 def _is_short_of_memory(e: Evidence, side: Side, endings: list[Ending], pool: float) -> bool:
     """Did the KV pool run full, or could it not hold what a step drew? By the engine's own figures."""
     steps = {ending.step for ending in endings}
-    for event in side.recording.all("engine_stats"):
-        if event.get("step") in steps and number(event.get("kv_usage"), 0.0) >= FULL:
-            return True
+    if any(stats.step in steps and stats.kv_usage >= FULL for stats in side.recording.records.engine_stats):
+        return True
     return 0 < pool < min((_needed(e, side, step) for step in steps), default=0.0)
 
 

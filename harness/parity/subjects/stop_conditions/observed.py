@@ -97,13 +97,7 @@ def note_alone(e: Evidence, side: Side, table: Table) -> None:
     """Finish reasons of one run that the samples' own ends contradict: `length` at an end token, `stop` at none. A
     replay drew nothing: its reasons are of its source, or made up where that has none."""
     output, finish, ends = table.rows("output"), table.finish, told_ends(side, e.mode)
-    if (
-        output is None
-        or finish is None
-        or ends is None
-        or e.mode == REPLAY
-        or isinstance(table.fields.get("uncompared"), str)
-    ):
+    if output is None or finish is None or ends is None or e.mode == REPLAY or table.header.uncompared is not None:
         return
     native = sampling_request(side, e.mode).arguments
     has_output = output.lengths > 0

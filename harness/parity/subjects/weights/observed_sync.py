@@ -20,7 +20,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from harness.recordings.records.weight_sync import LEARNER, RECEIVED, SyncProof, WeightSync
-from probes.format import names, number, whole
+from probes.format import number, whole
 from reports.model import Place
 from reports.text import counted, figure
 
@@ -65,7 +65,7 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
     received = _everywhere(_digests(side, RECEIVED), learner)
     used: dict[Any, int] = {v: steps[0] for v, steps in side.versions.items() if v is not None}
     record = SyncRecord(learner=learner)
-    record.manifest = {name for event in side.recording.all("model") for name in names(event.get("tensors"))}
+    record.manifest = {*side.recording.records.model_tensors}
     every_tensor = record.manifest.union(*learner.values())
     record.unlisted = sorted(every_tensor - record.manifest) if record.manifest else []
     record.unchanged = _unchanged(learner)
