@@ -1,7 +1,7 @@
 """The audit: one recording in, one `Verdict` out on that run by itself.
 
 Its checks are those that compare no two sides (`check(..., alone=True)`), and its causes those that one run shows
-(`Turn(..., alone=True)`). Precedence as in a comparison: ERROR > INCONCLUSIVE for a recording that is torn, cut short
+(`Rule(..., alone=True)`). Precedence as in a comparison: ERROR > INCONCLUSIVE for a recording that is torn, cut short
 or too small > UNSOUND > INCONCLUSIVE where a required check was not tested > SOUND.
 """
 

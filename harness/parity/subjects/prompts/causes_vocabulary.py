@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Turn
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, among, restricted, when
@@ -46,9 +45,6 @@ VOCAB = CauseFamily(
     meaning="the engine drew ids that the tokenizer does not have",
     fix="mask the ids above the tokenizer's size before the engine samples",
     alone="the id itself is not in the tokenizer",
-    rules=(
-        Turn(vocabulary, "numeric", "logits that are not finite make an engine draw any id, one of the padding too"),
-    ),
 )
 
 FAMILIES = (VOCAB,)

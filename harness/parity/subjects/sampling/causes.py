@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily, Rival, Seen
-from harness.parity.causes.turns import Turn
 from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
@@ -267,20 +266,6 @@ SAMPLING_PARAM = CauseFamily(
     rivals=(Rival("another sampling parameter", (Seen.GIVEN, Seen.ALONE_EXPLAINS, Seen.LIKELIER, Seen.AT_THE_LIMIT)),),
     suspicion=7,
     drawn=True,
-    rules=(
-        Turn(
-            sampling_parameters,
-            "prompts",
-            "a parameter covers the draws of every sample, those with another prompt too",
-        ),
-        Turn(
-            most_tokens,
-            "sampling_parameters",
-            "another parameter of the draw explains lengths; it looks at those that are left",
-        ),
-        Turn(min_tokens, "semantics", "an end that comes too early is a choice first: it explains the length"),
-    ),
-    trials=(Turn(parameters, "prompts_seen", "a record too: what was given comes before what is guessed"),),
 )
 CONFIG = CauseFamily(
     "CONFIG",
@@ -289,13 +274,6 @@ CONFIG = CauseFamily(
     fix="set the named parameter to the same value on both engines",
     alone="its proof puts the parameter back, and takes it away again where others were put back beside it",
     suspicion=6,
-    rules=(
-        Turn(
-            data_type,
-            "most_tokens",
-            "the last record: it covers every number, to which the re-readings below would be fitted",
-        ),
-    ),
 )
 
 GENERATION_CONFIG: CauseKey = CONFIG.key("generation_config")

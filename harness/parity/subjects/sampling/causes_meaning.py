@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Turn
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
 
@@ -63,7 +62,6 @@ LOGPROB_SEMANTICS = CauseFamily(
     meaning="the engine reports log-probabilities of another distribution: scaled, tempered or renormalised",
     fix="ask the engine for raw log-probabilities, at temperature 1 and before any filter",
     alone="its proof gives every number again, from the whole distribution of its position",
-    trials=(Turn(meanings, "shifted", "a factor is fitted: where a shift fits as well, it is simpler", competes=True),),
 )
 
 FAMILIES = (LOGPROB_SEMANTICS,)

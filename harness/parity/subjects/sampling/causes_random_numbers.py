@@ -14,7 +14,6 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Turn
 from harness.parity.facts.align import Match
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
@@ -236,8 +235,6 @@ RNG_COLLISION = CauseFamily(
     fix="give each sample of a prompt a seed of its own, and each engine",
     alone="its proof finds what another sample of the group, or of the other engine, should have drawn",
     suspicion=7,
-    rules=(Turn(collisions, "retokenized", "siblings that were encoded again may become equal"),),
-    trials=(Turn(siblings, "encoded_again", "answers that are altered may become equal", competes=True),),
 )
 
 FAMILIES = (RNG, RNG_COLLISION)

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from scipy import stats
 
 from harness.parity.causes.family import CauseFamily, Seen
-from harness.parity.causes.turns import Turn
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
 
@@ -57,7 +56,6 @@ SAMPLER = CauseFamily(
     alone="its rule names it only once a parameter, a filter and other random numbers are excluded",
     suspicion=7,
     drawn=True,
-    trials=(Turn(filters, "meanings", "no number is fitted: the two parameters that were asked, in another order"),),
 )
 JOINT = SAMPLER.key("joint top-k/top-p")
 SPORADIC = SAMPLER.key("another token now and then")

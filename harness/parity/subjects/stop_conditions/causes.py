@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Turn
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import ALONE, Ending, Evidence, Reason, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
@@ -464,18 +463,12 @@ STOP = CauseFamily(
     alone="its proof finds the end at the same token in every sample; a limit ends samples at any token",
     suspicion=7,
     suspicions={"end token dropped": 2, "finish reason": 0},
-    rules=(
-        Turn(ends, "min_tokens", "each end is explained once no choice does"),
-        Turn(reasons, "ends", "a sample of another length has another reason to end", alone=True),
-    ),
-    trials=(Turn(end_dropped, "prompts_hidden", "a prompt explains answers; only then are they taken to be altered"),),
 )
 LENGTH = CauseFamily(
     "LENGTH",
     meaning="the engine ends samples at another length",
     fix="set the same max_tokens and max_model_len on both engines",
     alone="its proof ends every sample at one length; a pool that runs full ends them at any",
-    trials=(Turn(lengths, "siblings", "an end token that was dropped makes answers shorter as well"),),
 )
 CAPACITY = CauseFamily(
     "CAPACITY",
