@@ -11,7 +11,7 @@ from harness.parity.checks.summary import mode_name
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.native_sampler.observed import NOT_RUN
-from probes.format import EVENTS, LIFTED, names
+from probes.format import EVENTS, LIFTED
 from probes.kinds import EVENT_KEYS, FRAME_KEYS, MANIFEST_KEYS
 from reports.model import Finding
 from scenarios.settings import Scenario
@@ -26,9 +26,9 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
     again, native, lifted = e.second_runs, e.native, e.lifted
     replaced: set[str] = set()
     for side in e.sides:
-        infos = side.recording.all("engine_info")
-        replaced |= {f"{side.name}: {part}" for event in infos for part in names(event.get("replaced"))}
-        if not infos or not all(isinstance(event.get("replaced"), list) for event in infos):
+        infos = side.recording.records.engines
+        replaced |= {f"{side.name}: {part}" for info in infos for part in info.replaced or ()}
+        if not infos or any(info.replaced is None for info in infos):
             replaced.add(f"{side.name}: not recorded")
     states: dict[str, int] = {}
     for _, outcome in outcomes:
@@ -66,13 +66,12 @@ def limits(e: Evidence) -> list[str]:
     """What limits the evidence without belonging to one check."""
     sentences = [] if e.alone else _between(e)
     for side in e.sides:
-        if not side.recording.scenario:
+        if not side.recording.records.settings.recorded:
             sentences.append(
                 f"the {side.name}'s run.json has no scenario: its configuration and promised steps are unknown"
             )
-        missing = side.recording.manifest.get("missing")  # what a framework cannot give, by its adapter
-        lines = [line for line in missing if isinstance(line, str)] if isinstance(missing, list) else []
         again = side.name in e.second_runs  # then the floor is not what the adapter cannot give
+        lines = side.recording.records.manifest.unrecorded
         sentences += [f"{side.name}: {line}" for line in lines if not (again and line.startswith("floor:"))]
         if not side.recording.count("data"):
             sentences.append(f"the {side.name} recorded no digests of its data")

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from harness.recordings import scan
+from harness.recordings.records.catalogue import Records
 from harness.recordings.seen import Seen
 from harness.recordings.tables import FrameArrays, Spans, Table, arrays_of, table_of
 from harness.recordings.work import WORK
@@ -79,6 +80,11 @@ class Recording(Run):
         """The resolved scenario of run.json; {} where another framework recorded none."""
         scenario = self.manifest.get("scenario")
         return scenario if isinstance(scenario, dict) else {}
+
+    @cached_property
+    def records(self) -> Records:
+        """What run.json and the events say, as frozen types."""
+        return Records(self.manifest, self.all)
 
     @property
     def kinds(self) -> set[str]:

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from harness.parity.causes.turns import Intervention, Turn
 from reports.model import CauseKey, Proof
 
 if TYPE_CHECKING:
-    from harness.parity.interventions.situation import Tried
+    from harness.parity.facts.evidence import Evidence
+    from harness.parity.facts.explanation import Explained, Explanation
+    from harness.parity.interventions.situation import Situation, Tried
+    from harness.parity.interventions.trial import Trial
 
 
 class Seen(StrEnum):
@@ -110,6 +112,36 @@ def best(attempts: Iterable[Tried]) -> Tried:
 
 
 @dataclass(frozen=True)
+class Rule:
+    """How recordings show a cause. `run`: (evidence, what is explained so far) -> explanations. `because`: why it has
+    its place. `alone`: it needs one run only, and says as much of it as of either of two."""
+
+    run: Callable[[Evidence, Explained], Iterable[Explanation]]
+    because: str
+    alone: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Mistakes that the reference is made to make. The trials of all of `rivals` are weighed against each other, and
+    the best is taken. `because`: why they have their place."""
+
+    rivals: tuple[Callable[[Situation], Iterable[Trial]], ...]
+    because: str
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """What is undone on the engine of a situation. `title`: what notes call it. `because`: why it has its place.
+    `starts_engine`: it takes seconds that a caller may not have."""
+
+    run: Callable[[Situation], object]
+    title: str
+    because: str
+    starts_engine: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True)
 class CauseFamily:
     """All causes of one name; the parts of their keys tell them apart.
 
@@ -119,9 +151,10 @@ class CauseFamily:
     that likelihood is another one. `cured_by`: the intervention that removes it, where other families share that.
     `prompts`: what becomes of a prompt under it (`prompts_seen.how`), with the parts of its key then.
 
-    `rules`: how recordings show it: (evidence, what is explained so far) -> explanations. `trials`: mistakes that the
-    reference is made to make: situation -> trials. `interventions`: what is undone on the engine of a situation. Each
-    names the function that it follows.
+    `rules`: how recordings show it. `trials`: mistakes that the reference is made to make: situation -> trials.
+    `interventions`: what is undone on an engine. Only the families of other packages list theirs: each takes the slot
+    that the order keeps for plug-ins. Those of the harness have a place of their own, in `harness.parity.explain`,
+    `harness.parity.attribution.reference` and `harness.parity.attribution.live`.
 
     On a bench: `contradicted`: why a recorded cause does not stand, empty where it does. `confirmed`: the proof that a
     bench makes without an intervention, and what it shows. `in_words`: what one of its interventions did. `covers`:
@@ -139,8 +172,8 @@ class CauseFamily:
     premise: bool = False
     cured_by: str = ""
     prompts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    rules: tuple[Turn, ...] = ()
-    trials: tuple[Turn, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    trials: tuple[Callable[[Situation], Iterable[Trial]], ...] = ()
     interventions: tuple[Intervention, ...] = ()
     contradicted: Callable[[OnBench], str] = contradicted
     confirmed: Callable[[OnBench], tuple[Proof, Seen] | None] = lambda bench: None

@@ -468,13 +468,4 @@ class Evidence:
 
 def version_of(table: Table) -> int:
     """The weight version that a frame was drawn with; -1 where it was not recorded."""
-    version = weight_version(table)
-    return -1 if version is None else version
-
-
-def weight_version(table: Table) -> int | None:
-    """As it was recorded; None for what is no version."""
-    version = table.fields.get("weight_version")
-    if isinstance(version, float) and version.is_integer():
-        return int(version)
-    return version if isinstance(version, int) and not isinstance(version, bool) else None
+    return -1 if table.header.weight_version is None else table.header.weight_version

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from harness.parity.facts.evidence import Evidence, Side
-from probes.format import mapping, whole
 
 # Samples that other engines, or other ranks, must have answered for, all of them equal, before one is named: that none
 # of 16 differs where half would is chance once in 65,536 times.
@@ -15,15 +14,14 @@ LEAST_OTHERS = 16
 def engines(side: Side) -> int:
     """How many engines drew, or had to draw, the samples of one of our own runs; 1 for a framework's, whose ranks are
     its trainers'."""
-    if side.recording.manifest.get("framework"):
+    if side.recording.records.manifest.framework:
         return 1
     return max(1 + max(side.recording.ranks("rollout"), default=0), asked(side))
 
 
 def asked(side: Side) -> int:
     """How many its scenario asks for; 0 where it does not say."""
-    engine_count = mapping(side.recording.scenario.get("engine")).get("engines")
-    return engine_count if isinstance(engine_count, int) and engine_count > 0 else 0
+    return max(side.recording.records.settings.engine.engines or 0, 0)
 
 
 def drawn(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
@@ -48,16 +46,15 @@ def rows(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
 
 def routed(side: Side) -> bool:
     """Whether a router chose which engine draws a sample."""
-    return bool(mapping(side.recording.scenario.get("engine")).get("router"))
+    return bool(side.recording.records.settings.engine.router)
 
 
 def answered(side: Side) -> dict[tuple[int, int], list[int]]:
     """(sample, offset) of every request of a router -> the engines that answered it."""
     engines_by_request: dict[tuple[int, int], list[int]] = {}
-    for event in side.recording.all("answered"):
-        sample, offset = event.get("sample"), event.get("offset")
-        if isinstance(sample, int) and isinstance(offset, int):
-            engines_by_request.setdefault((sample, offset), []).append(whole(event.get("rank")))
+    for request in side.recording.records.routed_requests:
+        if request.sample is not None and request.offset is not None:
+            engines_by_request.setdefault((request.sample, request.offset), []).append(request.engine_number)
     return engines_by_request
 
 

@@ -7,8 +7,6 @@ others: two faults in one run, or one that starts at a later step, stay apart.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from harness.parity.facts.align import AlignedTokens, Grid
@@ -16,7 +14,8 @@ from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.log_probabilities.observed_rereading import Readings
-from probes.format import mapping, number, whole
+from harness.recordings.records.tokenizer_info import NO_TOKENIZER, TokenizerInfo
+from probes.format import number
 
 SHIFTS = (1, -1, 2, -2)
 
@@ -138,7 +137,7 @@ def _semantics(e: Evidence, truth: np.ndarray) -> dict[str, tuple[np.ndarray, np
 
     Renormalised over a nucleus of mass S ≥ top_p: log p − log S.
     """
-    sampling = mapping(e.baseline.recording.scenario.get("sampling"))
+    sampling = e.baseline.recording.records.settings.sampling
     temperature, top_p = number(sampling.get("temperature"), 1.0), number(sampling.get("top_p"), 1.0)
     bounds = {}
     if temperature > 0 and temperature != 1.0:
@@ -164,12 +163,11 @@ def tempered_bounds(truth: np.ndarray, temperature: float, size: int) -> tuple[n
 
 def vocabulary(e: Evidence) -> int:
     """Ids that the run's tokenizer knows; 2^20, more than any has, where it was not recorded."""
-    return whole(tokenizer(e).get("size"), 1 << 20)
+    size = tokenizer(e).size
+    return 1 << 20 if size is None else size
 
 
-def tokenizer(e: Evidence) -> dict[str, Any]:
-    """The `tokenizer` event of the run, the baseline's first; {} where neither recorded one."""
-    for side in e.sides:
-        for event in side.recording.all("tokenizer"):
-            return event
-    return {}
+def tokenizer(e: Evidence) -> TokenizerInfo:
+    """The tokenizer of the run, the baseline's first; one of nothing where neither recorded one."""
+    recorded = (side.recording.records.tokenizer for side in e.sides)
+    return next((tokenizer for tokenizer in recorded if tokenizer is not None), NO_TOKENIZER)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.recording.observed_confounders import learner_packages
 from harness.parity.subjects.sampling.observed import engine_infos
-from probes.format import mapping, number
+from probes.format import number
 from scenarios.engines.canonical import FILTERS
 
 UNTYPED = ("", "None", "auto")
@@ -30,19 +29,19 @@ def unknowns(e: Evidence) -> list[str]:
 
 
 def _engine(e: Evidence, side: Side) -> Iterator[str]:
-    infos = [info for info in engine_infos(side, e.mode) if info.get("engine")]
+    infos = [info for info in engine_infos(side, e.mode) if info.engine]
     if not infos:
         yield f"which engine drew is not recorded of the {side.name}: no process of its job recorded one"
         return
-    if not all(info.get("version") for info in infos):
+    if not all(info.version for info in infos):
         yield f"which version of its engine drew is not recorded of the {side.name}"
-    types = {str(mapping(info.get("resolved")).get("dtype") or "") for info in infos}
+    types = {info.resolved.dtype or "" for info in infos}
     if types & set(UNTYPED):
         yield f"in which type the {side.name}'s engine computes is not recorded, and with it what rounding explains"
 
 
 def _settings(side: Side) -> Iterator[str]:
-    if not side.recording.scenario:
+    if not side.recording.records.settings.recorded:
         yield (
             f"how the {side.name}'s job was configured is not recorded: no process of it said so, and what confounds "
             "the pair cannot be seen"
@@ -56,10 +55,10 @@ def _environment(side: Side) -> Iterator[str]:
 
 def _data(side: Side) -> Iterator[str]:
     """Digests of the prompts, of our own runs of every step."""
-    recorded_steps = {event.get("step") for event in side.recording.all("data")}
+    recorded_steps = {batch.step for batch in side.recording.records.prompts}
     drawn = side.recording.steps("rollout")
     lacking = [step for step in drawn if step not in recorded_steps]
-    if lacking and (not recorded_steps or not side.recording.manifest.get("framework")):
+    if lacking and (not recorded_steps or not side.recording.records.manifest.framework):
         yield f"the {side.name} has no digest of the prompts of step {lacking[0]}: nothing confirms what was rolled out"
 
 
@@ -69,7 +68,7 @@ def _drawn(e: Evidence) -> list[str]:
         return []
     sentences = []
     for side in e.sides:
-        temperature = _asked(side).get("temperature")
+        temperature = side.recording.records.requested_sampling.get("temperature")
         value = number(temperature)
         if temperature is None:
             sentences.append(f"at which temperature the {side.name} drew is not recorded")
@@ -80,15 +79,7 @@ def _drawn(e: Evidence) -> list[str]:
     return sentences
 
 
-def _asked(side: Side) -> dict[str, Any]:
-    """Sampling parameters as the run was asked, by run.json or by the engine's word."""
-    events = side.recording.all("sampling")
-    return mapping(side.recording.scenario.get("sampling")) or next(
-        (mapping(event.get("canonical")) for event in events), {}
-    )
-
-
 def filtered(side: Side) -> bool:
     """Do filters take tokens away before one is drawn? Then one alone may be left, by a margin without bound."""
-    sampling = _asked(side)
+    sampling = side.recording.records.requested_sampling
     return any(parameter.restricts(number(sampling.get(parameter.name), parameter.off)) for parameter in FILTERS)

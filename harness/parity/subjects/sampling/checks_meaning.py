@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from scenarios.engines import registry
 from scenarios.engines.canonical import BY_NAME
 
 
-def title(engine: Any) -> str:
+def title(engine: str | None) -> str:
     """What a sentence calls an engine of a recording."""
-    spec = registry.find(str(engine))
-    return str(engine) if spec is None else spec.title
+    spec = registry.find(engine or "")
+    return engine or "the engine" if spec is None else spec.title
 
 
 def lost(
-    name: str, engine: str, asked_value: Any, given_value: Any, native: dict[str, Any], *, dropped: bool = False
+    name: str, engine: str, asked_value: Any, given_value: Any, native: Mapping[str, Any], *, dropped: bool = False
 ) -> str:
     """One sentence: what became of `name` on its way to this engine. `dropped`: no argument follows it."""
     meaning = BY_NAME.get(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 # So many times nearer, on average, to one version of the learner's weights than to the other. Rounding that no update
 # knows of moves an engine from the one as far as from the other: it would have to follow the update to feign this.
@@ -46,7 +45,9 @@ class SyncRecord:
     # In float32: version -> mean distance of the engine from the learner's weights, and from those before; nats.
     distances: dict[int, tuple[float, float]] = field(default_factory=dict)
     still: set[int] = field(default_factory=set)  # of these, syncs that did not change what the engine computes
-    furthest: dict[int, Any] = field(default_factory=dict)  # the number of the engine that they are about, or None
+    furthest: dict[int, int | None] = field(
+        default_factory=dict
+    )  # the number of the engine that they are about, or None
 
     @property
     def behind(self) -> list[int]:
