@@ -106,6 +106,12 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
     )
 
 
+def may_live(scope: Scope) -> bool:
+    """Whether a process of a scope lives on this host, or is of another host, of which only a look can tell."""
+    members = cast(scope)
+    return bool(members.pids) or any(host != members.host for host, _ in {**members.pulses, **members.journals})
+
+
 def _of_current_processes(
     pulses: dict[tuple[str, int], beats.Pulse],
     openings: Mapping[tuple[str, int], list[journals.Opening]],
