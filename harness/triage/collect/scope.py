@@ -199,7 +199,9 @@ def _cluster(text: str) -> Scope:
     if speaks_http(host, int(port), 1):
         raise BadInput(
             f"what answers at {host}:{port} is an HTTP server and no Ray cluster's GCS",
-            fix=f"harness triage {host}:{RAY_PORT}   # or http://{host}:{port}, if a watch serves its evidence there",
+            fix=f"harness triage http://{host}:{port}   # if a watch serves its evidence there; else --help"
+            if int(port) == RAY_PORT
+            else f"harness triage {host}:{RAY_PORT}   # or http://{host}:{port}, if a watch serves its evidence there",
         )
     return Scope(ray_address=f"{host}:{port}")
 
