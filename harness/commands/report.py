@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,7 +58,7 @@ def report(
     if out is not None and not export and format != "text":
         raise BadInput(
             f"--out belongs to --export; {format} goes to stdout",
-            fix="harness report RUN --format html > FILE   # in the format that you want",
+            fix=f"{shlex.join(['harness', 'report', run, '--format', format])} > {shlex.quote(str(out))}",
         )
     if export or out:
         if not (path / "run.json").is_file():

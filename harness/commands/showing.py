@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import sys
 from collections.abc import Iterator
@@ -27,7 +28,9 @@ def format_option(kind: str, help: str = "the format of what is printed; progres
             renderers.find(format, kind)
         except (renderers.UnknownFormat, PluginError) as error:
             formats = [name for name in renderers.names(kind) if name != format]  # it may be one that cannot be loaded
-            raise BadInput(f"{error}{closest(format, formats)}", fix="--format text") from error
+            near = difflib.get_close_matches(format, formats, n=1)
+            fix = f"--format {near[0] if near else 'text'}"
+            raise BadInput(f"{error}{closest(format, formats)}", fix=fix) from error
         return format
 
     metavar = "|".join([*renderers.names(kind), "MODULE:CLASS"])

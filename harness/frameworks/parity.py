@@ -183,7 +183,7 @@ def run_framework_parity(
         if result.exit_code:
             last_words = f": {result.last_words}" if result.last_words else ""
             return f"the job on {side.backend} ended with exit code {result.exit_code}{last_words}"
-        why = _another_engine(place, side) or unsteered(place, its, seed=seed, coupled=coupled)
+        why = result.unrecorded or _another_engine(place, side) or unsteered(place, its, seed=seed, coupled=coupled)
         return f"on {side.backend} {why}" if why else ""
 
     with recording_in(options.out, f"parity-{name}-{baseline}-{candidate}") as folder:

@@ -364,12 +364,13 @@ def _nothing_maps(
 
 
 def _correction(function: Answers, options: Asked) -> str:
-    """The command that follows on an error of a function: a setting that it reads and nobody gave can be given."""
+    """The command that follows on an error of a function: a setting that it reads and nobody gave can be given; else
+    the line is shown."""
     line, error = function.raised()
-    command = f"harness mapping {shlex.quote(options.file)} --engine {options.engine}"
+    file = shlex.quote(options.file)
     missing = re.fullmatch(r"KeyError: '([\w.-]+)'", error)
     return (
-        f"{command} --with {missing[1]}=VALUE"
+        f"harness mapping {file} --engine {options.engine} --with {missing[1]}=VALUE"
         if missing and function.shape != CANONICAL
-        else f"{command}   # after line {line} is corrected"
+        else f"sed -n {line}p {file}   # the line to correct"
     )

@@ -8,6 +8,7 @@ import difflib
 import errno
 import os
 import shlex
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -15,11 +16,11 @@ from itertools import chain, count
 from pathlib import Path
 from typing import NoReturn
 
-from harness import dates
+from harness import dates, leaving
 from harness.bundle.opening import is_bundle, resolve
 from harness.errors import BadInput
 from harness.triage import archive, directory, judge
-from harness.triage.collect import collect, live
+from harness.triage.collect import collect, live, may_live
 from harness.triage.evidence import ENDED, Evidence, Silence
 from harness.triage.nodes import unite
 from harness.triage.remote import gather, token
@@ -230,11 +231,34 @@ def _watched(path: Path) -> Path:
 
 
 def _run(run: Path, latest: Path | None, out: Path | None) -> tuple[Evidence, Path | None]:
-    """A run directory: looked at now while any of its processes lives, else its newest evidence."""
-    evidence = _live([str(run)], out)
-    if not alive(evidence) and latest is not None:
+    """A run directory: looked at now while any of its processes may live, else its newest evidence, else the last words
+    of its processes, which are in the run and are not kept a second time."""
+    if may_live(live(str(run))):
+        evidence = _live([str(run)], out)
+        if alive(evidence) or latest is None:
+            return evidence, Path(evidence.path)
+    if latest is not None:
         return directory.read(latest), None
-    return evidence, Path(evidence.path)
+    if out is not None:
+        return _live([str(run)], out), out
+    return _last_words(run), None
+
+
+def _last_words(run: Path) -> Evidence:
+    """What the processes of a run that has ended left in it; copies of dumps go when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="harness-last-words-")).resolve()
+    leaving.then(lambda: shutil.rmtree(folder, ignore_errors=True))
+    evidence = collect(live(str(run)), out=folder)
+    return dataclasses.replace(
+        evidence,
+        path=str(run),
+        source="directory",
+        processes=tuple(
+            dataclasses.replace(process, dump=str(folder / process.dump)) if process.dump else process
+            for process in evidence.processes
+        ),
+        dumps={name: str(folder / dump) for name, dump in evidence.dumps.items()},
+    )
 
 
 def newest(run: Path) -> Path | None:

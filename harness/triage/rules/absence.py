@@ -16,6 +16,13 @@ from harness.triage.stacks import EVENT_LOOP
 
 SERVER_CALLS = frozenset({"accept", "serve_forever"})  # of the standard library's socket and socketserver
 SERVER_FRAMES = 2  # `serve_forever` stands below its selector's `select`
+_STAND = "py-spy dump --pid PID   # where it stands"
+_AFTER_AN_ERROR = (
+    "read the end of its log for an error that was caught",
+    _STAND,
+    "let a failed rank end: torchrun and Ray then end the others",
+)
+_WITHOUT_AN_ERROR = (_STAND, "read its code there, and the end of its log: what it waits for")
 
 
 def left_loop(case: Case) -> Ruling | None:
@@ -72,17 +79,14 @@ def outside(case: Case) -> Ruling | None:
         return None
     why = {end.key: _why(case, end) for end in ends}
     where = case.waited_in(why)
-    stand, log = "py-spy dump --pid PID   # where it stands", "read the end of its log for an error that was caught"
+    failed = any(_failed(end) for end in ends)
     return Ruling(
         "HUNG",
         f"{case.names(why)} {_briefly(case, ends)}; others wait in {where}",
         "K4",
         why,
         place=where,
-        next=(
-            *(stand, log)[:: -1 if any(_failed(end) for end in ends) else 1],
-            "let a failed rank end: torchrun and Ray then end the others",
-        ),
+        next=_AFTER_AN_ERROR if failed else _WITHOUT_AN_ERROR,
     )
 
 
@@ -337,18 +341,33 @@ def _briefly(case: Case, ends: list[Subject]) -> str:
     first, several = ends[0], len(ends) > 1
     if first.process is not None and (error := local_error(first.process)):
         return f"failed and stayed: {brief(error)}"
+    if _sleeps(first) and not any(_failed(end) for end in ends):
+        place = first.frame.partition(" in ")[0]
+        return f"{'sleep' if several else 'sleeps'} at {place}"
     if not any(wait.target == first.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
         return "do not answer" if several else "does not answer"
     return f"{'are' if several else 'is'} outside any collective"
+
+
+def _sleeps(subject: Subject) -> bool:
+    """It is in a sleep of its own code at both looks."""
+    return subject.doing.kind == subject.before.kind == "sleep" and bool(subject.frame)
+
+
+def _state(subject: Subject) -> str:
+    """What it does, and since when its heartbeat saw no change."""
+    beat = subject.process.beat if subject.process else None
+    since = f", unchanged for {beat.progress_age_s:.0f} s" if beat is not None and not beat.ended else ""
+    return f"{subject.state()}{since}"
 
 
 def _of_itself(case: Case, subject: Subject) -> str:
     if subject.process is not None and (error := local_error(subject.process)):
         return f"failed and stayed: {error}"
     if any(source.in_handler(frame) for frame in _frames(subject.process)):
-        return f"has swallowed an error, and is outside any collective: {subject.state()}"
+        return f"has swallowed an error, and is outside any collective: {_state(subject)}"
     if not any(wait.target == subject.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
-        return f"does not answer: {subject.state()}"
+        return f"does not answer: {_state(subject)}"
     if subject.process is None or subject.doing.kind == "unknown":
         return "has enqueued nothing more: it is outside any collective"
-    return f"is outside any collective: {subject.state()}"
+    return f"is outside any collective: {_state(subject)}"

@@ -8,7 +8,7 @@ from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Ruling, brief
 
 DISK_FULL = "stopped recording because the disk was full"
-SILENT = "was ended without a last word, as a signal does"
+SILENT = "was ended without a last word"  # as by a signal
 
 
 def over(case: Case) -> Ruling | None:

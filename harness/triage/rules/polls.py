@@ -10,10 +10,10 @@ import re
 
 from harness.triage import source
 from harness.triage.graph import Subject
+from harness.triage.graph.polling import place as polled_at
 from harness.triage.graph.polling import woke
 from harness.triage.places import plain, users
 from harness.triage.rules.ruling import Case, Ruling
-from harness.triage.stacks import describe
 
 _FEEDER = re.compile(r"multiprocessing/queues\.py$")
 
@@ -128,7 +128,7 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
     awaited = case.awaited()
     waiting = [poller for poller in pollers if poller.key not in awaited and _seeks(poller)]
     named = waiting or pollers
-    place = describe(named[0].loop[0])
+    place = polled_at(named[0].loop)
     who, several = case.names(poller.key for poller in named), len(named) > 1
     if waiting:
         reason = f"{who} wait{'' if several else 's'} in a loop, {place}, and nothing says for whom"
@@ -137,9 +137,7 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
     return Ruling(
         "INSUFFICIENT",
         reason,
-        missing=tuple(
-            f"who makes what {poller.label} looks for in {describe(poller.loop[0])}" for poller in pollers[:8]
-        ),
+        missing=tuple(f"who makes what {poller.label} looks for in {polled_at(poller.loop)}" for poller in pollers[:8]),
         place=place,
         next=(
             "look at whoever makes it: harness triage PID of that process, its log",

@@ -12,12 +12,12 @@ import re
 from harness.triage import source, stacks
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject
+from harness.triage.graph.polling import place as polled_at
 from harness.triage.graph.subjects import LAUNCHERS
 from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks
 from harness.triage.rules.polls import open_polls
 from harness.triage.rules.ruling import Case
-from harness.triage.stacks import describe
 
 MOMENT_S = 2.0  # two periods of the heartbeat
 MAX_RANKS = 1 << 16  # a world size is read from the environment, and may be anything
@@ -48,7 +48,7 @@ def untested(case: Case) -> list[str]:
         gaps = [*gaps[:8], f"nothing is known of {len(gaps) - 8} more ranks"]
     if case.comparison and not any(subject.process for subject in case.graph.subjects.values()):
         gaps += [missing for missing in case.comparison.missing if missing not in gaps]  # dumps are all there is
-    gaps += [f"{subject.label} waits in a loop, {describe(subject.loop[0])}, and nothing says for whom"
+    gaps += [f"{subject.label} waits in a loop, {polled_at(subject.loop)}, and nothing says for whom"
               for subject in open_polls(case)]  # fmt: skip
     return [*gaps, *(f"{subject.label} {_wait_text(subject)}" for subject in unnamed(case))]
 
