@@ -8,12 +8,12 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
-FILE_MODE = 0o600  # its owner reads and writes it, and nobody else
-FOLDER_MODE = 0o700  # and enters it
+FILE_MODE = 0o600  # only its owner can read or write it
+FOLDER_MODE = 0o700  # only its owner can list or enter it
 
 
 def make_folder(folder: str | os.PathLike[str]) -> None:
-    """Make a folder that only its owner may enter, and those above it where they are missing."""
+    """Make a folder that only its owner may enter, and the missing ones above it."""
     path = Path(folder)
     if path.is_dir():
         return
@@ -45,7 +45,9 @@ def close_to_others(folder: str | os.PathLike[str]) -> None:
 
 
 def write_whole(file: str | os.PathLike[str], data: bytes, mode: int = FILE_MODE) -> None:
-    """Write a file whole or not at all, for its owner alone, or with `mode`. Raises OSError."""
+    """Write a file completely or not at all. Only its owner may read it, unless `mode` says otherwise. Raises
+    OSError.
+    """
     target = Path(file)
     handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=target.parent)
     try:

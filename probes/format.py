@@ -1,8 +1,8 @@
 """The format of a recording: its version, the codec of lines and frames, and the reader of a run directory.
 
-Standard library only; docs/reference/format.md describes the format for writers in other languages. A recording is read
-as it was acknowledged: an unfinished last line or last frame (what a killed process leaves) is dropped and said so in
-`Run.torn`; any other damage is a FormatError.
+Standard library only. docs/reference/format.md describes the format for writers in other languages. A reader gets
+every record that was acknowledged: an unfinished last line or frame, which a killed process leaves, is dropped and
+listed in `Run.torn`. Any other damage is a FormatError.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ SIDES = ("baseline", "candidate")  # of a pair of runs: its folders, and who a d
 
 
 def write_manifest(path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> None:
-    """Write run.json into the run directory `path`, scrubbed of secrets, whole or not at all.
+    """Write run.json into the run directory `path`, without secrets, completely or not at all.
 
     The format version, the id of the run and the file's own checksum are added; a run.json that is there already keeps
     its id. `index` of the manifest promises an index of the files (`seal`), which is renewed where there is one. Raises
     RecordingError when it cannot be written.
     """
-    from probes import redaction  # what only writers need: a reader brings none of it along
+    from probes import redaction  # only writers need these: readers do not import them
     from probes.files import make_folder, write_whole
 
     folder = Path(path)
@@ -124,7 +124,7 @@ def unseal(path: str | os.PathLike[str]) -> None:
 
 
 def run_id(path: str | os.PathLike[str]) -> str:
-    """The id of the run that a directory records; empty where its run.json is not there yet or has none."""
+    """Return the id of the run that a directory records; empty where its run.json is missing or has no id."""
     try:
         identity = read_manifest(Path(path)).get("id")
     except FormatError:
@@ -134,7 +134,7 @@ def run_id(path: str | os.PathLike[str]) -> str:
 
 @dataclass
 class JournalIndex:
-    """Index of one events file: where the lines of each kind begin."""
+    """Index of one events file: the byte offsets of the lines of each kind."""
 
     path: Path
     name: str
@@ -150,7 +150,7 @@ class JournalIndex:
 
     @property
     def process(self) -> str:
-        """The process that wrote it, as recorders name its file."""
+        """Return the name of the process that wrote it, as recorders name its file."""
         return "-".join(str(self.opening.get(key)) for key in ("role", "rank", "pid"))
 
 
@@ -168,7 +168,7 @@ class TokenLog:
 
 
 class Run:
-    """A run directory, read and checked once; events and frames are then decoded as they are asked for.
+    """A run directory. It is read and checked once; events and frames are decoded as they are asked for.
 
     `manifest`: run.json, without its checksum. `torn`: (file, what was dropped or is missing). `incomplete`: events
     files without their `close` event, whose process was killed or still runs. `unchecked`: files without checksums, as
@@ -176,8 +176,8 @@ class Run:
     files; without one, that files were deleted may go unseen. `unsealed`: the index is promised and absent, because the
     run was cut short or somebody deleted it.
 
-    Raises FormatError for damage; with `strict=False` damage is listed in `torn` and the rest of that file is dropped,
-    but a missing or damaged run.json or a newer format version is an error all the same. Memory: 8 bytes for an event,
+    Raises FormatError for damage. With `strict=False`, damage is listed in `torn` and the rest of that file is
+    dropped; a missing or damaged run.json and a newer format version are still errors. Memory: 8 bytes for an event,
     some hundreds for a frame, and one payload while `frames` is iterated.
     """
 
@@ -204,7 +204,7 @@ class Run:
 
     @property
     def hashed_by(self) -> str:
-        """What made the digests in it: those of two runs can be compared where this is equal."""
+        """Return the hash of its digests. Digests of two runs can be compared only where this is equal."""
         return "BLAKE2b" if self.manifest["format_version"] == 1 else "SHA-256"
 
     @property
@@ -219,9 +219,9 @@ class Run:
         return not self.incomplete and not self.torn and not self.unsealed
 
     def events(self, kind: str | None = None, role: str | None = None) -> Iterator[dict[str, Any]]:
-        """Events of every process in turn (by role, then rank), each in its own order.
+        """Iterate the events of one process after another (by role, then rank), each process in its own order.
 
-        `role`, `rank` and `pid` are added from the process's `open` event unless the event has a field of that name
+        `role`, `rank` and `pid` are added from the process's `open` event, unless the event has a field of that name
         (the `rank` of a `group` event is the rank in that group). The arguments select one kind, and the processes of
         one role.
         """
@@ -239,7 +239,10 @@ class Run:
                         yield {**anchor, **decode_line(stream.readline())}
 
     def frames(self, kind: str | None = None, role: str | None = None, step: int | None = None) -> Iterator[Frame]:
-        """Frames of every process in turn (by role, then rank), each in its own order, of one kind, role or step."""
+        """Iterate the frames of one process after another (by role, then rank), each process in its own order.
+
+        The arguments select a kind, a role and a step.
+        """
         for log in self._logs:
             with open(log.path, "rb") as stream:
                 for at in log.extents:
@@ -303,7 +306,7 @@ class Run:
                 for number, extent in enumerate(read_extents(stream)):
                     self._check_place(number, extent)
                     log.extents.append(extent)
-            if not log.extents:  # killed between making the file and its first frame: nothing acknowledged is missing
+            if not log.extents:  # killed before its first frame: no acknowledged record is missing
                 raise Torn("the file is empty")
         except Torn as torn:
             self.torn.append((log.name, str(torn)))
@@ -312,14 +315,14 @@ class Run:
         return log
 
     def _check_place(self, number: int, extent: Extent) -> None:
-        """Raise FormatError for a frame of another run, or at another place than it was written at."""
+        """Raise FormatError for a frame of another run, or one that was moved from the place where it was written."""
         if extent.seq not in (None, number):
             raise FormatError(f"byte {extent.start}: frame {extent.seq} stands where frame {number} belongs")
         if extent.run and extent.run != self.manifest.get("id", extent.run):
             raise FormatError(f"byte {extent.start}: the frame belongs to another run, {extent.run}")
 
     def _check_run(self, journal: JournalIndex) -> None:
-        """Whether the journal belongs to this run, and whether its lines had checksums."""
+        """Check that the journal belongs to this run, and note it where its lines have no checksums."""
         run = journal.opening.get("run")
         if run is not None and run != self.manifest.get("id", run):
             self._damage(journal.name, f"it belongs to another run, {run}")
@@ -361,7 +364,7 @@ class Run:
         self.torn.append((name, f"{reason}; what follows in this file was dropped"))
 
     def _compare_with_close(self) -> None:
-        """Compare what the `close` events say was written with what is there."""
+        """Compare what the `close` events say was written with what is in the files."""
         journals = {journal.path.name for journal in self._journals}
         frames = {log.name: Counter(extent.kind for extent in log.extents) for log in self._logs}
         for log in self._logs if self._index is None else ():
@@ -389,7 +392,7 @@ class Run:
     def _compare_records(
         self, journal: JournalIndex, closing: Mapping[str, Any], tokens: str, frames: Counter[str]
     ) -> None:
-        """Compare the counts of a `close` event with the events and frames that are there."""
+        """Compare the counts of a `close` event with the events and frames in the files."""
         lost, wrote, present = closing.get("lost", 0), closing.get("frames", 0), frames.total()
         if lost:
             self.torn.append((journal.name, f"{lost} records could not be written when they were made"))
@@ -402,13 +405,13 @@ class Run:
         self._compare_kinds(tokens, "frames", closing.get("frame_kinds"), frames)
 
     def _miss_files(self, journal: JournalIndex, closing: Mapping[str, Any], journals: set[str]) -> None:
-        """Name the events files that lay beside this one when it was closed and are gone."""
+        """List the events files that existed beside this one when it was closed and are gone."""
         for name in names(closing.get("beside")):
             if name not in journals:
                 self.torn.append((f"{EVENTS}/{name}", f"the file is missing; {journal.path.name} lay beside it"))
 
     def _compare_kinds(self, name: str, what: str, wrote: Any, counts: Mapping[str, int]) -> None:
-        """Compare the records of each kind that the process counted with those in its file."""
+        """Compare how many records of each kind the process counted with how many are in its file."""
         for kind, count in mapping(wrote).items():
             if count != counts.get(kind, 0):
                 self.torn.append((name, f"{counts.get(kind, 0)} {what} of kind {kind!r}, its process wrote {count}"))
@@ -428,9 +431,9 @@ def checked_open(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """run.json of the recording in a directory, without its checksum.
+    """Return run.json of the recording in a directory, without its checksum.
 
-    Raises FormatError where there is none, where its content does not match its checksum, and for a format that this
+    Raises FormatError where it is missing, where its content does not match its checksum, and for a format that this
     installation does not read.
     """
     file = path / MANIFEST
@@ -464,19 +467,21 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def number(value: Any, default: float = math.nan) -> float:
-    """A recorded number, where NaN and infinity are the strings nan, inf and -inf; `default` for anything else."""
+    """Return a recorded number, where NaN and infinity are the strings nan, inf and -inf; `default` for anything
+    else.
+    """
     if isinstance(value, bool) or value is None:
         return default
     try:
         return float(value)
     except (TypeError, ValueError):
         return default
-    except OverflowError:  # an integer beyond the floats
+    except OverflowError:  # an integer larger than any float
         return math.inf if value > 0 else -math.inf
 
 
 def whole(value: Any, default: int = 0) -> int:
-    """A recorded whole number; `default` for anything else, NaN and infinity included."""
+    """Return a recorded whole number; `default` for anything else, NaN and infinity included."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     read = number(value)
@@ -484,10 +489,12 @@ def whole(value: Any, default: int = 0) -> int:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """A recorded JSON object; {} for anything else: a foreign writer's slip is missing evidence, and no crash."""
+    """Return a recorded JSON object; {} for anything else. A mistake of another writer is missing evidence, not a
+    crash.
+    """
     return value if isinstance(value, dict) else {}
 
 
 def names(value: Any) -> list[str]:
-    """A recorded list of names; [] for anything else."""
+    """Return a recorded list of names; [] for anything else."""
     return [str(name) for name in value] if isinstance(value, list) else []

@@ -1,8 +1,8 @@
 """What a recording of this format has: the kinds of its events and frames with their keys, and the keys of its
 run.json.
 
-docs/reference/format.md describes them; a test holds both together. Anything else in a recording is read by nobody, and
-a verdict says so: it may be a name that was damaged or misspelt.
+docs/reference/format.md describes them, and a test compares both. Other kinds and keys in a recording are not read,
+and a verdict says so: they may be damaged or misspelt names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def _keys(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-# Event kind -> its keys beside those of every event; None: a recorder may give it any.
+# Event kind -> its keys besides those of every event. None: any keys.
 EVENT_KEYS: dict[str, frozenset[str] | None] = {
     "answered": _keys("step sample offset"),
     "boundaries": _keys(

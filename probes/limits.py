@@ -1,7 +1,7 @@
-"""The largest numbers that are read from a file that somebody else may have written.
+"""The largest numbers that are accepted from a file that somebody else may have written.
 
-Such a number may size a loop or a list, so it gets its bound where the file is parsed. A file with a larger number is
-damaged or hostile, and whoever reads it says so in one sentence.
+Such a number may size a loop or a list, so it is checked where the file is parsed. A file with a larger number is
+damaged or hostile, and the reader says so in one sentence.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any
 
 from probes.errors import FormatError
 
-RANKS = 1_000_000  # of a job; the largest that were published have some 100,000 GPUs
+RANKS = 1_000_000  # of a job; the largest published jobs have about 100,000 GPUs
 STEPS = 1_000_000  # of a run; a run of one step a minute would take two years
 SAMPLES = 100_000_000  # of one step
 WHOLE = (1 << 63) - 1  # of any other whole number: what 64 bits hold
 
 
 def bounded(value: int, limit: int, name: str, *, least: int = 0) -> int:
-    """`value`, which a file calls `name`. Raises FormatError where it is not between `least` and `limit`."""
+    """Return `value`, which the file calls `name`. Raises FormatError where it is not between `least` and `limit`."""
     if least <= value <= limit:
         return value
     text = str(value) if abs(value) <= WHOLE else f"a number of {len(hex(value))} hexadecimal digits"
@@ -81,7 +81,7 @@ def _at(manifest: Any, path: tuple[str, ...]) -> Any:
 
 
 def check_whole(value: Any) -> None:
-    """Raise FormatError where a decoded JSON value holds a whole number of more than 64 bits."""
+    """Raise FormatError where a decoded JSON value contains a whole number of more than 64 bits."""
     waiting = [value]
     while waiting:
         part = waiting.pop()

@@ -1,9 +1,9 @@
-"""The one scrubber: what is written down passes it, whoever writes (docs/reference/secrets.md).
+"""The only scrubber: everything that is written down passes it, whoever writes it (docs/reference/secrets.md).
 
-A secret is known by its name (of a variable, a field, an option), by its shape (a token of a well-known service, a
-private key, a login in a URL), or because it is the value of a secretly named variable that appears again. Every
-pattern is linear in the length of the text: a quantifier is possessive or bounded, and nothing is tried again from the
-middle of a run that has failed from its beginning.
+A secret is recognised by its name (of a variable, a field, an option), by its shape (a token of a well-known service,
+a private key, a login in a URL), or by its value, when the value of a secretly named variable appears again. Every
+pattern takes time linear in the length of the text: each quantifier is possessive or bounded, and a match that failed
+at the beginning of a run of characters is not tried again from its middle.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from probes.secret_shapes import KEY_BODY, PUTTY_LINES, SHAPED, SHAPED_IN_FILE_N
 __all__ = ["WITHHELD", "arguments", "event", "fields", "file_name", "learn", "line", "scrub", "text"]
 
 WITHHELD = "***"
-MAX_DEPTH = 100  # of dictionaries and lists in each other; three frames a level, of the 1,000 that Python allows
+MAX_DEPTH = 100  # levels of nested dictionaries and lists; each takes three frames of the 1,000 that Python allows
 TOO_DEEP = f"{WITHHELD} (nested too deep)"
 MAX_TEXT = 4_000  # characters of a message or a command line
-PASSES = 5  # a replacement can bring two halves of another secret together
-CACHED, CACHED_TEXTS = 200, 4_096  # characters, and texts: spans, phases and roles repeat, messages do not
+PASSES = 5  # a replacement can join two halves of another secret
+CACHED, CACHED_TEXTS = 200, 4_096  # characters, and texts: the texts of spans and roles repeat
 
-# A value is searched for everywhere only if it cannot be a word of ours: `disabled`, `password`, a path, a date.
+# A value is searched for everywhere, so it must not be a common word of ours: `disabled`, `password`, a path, a date.
 KNOWN_MIN, KNOWN_MAX, KNOWN_COUNT = 8, 4_096, 1_000
 _WORDLIKE = re.compile(r"[a-z]{1,15}|[A-Z]{1,15}|[A-Z][a-z]{1,14}|[\d.:,\-]{1,12}")
 
@@ -53,7 +53,7 @@ _KAGGLE = re.compile(
     r"|key\\*+[\"']\s*+:\s*+(?=\\*+[\"'][^\"'\\]{1,200}+\\*+[\"']\s*+,\s*+\\*+[\"']username\\*+[\"']))"
     r"(\\*+[\"'])([^\"'\\]{1,200}+)"
 )
-# token%3Dvalue, and the same encoded again; up to an encoded &.
+# token%3Dvalue, also when it is encoded several times; up to an encoded &.
 _ENCODED = re.compile(
     r"(?P<head>(?:%(?:25){0,3}+[0-9A-Fa-f]{2}|(?<![\w.\-%]))(?P<name>[A-Za-z][\w.\-]{0,100}+)%(?:25){0,3}+3[Dd])"
     r"(?P<value>(?:[^\s\"'&;,<>%]|%(?!(?:25){0,3}26))++)"
@@ -126,7 +126,7 @@ _BRACKET = re.compile(r"[\[\](){}]")
 _LINE = re.compile(r"[^\r\n\"']*+")
 
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s?#\"'<>]*@")
-# user:password@host without a scheme; a container image (name:tag@sha256:...) and clock times are none.
+# user:password@host without a scheme. Container images (name:tag@sha256:...) and clock times must not match.
 _LOGIN = re.compile(
     r"(?<![\w.\-+%])(?!\d+:\d+@|mailto:)[\w.\-+%]++:[^\s:/@\"']++@(?!sha\d+:)"
     r"(?=[A-Za-z\[]|\d+\.\d+\.\d+\.\d)"
@@ -193,7 +193,8 @@ _WEBHOOK = re.compile(
 _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
 _KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,60}-----")
 
-# Programs with options that name no secret and take one. Positions that follow the words, for `wandb login KEY`.
+# Programs with options that take a secret although their name does not say so. `_KEY_FOLLOWS` and the sets after it
+# are for secrets at a position, such as `wandb login KEY`.
 _PROGRAMS: dict[str, frozenset[str]] = {
     "curl": frozenset({"-u", "--user", "-U", "--proxy-user", "-b", "--cookie", "--oauth2-bearer"}),
     "lftp": frozenset({"-u"}),
@@ -209,14 +210,14 @@ _KEY_FOLLOWS = {("wandb", "login"), ("swanlab", "login"), ("vault", "login")}
 _PASSWORD_OPTION = {*((program, "login") for program in ("docker", "podman", "az")), ("helm", "registry")}
 _PASSWORD_OPTION |= {("mysql", ""), ("mysqldump", "")}
 _PASSWORD_JOINED = frozenset({"mysql", "mysqldump", "sshpass"})
-_OF_A_VALUE = re.compile(r"[\s\"'/?&:{]")  # not of the name before a =, but of a text, a URL, JSON
+_OF_A_VALUE = re.compile(r"[\s\"'/?&:{]")  # characters that a text, a URL or JSON has before a =, and a name does not
 _SCALAR = (bool, int, float, type(None))
 _NUMBERS = frozenset(_SCALAR)
-# Kinds of events with nothing but names of tensors, digests, shapes and numbers, thousands of them in a line.
+# Kinds of events that only contain names of tensors, digests, shapes and numbers, thousands of them in a line.
 _OURS = frozenset({"weights", "shapes"})
 
-_harmless: set[str] = set()  # names and texts of events
-_counted: set[str] = set()  # names of fields whose numbers are shown
+_harmless: set[str] = set()  # names and texts of events that were found harmless
+_counted: set[str] = set()  # names of fields whose numbers may be shown
 _secrets: dict[str, None] = {}
 _known_pattern: re.Pattern[str] | None = None
 
@@ -227,7 +228,7 @@ def learn(environ: Mapping[str, str]) -> None:
 
 
 def text(message: str, limit: int = MAX_TEXT) -> str:
-    """A message, a title or one argument without secrets, at most `limit` characters; 0: all of it."""
+    """Return a message, a title or one argument without secrets, at most `limit` characters; 0 for all of it."""
     if not message.isascii():
         message = message.encode("utf-8", "replace").decode()
     cleaned = _plain(message)
@@ -240,30 +241,35 @@ def file_name(name: str) -> str:
 
 
 def arguments(argv: Iterable[str]) -> list[str]:
-    """A command line, word by word: `--token=x`, `--token x`, `API_KEY=x`, `curl -u user:password`, `wandb login x`."""
+    """Return the words of a command line without secrets.
+
+    Recognises `--token=x`, `--token x`, `API_KEY=x`, `curl -u user:password` and `wandb login x`, among others.
+    """
     return list(_CommandLine(argv).scrubbed())
 
 
 def line(argv: Iterable[str]) -> str:
-    """A command line as one text for a person; not quoted for a shell."""
+    """Return a command line without secrets as one text for a person. It is not quoted for a shell."""
     return text(" ".join(arguments(argv)))
 
 
 def scrub(value: Any) -> Any:
-    """The same value, of dictionaries, lists and dataclasses down to `MAX_DEPTH`, without secrets; texts of any length.
-    What is nested deeper is withheld."""
+    """Return a value of dictionaries, lists and dataclasses without secrets; texts of any length.
+
+    What is nested deeper than `MAX_DEPTH` is withheld.
+    """
     learn(os.environ)
     return _scrub(value, keep=True)
 
 
 def fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a span or a heartbeat: those with a secret's name are left out, texts are scrubbed."""
+    """Return the fields of a span or a heartbeat: those with a secret's name are left out, texts are scrubbed."""
     cleaned: dict[str, Any] = _scrub(dict(values), keep=False)
     return cleaned
 
 
 def event(kind: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Fields of an event as they are recorded. What was seen before and is harmless costs 50 ns a field."""
+    """Return the fields of an event as they are recorded. A field that was harmless before takes 50 ns."""
     if kind in _OURS:
         return values
     for name, value in values.items():
@@ -308,9 +314,9 @@ def _scrub(value: Any, *, keep: bool, depth: int = 0) -> Any:
         return type(value)(_scrub(item, keep=keep, depth=depth) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _scrub_dataclass(value, keep=keep, depth=depth)
-    if hasattr(value, "tolist"):  # an array or a tensor: numbers
+    if hasattr(value, "tolist"):  # an array or a tensor, which holds numbers
         return value
-    written = str(value)  # by the encoder
+    written = str(value)  # the encoder will write this text
     return scrubbed if (scrubbed := _plain(written)) != written else value
 
 
@@ -329,10 +335,10 @@ def _without_pairs(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def _scrub_sequence(values: list[Any] | tuple[Any, ...], *, keep: bool, depth: int) -> Any:
-    if all(type(item) in (int, float) for item in values):  # token ids: nothing to look at
+    if all(type(item) in (int, float) for item in values):  # token ids
         return values
     if all(isinstance(word, str) for word in values) and any(word.startswith("-") for word in values):
-        cleaned = arguments(values)  # a list of words may be a command line
+        cleaned = arguments(values)  # it may be a command line
     else:
         cleaned = [_scrub(item, keep=keep, depth=depth) for item in values]
     if isinstance(values, list):
@@ -350,7 +356,7 @@ def _scrub_dataclass(value: Any, *, keep: bool, depth: int) -> Any:
 
 
 def _field(name: Any, value: Any, *, keep: bool, depth: int = 0) -> Any:
-    """The value as it is shown; the same object where nothing of it is withheld."""
+    """Return the value as it is shown; the same object where nothing in it is withheld."""
     if _hidden(name, value):
         return WITHHELD
     cleaned = _scrub(value, keep=keep, depth=depth)
@@ -371,15 +377,15 @@ def _key(name: Any) -> Any:
 
 
 class _CommandLine:
-    """A command line, read word by word: what the words so far say of the next one."""
+    """Scrubs a command line word by word. Its state is what the words so far imply for the next one."""
 
     def __init__(self, argv: Iterable[str]) -> None:
         self.words = [str(argument) for argument in argv]
         self.programs = {os.path.basename(word) for word in self.words}
-        self.password_options: set[str] = set()  # of the programs so far: those that name no secret and take one
-        self.option = ""  # whose value the next word is
+        self.password_options: set[str] = set()  # options of the programs so far that take a secret without naming it
+        self.option = ""  # the option whose value is the next word
         self.takes_several = False  # whether that option has more than one value
-        self.key_follows = False  # after `wandb login`
+        self.key_follows = False  # whether the next word is a key, as after `wandb login`
 
     def scrubbed(self) -> Iterator[str]:
         for before, word in zip(["", *self.words], self.words, strict=False):
@@ -416,7 +422,7 @@ class _CommandLine:
         return any(word == command and program in self.programs for program, command in _KEY_FOLLOWS)
 
     def _scrub_login(self, before: str, word: str) -> str:
-        """An option joined with a user and a password; empty for any other word."""
+        """Return the word where it joins an option, a user and a password; empty for any other word."""
         if "curl" in self.programs and _USER_JOINED.fullmatch(word):
             return f"-u{WITHHELD}"
         names_user = word.startswith(("-U", "--user=")) or before in ("-U", "--user")
@@ -425,7 +431,9 @@ class _CommandLine:
         return ""
 
     def _secret_option(self, word: str) -> tuple[str, bool]:
-        """The option whose secret value comes next, and whether it takes several; ("", False) for other words."""
+        """Return the option whose secret value comes next, and whether it takes several; ("", False) for other
+        words.
+        """
         if word in self.password_options or ("curl" in self.programs and _CURL_USER.fullmatch(word)):
             return "password", False
         if word in _VAGUE_OPTIONS:
@@ -439,12 +447,12 @@ class _CommandLine:
         return "", False
 
     def _joins_password(self, word: str) -> bool:
-        """mysql -pPASSWORD"""
+        """Whether the word is an option joined with a password: mysql -pPASSWORD."""
         return word.startswith("-p") and len(word) > 2 and bool(self.programs & _PASSWORD_JOINED)
 
 
 def _scrub_assignment(word: str) -> str:
-    """`name=value` with a secret's name; empty for any other word."""
+    """Return `name=value` scrubbed where the name is a secret's; empty for any other word."""
     name, equals, value = word.partition("=")
     if not equals:
         return ""
@@ -456,7 +464,7 @@ def _scrub_assignment(word: str) -> str:
 
 
 def _withheld(value: str) -> str:
-    """In place of a secret, which is withheld from now on wherever it appears."""
+    """Return the replacement of a secret, and withhold the secret from now on wherever it appears."""
     _remember([value])
     return WITHHELD
 
@@ -595,7 +603,7 @@ def _without_kaggle(pair: re.Match[str]) -> str:
 
 
 def _without_keys(message: str) -> str:
-    """Private key blocks; one without its end goes on to the end of the text."""
+    """Remove private key blocks. One without its end extends to the end of the text."""
     parts, at = [], 0
     while begin := _KEY_BEGINS.search(message, at):
         parts += [message[at : begin.start()], WITHHELD]
@@ -608,15 +616,15 @@ class _Label(NamedTuple):
     """A name in a text, and how it is written there."""
 
     name: str
-    written: str  # with its quotes and what separates it from its value
+    written: str  # the name with its quotes and the separator before its value
     is_option: bool
     is_column: bool  # NAME VALUE
     is_key: bool  # ?key=VALUE
-    is_vague: bool  # a name that says little by itself
+    is_vague: bool  # a name that is not clearly secret
 
 
 def _without_named(message: str, pattern: re.Pattern[str]) -> str:
-    """`pattern` matches a name and what separates it from its value."""
+    """Withhold the values behind secret names. `pattern` matches a name and the separator before its value."""
     parts, done, at = [], 0, 0
     while match := pattern.search(message, at):
         at = match.end()
@@ -634,7 +642,7 @@ def _without_named(message: str, pattern: re.Pattern[str]) -> str:
 
 
 def _secret_label(match: re.Match[str]) -> _Label | None:
-    """The name that was matched, where a secret may follow it; None for any other name."""
+    """Return the name that was matched, where a secret may follow it; None for any other name."""
     groups = match.groupdict()
     is_option, pair = groups.get("option") is not None, groups.get("pair")
     name = groups["name"] or next(filter(None, (groups.get(group) for group in ("option", "pair", "listed"))))
@@ -651,16 +659,16 @@ def _secret_label(match: re.Match[str]) -> _Label | None:
 
 
 def _announces_secret(label: _Label, match: re.Match[str]) -> bool:
-    """Whether the text around a secret's name leaves it one, and its value is not withheld yet."""
+    """Whether the text around a secret's name confirms that a secret follows, and it is not withheld yet."""
     if match.string.startswith(WITHHELD, match.end()):
         return False
     if label.name.endswith(("Error", "Exception", "Warning")) and label.written.endswith(": "):
-        return False  # what stands behind it is the error, which a verdict needs
+        return False  # the error's message follows, which a verdict needs
     return not (label.name == "token" and _of_text(match.string[max(0, match.start() - 20) : match.start()]))
 
 
 def _shows_secret(label: _Label, value: str) -> bool:
-    """Whether the value behind a secret's name is one, and no word of the sentence that the name stands in."""
+    """Whether the value behind a secret's name is a secret, not the next word of a sentence."""
     if not value or (is_harmless(label.name, value) and not label.is_key):
         return False
     if (label.is_vague or _may_be_prose(label)) and not looks_random(value):
@@ -668,11 +676,11 @@ def _shows_secret(label: _Label, value: str) -> bool:
     apart = label.written.rstrip()[-1:] not in ("=", ":", ",", '"', "'")
     if label.is_option and apart and value.lower().rstrip(".,:;") in PROSE:
         return False
-    return not (value.isdigit() and "." in label.name and label.written[-1] == ":")  # a line of a file, a port
+    return not (value.isdigit() and "." in label.name and label.written[-1] == ":")  # a line number, a port
 
 
 def _may_be_prose(label: _Label) -> bool:
-    """Whether a sentence, or a text about the tokens of a text, may be written like this name and its value."""
+    """Whether this name and its value may be a sentence, or a text about tokens that an engine drew."""
     name = label.name.lower()
     return (
         (label.written.rstrip().endswith("->") and name.lstrip("-") in ("token", "tokens"))
@@ -801,7 +809,7 @@ def _remember(values: Iterable[str]) -> None:
     fresh = [value for value in values if value not in _secrets and _recognisable(value)]
     if not fresh or len(_secrets) >= KNOWN_COUNT:
         return
-    _secrets = {**_secrets, **dict.fromkeys(fresh)}  # a new one: another thread may be reading; no lock survives a fork
+    _secrets = {**_secrets, **dict.fromkeys(fresh)}  # new: a thread may read the old one
     forms = {form for value in _secrets for form in (value, quote(value, safe=""), json.dumps(value)[1:-1])}
     _known_pattern = re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True))))
     _cached.cache_clear()
