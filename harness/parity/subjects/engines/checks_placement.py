@@ -1,4 +1,4 @@
-"""Whether each process of a run was on a host that its placement asked for."""
+"""The check of placement: whether each process of a run was on a host that its placement asked for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reports.model import Finding
 from scenarios.settings import Placement
 
 NAME = "placement"
-KINDS = Placement(engine="engine", learner="learner")  # role -> the key of run.json's `placement`
+KINDS = Placement(engine="engine", learner="learner")  # role -> key of run.json's `placement`
 
 
 @check(NAME, applies=lambda e: any(_asked(side) for side in e.sides), alone=True)
@@ -45,7 +45,7 @@ def placement(e: Evidence) -> Outcome:
 
 
 def _asked(side: Side) -> dict[str, set[str]]:
-    """engine, learner -> hosts that offered what was asked for; none where they were not recorded."""
+    """Return "engine" or "learner" -> hosts that offered what was asked for; an empty set where none was recorded."""
     manifest_placement = mapping(side.recording.manifest.get("placement"))
     scenario_placement = mapping(side.recording.scenario.get("placement"))
     kinds = dict.fromkeys([*manifest_placement, *(kind for kind, place in scenario_placement.items() if place)])
@@ -53,7 +53,7 @@ def _asked(side: Side) -> dict[str, set[str]]:
 
 
 def _seen(side: Side) -> dict[str, set[str]]:
-    """Role -> hosts of its processes, of those that said theirs."""
+    """Return role -> hosts of its processes, as far as they recorded one."""
     hosts_by_role: dict[str, set[str]] = {}
     for event in side.recording.all("open"):
         if event.get("host"):

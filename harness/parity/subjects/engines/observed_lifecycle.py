@@ -1,8 +1,8 @@
-"""What the engines of one side did in their sleep: their recorded calls, in order.
+"""Sleep and wake of the engines of one side, from their recorded calls in order.
 
-An engine that shares a device with the learner sleeps while that trains. Its weights and its cache are then no longer
-there, or are those of others: a sync must find its weights awake, a draw both. Weights that were kept aside are those
-of the version before: a draw of another version must find a sync.
+An engine that shares a device with the learner sleeps while the learner trains. Its weights and its cache are then
+gone, or belong to someone else: a sync must find its weights awake, and a draw needs both awake. Weights that were kept
+aside during sleep are those of the version before. So a draw of another version must come after a sync.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DRAWS = ("generate", "rescore")
 
 
 class What(StrEnum):
-    """What an engine must not: its name in a cause, and in words."""
+    """What an engine must not do, with its name in a cause and a description."""
 
     words: str
 
@@ -41,7 +41,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True)
 class Misstep:
-    """`engine`: its number among those of the side."""
+    """One wrong call. `engine`: its number on its side."""
 
     what: What
     step: int
@@ -50,8 +50,11 @@ class Misstep:
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """`sleeps`: times that an engine fell asleep. `engines`: those that did. `freed`: bytes that
-    sleep gave back to the device, largest; None where no device says so."""
+    """The sleep of one side's engines.
+
+    `sleeps`: how often an engine fell asleep. `engines`: how many did. `freed`: the most bytes that sleep gave back to
+    the device; None where no device reported it.
+    """
 
     level: int
     sleeps: int
@@ -61,8 +64,10 @@ class Lifecycle:
 
 
 def lifecycle(recording: Recording, versions: Mapping[int, int | None]) -> Lifecycle | None:
-    """What was recorded of a run's sleep; None where its engines are to stay awake, and did. `versions`: the weight
-    version that each step says it drew with."""
+    """Return what was recorded of a run's sleep; None where its engines should stay awake, and did.
+
+    `versions`: the weight version that each step reports to have drawn with.
+    """
     level = whole(mapping(recording.scenario.get("engine")).get("sleep_level"), 0)
     calls: dict[int, list[dict[str, Any]]] = {}
     for call in recording.all("call"):
@@ -81,11 +86,11 @@ def lifecycle(recording: Recording, versions: Mapping[int, int | None]) -> Lifec
 
 
 def _missteps(engine: int, calls: list[dict[str, Any]], versions: Mapping[int, int | None]) -> Iterator[Misstep]:
-    """`versions`: of each step that drew."""
+    """Yield the wrong calls of one engine. `versions`: those of each step that drew."""
     asleep: set[str] = set()
     slept, given_up = set(), False
-    synced = any(call.get("name") == "sync" for call in calls)  # else nobody records syncs here
-    drawn_version: int | None = None  # the version that was drawn with since the last sync
+    synced = any(call.get("name") == "sync" for call in calls)  # otherwise syncs are not recorded here
+    drawn_version: int | None = None  # the version drawn with since the last sync
     for call in calls:
         name, step = call.get("name"), whole(call.get("step"), -1)
         if name == "sleep":

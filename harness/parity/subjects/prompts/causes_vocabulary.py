@@ -1,4 +1,4 @@
-"""Ids that no tokenizer knows."""
+"""The cause VOCAB: an engine drew ids that the tokenizer does not have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reports.model import Cause
 
 
 def vocabulary(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """An id that the tokenizer does not know: padding of the vocabulary was drawn."""
+    """Find drawn ids that the tokenizer does not have: padding of the vocabulary."""
     size = number(tokenizer(e).get("size"))
     flips = e.flips.table
     if not size > 0 or not len(flips):

@@ -1,5 +1,6 @@
-"""Prompts: what each engine says it saw, against what it was sent, and what became of those that differ; in the
-rollouts and in the native stage."""
+"""Prompts that an engine saw otherwise than it was sent, and what became of them, in the rollouts and the native
+stage.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +17,14 @@ from reports.model import Place
 
 PERMUTED = "another sample's prompt"
 ENCODED_AGAIN = "other ids of the same text"
-MOST = 4096  # prompts of a step that are looked at one by one
+MOST = 4096  # prompts of a step that are examined one by one at most
 
 
 def note(e: Evidence, side: Side, rollout: Table) -> None:
-    """Note one step's prompts that the engine saw otherwise, each with its kind, in `side.prompts`; of the native
-    stage, whose kind of divergence and step are its own, in `side.native_prompts`."""
+    """Note one step's prompts that the engine saw otherwise, each with its kind of change.
+
+    They go to `side.prompts`, those of the native stage to `side.native_prompts`: it has its own divergence and steps.
+    """
     sent, observed = rollout.rows("prompt"), rollout.rows("prompt_seen")
     if sent is None or observed is None:
         return
@@ -35,8 +38,8 @@ def note(e: Evidence, side: Side, rollout: Table) -> None:
     wrong = wrong[np.argsort(rollout.sample[wrong])]
     prompts = side.native_prompts if native else side.prompts
     event = tokenizer(e)
-    # Prompts are exchanged only among samples that all have another one: the samples of a group share a prompt, so one
-    # that was changed and came back right is like those of its siblings.
+    # Prompts count as exchanged only among samples that all got a wrong one. The samples of a group share a prompt, so
+    # a changed prompt that by itself came out right again is like those of its siblings.
     exchanged = {sent.row(row).tobytes() for row in wrong[:MOST]}
     for row in wrong[:MOST]:
         kind = how(sent.row(row), observed.row(row), event)
@@ -64,7 +67,7 @@ def note(e: Evidence, side: Side, rollout: Table) -> None:
 
 
 def how(sent: np.ndarray, observed: np.ndarray, tokenizer_event: dict[str, Any]) -> str:
-    """What a prompt has become on its way, in words. `tokenizer_event`: the run's `tokenizer` event, or {}."""
+    """Return in words what became of a prompt. `tokenizer_event`: the run's `tokenizer` event, or {}."""
     extra = len(observed) - len(sent)
     template = np.array(tokenizer_event.get("generation_prompt") or [], np.int64)
     bos = tokenizer_event.get("bos")
@@ -85,7 +88,7 @@ def how(sent: np.ndarray, observed: np.ndarray, tokenizer_event: dict[str, Any])
 
 
 def _is_cut_in_the_middle(sent: np.ndarray, observed: np.ndarray) -> bool:
-    """Is it the beginning and the end of what was sent, with a run of ids left out between them?"""
+    """Whether `observed` is the beginning and the end of what was sent, with ids left out between them."""
     start = first_difference(sent, observed)
     end = first_difference(sent[::-1], observed[::-1])
     return start + end >= len(observed)

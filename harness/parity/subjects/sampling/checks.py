@@ -1,7 +1,7 @@
-"""Checks 6 and 7: did every parameter reach each engine, mean the same there, and was it resolved as it was asked?
+"""Checks 6 and 7: whether every parameter reached each engine, means the same there, and was resolved as asked.
 
-Asked against given shows a mapping that drops, inverts or ties; given against resolved an engine that does otherwise. A
-parameter that was not honoured and moved nothing is a finding, and the finding says that it moved nothing.
+Asked against given shows a mapping that drops, inverts or ties a parameter. Given against resolved shows an engine that
+changes it. A parameter that was not honoured and changed nothing is a finding that says so.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.native import apart
 from scenarios.settings import Engine
 
-# A parameter that shows under another name where it cuts samples short.
+# Parameters that show under another name where they cut samples short.
 _ACTS_AS = {
     CONFIG.key("kv_cache_tokens"): CAPACITY.key("kv pool"),
     CONFIG.key("max_model_len"): LENGTH.key("context"),
 }
-# What is not asked of an engine on every device: what it resolves alone, how many there are, what stands before them.
+# Parameters that are not asked for on every device: what the engine resolves alone, the number of engines, the router.
 _UNASKED = ("kv_cache_dtype", "memory_fraction", "engines", "router")
 
 
@@ -80,8 +80,11 @@ def _warnings(findings: list[Finding]) -> list[Finding]:
 
 @dataclasses.dataclass(frozen=True)
 class _EngineParameters:
-    """What the engines of one side did with their parameters. `altered`: not honoured; `silent`: asked, and not
-    reported; `unknown`: why nothing is known of an engine; `checked`: how many parameters were compared."""
+    """What the engines of one side did with their parameters.
+
+    `altered`: not honoured. `silent`: asked for, and not reported. `unknown`: why nothing is known of an engine.
+    `checked`: how many parameters were compared.
+    """
 
     altered: list[Finding]
     silent: list[str]
@@ -98,7 +101,8 @@ def _engine_parameters(side: Side, mode: str) -> _EngineParameters:
             text = f"the {side.name} recorded no {'resolved' if not resolved else 'asked'} engine parameters"
             unknown.append(text + (f" of engine {engine}" if engine else ""))
             continue
-        # What has no argument in this engine and is not reported back is no gap: there is nothing to honour.
+        # A parameter without an argument in this engine that it does not report either is no gap: there is nothing to
+        # honour.
         given_parameters = engine_given(info)
         unreported = [
             key for key in asked_parameters if resolved.get(key) is None and given_parameters.get(key) is None
@@ -112,8 +116,9 @@ def _engine_parameters(side: Side, mode: str) -> _EngineParameters:
 
 
 def _infos(side: Side, mode: str) -> dict[int, dict[str, Any]]:
-    """Engine -> its first event that says what it resolved, its first one where none does; one of nothing where it said
-    nothing."""
+    """Return by engine its first event with resolved parameters, else its first event; an empty one where it recorded
+    none.
+    """
     info_by_engine: dict[int, dict[str, Any]] = {}
     for info in engine_infos(side, mode):
         engine = int(as_number(info.get("rank"), 0))
@@ -124,7 +129,7 @@ def _infos(side: Side, mode: str) -> dict[int, dict[str, Any]]:
 
 
 def _of_engines(by_engine: dict[int, list[Finding]]) -> Iterator[Finding]:
-    """What was found of each engine of a side: once where it is true of all, else with the numbers of the engines."""
+    """Yield the findings of a side's engines: once where all share one, else with the numbers of the engines."""
     engines: dict[tuple[CauseKey | None, str], list[int]] = {}
     finding_by_key = {(finding.cause, finding.summary): finding for of_one in by_engine.values() for finding in of_one}
     for engine, of_one in by_engine.items():
@@ -141,7 +146,7 @@ def _of_engines(by_engine: dict[int, list[Finding]]) -> Iterator[Finding]:
 
 
 def _asked(side: Side, info: dict[str, Any]) -> dict[str, Any]:
-    """Canonical engine parameters that this side asked for, of one of its engines."""
+    """Return the canonical engine parameters that this side asked one of its engines for."""
     canonical = mapping(info.get("canonical"))
     if canonical:
         return canonical
@@ -151,7 +156,7 @@ def _asked(side: Side, info: dict[str, Any]) -> dict[str, Any]:
 
 
 def _expected(info: dict[str, Any], key: str) -> bool:
-    """Should this engine report the parameter? Not what only the other engine has."""
+    """Whether this engine should report the parameter: not where only another engine has it."""
     return key != "graph_padding" or "graph_padding" in native_terms.table("engine", str(info.get("engine")))
 
 
@@ -161,7 +166,9 @@ def _ok(key: str, asked_value: Any, got: Any) -> bool:
 
 
 def _mapped(side: Side, info: dict[str, Any], asked_parameters: dict[str, Any]) -> Iterator[Finding]:
-    """Asked against given, and what of the mapping follows what: a mapping that is right by luck is not right."""
+    """Compare asked with given, and see which arguments follow which parameter: a mapping that is right by luck is
+    wrong.
+    """
     engine, native = str(info.get("engine")), mapping(info.get("asked"))
     given_parameters, moves = engine_given(info), mapping(info.get("moves"))
     for key, value in asked_parameters.items():
@@ -192,7 +199,7 @@ def _mapped(side: Side, info: dict[str, Any], asked_parameters: dict[str, Any]) 
 
 
 def _tied(side: Side, info: dict[str, Any], moves: dict[str, Any]) -> Iterator[Finding]:
-    """Native arguments that follow a parameter which is not theirs."""
+    """Find native arguments that follow a parameter other than their own."""
     engine, native = str(info.get("engine")), mapping(info.get("asked"))
     owner = {argument.name: key for key, argument in native_terms.table("engine", engine).items()}
     for key, followers in moves.items():
@@ -209,7 +216,7 @@ def _tied(side: Side, info: dict[str, Any], moves: dict[str, Any]) -> Iterator[F
 
 
 def _leak(side: Side, info: dict[str, Any], got: Any) -> Iterator[Finding]:
-    """generation_config.json is read: what it says, and whether anything was left for it to say."""
+    """Find an engine that reads generation_config.json, and say what the file sets."""
     if not got:
         return
     default_sampling = mapping(mapping(info.get("resolved")).get("default_sampling"))
@@ -227,7 +234,9 @@ def _leak(side: Side, info: dict[str, Any], got: Any) -> Iterator[Finding]:
 def _resolved_otherwise(
     side: Side, info: dict[str, Any], asked_parameters: dict[str, Any], reported_causes: set[CauseKey | None]
 ) -> Iterator[Finding]:
-    """Given as asked, or not said, and the live engine reports something else."""
+    """Find parameters that were given as asked, or not reported as given, and that the live engine resolved
+    otherwise.
+    """
     resolved, given_parameters, native = mapping(info.get("resolved")), engine_given(info), mapping(info.get("asked"))
     for key, value in asked_parameters.items():
         got = resolved.get(key)
@@ -245,15 +254,14 @@ def _resolved_otherwise(
             continue
         text = f"{key}: asked {value!r}, {title(info.get('engine'))} resolved {got!r}"
         fast = meaning is not None and not meaning.results
-        is_our_default = fast and value == getattr(Engine(), key, None)  # our default, and it changes no result
+        is_our_default = fast and value == getattr(Engine(), key, None)  # our default, which changes no result
         severe = (meaning is not None and not meaning.more) or key in ("max_model_len", "max_num_seqs")
         details = {"asked": value, "resolved": got}
         yield _finding(side, key, text, details, "warning" if severe and not is_our_default else "info")
 
 
 def _between(e: Evidence) -> Iterator[Finding]:
-    """The candidate against the baseline: asked otherwise, resolved otherwise, or the same number with another
-    meaning."""
+    """Compare the sides: parameters asked for or resolved differently, and equal numbers that mean different things."""
     baseline_engine, candidate_engine = (mapping(side.recording.scenario.get("engine")) for side in e.sides)
     for key, (a, b) in differences(baseline_engine, candidate_engine).items():
         text = f"{key} was asked as {show(a)} of the baseline and {show(b)} of the candidate"
@@ -271,12 +279,12 @@ def _between(e: Evidence) -> Iterator[Finding]:
 
 
 def _values(infos: list[dict[str, Any]], key: str) -> list[str]:
-    """What the engines of a side resolved, each value once and in order; without those that do not say."""
+    """Return the values that a side's engines resolved, sorted and without duplicates or missing ones."""
     return sorted({str(mapping(info.get("resolved")).get(key, "")) for info in infos} - {"", "None"})
 
 
 def _memory(baseline_info: dict[str, Any], candidate_info: dict[str, Any]) -> Iterator[Finding]:
-    """The share of memory copied from one engine to the other, where it means something else."""
+    """Find a share of memory that was copied from one engine to another, where it means something else."""
     if baseline_info.get("engine") == candidate_info.get("engine"):
         return
     meaning, infos = BY_NAME["memory_fraction"], (baseline_info, candidate_info)
@@ -337,8 +345,10 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
 
 
 def _silent(e: Evidence) -> str:
-    """Which side did not record its sampling parameters, of a mode in which either sampled; "" where each did. Of
-    native stages only where they are compared."""
+    """Name the side, engine or mode whose sampling parameters were not recorded; "" where all were.
+
+    The native stage counts only where it is compared.
+    """
     stages = e.mode == "native" or (e.native is not None and not e.native.skipped)
     sampled_modes = dict.fromkeys(mode for side in e.sides for mode in sampling_events(side))
     modes = [mode for mode in sampled_modes if mode != "native" or stages]
@@ -354,7 +364,7 @@ def _silent(e: Evidence) -> str:
 
 
 def _sampling(e: Evidence, side: Side) -> Iterator[Finding]:
-    """What of this side's sampling parameters did not reach its engine as it was asked, in any mode."""
+    """Return the sampling parameters that did not reach this side's engines as asked, in any mode."""
     by_engine: dict[int, list[Finding]] = {}
     names_by_engine: dict[int, set[str]] = {}
     for mode in sampling_events(side):
@@ -367,8 +377,7 @@ def _sampling(e: Evidence, side: Side) -> Iterator[Finding]:
 
 
 def _sampled(e: Evidence, side: Side, mode: str, event: dict[str, Any], reported_names: set[str]) -> Iterator[Finding]:
-    """The same of one engine in one mode. `reported_names`: what was found of it in another one, and is not said
-    again."""
+    """Return them for one engine in one mode. `reported_names`: parameters already found for it in another mode."""
     infos = engine_infos(side, e.mode)
     engine = str(infos[0].get("engine")) if infos else "the engine"
     scenario = mapping(side.recording.scenario.get("sampling"))
@@ -403,7 +412,7 @@ def _sampled(e: Evidence, side: Side, mode: str, event: dict[str, Any], reported
 
 
 def _of_both(e: Evidence, mode: str, key: str, value: Any) -> bool:
-    """Do both sides ask for the same value in this mode? The native stage may be asked for settings of its own."""
+    """Whether both sides ask for the same value in this mode. The native stage may have settings of its own."""
     return all(mapping(sampling_events(side).get(mode, {}).get("canonical")).get(key) == value for side in e.sides)
 
 
@@ -447,9 +456,9 @@ def _with(e: Evidence, findings: list[Finding]) -> list[Finding]:
 
 
 def measured(findings: list[Finding], causes: list[Cause]) -> list[Finding]:
-    """The findings with the effect of their own where they are of a parameter, now that the causes are known.
+    """Return the findings with their measured effect, now that the causes are known.
 
-    Call it again when interventions have changed the causes.
+    Call it again after interventions have changed the causes.
     """
     named = list(dict.fromkeys(cause.name for cause in causes if not UNEXPLAINED.has(cause.key)))
     if not causes:
@@ -469,7 +478,7 @@ def measured(findings: list[Finding], causes: list[Cause]) -> list[Finding]:
 
 
 def _is_named(finding: Finding, causes: list[Cause]) -> bool:
-    """Is the finding's parameter a cause by itself, or what a cause on the same side is made of?"""
+    """Whether the finding's parameter is a named cause itself, or what a cause on the same side consists of."""
     acts_as = _ACTS_AS.get(finding.cause) if finding.cause else None
     sides = (finding.where, "both")
     return any(

@@ -1,4 +1,4 @@
-"""What became of a parameter on its way to an engine, in one sentence, by the canonical table."""
+"""Sentences on what became of a parameter on its way to an engine, from the canonical table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scenarios.engines.canonical import BY_NAME
 
 
 def title(engine: Any) -> str:
-    """What a sentence calls an engine of a recording."""
+    """Return the engine's name for use in a sentence."""
     spec = registry.find(str(engine))
     return str(engine) if spec is None else spec.title
 
@@ -17,7 +17,7 @@ def title(engine: Any) -> str:
 def lost(
     name: str, engine: str, asked_value: Any, given_value: Any, native: dict[str, Any], *, dropped: bool = False
 ) -> str:
-    """One sentence: what became of `name` on its way to this engine. `dropped`: no argument follows it."""
+    """Return a sentence on what became of parameter `name` in this engine. `dropped`: no native argument follows it."""
     meaning = BY_NAME.get(name)
     argument = meaning.native(engine) if meaning is not None else ""
     trap = f" ({meaning.trap})" if meaning is not None else ""

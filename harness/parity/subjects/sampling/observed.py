@@ -1,4 +1,4 @@
-"""What each side asked for, was given and resolved, as its recording tells it; another framework's recordings too."""
+"""What each side asked for, was given and resolved, from its recording. Recordings of frameworks work too."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from scenarios.engines import given
 
 @dataclass(frozen=True)
 class Altered:
-    """One canonical sampling parameter that an engine was not given as it was asked. `by`: the parameter that undoes
-    it in the engine, itself where none does. `leaked`: its value is that of generation_config.json."""
+    """One canonical sampling parameter that an engine was not given as asked.
+
+    `by`: the parameter that undoes it in the engine, or the parameter itself. `leaked`: its value comes from
+    generation_config.json.
+    """
 
     side: str
     name: str
@@ -29,14 +32,16 @@ class Altered:
 
 
 def engine_infos(side: Side, mode: str) -> list[dict[str, Any]]:
-    """`engine_info` events of the engines that sampled in this mode: the native stage has an engine of its own."""
+    """Return the `engine_info` events of the engines that sampled in this mode. The native stage has an engine of its
+    own.
+    """
     modes = {event["file"]: event.get("mode") for event in side.recording.all("sampling")}
     events = side.recording.all("engine_info")
     return [event for event in events if modes.get(event["file"]) == mode] or events
 
 
 def engine_given(info: dict[str, Any]) -> dict[str, Any]:
-    """Canonical engine parameters that the engine was given; {} of one whose arguments are not known here."""
+    """Return the canonical engine parameters that the engine was given; {} where its arguments are not known here."""
     canonical, native = mapping(info.get("given")), mapping(info.get("asked"))
     table = given.table("engine", str(info.get("engine")))
     if canonical or not native:
@@ -45,37 +50,42 @@ def engine_given(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def engines_sampling(side: Side, mode: str) -> list[dict[str, Any]]:
-    """`sampling` events of a mode: one of each engine of the side."""
+    """Return the `sampling` events of a mode, one for each engine of the side."""
     return [event for event in side.recording.all("sampling") if str(event.get("mode")) == mode]
 
 
 def sampling_events(side: Side) -> dict[str, dict[str, Any]]:
-    """Mode -> `sampling` event, of the last engine of several."""
+    """Return mode -> `sampling` event, that of the last engine where there are several."""
     return {str(event.get("mode")): event for event in side.recording.all("sampling")}
 
 
 def sampling_given(side: Side, mode: str) -> dict[str, Any]:
-    """Canonical sampling parameters that the engine was given in a mode: what was asked, where nothing else is said."""
+    """Return the canonical sampling parameters that the engine was given in a mode: those asked for, unless it recorded
+    others.
+    """
     event = mapping(sampling_events(side).get(mode))
     return {**mapping(event.get("canonical")), **mapping(event.get("given"))}
 
 
 def on_cpu(side: Side, mode: str) -> bool:
-    """Whether every engine says that it computes on a CPU."""
+    """Whether every engine reports that it computes on a CPU."""
     devices = {str(mapping(info.get("resolved")).get("device")) for info in engine_infos(side, mode)}
     return devices == {"cpu"}
 
 
 def tf32_devices(side: Side, mode: str) -> set[str]:
-    """The GPUs of engines that may multiply float32 in TF32 there: of all that do not say that it was forbidden."""
+    """Return the GPUs whose engines may multiply float32 in TF32: all that do not report it as forbidden."""
     infos = [mapping(info.get("resolved")) for info in engine_infos(side, mode)]
     devices = {str(resolved.get("device")) for resolved in infos if resolved.get("tf32") is not False}
     return {device for device in devices if device.startswith("cuda")}
 
 
 def told_ends(side: Side, mode: str) -> set[int] | None:
-    """Ids that end a sample in a mode, as the engine was given them, else as it resolved them beside those that were
-    asked for; None where it does not say, or was to ignore some of them."""
+    """Return the token ids that end a sample in a mode.
+
+    They are those that the engine was given, else those that it resolved together with those asked for. Returns None
+    where it reports none, or had to ignore some.
+    """
     sampling = sampling_given(side, mode)
     ids = sampling.get("end_ids")
     if not isinstance(ids, list):
@@ -89,15 +99,17 @@ def told_ends(side: Side, mode: str) -> set[int] | None:
 
 
 def same(first: Any, second: Any) -> bool:
-    """Equal as values: JSON knows no tuples."""
+    """Whether two values are equal, tuples and lists alike, since JSON has no tuples."""
     return (list(first) if isinstance(first, tuple) else first) == (
         list(second) if isinstance(second, tuple) else second
     )
 
 
 def follows_from(event: dict[str, Any]) -> dict[str, str]:
-    """Parameters of a `sampling` event that were passed on as they were asked, and that another one undoes in the
-    engine, by that one: SGLang's ignore_eos leaves no token that stops."""
+    """Return parameter -> the other parameter that undoes it in the engine, although both were passed on as asked.
+
+    The known case: SGLang's ignore_eos leaves no stop token ids.
+    """
     engine_values, native = mapping(event.get("given")), mapping(event.get("native"))
     requested_stops = mapping(event.get("canonical")).get("stop_token_ids")
     names = mapping(event.get("moves")).get("stop_token_ids")
@@ -112,13 +124,13 @@ def follows_from(event: dict[str, Any]) -> dict[str, str]:
 
 
 def altered_sampling(side: Side, mode: str) -> Iterator[Altered]:
-    """Every sampling parameter that the mapping of this side changed on its way to an engine."""
+    """Yield every sampling parameter that this side's mapping changed on its way to an engine."""
     for event in engines_sampling(side, mode):
         yield from altered(side, mode, event)
 
 
 def altered(side: Side, mode: str, event: dict[str, Any]) -> Iterator[Altered]:
-    """The same of one engine, by its `sampling` event."""
+    """Yield the changed parameters of one engine, from its `sampling` event."""
     engine_values, follows, undone = mapping(event.get("given")), mapping(event.get("moves")), follows_from(event)
     infos = engine_infos(side, mode)
     leaked = mapping(mapping(infos[0].get("resolved")).get("default_sampling")) if infos else {}
@@ -130,7 +142,7 @@ def altered(side: Side, mode: str, event: dict[str, Any]) -> Iterator[Altered]:
 
 
 def sides_given(e: Evidence) -> dict[str, tuple[Any, Any]]:
-    """Sampling parameter -> (baseline's, candidate's) that the engines were given, where they differ."""
+    """Return sampling parameter -> (baseline's, candidate's) value that the engines were given, where they differ."""
     baseline_given, candidate_given = (sampling_given(side, e.mode) for side in e.sides)
     return {
         name: (baseline_given[name], candidate_given[name])
