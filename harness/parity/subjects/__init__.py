@@ -1,9 +1,12 @@
-"""One folder for each subject that a user asks about. The first word of a file's name is a step of the judge.
+"""The judge's rules, one folder for each subject that a user asks about. The first word of a file name is its step:
 
-`observed`: what the recordings show; nothing is judged. `causes`: how a cause is recognised, proven and told apart from
-its rivals. `explain`: causes that are found by reading the recorded numbers in another way. `checks`: what confirms a
-difference, or rules it out. `live`: what a live engine is asked. A step imports only from those before it
-(tests/contract/test_steps.py).
+- `observed`: what recordings show, without judging it.
+- `causes`: how a cause is recognised, proven and told from its rivals.
+- `explain`: causes that are found by reading the recorded numbers in another way.
+- `checks`: what confirms a difference or rules it out.
+- `live`: what is tried on a live engine.
+
+A step imports only from the steps before it (tests/contract/test_steps.py).
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from types import ModuleType
 
 
 def modules(step: str) -> Iterator[ModuleType]:
-    """The modules of this step in every subject, by their names."""
+    """Yield the modules of this step in every subject, in the order of their names."""
     for module in pkgutil.walk_packages(__path__, f"{__name__}."):
         if module.name.rpartition(".")[2].partition("_")[0] == step:
             yield importlib.import_module(module.name)

@@ -1,4 +1,4 @@
-"""An engine that is used in its sleep, or does not sleep when the learner needs its memory."""
+"""The cause LIFECYCLE: an engine is used while asleep, or stays awake when the learner needs its memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from reports.text import counted
 
 
 def used_asleep(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """The engine's recorded calls, in their order. An engine that drew before it was sent the current weights drew with
-    others: that explains what it drew."""
+    """Find wrong calls in the engine's recorded order. Drawing before a sync brought the current weights explains the
+    samples.
+    """
     for side in e.sides:
         missteps = side.lifecycle.missteps if side.lifecycle is not None else ()
         for what in What:

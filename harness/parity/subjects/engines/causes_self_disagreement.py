@@ -1,4 +1,7 @@
-"""An engine that does not agree with itself explains differences of that size, and nothing beyond."""
+"""The causes baseline-itself and candidate-itself: an engine that disagrees with itself.
+
+They explain differences of that size, and nothing beyond.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """An engine whose own floor exceeds the cap, or that does not draw the same tokens twice."""
+    """Find an engine whose own floor exceeds the cap, or that does not draw the same tokens twice."""
     for side in e.sides:
         if not len(so_far.left(Kind.FLOOR.of(side.name))):
             continue
         floor = side.floor
         place = e.first[Kind.FLOOR.of(side.name)].place
-        if not floor.exceeds(e.of_engines):  # the numbers agree, the tokens do not
+        if not floor.exceeds(e.of_engines):  # log-probabilities agree, tokens do not
             yield Explanation(
                 Cause.of(
                     RNG.key("seed ignored"),
@@ -42,7 +45,8 @@ def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             )
             continue
         if untried_cache(e, side, so_far):
-            continue  # whether the engine or its cache is at fault no recording tells: UNEXPLAINED says so
+            continue  # no recording tells the engine from its cache, so UNEXPLAINED reports both
+        # Noise of this size explains differences up to a multiple of it. Larger ones stay open.
         reach = HEADROOM * max(floor.largest, e.of_engines.cap)
         within = not np.isfinite(e.engines.largest[0]) or e.engines.largest[0] <= reach
         kinds: tuple[Kind, ...] = (Kind.FLOOR,)
@@ -67,8 +71,10 @@ def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def _beyond(e: Evidence, side: Side, reach: float) -> dict[DivergenceKey, Callable[[np.ndarray], np.ndarray]]:
-    """Flips that noise of `reach` nats cannot make, of an engine that draws the same tokens each time: their margin,
-    in nats of logits over T, is larger."""
+    """Return the flips that noise of `reach` nats cannot cause, for an engine that draws the same tokens each time.
+
+    Their margin, in nats of logits over T, is larger.
+    """
     if side.floor.implausible_flips(e.of_engines.cap, e.tolerance.temperature):
         return {}
     far = np.abs(e.flips.margin) > reach * max(1.0, 1.0 / (e.tolerance.temperature or 1.0))
@@ -77,7 +83,7 @@ def _beyond(e: Evidence, side: Side, reach: float) -> dict[DivergenceKey, Callab
 
 
 def itself(side: str) -> CauseKey:
-    """What noise of this side's engine is."""
+    """Return the cause for noise of this side's engine."""
     return (BASELINE_ITSELF if side == "baseline" else CANDIDATE_ITSELF).key()
 
 

@@ -1,4 +1,4 @@
-"""Several engines of one run: did each draw what the rule, or a router, gives it, and is it one that differs?"""
+"""The check of several engines in one run: whether each drew its own samples, and whether one of them alone differs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def one_of_several(e: Evidence) -> Outcome:
     the rule, or of a router, where every request has one answer of one engine."""
     texts, astray, silent = [], [], []
     findings = []
-    alone: dict[tuple[str, str], list[str]] = {}  # (who differs, shares) -> sides of which that is true
+    alone: dict[tuple[str, str], list[str]] = {}  # (what differs, shares) -> sides for which that holds
     for side in e.sides:
         if engines(side) < 2:
             continue
@@ -67,7 +67,7 @@ def one_of_several(e: Evidence) -> Outcome:
 
 
 def _alone(apart: Counter[int], drew: Counter[int]) -> int | None:
-    """The only engine whose samples differ, where the others drew enough that do not."""
+    """Return the only engine whose samples differ, where the others drew enough samples that do not; else None."""
     if len(apart) != 1:
         return None
     (alone,) = apart
@@ -75,7 +75,7 @@ def _alone(apart: Counter[int], drew: Counter[int]) -> int | None:
 
 
 def _answered_again(side: Side, samples: set[int]) -> list[str]:
-    """Requests for these samples that engines behind a router answered more than once, in words."""
+    """Return in words the requests that engines behind a router answered more than once."""
     again = sorted((at, by) for at, by in answered(side).items() if len(by) > 1 and at[0] in samples)
     if not again:
         return []
@@ -86,7 +86,9 @@ def _answered_again(side: Side, samples: set[int]) -> list[str]:
 
 
 def _unanswered(side: Side, lost: list[tuple[int, int]]) -> list[str]:
-    """Samples, by step and number, that came through a router and that no engine says it drew, in words."""
+    """Return in words the samples, by (step, number), that came through a router but that no engine reports to have
+    drawn.
+    """
     if not lost:
         return []
     step, sample = lost[0]
@@ -95,7 +97,7 @@ def _unanswered(side: Side, lost: list[tuple[int, int]]) -> list[str]:
 
 
 def _idle(side: Side, by: dict[tuple[int, int], int]) -> list[Finding]:
-    """Engines that a router gave nothing: of their weights and settings the comparison has only proofs."""
+    """Return a finding for engines that a router sent nothing. Only proofs compare their weights and settings."""
     drew, number = Counter(by.values()), engines(side)
     idle = [engine for engine in range(number) if not drew[engine]]
     if not idle or not drew:
@@ -113,7 +115,7 @@ def _rule(side: Side) -> tuple[int, int] | None:
 
 
 def _astray(side: Side, by: dict[tuple[int, int], int], per_prompt: int, number: int) -> list[str]:
-    """Samples that another engine drew than the rule says, in words."""
+    """Return in words the samples that another engine drew than the rule says."""
     wrong = [(*at, engine) for at, engine in sorted(by.items()) if engine_of(at[1], per_prompt, number) != engine]
     if not wrong:
         return []

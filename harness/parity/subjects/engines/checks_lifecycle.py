@@ -1,4 +1,4 @@
-"""Sleep and wake of an engine that shares its device with the learner."""
+"""The check of sleep and wake of an engine that shares its device with the learner."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lifecycle(e: Evidence) -> Outcome:
 
 
 def _unseen(side: Side) -> bool:
-    """Of some engine of this side, or of all."""
+    """Whether sleep of some engine of this side was not recorded."""
     return side.lifecycle is not None and side.lifecycle.engines < engines(side)
 
 

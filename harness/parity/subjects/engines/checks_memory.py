@@ -1,4 +1,4 @@
-"""Memory that grows step after step: of a role, of an engine's process, of /dev/shm."""
+"""The check of memory that grows step after step: of a role, of an engine's process, of /dev/shm."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from reports.model import Finding
 from reports.text import counted, figure
 
 NAME = "memory-growth"
-MOST = 5  # processes that are named
+MOST = 5  # processes that are named at most
 
 
 def _applies(e: Evidence) -> bool:
-    """Runs that are long enough to show growth, by their scenario or by their rollouts."""
+    """Whether a run is long enough to show growth, by its scenario or by its rollouts."""
     steps = [len(side.recording.steps("rollout")) for side in e.sides]
     steps += [side.recording.promised_steps for side in e.sides]
     return any(side.memory for side in e.sides) and max(steps) >= FEWEST
@@ -23,7 +23,7 @@ def _applies(e: Evidence) -> bool:
 def memory_growth(e: Evidence) -> Outcome:
     """Whether a process holds more memory after each step; warm-up, jumps and what is given back are no growth."""
     findings, quiet = [], []
-    silent: dict[str, list[str]] = {}  # why a run cannot be tested -> which
+    silent: dict[str, list[str]] = {}  # reason why a run cannot be tested -> sides
     for side in e.sides:
         series = side.memory
         tested = [(record, trend) for record in series if (trend := growth(record, len(series))) is not None]

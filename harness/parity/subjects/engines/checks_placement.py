@@ -1,4 +1,4 @@
-"""Whether each process of a run was on a host that its placement asked for."""
+"""The check of placement: whether each process of a run was on a host that its placement asked for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from reports.model import Finding
 from scenarios.settings import Placement
 
 NAME = "placement"
-KINDS = Placement(engine="engine", learner="learner")  # role -> the key of run.json's `placement`
+KINDS = Placement(engine="engine", learner="learner")  # role -> key of run.json's `placement`
 
 
 @check(NAME, applies=lambda e: any(_asked(side) for side in e.sides), alone=True)
@@ -52,7 +52,7 @@ def _asked(side: Side) -> dict[str, set[str]]:
 
 
 def _seen(side: Side) -> dict[str, set[str]]:
-    """Role -> hosts of its processes, of those that said theirs."""
+    """Return role -> hosts of its processes, as far as they recorded one."""
     hosts_by_role: dict[str, set[str]] = {}
     for start in side.recording.records.starts:
         if start.host:

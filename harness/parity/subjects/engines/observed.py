@@ -1,4 +1,4 @@
-"""Which of several engines of a run drew each sample."""
+"""Which of a run's engines drew each sample."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 
 from harness.parity.facts.evidence import Evidence, Side
 
-# Samples that other engines, or other ranks, must have answered for, all of them equal, before one is named: that none
-# of 16 differs where half would is chance once in 65,536 times.
+# Samples that other engines, or other ranks, must have handled without any difference, before one is named. If half of
+# them differed, that none of 16 does would have a chance of 1 in 65,536.
 LEAST_OTHERS = 16
 
 
@@ -25,7 +25,9 @@ def asked(side: Side) -> int:
 
 
 def drawn(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
-    """(step, sample) -> the engine that drew it; behind a router, of those whose engine said that it did."""
+    """Return (step, sample) -> the engine that drew it. Behind a router, only samples with a recorded answer are
+    included.
+    """
     recorded_by = rows(side, steps)
     if not routed(side):
         return recorded_by
@@ -34,7 +36,7 @@ def drawn(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
 
 
 def rows(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
-    """(step, sample) of every response -> the engine that recorded it."""
+    """Return (step, sample) of every response -> the engine that recorded it."""
     tables = [(step, side.recording.table("rollout", step)) for step in steps]
     return {
         (step, int(sample)): int(rank)
@@ -50,7 +52,7 @@ def routed(side: Side) -> bool:
 
 
 def answered(side: Side) -> dict[tuple[int, int], list[int]]:
-    """(sample, offset) of every request of a router -> the engines that answered it."""
+    """Return (sample, offset) of every request of a router -> the engines that answered it."""
     engines_by_request: dict[tuple[int, int], list[int]] = {}
     for request in side.recording.records.routed_requests:
         if request.sample is not None and request.offset is not None:
@@ -59,14 +61,14 @@ def answered(side: Side) -> dict[tuple[int, int], list[int]]:
 
 
 def differing(e: Evidence, side: Side) -> Counter[int]:
-    """Engine -> samples of it that differ between the runs, or from the learner, in whatever way."""
+    """Return engine -> count of its samples that differ in any way, between the runs or from the learner."""
     by = drawn(side, e.steps)
     apart = {(int(step), int(sample)) for kind in e.items for step, sample in e.found(kind).tolist()}
     return Counter(by[sample_key] for sample_key in apart if sample_key in by)
 
 
 def suspect(e: Evidence | None) -> int:
-    """The engine to look for a cause on: of the first side with several the one with most samples that differ."""
+    """Return the engine to examine: the one with most differing samples, on the first side with several engines."""
     side = _several(e) if e is not None else None
     if e is None or side is None:
         return 0
@@ -74,7 +76,7 @@ def suspect(e: Evidence | None) -> int:
 
 
 def drawn_by_suspect(e: Evidence) -> set[tuple[int, int]] | None:
-    """(step, sample) of what that engine drew; None where each side has one engine."""
+    """Return (step, sample) of what that engine drew; None where each side has one engine."""
     side, engine = _several(e), suspect(e)
     return (
         None

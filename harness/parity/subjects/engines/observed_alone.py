@@ -58,7 +58,7 @@ def one_engine(e: Evidence, side: Side, rollout: Table, experience: Table | None
 
 
 def _stops(side: Side, rollout: Table, output: Rows) -> None:
-    """Count the tokens at which samples stop, and those at which they go on."""
+    """Count the tokens at which samples stop, and the tokens inside of samples."""
     ends = np.flatnonzero(output.lengths > 0)
     last = output.offsets[1:][ends] - 1
     if rollout.finish is not None:
@@ -73,7 +73,7 @@ def _stops(side: Side, rollout: Table, output: Rows) -> None:
 
 
 def _not_finite(e: Evidence, side: Side, rollout: Table) -> None:
-    """Log-probabilities that are no number, whatever the other side says of the token."""
+    """Find log-probabilities that are NaN or infinite, whatever the other side has for the token."""
     logprob = rollout.rows("logprob")
     if logprob is None:
         return
@@ -188,8 +188,10 @@ def _trained_tokens(e: Evidence, side: Side, tokens: AlignedTokens, tokens_equal
 
 
 def _learner_off(e: Evidence, tokens: AlignedTokens, tokens_equal: np.ndarray) -> np.ndarray:
-    """By how many nats the learner's number is off where the engine's is not (`rounding.misrounded`), on `grid`; 0
-    elsewhere, in float32, and where that was not recorded."""
+    """Return by how many nats the learner's number is wrong where the engine's is right (`misrounded`), on `grid`.
+
+    It is 0 elsewhere, in float32, and where the float32 log-probabilities were not recorded.
+    """
     by = np.zeros(tokens.grid.size)
     logprob, learner_logprobs = tokens.a.rows("logprob"), both(tokens.b, "actor_logprob", "exact_logprob")
     if (
@@ -211,8 +213,10 @@ def _learner_off(e: Evidence, tokens: AlignedTokens, tokens_equal: np.ndarray) -
 
 
 def _choices(e: Evidence, side: Side, tokens: AlignedTokens, tokens_equal: np.ndarray, off: np.ndarray) -> None:
-    """Tokens that the learner, under the same randomness, would not have drawn: its margin is negative beyond the
-    tolerance. `off`: as `_learner_off` returns it.
+    """Find tokens that the learner would not have drawn with the same random numbers: its margin is negative beyond the
+    tolerance.
+
+    `off`: the result of `_learner_off`.
     """
     experience, trained, grid = tokens.b, tokens.column_b, tokens.grid
     margin = experience.rows("margin")
@@ -228,9 +232,11 @@ def _choices(e: Evidence, side: Side, tokens: AlignedTokens, tokens_equal: np.nd
     beyond = np.flatnonzero(judged & (gap < -e.tolerance.margin))
     if not len(beyond):
         return
+    # In half precision a few choices may be reversed further than the tolerance: where a token rounds far, where the
+    # learner's own number is off, or at a filter's edge. They are kept aside and judged by their number.
     reach, edge = far_margin(e), experience.rows("edge")
     turned = gap[beyond] >= -reach
-    by = off[beyond] / max(e.tolerance.temperature, 1e-6)  # in nats of logits/T, as the gap
+    by = off[beyond] / max(e.tolerance.temperature, 1e-6)  # in nats of logits/T, like the gap
     turned |= (by > 0) & (gap[beyond] + by >= -reach)
     if reach and edge is not None and np.array_equal(edge.lengths, trained.lengths):
         turned |= tokens.take_b(edge)[beyond] <= e.tolerance.extreme_drawn
@@ -259,7 +265,9 @@ def _choices(e: Evidence, side: Side, tokens: AlignedTokens, tokens_equal: np.nd
 
 
 def note_floors(e: Evidence) -> None:
-    """A floor above the cap, and flips that ties do not explain, as divergences."""
+    """Add a divergence for a floor above the cap, and for flips of an engine against itself that ties do not
+    explain.
+    """
     for side in e.sides:
         floor, where = side.floor, side.floor.where
         if floor.exceeds(e.of_engines):

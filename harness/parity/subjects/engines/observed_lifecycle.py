@@ -1,8 +1,8 @@
-"""What the engines of one side did in their sleep: their recorded calls, in order.
+"""Sleep and wake of the engines of one side, from their recorded calls in order.
 
-An engine that shares a device with the learner sleeps while that trains. Its weights and its cache are then no longer
-there, or are those of others: a sync must find its weights awake, a draw both. Weights that were kept aside are those
-of the version before: a draw of another version must find a sync.
+An engine that shares a device with the learner sleeps while the learner trains. Its weights and its cache are then
+gone, or belong to someone else: a sync must find its weights awake, and a draw needs both awake. Weights that were kept
+aside during sleep are those of the version before. So a draw of another version must come after a sync.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DRAWS = ("generate", "rescore")
 
 
 class What(StrEnum):
-    """What an engine must not: its name in a cause, and in words."""
+    """What an engine must not do, with its name in a cause and a description."""
 
     words: str
 
@@ -40,7 +40,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True)
 class Misstep:
-    """`engine`: its number among those of the side."""
+    """One wrong call. `engine`: its number on its side."""
 
     what: What
     step: int
@@ -49,8 +49,11 @@ class Misstep:
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """`sleeps`: times that an engine fell asleep. `engines`: those that did. `freed`: bytes that
-    sleep gave back to the device, largest; None where no device says so."""
+    """The sleep of one side's engines.
+
+    `sleeps`: how often an engine fell asleep. `engines`: how many did. `freed`: the most bytes that sleep gave back to
+    the device; None where no device reported it.
+    """
 
     level: int
     sleeps: int

@@ -1,7 +1,7 @@
-"""What each process of a run holds of memory, step by step, and whether it grows.
+"""The memory that each process of a run holds, step by step, and whether it grows.
 
-A process leaks where its low-water mark rises step after step. Batches, garbage collection, one-off buffers and warm-up
-raise it too, but not in most steps of the run, or not any more in its second half.
+A process leaks where its low-water mark rises step after step. Batches, garbage collection, buffers that are made once
+and warm-up raise it too. But they do not do so in most steps, or no longer in the second half of the run.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ WHAT = {
 }
 MIB = 2**20  # bytes
 
-# Chance of any alarm about one recording whose processes all wander without a drift, the noise that looks most like a
-# leak. Leaving out the largest rises makes it less: at most 0.2 % of 4,000 random walks of 16 to 200 steps.
+# Chance of any false alarm in a recording whose processes all wander without a drift, the noise that most resembles a
+# leak. Leaving out the largest rises lowers it: at most 0.2 % of 4,000 random walks of 16 to 200 steps.
 ALPHA = 0.01
-LEAST = 1.0 * MIB  # bytes a step that matter: a thousand steps of it take a GiB
-WARM = 4  # one step in so many is warm-up: allocators, compiled kernels and caches fill up in the first steps
-BLOCKS = 12  # the other steps make 12 to 23 blocks, so there are at least this many, 16 with the warm-up
-JUMPS = 2  # largest rises from block to block that are left out: a buffer that is made once is no leak
-FEWEST = 16  # steps: BLOCKS of one step, JUMPS and the warm-up
+LEAST = 1.0 * MIB  # bytes a step that matter: in a thousand steps they make a GiB
+WARM = 4  # one step in so many is warm-up: allocators, compiled kernels and caches fill up at first
+BLOCKS = 12  # the other steps make 12 to 23 blocks of equal size
+JUMPS = 2  # largest rises between blocks that are left out: a buffer that is made once is no leak
+FEWEST = 16  # steps: BLOCKS of one step, and the warm-up
 
 
 @dataclass(frozen=True)
 class Held:
-    """One series: `low` and `high` are the least and the largest number of bytes that the process told in each step."""
+    """One series: `low` and `high` are the least and the most bytes that the process reported in each step."""
 
     role: str  # "actor", "rollout, VLLM::EngineCore"
     rank: int
@@ -53,7 +53,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Growth:
-    """Bytes a step, and the smallest number that would have been found in this series."""
+    """Bytes a step, with the least growth that would have been found in this series."""
 
     rate: float
     smallest: float
@@ -61,11 +61,12 @@ class Growth:
 
 
 def growth(process_series: Held, series: int) -> Growth | None:
-    """Whether one of so many `series` grows; None where it has too few steps. Linear in the steps.
+    """Test whether one of `series` series grows linearly with the steps; None where it has too few steps.
 
-    The rises between the low-water marks of successive blocks of steps, without the largest two, have a mean above zero
-    (Student's t; it holds for noise about a level and for a random walk) that is large enough to matter. So have those
-    of the second half, and theirs is at least half the median of the first: warm-up slows down.
+    The test takes the rises between the low-water marks of successive blocks of steps, without the largest two. Their
+    mean must be above zero (Student's t, which holds for noise about a level and for a random walk) and large enough to
+    matter. The rises of the second half must be so too, and their mean at least half the median of the first half,
+    since warm-up slows down.
     """
     if len(process_series.steps) < FEWEST:
         return None
@@ -73,7 +74,7 @@ def growth(process_series: Held, series: int) -> Growth | None:
     steps, low = process_series.steps[warm:].astype(float), process_series.low[warm:]
     size = len(steps) // BLOCKS
     blocks = len(steps) // size
-    first = len(steps) - blocks * size  # what does not fill a block belongs to the warm-up
+    first = len(steps) - blocks * size  # steps that fill no block count as warm-up
     marks = low[first:].reshape(blocks, size).min(axis=1)
     centres = steps[first:].reshape(blocks, size).mean(axis=1)
     rises = np.diff(marks) / np.diff(centres)
@@ -86,12 +87,12 @@ def growth(process_series: Held, series: int) -> Growth | None:
 
 
 def _bound(rises: np.ndarray, alpha: float) -> float:
-    """What the mean of these exceeds by chance with this probability where there is no growth."""
+    """Return what the mean of these rises exceeds by chance with probability `alpha`, if there is no growth."""
     return student(alpha, len(rises) - 1) * float(rises.std(ddof=1)) / math.sqrt(len(rises))
 
 
 def recorded(recording: Recording) -> list[Held]:
-    """Every series of a recording, process by process. [] where memory was not recorded."""
+    """Return every series of a recording, process by process; [] where memory was not recorded."""
     all_series: list[Held] = []
     for journal, columns in recording.numbers("span", '"rss":', ("step", *WHAT)):
         role, rank = str(journal.opening.get("role")), whole(journal.opening.get("rank"))
@@ -109,7 +110,7 @@ def recorded(recording: Recording) -> list[Held]:
 
 
 def _calls(recording: Recording) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
-    """File, pid and role of each process of an engine -> what its calls tell of it."""
+    """Return (file, pid, role) of each process of an engine -> its memory at the engine's calls."""
     calls: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for call in recording.all("call", mention="rss"):
         role = str(call.get("role"))
@@ -126,7 +127,7 @@ def _calls(recording: Recording) -> dict[tuple[str, str, str], list[dict[str, An
 
 
 def by_phase(recording: Recording) -> list[PhaseMemory]:
-    """What each role holds in each phase of the steps. [] where memory was not recorded."""
+    """Return what each role holds in each phase of the steps; [] where memory was not recorded."""
     values_by_phase: dict[
         tuple[str, str], dict[str, list[np.ndarray]]
     ] = {}  # (role, phase) -> field of PhaseMemory -> values
@@ -137,7 +138,7 @@ def by_phase(recording: Recording) -> list[PhaseMemory]:
     for (_, _, role), calls in _calls(recording).items():
         columns = {key: np.array([number(call.get(key)) for call in calls]) for key in ("step", *WHAT)}
         columns["name"] = np.array([str(call.get("name")) for call in calls], object)
-        for what in _CHANGES:  # an engine works in its calls alone
+        for what in _CHANGES:  # an engine works only in its calls
             columns[f"{what}_change"] = np.diff(columns[what], prepend=np.nan)
         _tell(values_by_phase, role, columns)
     for stats in recording.all("engine_stats", mention="kv_usage"):
@@ -156,7 +157,7 @@ def by_phase(recording: Recording) -> list[PhaseMemory]:
     return phase_memories
 
 
-_CHANGES = ("rss", "cuda_reserved")  # of which also the change over a phase is told
+_CHANGES = ("rss", "cuda_reserved")  # measures whose change over a phase is reported too
 
 
 def _tell(
@@ -170,7 +171,7 @@ def _tell(
 
 
 def _held(role: str, rank: int, what: str, steps: np.ndarray, values: np.ndarray) -> list[Held]:
-    """The least and the largest of each step; none without any number."""
+    """Return a series of the least and the largest value of each step; none without any number."""
     usable = np.isfinite(values) & (values >= 0) & (steps >= 0)
     if not usable.any():
         return []
@@ -182,7 +183,7 @@ def _held(role: str, rank: int, what: str, steps: np.ndarray, values: np.ndarray
 
 
 def largest(series: list[Held], steps: list[int]) -> dict[str, list[float]]:
-    """Role -> MiB that its largest process had resident in each of these steps, NaN where none tells."""
+    """Return role -> resident MiB of its largest process in each of these steps; NaN where none was recorded."""
     by_role: dict[str, list[float]] = {}
     for process_series in series:
         if process_series.what == "rss":

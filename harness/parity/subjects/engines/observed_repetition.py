@@ -1,4 +1,4 @@
-"""One side against its own second run; `second_run` reads it from two recordings."""
+"""The result of comparing one side with its own second run, which `observed_second_run` makes from two recordings."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from harness.parity.subjects.precision.observed_floor import Pair
 class SecondRun:
     """One side against its own second run.
 
-    `useless`: why the second run says nothing; empty where it does. `pairs`: the rollouts that both drew with equal
-    weights. `parts`: the step from which on they are two different runs, with `why`; None where they never part.
-    `kinds`: what differs, with its first step. `drawn`: did both have to draw the same tokens?
+    `useless`: why the second run says nothing; "" where it does. `pairs`: the rollouts that both drew with equal
+    weights. `parts`: the step from which the two runs differ, with `why`; None where they never do. `kinds`: the
+    divergences with their first steps. `drawn`: whether both had to draw the same tokens.
     """
 
     useless: str = ""
@@ -30,5 +30,5 @@ class SecondRun:
         return [step for step, *_ in self.pairs]
 
     def facts(self) -> dict[str, Any]:
-        """For the verdict's coverage."""
+        """Return what the verdict's coverage says about the second run."""
         return {"steps": len(self.pairs), "parts_at_step": self.parts, "why": self.useless or self.why}

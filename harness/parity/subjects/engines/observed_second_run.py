@@ -1,8 +1,8 @@
-"""A job that was run again: how far it is from itself, and from which step on it is another run.
+"""A job that was run again: how far it is from itself, and from which step on the two runs differ.
 
-The engine of a user's own job cannot be asked to draw again, but the whole job can be started a second time, with the
-same command, engine, seeds and draws. What both of its runs draw at equal weights is the floor. Where they part, the
-job does not repeat itself, and no later difference says anything about the other engine.
+The engine of a user's own job cannot be asked to draw again. But the whole job can be started a second time, with the
+same command, engine, seeds and draws. What both of its runs draw at equal weights gives the floor. Once they differ,
+the job does not repeat itself, and no later difference says anything about the other engine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.parity.subjects.sampling.observed_modes import drawn_in, unclear
 from harness.recordings.store import Recording
 
 VARIANT = "repeat"
-# Facts of one run by itself, which its repetition repeats: an engine against its learner, its prompts, its weights.
+# Divergences within one run, which its repetition repeats: of an engine from its learner, its prompts, its weights.
 _OF_EACH_RUN = {
     Kind.ENGINE, Kind.CHOICE, Kind.PROMPT, Kind.TRAINED, Kind.SYNC, Kind.NOT_FINITE, Kind.FLOOR, Kind.VERSION,
 }  # fmt: skip
@@ -25,8 +25,10 @@ _TOKENS = {Kind.FLIP, Kind.UNJUDGED_FLIP, Kind.LENGTH, Kind.FINISH}
 
 
 def compared(e: Evidence, other_recordings: Iterable[Recording] = ()) -> SecondRun:
-    """What the evidence of a run (`e.baseline`) against its repetition (`e.candidate`) says of the job.
-    `other_recordings`: the recordings that it is judged against, which are no repetition of it."""
+    """Compare a run (`e.baseline`) with its repetition (`e.candidate`).
+
+    `other_recordings`: recordings that it is judged against, of which the repetition must be no copy.
+    """
     first_run, repeated_run = (side.recording for side in e.sides)
     broken = damage(repeated_run, "second run")
     broken += [*unclear(repeated_run, "second run"), *bad_exit(repeated_run, "second run")]
@@ -46,7 +48,7 @@ def compared(e: Evidence, other_recordings: Iterable[Recording] = ()) -> SecondR
         clear = step not in e.unjudged_steps and e.confounded("everything", "prompts", step=step) is None
         if first_rollout is not None and second_rollout is not None and clear:
             pairs.append((step, VARIANT, first_rollout, second_rollout))
-    # Of one step the likeliest reason comes first.
+    # If several reasons are of one step, the likeliest comes first.
     parts, why = min(_partings(e), key=lambda parting: parting[0], default=(None, ""))
     kinds = {key: first.step for key, first in e.first.items()}
     return SecondRun("", pairs, parts, why, kinds, drawn=e.mode in ("coupled", "greedy"))
@@ -58,7 +60,7 @@ def _engines(recording: Recording) -> str:
 
 
 def _partings(e: Evidence) -> Iterator[tuple[int, str]]:
-    """(step, what) of everything in which a job is not itself again."""
+    """Yield (step, what) for everything in which the job does not repeat itself."""
     for confounder in e.confounders:
         yield confounder.step, confounder.finding.summary
     first_steps, second_steps = (set(side.recording.steps("rollout")) for side in e.sides)
@@ -79,7 +81,7 @@ def _partings(e: Evidence) -> Iterator[tuple[int, str]]:
 
 
 def irreproducible(e: Evidence) -> str:
-    """A sentence where a side's job does not repeat itself; empty where each that was run again does."""
+    """Return a sentence where a side's job does not repeat itself; "" where each repeated job does."""
     for side in e.sides:
         second = e.second_runs.get(side.name)
         if second is not None and second.parts is not None:
@@ -88,6 +90,9 @@ def irreproducible(e: Evidence) -> str:
 
 
 def required(e: Evidence, side: str) -> bool:
-    """Does a verdict need the floor of this side? Where only the other one was run again, the tolerance is that one's
-    alone: a side of which no noise was measured is allowed none."""
+    """Whether a verdict needs the floor of this side.
+
+    Where only the other side was run again, the tolerance comes from that side alone: a side whose noise was not
+    measured is allowed none.
+    """
     return not e.second_runs or side in e.second_runs

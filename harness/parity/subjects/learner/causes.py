@@ -1,4 +1,6 @@
-"""The trainer's own faults: its ranks do not do together what one process would, or one of them computes otherwise."""
+"""The cause TRAINER: the learner's ranks together do something else than one process would, or one rank computes
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from harness.parity.subjects.ranks.observed_faults import RankFault, What
 from reports.model import Cause
 
 MADE = (Kind.EXPERIENCE.of(), Kind.REWARD.of(), Kind.LEARNER.of(), Kind.LOSS.of())
-SCORED = (Kind.ENGINE, Kind.CHOICE, Kind.DRIFT, Kind.BEHIND)  # what a rank's own weights change of its samples
+SCORED = (Kind.ENGINE, Kind.CHOICE, Kind.DRIFT, Kind.BEHIND)  # divergences of the samples of a rank with wrong weights
 _WORDS = {
     What.DEALT: "the {side}'s ranks do not train once on each sample",
     What.DIVISOR: "the {side}'s loss depends on the number of ranks",
@@ -28,7 +30,7 @@ _WORDS = {
 
 
 def ranks(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """What a learner's ranks recorded of themselves. It explains all that is made of their work from then on."""
+    """Find faults that a learner's ranks recorded. They explain everything that is made of their work from then on."""
     for side in e.sides:
         for what in What:
             faults = [fault for fault in side.rank_faults if fault.what is what]
@@ -51,7 +53,7 @@ def _explained(e: Evidence, side: Side, what: What, faults: list[RankFault]) -> 
         "steps": steps,
     }
     summary = f"{_WORDS[what].format(side=side.name)}{who} {when(e, steps)}"
-    apart = what in (What.GRADIENT, What.UPDATE, What.APART)  # then ranks score with other weights than are sent
+    apart = what in (What.GRADIENT, What.UPDATE, What.APART)  # such ranks score with other weights than those sent
     beyond = {kind: _not_of_others(side) for kind in keys(SCORED, side.name)} if apart else {}
     return Explanation(
         Cause.of(TRAINER.key(what), "trainer", summary, evidence, details),
@@ -62,7 +64,7 @@ def _explained(e: Evidence, side: Side, what: What, faults: list[RankFault]) -> 
 
 
 def _unlike_the_other(e: Evidence, side: Side, fault: RankFault) -> set[int]:
-    """Ranks that did otherwise in that step than the same ranks of the other run, where that is sound."""
+    """Return the ranks that differ in that step from the same ranks of the other run, where the other run is sound."""
     other_side = e.candidate if side is e.baseline else e.baseline
     side_updates, other_updates = (
         run.ranks.updates.get((fault.steps[0], fault.role), {}) for run in (side, other_side)
@@ -79,14 +81,14 @@ def _unlike_the_other(e: Evidence, side: Side, fault: RankFault) -> set[int]:
 
 
 def _not_of_others(side: Side) -> Callable[[np.ndarray], np.ndarray]:
-    """(step, sample) of samples that rank 0, whose weights are sent, scored itself."""
+    """Return a mask function for samples that rank 0, whose weights are sent, scored itself."""
     rank_0_samples = {(step, sample) for (step, role), by in side.ranks.shares.items() if role == "actor" and 0 in by
            for sample in by[0].samples}  # fmt: skip
     return lambda items: np.array([tuple(pair) in rank_0_samples for pair in items.tolist()], bool)
 
 
 def one_rank(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """A role of which only one rank answers otherwise than in the other run: it computes with something else."""
+    """Find a role in which one rank alone answers otherwise than in the other run: it computes with something else."""
     if not any(len(so_far.left(kind)) for kind in MADE):
         return
     for lone in odd_rank(e):
@@ -105,7 +107,7 @@ def one_rank(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def scaled_gradients(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Gradients that are the other run's, but for a divisor that ranks explain."""
+    """Find gradients that equal the other run's but for a divisor that the number or the load of the ranks explains."""
     parted, divisor = e.learners.parted, e.learners.scaled
     if parted is None or divisor is None or not len(so_far.left(Kind.LEARNER.of())):
         return

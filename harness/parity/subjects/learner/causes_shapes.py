@@ -1,4 +1,4 @@
-"""Shapes: ranks that were given unequal shares of a batch, where the learners part or make other numbers of it."""
+"""The cause SHAPE: ranks get unequal shares of a batch, where the learners differ or make other numbers of it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ MADE = (Kind.EXPERIENCE.of(), Kind.REWARD.of(), Kind.LEARNER.of())
 
 
 def shapes(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Unequal shares explain what the learners make of equal tokens, from the first step that has them on.
+    """Find unequal shares. They explain what the learners make of equal tokens from the first such step on.
 
-    A record, no proof: other shares change the order of every sum of the learner, and nothing else is seen to differ.
+    They are a record and no proof: other shares change the order of every sum of the learner, and nothing else was seen
+    to differ.
     """
     if not any(len(so_far.left(kind)) for kind in MADE):
         return

@@ -1,4 +1,4 @@
-"""The suspicions about sizes and times: the experience matrix (3), and why one step takes an hour (11)."""
+"""Checks 3 and 11: the shapes of the experience batches, and why one step takes much longer than the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.parity.subjects.recording.checks import effect
 from reports.model import SUSPICIONS, Finding
 from reports.text import counted, figure, show
 
-Shapes = dict[int, dict[str, Any]]  # step -> shape (compared), sizes (of each rank)
+Shapes = dict[int, dict[str, Any]]  # step -> shape (is compared), sizes (of each rank)
 
 
 @check(SUSPICIONS[3], 3)
@@ -63,7 +63,7 @@ def _skew_text(side: str, skew: dict[str, Any]) -> str:
 
 
 def _other_shapes(e: Evidence, by_side: list[Shapes], steps: list[int], wrong: list[int]) -> str:
-    """In words, in which of the steps the batches have other shapes, and what differs in the first of them."""
+    """Return in words the steps whose batches have other shapes, and what differs in the first."""
     first = wrong[0]
     parts = _apart(*(shapes[first]["shape"] for shapes in by_side))
     why = " (the runs trained on other tokens)" if first in e.experience.other_tokens else ""
@@ -77,7 +77,7 @@ def _other_batches(passes: Passes) -> str:
 
 
 def _apart(baseline_batches: list[dict[str, Any]], candidate_batches: list[dict[str, Any]]) -> str:
-    """The first few entries that differ, of the first rank that has any."""
+    """Return in words the first few entries that differ, of the first batch that has any."""
     if len(baseline_batches) != len(candidate_batches):
         return f"{len(baseline_batches)} against {len(candidate_batches)} batches"
     a, b = next(
@@ -89,7 +89,7 @@ def _apart(baseline_batches: list[dict[str, Any]], candidate_batches: list[dict[
 
 
 def _described(value: Any) -> str:
-    """[[3, 20], "int64"] as `3×20 int64`."""
+    """Return [[3, 20], "int64"] as `3×20 int64`."""
     if isinstance(value, list) and len(value) == 2 and isinstance(value[0], list):
         return f"{'×'.join(show(size) for size in value[0]) or 'scalar'} {show(value[1])}"
     return show(value)
@@ -106,7 +106,9 @@ def _shapes(side: Side) -> Shapes:
 
 
 def _skew(shapes: Shapes, steps: list[int]) -> dict[str, Any]:
-    """Padding (padded over real tokens), the longest sample (tokens, its step); how far it stands out."""
+    """Return the padding (padded over real tokens), the longest sample with its step, and how far it exceeds the
+    mean.
+    """
     sizes = [(step, size) for step in steps for size in shapes[step]["sizes"]]
     padded, real = (sum(size[key] for _, size in sizes) for key in ("padded_tokens", "real_tokens"))
     nothing: tuple[int, dict[str, float]] = (-1, {})
@@ -125,7 +127,7 @@ def _skew(shapes: Shapes, steps: list[int]) -> dict[str, Any]:
 
 
 def _name_longest(side: Side, skew: dict[str, Any]) -> None:
-    """Which sample is the longest one of the step that has it."""
+    """Add the number of the sample that is the longest of its step."""
     table = side.recording.table("rollout", skew["longest in step"]) if skew["longest in step"] >= 0 else None
     prompt, output = (table.rows("prompt"), table.rows("output")) if table is not None else (None, None)
     if table is not None and prompt is not None and output is not None:
@@ -133,9 +135,9 @@ def _name_longest(side: Side, skew: dict[str, Any]) -> None:
 
 
 SLOW = 5.0  # times the median step of the run
-SLOW_SECONDS = 5.0  # beyond the median: of steps of a tenth of a second, five times as long is nothing
-ENOUGH = 8  # steps that a line through times and sizes needs before it says anything
-EXPLAINED = 0.5  # of a step's time beyond the median, by its size: then the size says why
+SLOW_SECONDS = 5.0  # seconds beyond the median: for steps of a tenth of a second, a factor of five means nothing
+ENOUGH = 8  # steps that a line through times and sizes needs
+EXPLAINED = 0.5  # share of a step's time beyond the median that its size must explain to be the reason
 
 
 @check(SUSPICIONS[11], 11, alone=True)
@@ -189,7 +191,7 @@ def sizes_and_times(e: Evidence) -> Outcome:
 
 
 def _step_sizes(side: Side) -> dict[int, dict[str, float]]:
-    """What made each step large: tokens and padding of its batch, what the engine generated, how full it was."""
+    """Return what made each step large: tokens and padding of its batch, tokens generated, load of the engine."""
     by_step: dict[int, dict[str, float]] = {}
     for step, entry in _shapes(side).items():
         sums = {key: float(sum(size[key] for size in entry["sizes"])) for key in ("real_tokens", "padded_tokens")}
@@ -208,7 +210,7 @@ def _step_sizes(side: Side) -> dict[int, dict[str, float]]:
 
 
 def _slowest(side: Side, times: dict[int, float], sizes: dict[int, dict[str, float]]) -> list[dict[str, Any]]:
-    """The three slowest steps with their phases and sizes."""
+    """Return the three slowest steps with their phases and sizes."""
     spans = spans_by_step(side.recording)
     worst = sorted(times, key=lambda step: times[step], reverse=True)[:3]
     return [
@@ -223,7 +225,9 @@ def _slowest(side: Side, times: dict[int, float], sizes: dict[int, dict[str, flo
 
 
 def _fit(times: dict[int, float], sizes: dict[int, dict[str, float]], without: int = -1) -> dict[str, float]:
-    """Seconds of a step as a line in its tokens, without the first step (it warms up) and one more; {} for too few."""
+    """Fit a step's seconds as a line in its tokens; {} for too few steps. The first step is left out, since it warms
+    up.
+    """
     pairs = [
         (sizes[step]["tokens"], t)
         for step, t in times.items()
@@ -240,7 +244,7 @@ def _fit(times: dict[int, float], sizes: dict[int, dict[str, float]], without: i
 
 
 def _because(step: int, t: float, median: float, times: dict[int, float], sizes: dict[int, dict[str, float]]) -> str:
-    """Whether the step's size explains its time, by the line through the other steps."""
+    """Return in words whether the step's size explains its time, by the line through the other steps."""
     step_size = sizes.get(step, {})
     size_text = _size_of(sizes, step)
     if "tokens" not in step_size:

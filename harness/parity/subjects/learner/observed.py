@@ -19,31 +19,30 @@ from probes.format import number
 from reports.model import Place
 from reports.text import figure
 
-# Equal updates have equal losses; where a framework sums those of its micro-batches in another order, this much apart.
-SAME_LOSS = 1e-6  # relative; a loss of normalised advantages cancels to nearly nothing, so this is absolute as well:
-NO_LOSS = 1e-7  # as said above
-# A step records the mean norm over its updates, of which all but the first have other weights by then. Measured over
-# two updates of a loss that was divided by two: the norms were halved but for 2e-6 (actor) and 2e-4 (critic) of them.
+# Equal updates have equal losses. Where a framework sums the losses of micro-batches in another order, they differ by
+# this.
+SAME_LOSS = 1e-6  # relative; a loss of normalised advantages is nearly zero, so it may also differ by
+NO_LOSS = 1e-7  # this, absolute
+# A step records the mean norm over its updates. All but the first of them have other weights by then. Measured over two
+# updates of a loss that was divided by two: the norms were halved up to a relative 2e-6 (actor) and 2e-4 (critic).
 SAME_NORM = 1e-2
-# A sum of absolute values times one factor; 2e-8 was measured in float32, over two ranks. In half precision each
-# gradient is rounded, and so is what it is made of: `ROUNDINGS` of its type.
+# Relative difference of a sum of absolute values times one factor; 2e-8 was measured in float32, over two ranks. In
+# half precision gradients and their terms are rounded, so `ROUNDINGS` of the type apply.
 SAME_SIZE = 1e-5
-SPREAD = 4  # times as far apart as that: ranks of which each has a factor of its own
-# What a loss depends on whose gradient is another one under another cut of the batch; each name of `CUTS`.
+SPREAD = 4  # times that difference: ranks whose factors differ by more have factors of their own
+# What a loss depends on if its gradient changes with the cut of the batch, for each name of `CUTS`.
 _IN_THE_LOSS = {
     "ppo.world_size": What.DIVISOR,
     "ppo.micro_batch_size": "size of micro-batches in the loss",
     "ppo.packing": "packing in the loss",
     DEALING: "samples of the ranks in the loss",
 }
-# Which digest parts first says where the runs parted.
+# The digests in the order of the phases, so that the first that differs shows where the runs diverged.
 _DIGESTS = (("batch", "experience"), ("actor", "train"), ("critic", "train"))
 
 
 def learners(e: Evidence) -> None:
-    """Compare `learner` digests step by step, up to the first update that differs; what follows differs because of
-    it.
-    """
+    """Compare `learner` digests step by step, up to the first update that differs. Later differences follow from it."""
     baseline_updates, candidate_updates = e.weights.updates
     if not e.weights.comparable:
         made = (f"those of the {side.name} were made by {side.recording.hashed_by}" for side in e.sides)
@@ -56,7 +55,7 @@ def learners(e: Evidence) -> None:
             for name, _ in _DIGESTS
         }
         if None in pairs["actor"]:
-            continue  # the weights themselves: without their digest the update was not compared
+            continue  # without the digest of the weights the update was not compared
         for name, what in (("batch", BATCH), ("critic", CRITIC)):
             e.note_recorded(what, step, *(value is not None for value in pairs[name]))
         wrong = [
@@ -72,8 +71,10 @@ def learners(e: Evidence) -> None:
 
 
 def _note_parted(e: Evidence, step: int, wrong: list[tuple[str, str]], digests: tuple[Any, Any]) -> None:
-    """The first update that differs: what explains it, or a divergence. `wrong`: the digests that differ, with their
-    phases; `digests`: both runs' of the first of them."""
+    """Note the first update that differs: what explains it, or else a divergence.
+
+    `wrong`: digests that differ, with their phases. `digests`: both runs' values of the first of them.
+    """
     e.learners.parted = step
     name, phase = wrong[0]
     confounder = e.confounded("everything", "prompts", "experience", "train", step=step)
@@ -142,20 +143,24 @@ def _losses(e: Evidence, steps: list[int]) -> None:
 
 
 def _only_cut(e: Evidence) -> bool:
-    """Do the runs have the same to learn from, however they cut it into ranks and micro-batches?"""
+    """Whether the runs learn from the same samples, however they split them into ranks and micro-batches."""
     return all(confounder.finding.name in CUTS for confounder in e.confounders)
 
 
 def _scaled(e: Evidence, step: int) -> OtherDivisor | None:
-    """How gradients of equal weights on an equal batch are each other's times a factor that ranks explain: on each rank
-    another one, or all of them as many times the other run's as there are ranks. None where they are not."""
+    """Return how gradients of equal weights and batches differ by a factor that ranks explain; None where they do not.
+
+    The factor is another one on each rank, or the number of ranks for all.
+    """
     return _own_divisors(e, step) or _times_ranks(e, step)
 
 
 def _by_cut(e: Evidence, step: int) -> OtherDivisor | None:
-    """Do runs that cut the same batch otherwise have other gradients than rounding makes of it? Only the first update
-    is asked, which both make by equal weights; how far they are apart is noted. A learner rounds a gradient by no more,
-    relative to its size, than a log-probability in nats."""
+    """Return whether runs that split the same batch differently have other gradients than rounding explains.
+
+    Only the first update is compared, which both make from equal weights; how far the norms differ is noted. A learner
+    rounds a gradient, relative to its size, by no more than a log-probability in nats.
+    """
     if not e.learners.cuts or any(kind in e.first for kind in (Kind.EXPERIENCE.of(), Kind.REWARD.of())):
         return None
     allowed = max(_same_size(e), e.tolerance.rounding.largest)
@@ -181,14 +186,17 @@ def _by_cut(e: Evidence, step: int) -> OtherDivisor | None:
 
 
 def _same_size(e: Evidence) -> float:
-    """How far sizes of equal gradients may be apart, relative to them."""
+    """Return the relative difference that sizes of equal gradients may have."""
     return max(SAME_SIZE, ROUNDINGS * SPACING.get(e.tolerance.dtype, 0.0))
 
 
 def _own_divisors(e: Evidence, step: int) -> OtherDivisor | None:
-    """Each rank's gradient before the sum, held against that of the same samples in the other run: where a rank divides
-    by its own tokens and not by the mini-batch's, the factor is the ratio of the two, on each rank another. Only the
-    first update is asked: later ones have other weights."""
+    """Find ranks that divide by their own tokens and not by the mini-batch's.
+
+    Each rank's gradient before the sum is held against that of the same samples in the other run. The factor then is
+    the ratio of the two token counts, another one on each rank. Only the first update is compared: later ones have
+    other weights.
+    """
     allowed = _same_size(e)
     for role in ("actor", "critic"):
         ranks, candidate_ranks = (side.ranks.updates.get((step, role), {}) for side in e.sides)
@@ -204,7 +212,7 @@ def _own_divisors(e: Evidence, step: int) -> OtherDivisor | None:
             continue
         factors, shares = sizes[1] / sizes[0], tokens.sum() / tokens
         if np.ptp(shares) <= SPREAD * allowed * shares.max():
-            continue  # ranks of as many tokens: all have one factor
+            continue  # ranks with equal token counts share one factor
         for side, factor in (("candidate", factors), ("baseline", 1 / factors)):
             times = factor / shares
             for how, by in (("sum", 1.0), ("mean", 1 / len(ranks))):
@@ -222,7 +230,7 @@ def _listed(values: Iterable[float]) -> str:
 
 
 def _times_ranks(e: Evidence, step: int) -> OtherDivisor | None:
-    """The norm of one sum, however many ranks make it."""
+    """Find gradient norms that are a multiple of the other run's, with the number of ranks as the factor."""
     factors = {times for side in e.sides for times in (side.ranks.world, 1 / side.ranks.world) if times != 1}
     by_side = [[record for record in side.recording.records.steps if record.step == step] for side in e.sides]
     for name in NORMS if all(by_side) else ():
@@ -238,16 +246,21 @@ def _times_ranks(e: Evidence, step: int) -> OtherDivisor | None:
 
 
 def _trained_apart(e: Evidence, step: int) -> bool:
-    """In a free run: did the samples themselves differ, in this step or before? Then the update had to. Samples of the
-    engines' own samplers do."""
+    """Whether the samples themselves differed in a free run, in this step or before, so that the update had to.
+
+    Samples of the engines' own samplers always count as different, unless they are seeded.
+    """
     if e.mode == "native" and not e.seeded:
         return True
     return bool([trained_step for trained_step in e.experience.other_tokens if trained_step <= step])
 
 
 def _reordered(e: Evidence, step: int) -> bool:
-    """Did the learners take the samples in another order, in this step or before? Frameworks take them as engines
-    finish them, and a sum in another order rounds otherwise. Only recordings that say their order are asked."""
+    """Whether the learners took the samples in another order, in this step or before.
+
+    Frameworks take them as engines finish them, and a sum in another order rounds otherwise. Only recordings with an
+    order count.
+    """
     for earlier_step in range(step + 1):
         baseline_order, candidate_order = (_order(side.recording, earlier_step) for side in e.sides)
         if baseline_order is not None and candidate_order is not None and baseline_order != candidate_order:

@@ -1,13 +1,14 @@
-"""Learner against learner: what both made of the same tokens must be the same numbers, bit for bit while nothing
-confounds them.
+"""Learner against learner: both must make the same numbers of the same tokens, bit for bit unless something confounds
+them.
 
-The harness' own learners are deterministic and take the samples in one order: where every token of a step is equal, so
-is every bit of what they make of it. Elsewhere another batch, or another order, may round: log-probabilities within
-their tolerance, and what has no tolerance of its own by a few roundings of the learner's type at the column's scale.
+The learners of the harness are deterministic and take the samples in one order. Where every token of a step is equal,
+every bit of what they make of it is equal as well. In other jobs another batch, or another order, may round
+differently. Log-probabilities then stay within their tolerance. Columns without a tolerance of their own stay within a
+few roundings of the learner's type at the column's scale.
 
-Rounding has mean zero: what a frozen model makes of equal tokens, the reward and the reference's log-probability, is
-tested for a mean difference as well, over the run and each step. The error rate is that of all these tests together;
-values are clustered by their prompt (`clusters`).
+Rounding has mean zero. What a frozen model makes of equal tokens, the reward and the reference model's log-probability,
+is therefore also tested for a mean difference, over the run and each step. All these tests share one error rate. Values
+are clustered by their prompt (`observed_clusters`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from harness.recordings.tables import Table
 from reports.model import Place
 from reports.text import counted, figure
 
-ROUNDINGS = 4  # of a reward, value, advantage or return, in a batch that is not the other run's
+ROUNDINGS = 4  # that a reward, value, advantage or return may differ by, in another batch than the other run's
 SPACING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # half the distance of two numbers near one
 _LOGPROBS = ("actor_logprob", "reference_logprob", "kl")
 FROZEN = ("reward", "reference_logprob")  # functions of the tokens alone
@@ -36,9 +37,7 @@ _DELTA, _SQUARE, _SIZE, _ONE, _TWO = range(1, 6)  # columns of the sums
 
 
 def experiences(e: Evidence, b: Table, c: Table) -> None:
-    """What the learners made of the same tokens: it must be the same numbers, bit for bit while nothing confounds
-    them.
-    """
+    """Compare what the learners made of the same tokens, for one step."""
     blocked = e.confounded("everything", "experience", "prompts", step=b.step)
     if blocked is not None or b.step in e.unjudged_steps:
         return
@@ -78,9 +77,9 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
     for name in COLUMNS:
         column, column2 = b.rows(name), c.rows(name)
         if column is None or column2 is None:
-            continue  # said by `gaps`
+            continue  # reported by `gaps`
         if name in ("advantage", "return") and not tokens_equal.all():
-            continue  # normalised over the batch, of which some samples differ
+            continue  # it is normalised over the batch, in which some samples differ
         grid = shared([(column, ia), (column2, ib)])
         values = _PairedValues(
             name=name,
@@ -112,8 +111,11 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
 
 @dataclass(frozen=True)
 class _PairedValues:
-    """One column of a step in both runs, on the same tokens; flat on `grid`, or one value a sample
-    without it. `sample`, and `rank` in the candidate: per row."""
+    """One column of a step in both runs, on the same tokens.
+
+    The values are flat on `grid`, or one for each sample where that is None. `sample`, and `rank` in the candidate: for
+    each row.
+    """
 
     name: str
     step: int
@@ -128,7 +130,7 @@ class _PairedValues:
         return np.arange(len(self.sample)) if self.grid is None else self.grid.row
 
     def rows_of(self, flat: np.ndarray) -> np.ndarray:
-        """The row of each of few places of the flat arrays."""
+        """Return the row of each of a few positions of the flat arrays."""
         return flat if self.grid is None else self.grid.row_of(flat)
 
     def position_of(self, flat: int, row: int) -> int:
@@ -171,7 +173,7 @@ def _same_numbers(e: Evidence, kind: Kind, values: _PairedValues, *, exact: bool
 
 
 def _allowed(e: Evidence, name: str, values: np.ndarray) -> float:
-    """What a number may differ by that another batch rounded."""
+    """Return how far a number of another batch may be off by rounding."""
     spacing = SPACING.get(e.tolerance.dtype)
     if spacing is None or name in _LOGPROBS:
         return e.tolerance.value
@@ -196,10 +198,10 @@ def _shift(e: Evidence, values: _PairedValues) -> None:
 
 
 def settle(e: Evidence) -> None:
-    """Turn mean differences that rounding does not have into divergences, where no single value diverged already."""
+    """Turn mean differences that rounding cannot have into divergences, where no single value diverged already."""
     made: list[tuple[str, str, int, np.ndarray]] = []
     for name, steps in e.experience.means.items():
-        # A framework may refresh its reference from its learner: after learners part, it is another one.
+        # A framework may refresh its reference model from its learner. After the learners diverge, it differs as well.
         parted = e.learners.parted
         last = np.inf if name == "reward" or parted is None else parted
         run = Clusters()
@@ -219,7 +221,7 @@ def settle(e: Evidence) -> None:
                 e.experience.untested[name] = f"{name} differs over one prompt only, which tells no mean"
             continue
         bound = RESOLUTION * EPSILON * max(1.0, float(table[:, _SIZE].sum() / count))
-        if name in _LOGPROBS:  # of normalised distributions, see `systematic`
+        if name in _LOGPROBS:  # bias of normalised distributions, see `observed_systematic`
             bound += ALLOWED_BIAS * float(table[:, _SQUARE].sum() / count)
         critical = student(FALSE_ALARM / len(made) / 2, mean.clusters - 1)
         if key in e.first or not abs(mean.value) - bound > critical * mean.error:

@@ -1,4 +1,4 @@
-"""Batches of the learner's passes (forward passes, updates): were both runs' the same, of the same experience?"""
+"""Batches of the learner's passes (forward passes, updates): whether both runs made the same of the same experience."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ import numpy as np
 from harness.parity.facts.evidence import Evidence, Side
 from probes.format import mapping, number
 
-PASSES = ("_forward", "_minibatch")  # how the names of their phases end
-FEW = 20_000  # lines that are parsed: a run of a million steps has one for each of its micro-batches
+PASSES = ("_forward", "_minibatch")  # suffixes of the names of their phases
+FEW = 20_000  # lines that are parsed at most: a run of a million steps has one for each of its micro-batches
 Shape = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Passes:
-    """How many shapes both runs recorded, all equal (0: not all are); where the first differ: step, phase, of both."""
+    """The comparison of all recorded shapes.
+
+    `equal`: how many both runs recorded, where all are equal; else 0. `other`: the first that differ: step, phase,
+    shapes of both runs.
+    """
 
     equal: int = 0
     other: tuple[int, str, list[Shape], list[Shape]] | None = None
 
 
 def other_passes(e: Evidence, steps: set[int]) -> Passes:
-    """What the passes of these steps were given: micro-batches and their padding, in whatever order.
+    """Compare what the passes of these steps were given: micro-batches and their padding, in any order.
 
-    Lines are compared as they are written, so that few are parsed; where more than 20,000 differ (another device is in
-    each) nothing is said.
+    Lines are compared by a hash, so that few must be parsed. Where more than `FEW` differ (each may name another
+    device), nothing is returned.
     """
     hashes_by_side = [side.recording.content_hashes("shapes") for side in e.sides]
     unique_hashes, count = np.unique(np.concatenate(hashes_by_side), return_inverse=True)
@@ -67,11 +71,13 @@ def _parsed(side: Side, mask: np.ndarray) -> Iterator[dict[str, Any]]:
 
 
 def shape_of(event: dict[str, Any]) -> Shape:
-    """Shape and dtype of each tensor of a `shapes` event, without its device, and the sizes in tokens."""
+    """Return shape and dtype of each tensor of a `shapes` event, without its device, and the sizes in tokens."""
     tensors = mapping(event.get("tensors"))
     return {key: value[:2] if isinstance(value, list) else value for key, value in tensors.items()} | sizes_of(event)
 
 
 def sizes_of(event: dict[str, Any]) -> dict[str, float]:
-    """Padded and real tokens of a `shapes` event, its longest sample in tokens, its samples; 0 where it has none."""
+    """Return a `shapes` event's padded and real tokens, longest sample in tokens and number of samples; 0 where
+    missing.
+    """
     return {key: number(event.get(key), 0) for key in ("padded_tokens", "real_tokens", "longest", "samples")}

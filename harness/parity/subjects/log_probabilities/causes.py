@@ -1,4 +1,4 @@
-"""Log-probabilities that stand beside other tokens than their own."""
+"""The cause ALIGNMENT: each log-probability belongs to a neighbouring token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.parity.subjects.log_probabilities.observed_readings import SHIFTS
 
 
 def shifted(s: Situation) -> Iterator[Trial]:
-    """Log-probabilities of the tokens before or after."""
+    """Try log-probabilities that belong to the tokens before or after."""
     if not s.rest.of("logprobs") or s.rest.of("scores"):
         return
     for shift in SHIFTS:

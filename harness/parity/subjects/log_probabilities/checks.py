@@ -1,4 +1,4 @@
-"""Means of differences, where a tolerance on single tokens passes too much."""
+"""The check of mean differences of log-probabilities, which find a bias that a tolerance on single tokens lets pass."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from harness.parity.subjects.log_probabilities.observed_drifts import describe
 from harness.parity.subjects.log_probabilities.observed_systematic import Compared, Means
 from reports.text import counted, figure
 
-# Of the cap: a bias that could be larger than this without being found was not tested for.
+# Times the cap. The check counts as not tested where a bias larger than this could have been missed.
 LARGEST_UNSEEN = 0.2
 
 
 def _comparable(e: Evidence) -> bool:
-    """Not runs of an engine's own sampler whose log-probabilities no learner scored: nothing has a mean there."""
+    """Whether there is anything to average: not for native sampling without log-probabilities of a learner."""
     return bool(_expected(e) or e.drift_tests)
 
 
@@ -38,6 +38,7 @@ def systematic_differences(e: Evidence) -> Outcome:
         text = "; ".join(f"{means.words}: {describe(test)}" for means, test in positive_tests[:3])
         text += f"; and {len(positive_tests) - 3} more" if len(positive_tests) > 3 else ""
         return outcome("systematic", "confirmed", text, kinds=kinds, decides=bool(kinds), **details)
+    # Nothing was found. That rules a bias out only where everything expected was compared, with enough tokens.
     wanted = dict.fromkeys([*_expected(e), *results])
     absent = [f"{means.words} was not compared" for means in wanted if not results.get(means)]
     if absent:
@@ -58,7 +59,7 @@ def systematic_differences(e: Evidence) -> Outcome:
 
 
 def _unmeasured_size(e: Evidence) -> str:
-    """Against what the size of a mean difference could not be held, and why; "" where it was."""
+    """Name what the size of a mean difference could not be held against, and why; "" where it was."""
     if not e.tolerance.half:
         return "a floor: none was measured" if math.isnan(e.mean_floor) else ""
     if e.tolerance.rounding.measured:
@@ -68,7 +69,7 @@ def _unmeasured_size(e: Evidence) -> str:
 
 
 def _expected(e: Evidence) -> list[Means]:
-    """What has to be compared: what is compared of one side is expected of each."""
+    """Return the comparisons that must be there: what is compared for one side is expected for both."""
     engines = [] if e.alone or e.mode == "native" else [Means(Compared.ENGINES)]
     scored = [Compared.ENGINE] if any(side.to_learner.tokens for side in e.sides) else []
     scored += [Compared.TRAINER] if any(means.compared is Compared.TRAINER for means in e.drift_tests) else []
@@ -76,7 +77,9 @@ def _expected(e: Evidence) -> list[Means]:
 
 
 def _smallest(tests: list[systematic.Tested]) -> dict[str, float]:
-    """What would have been found, nats: a bias of the run and of the worst step, a mean |Δ|."""
+    """Return the smallest effects that would have been found, in nats: a bias of the run and of the worst step, a mean
+    |Δ|.
+    """
     run = {test.what: test.smallest for test in tests if test.where == systematic.RUN}
     steps = [test.smallest for test in tests if test.what == "bias" and test.where.startswith("step")]
     return {**{f"{what} of the run": value for what, value in run.items()}, "bias of a step": max(steps)}

@@ -1,4 +1,4 @@
-"""Causes that show when the recorded numbers are read in another way: what removes the difference names the cause."""
+"""Causes that re-reading the recorded numbers finds: the reading that removes the difference names the cause."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from probes.format import SIDES
 from reports.model import RESIDUE, Cause, Proof
 from reports.text import figure
 
-BESIDE = 0.25  # and this one at most, next to tokens of its own
-CLEAR = 5  # tokens from which on a sample speaks for itself; shorter ones follow those of their step
-LEAST = 10  # tokens that a re-reading must have set right in all
-MOST_OF_IT = 0.1  # a re-reading that leaves less than this share of the nats is right, though more is wrong as well
-SAME_SCALE = 0.01  # relative: two samples' factors that are nearer are one factor
-AT_ONE = 2  # tokens beside a position that are still at it
-MOST_SAMPLES = 0.9  # of those that differ in a step must show what is said of the step
+BESIDE = 0.25  # and at most this share of a sample next to tokens that differ themselves
+CLEAR = 5  # tokens from which a sample decides by itself; shorter samples follow those of their step
+LEAST = 10  # tokens that a re-reading must repair over all samples
+MOST_OF_IT = 0.1  # a re-reading that leaves less than this share of the nats is right, though more is wrong
+SAME_SCALE = 0.01  # relative: two samples share a factor when theirs differ by less
+AT_ONE = 2  # tokens: positions this close count as the same position
+MOST_SAMPLES = 0.9  # share of a step's differing samples that must show the cause
 
 
 def _open(kind: DivergenceKey, readings: Readings, so_far: Explained) -> np.ndarray:
-    """Which rows still differ, and are explained by no cause named so far."""
+    """Return a row mask: samples that still differ, and that no cause named so far explains."""
     return (readings["beyond"] > 0) & np.isin(keys_of(readings.keys), keys_of(so_far.left(kind)))
 
 
 def _with_short_ones(readings: Readings, open_: np.ndarray, good: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Of the rows that a re-reading sets right, the clear ones, and the short ones of the same steps.
+    """Return those of the `good` rows that count: samples of at least `CLEAR` tokens, and the short ones of their
+    steps.
 
-    Once it is clear, a later step of short ones alone follows as well, where it sets every one of them right.
+    Later steps that have short samples only count too, where the re-reading repairs all of them.
     """
     clear = good & (size >= CLEAR)
     if size[clear].sum() < LEAST:
@@ -51,17 +52,21 @@ def _with_short_ones(readings: Readings, open_: np.ndarray, good: np.ndarray, si
     return sound
 
 
-# What is read off an engine's distance from the learner's numbers, which are wrong where the learner's are.
+# Divergences that are measured as an engine's distance from its learner, and so appear when the learner's numbers are
+# wrong.
 _FROM_THE_LEARNER = (Kind.TRAINER_DRIFT.of(), *(kind.of(side) for kind in (Kind.BEHIND, Kind.DRIFT) for side in SIDES))
 _MADE = (Kind.EXPERIENCE.of(), Kind.LEARNER.of())
-# What is said where one engine and its own learner are apart and nothing else shows which of the two is off.
+# Words for a pair of engine and learner that disagree, where nothing else shows which of the two is wrong.
 _EITHER = "which of the two is off no equal token of a second run shows"
 
 
 def _whose(e: Evidence, side: str, affected: np.ndarray) -> str:
-    """Whose numbers are off where an engine and its learner are apart in these samples: the side of the engine,
-    "trainer", "either" where most tokens could be compared of neither, and "" where they were and agree within the
-    tolerance: then nothing is misread that is not so in the other run.
+    """Return whose numbers are wrong in samples where an engine and its learner disagree.
+
+    - the side's name: the two engines disagree there too.
+    - "trainer": the learners disagree there too, or both engines disagree with their learners.
+    - "either": too few tokens could be compared between the engines to tell.
+    - "": the engines agree within the tolerance, so that the other run misreads nothing either.
     """
     if e.alone:
         return "either"
@@ -75,7 +80,9 @@ def _whose(e: Evidence, side: str, affected: np.ndarray) -> str:
 
 
 def alignment(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Read one position further, the difference vanishes."""
+    """Find log-probabilities, or trained tokens, that are shifted: the difference is gone when they are read one or two
+    positions further.
+    """
     for side in e.sides:
         kinds: tuple[DivergenceKey, ...]
         for kind, trainer in ((Kind.ENGINE.of(side.name), False), (Kind.TRAINED.of(side.name), True)):
@@ -127,8 +134,10 @@ def alignment(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def _rounded_far(e: Evidence, compared: np.ndarray) -> np.ndarray:
-    """Tokens of a sample that half precision rounds beyond the tolerance: as many as a share of them makes with a
-    probability of `FALSE_OUTLIERS`, and one at most."""
+    """Return for each sample how many tokens half precision may round beyond the tolerance: 0 or 1.
+
+    More occur with a probability of `FALSE_OUTLIERS` at most. Samples shorter than 2 · `CLEAR` tokens get none.
+    """
     if not e.tolerance.half:
         return np.zeros(len(compared))
     likely = stats.binom.isf(FALSE_OUTLIERS, compared, e.tolerance.share.most)
@@ -138,8 +147,11 @@ def _rounded_far(e: Evidence, compared: np.ndarray) -> np.ndarray:
 def _rounding_beside(
     e: Evidence, readings: Readings, kind: DivergenceKey, open_rows: np.ndarray, shift: int
 ) -> np.ndarray:
-    """Of `open_rows`, samples in which a shift leaves no more than rounding does: in half precision, where all the
-    tokens that it leaves are as few as are tolerated of a sound pair, and none is further off than one may be."""
+    """Return those of `open_rows` in which a shift leaves no more than half precision rounds.
+
+    All tokens that the shift leaves are as few as a sound pair of engines may have beyond the tolerance, and none is
+    further off than a single token may be.
+    """
     compared, remaining = readings[f"shift {shift:+d} compared"], readings[f"shift {shift:+d} left"]
     has_sizes = f"shift {shift:+d} size" in readings
     if not (e.tolerance.half and has_sizes and open_rows.any()):
@@ -152,19 +164,22 @@ def _rounding_beside(
 
 
 def _shift(e: Evidence, so_far: Explained, kind: DivergenceKey, shift: int) -> tuple[np.ndarray, bool, Proof] | None:
-    """(rows that the shift sets right, whether something else is left in them, proof); None where it sets none."""
+    """Return (rows that the shift repairs, whether something else is left in them, proof); None where it repairs
+    none.
+    """
     readings = e.readings.get(kind)
     if readings is None:
         return None
     open_ = _open(kind, readings, so_far)
     compared, remaining = readings[f"shift {shift:+d} compared"], readings[f"shift {shift:+d} left"]
-    # Next to a token of its own, a number of another token stands: that is no fault of this reading.
+    # Beside a token that differs, the shift reads the number of another token. That does not speak against the shift.
     beside = np.minimum(2 * readings["other"], BESIDE * compared)
     good = open_ & (remaining <= np.maximum.reduce([RESIDUE * compared, beside, _rounded_far(e, compared)]))
     rows = _with_short_ones(readings, open_, good, compared)
     if rows.any():
         rows |= _rounding_beside(e, readings, kind, open_ & ~rows, shift)
         return rows, False, Proof(f"read {shift:+d} position", int(compared[rows].sum()), int(remaining[rows].sum()))
+    # The shift leaves too much in each sample. It still explains the difference if it removes most of the nats.
     if f"shift {shift:+d} size" not in readings:
         return None
     rows = (readings["beyond"] > 0) & (compared >= CLEAR)
@@ -178,7 +193,9 @@ def _shift(e: Evidence, so_far: Explained, kind: DivergenceKey, shift: int) -> t
 
 
 def scaled(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """One factor turns the engine's numbers into the learner's: log-probabilities divided by T, say."""
+    """Find one factor that turns the engine's log-probabilities into the learner's: a division by the temperature,
+    say.
+    """
     for side in e.sides:
         kind = Kind.ENGINE.of(side.name)
         readings = e.readings.get(kind)
@@ -190,6 +207,7 @@ def scaled(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         rows = _with_short_ones(readings, open_, good, beyond)
         if not rows.any():
             continue
+        # A wrong scale affects every number of a step: steps whose other samples do not show it are excluded.
         rows &= ~np.isin(readings["step"], _other_steps(readings, open_ & (beyond >= CLEAR), rows))
         if not rows.any():
             continue
@@ -231,24 +249,28 @@ def scaled(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def _quiet(readings: Readings, rows: np.ndarray, remaining: np.ndarray) -> np.ndarray:
-    """(step, sample) of the same steps that read so as well, and differ too little from their own learner to speak:
-    what is in all numbers of a step adds there to what the other run rounds by."""
+    """Return (step, sample) of the quiet samples of the same steps: they allow this reading and are within the
+    tolerance of their own learner.
+
+    A fault in all numbers of a step affects them too. There it adds to what the other run rounds by.
+    """
     quiet: np.ndarray = readings.keys[np.isin(readings["step"], readings["step"][rows]) & (remaining == 0)]
     return quiet
 
 
 def _other_steps(readings: Readings, clear: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Steps in which most of the clear samples are none of `rows`: a factor is in all numbers of a step."""
+    """Return the steps in which most samples that decide by themselves are not in `rows`."""
     steps = np.unique(readings["step"][rows])
     of = readings["step"]
     return np.array([s for s in steps if (rows & clear & (of == s)).sum() < MOST_SAMPLES * (clear & (of == s)).sum()])
 
 
 def semantics(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Reported after temperature or renormalised over the nucleus: within the bounds that this sets to each token.
+    """Find log-probabilities reported after temperature, or renormalised over the nucleus: each lies within the bounds
+    of that reading.
 
-    Bounds are no removal: one token's log-probability cannot be re-tempered without the whole distribution. So this is
-    supported by the records and proven only on a live engine.
+    Bounds remove no difference, since one token's log-probability cannot be tempered without the whole distribution. So
+    the records only support this cause. A live engine proves it.
     """
     for side in e.sides:
         kind = Kind.ENGINE.of(side.name)
@@ -262,7 +284,8 @@ def semantics(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             open_ = _open(kind, readings, so_far)
             good = open_ & (outside <= RESIDUE * readings["tokens"])
             rows = _with_short_ones(readings, open_, good, readings["beyond"])
-            # Bounds hold for many faults that are small: most of what differs must lie within, and tell.
+            # Bounds also hold for many small faults. So most of what differs must lie within them, and enough tokens
+            # must tell.
             if telling[rows].sum() < 2 * LEAST or rows.sum() < MOST_SAMPLES * _open(kind, readings, so_far).sum():
                 continue
             affected = readings.keys[rows]
@@ -284,7 +307,9 @@ def semantics(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Differences up to one position of each sample only, or from one on: the weights changed while it was drawn."""
+    """Find samples that differ up to one position only, or from one position on: the weights changed while they were
+    drawn.
+    """
     for side in e.sides:
         kind = Kind.ENGINE.of(side.name)
         readings = e.readings.get(kind)
@@ -298,7 +323,7 @@ def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             cut = readings["last"] + 1 if ahead else readings["first"]
             if split.sum() < 3 or clean[split].sum() < 2 * LEAST:
                 continue
-            # Samples that lie on one side of the change altogether, or nearly, are of its steps as well.
+            # Samples that lie entirely on one side of the change, or nearly, belong to its steps as well.
             consistent = (readings["last"] < cut[split].max()) if ahead else (readings["first"] >= cut[split].min())
             steps = np.isin(readings["step"], readings["step"][split])
             rows = open_ & dense & consistent & steps
@@ -309,7 +334,7 @@ def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             )
             rows |= (
                 open_ & steps & (consistent | within_cut)
-            )  # less of it is beyond the tolerance, or one more is by rounding
+            )  # where fewer of its tokens are beyond the tolerance, or one more by rounding
             affected = np.concatenate(
                 [readings.keys[rows], _flipped(e, int(cut[split].max()) if ahead else 0, rows, readings)]
             )
@@ -341,8 +366,10 @@ def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def _vary(cut: np.ndarray, prompt: np.ndarray, split: np.ndarray, ahead: bool) -> bool:
-    """Whether samples change at positions of their own, counted from the response and from the prompt. A fault of the
-    position itself begins or ends at one, but for a few tokens there that happen to agree."""
+    """Whether the position of the change varies between samples, counted from the response and from the prompt.
+
+    A fault of the position itself begins or ends at one position, up to a few tokens there that happen to agree.
+    """
     for cuts in (cut[split], (cut + prompt)[split]):
         near = cuts >= cuts.max() - AT_ONE if ahead else cuts <= cuts.min() + AT_ONE
         if 2 * near.sum() >= len(cuts):
@@ -351,7 +378,7 @@ def _vary(cut: np.ndarray, prompt: np.ndarray, split: np.ndarray, ahead: bool) -
 
 
 def _flipped(e: Evidence, cut: int, rows: np.ndarray, readings: Readings) -> np.ndarray:
-    """Samples of the same steps whose flips all lie ahead of the change: they were drawn with the older weights."""
+    """Return samples of the same steps whose flips all lie before the change: older weights drew them."""
     flips = e.flips.table
     flips = flips[np.isin(flips[:, 0], readings["step"][rows])]
     keys = keys_of(flips[:, :2])

@@ -1,8 +1,9 @@
-"""Sums over clusters of tokens, and what a mean over clusters is worth.
+"""Sums over clusters of tokens, and the standard error of a mean over clusters.
 
-Tokens of one sample share its prefix, samples of one prompt the prompt: what rounds one of them rounds the others. The
-cluster is the prompt, over the whole run, and the standard error that of a mean of clusters (Liang and Zeger 1986,
-with the correction G/(G-1) for G clusters); tests use Student's t with G-1 degrees of freedom.
+The tokens of a sample share its prefix, and the samples of a prompt share the prompt. What makes one of them round
+makes the others round too, so tokens are not independent. A cluster is therefore a prompt, over the whole run. The
+standard error is that of a mean of clusters (Liang and Zeger 1986), with the correction G/(G-1) for G clusters. Tests
+use Student's t with G-1 degrees of freedom.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ _MULTIPLIERS = np.random.default_rng(0).integers(1, 1 << 62, 1 << 12).astype(np.
 
 @dataclass
 class Clusters:
-    """Per cluster the count of its tokens and the sums of some columns, collected step by step."""
+    """Token counts and column sums of each cluster, collected step by step."""
 
     parts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
 
     def add(self, cluster: np.ndarray, *columns: np.ndarray) -> None:
-        """Flat: one cluster key and one number of each column a token."""
+        """Add tokens, flat: one cluster key and one value of each column for every token."""
         keys, place = np.unique(cluster, return_inverse=True)
         sums: list[np.ndarray] = [np.bincount(place, minlength=len(keys)).astype(np.float64)]
         sums += [np.bincount(place, weights=column, minlength=len(keys)) for column in columns]
@@ -36,13 +37,15 @@ class Clusters:
         self.parts.extend(clusters.parts)
 
     def add_sums(self, keys: np.ndarray, rows: np.ndarray) -> None:
-        """One row a key, as in `table`; no key twice. Rows without tokens are left out."""
+        """Add one row of sums for each key, as in `table`; keys are unique. Rows without tokens are left out."""
         with_tokens = rows[:, 0] > 0
         if with_tokens.any():
             self.parts.append((keys[with_tokens], rows[with_tokens]))
 
     def table(self) -> np.ndarray:
-        """One row a cluster: its tokens, then its sum of each column. No rows where nothing was added."""
+        """Return one row for each cluster: its token count, then its sum of each column. There are no rows where
+        nothing was added.
+        """
         if not self.parts:
             return np.zeros((0, 1))
         keys, place = np.unique(np.concatenate([keys for keys, _ in self.parts]), return_inverse=True)
@@ -52,15 +55,17 @@ class Clusters:
         return totals
 
 
-@lru_cache(maxsize=4096)  # every step of a run asks for the same few
+@lru_cache(maxsize=4096)  # every step of a run needs the same few
 def student(tail: float, free: int) -> float:
-    """What Student's t with `free` degrees of freedom exceeds with probability `tail`."""
+    """Return the value that Student's t with `free` degrees of freedom exceeds with probability `tail`."""
     return -float(special.stdtrit(free, tail))
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over all tokens, with its standard error between clusters; infinite where there are fewer than two."""
+    """A mean over all tokens with its standard error between clusters, which is infinite for fewer than two
+    clusters.
+    """
 
     value: float
     error: float
@@ -69,7 +74,7 @@ class Mean:
 
     @staticmethod
     def of(table: np.ndarray, sums: np.ndarray) -> Mean:
-        """`sums`: of each cluster of `table`."""
+        """Return the mean of `sums`, which holds one value for each cluster of `table`."""
         count, clusters = table[:, 0], len(table)
         total = float(count.sum())
         if not total:
@@ -85,8 +90,11 @@ class Mean:
 
 
 def prompts(table: Table) -> np.ndarray:
-    """A key for each row that rows of the same prompt share, in every step; of a row whose prompt was not recorded its
-    sample."""
+    """Return a key for each row, equal for rows of the same prompt in every step; the sample number where no prompt was
+    recorded.
+
+    The key is a hash: the sum of (token + 1) times a random odd multiplier of its position, modulo 2^64.
+    """
     prompt = table.rows("prompt")
     if prompt is None:
         return table.sample.astype(np.uint64)
@@ -94,6 +102,7 @@ def prompts(table: Table) -> np.ndarray:
     position = np.arange(len(prompt.values)) - np.repeat(prompt.offsets[:-1], lengths)
     with np.errstate(over="ignore"):
         mixed = (prompt.values.astype(np.uint64) + np.uint64(1)) * _MULTIPLIERS[position % len(_MULTIPLIERS)]
+        # Unsigned integers wrap around, so that differences of running sums are exact modulo 2^64.
         running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
     keys: np.ndarray = running[prompt.offsets[1:]] - running[prompt.offsets[:-1]]
     return keys

@@ -1,4 +1,6 @@
-"""Mean differences, gathered beside the largest ones while the steps are compared."""
+"""Collect mean differences of log-probabilities while the steps are compared, and turn significant ones into
+divergences.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,16 @@ BEFORE = ("behind_logprob", "behind_exact_logprob")
 
 
 def engines(e: Evidence, tokens: AlignedTokens, pairs: LogprobPairs) -> None:
-    """Engine against engine, one step."""
+    """Add one step of engine against engine."""
     _drift(e, Means(Compared.ENGINES), tokens, pairs)
 
 
 def against_learner(e: Evidence, side: Side, tokens: AlignedTokens, pairs: LogprobPairs) -> None:
-    """One engine (the first of `pairs`) against its learner (the second), one step: in half precision against what
-    float32 makes of the same weights, where that is known."""
+    """Add one step of an engine (first of `pairs`) against its learner (second of `pairs`).
+
+    In half precision the engine is compared with the float32 log-probabilities of the same weights, where they were
+    recorded.
+    """
     columns = both(tokens.b, *NAMES)
     means, grid, same = Means(Compared.ENGINE, side.name), pairs.grid, pairs.same
     if columns is None or not e.tolerance.rounding.measured:
@@ -60,7 +65,7 @@ def _drift(
 
 
 def settle(e: Evidence) -> None:
-    """Turn what the tests found into divergences, where no single token of the comparison diverged already."""
+    """Turn the significant means into divergences, unless single tokens of the same comparison diverged already."""
     e.drift_tests = results = systematic.tested(e.drifts, systematic.Null.of(e.tolerance, e.mean_floor))
     for (compared, side), tests in results.items():
         if compared.single is not None and compared.single.of(side) in e.first:
@@ -101,13 +106,15 @@ def settle(e: Evidence) -> None:
 
 
 def _values(e: Evidence, side: str | None, test: systematic.Tested) -> dict[str, float]:
-    """The means as fields of a `Place`; of a side the reference stands in the other's place."""
+    """Return the two means as fields of a `Place`. For one side's comparison, the reference takes the other side's
+    place.
+    """
     reference, compared = test.values
     return e.side(side).paired(compared, reference) if side else {"baseline": reference, "candidate": compared}
 
 
 def describe(test: systematic.Tested) -> str:
-    """One test in words."""
+    """Return one test in words."""
     if test.what == "size":
         mean = test.mean.value + test.bound
         size = f"mean |Δ| of {test.where} {figure(mean)} nats"

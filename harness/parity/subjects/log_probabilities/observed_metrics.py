@@ -1,9 +1,9 @@
-"""How far two sets of log-probabilities of the same tokens are apart, by the names that the field uses.
+"""Metrics of the difference between two sets of log-probabilities of the same tokens, under the field's usual names.
 
-Sources: k1 and k3 are Schulman's estimators (2020, "Approximating KL Divergence"); token_mult_prob_error is NVIDIA
-NeMo-RL's ("Add New Models"); rollout_probs_diff_* and rollout_actor_probs_pearson_corr, the effective sample size,
-chi² and the log-perplexity difference are verl's (debug metrics, rollout correction). `reports.limits` holds the
-limits that their authors publish.
+Sources: k1 and k3 are Schulman's estimators (2020, "Approximating KL Divergence"). token_mult_prob_error is NVIDIA
+NeMo-RL's ("Add New Models"). rollout_probs_diff_*, rollout_actor_probs_pearson_corr, the effective sample size, chi²
+and the log-perplexity difference are verl's (debug metrics, rollout correction). `reports.limits` holds the limits that
+their authors publish.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import numpy as np
 
 from harness.parity.subjects.log_probabilities.observed_pairs import POSITION_EDGES, LogprobPairs
 
-# A log-probability this far from 0 has seven digits in float32, and kernels of two makers seldom agree in all of them.
+# A log-probability at least this far from 0 has seven digits in float32. Two implementations rarely agree in all of
+# them.
 SIZEABLE = 0.01
-LIKELY = 2.0  # nearer to 0 than this, float32 has steps of 1.2e-7 nats at most: finer than what kernels round by
-CLAMP = 20.0  # nats; beyond it an importance weight says nothing more (verl clamps there too)
+LIKELY = 2.0  # nats; nearer to 0 the steps of float32 are at most 1.2e-7, finer than what kernels round by
+CLAMP = 20.0  # nats; beyond it an importance weight is meaningless (verl clamps there too)
 PROBABILITY_EDGES = (1e-3, 1e-2, 0.1, 0.5)
 _POSITIONS = [
     f"{low}-{high - 1}" if high - low > 1 else str(low)
@@ -52,7 +53,7 @@ class Buckets:
         np.maximum.at(self.largest, index, delta)
 
     def add_sums(self, index: np.ndarray, pairs: LogprobPairs) -> None:
-        """The same of whole cells; `index`: the bucket of each."""
+        """Add the sums of whole cells; `index`: the bucket of each cell."""
         size = len(self.count)
         self.count += np.bincount(index, weights=pairs.tokens, minlength=size).astype(np.int64)
         self.total += np.bincount(index, weights=pairs.size_sums, minlength=size)
@@ -60,21 +61,21 @@ class Buckets:
 
 
 def _counted(before: tuple[int, int], chosen: np.ndarray, identical: np.ndarray) -> tuple[int, int]:
-    """`before`, with the chosen tokens of a step and the identical ones among them added."""
+    """Return `before` with a step's chosen tokens added, and the identical ones among them."""
     tokens, same = before
     return tokens + int(np.count_nonzero(chosen)), same + int(np.count_nonzero(chosen & identical))
 
 
-EXACT = 1 << 22  # values that are kept as they are: 16 MiB
-_FOLDED_BITS = 11  # of 32 dropped when they are folded: one part in 4,096 of a value is lost
+EXACT = 1 << 22  # so many values are kept exactly: 16 MiB
+_FOLDED_BITS = 11  # of the 32 bits, dropped when values are folded: a relative error of 1/4,096
 
 
 @dataclass
 class Quantiles:
-    """Quantiles of float32 values that are not negative, in bounded memory.
+    """Quantiles of non-negative float32 values, in bounded memory.
 
-    Up to `EXACT` values exactly; beyond that they are counted by their leading bits, whose order is that of the
-    numbers, and a quantile is the largest value of its bin: at most 1/4,096 too large, never too small.
+    Up to `EXACT` values are kept exactly. Beyond that they are counted by their leading bits, which order non-negative
+    floats. A quantile is then the largest value of its bin: at most 1/4,096 too large, never too small.
     """
 
     fresh: list[np.ndarray] = field(default_factory=list)
@@ -94,7 +95,7 @@ class Quantiles:
         self.fresh, self.waiting = [], 0
 
     def at(self, *quantiles: float) -> list[float]:
-        """The smallest values that these shares of all do not exceed."""
+        """Return for each quantile the smallest value that this share of all values does not exceed."""
         if self.counts is None:
             exact_values: list[float] = np.quantile(np.concatenate(self.fresh), quantiles, method="higher").tolist()
             return exact_values
@@ -123,16 +124,16 @@ class Mismatch:
         default_factory=dict
     )  # weight version -> tokens, sum and max of |Δ|
     largest: tuple[float, int, int, int] = (0.0, -1, -1, -1)  # |Δ|, step, sample, position
-    # Step -> (tokens whose `p` is sizeable, those of them that are the same number in `q`).
+    # Step -> (tokens whose `p` is at least `SIZEABLE`, those of them whose `q` is the same number).
     identical: dict[int, tuple[int, int]] = field(default_factory=dict)
-    identical_likely: tuple[int, int] = (0, 0)  # the same of all steps, of likely tokens
+    identical_likely: tuple[int, int] = (0, 0)  # the same over all steps, of likely tokens
 
     _quantiles: tuple[int, list[float]] = field(
         default=(-1, []), repr=False
     )  # of so many tokens: the 50th, 95th and 99th percentile
 
     def add(self, pairs: LogprobPairs, *, step: int, version: int) -> None:
-        """One step's tokens, `p` first. `version`: of the weights that they were drawn with."""
+        """Add one step's tokens; `p` is the first of `pairs`. `version`: the weight version that drew them."""
         p, q, delta, size = map(pairs.at_compared, (pairs.first, pairs.second, pairs.delta, pairs.size))
         self.not_finite += int(np.count_nonzero(pairs.same)) - len(p)
         if not len(p):
@@ -150,7 +151,7 @@ class Mismatch:
         self.versions[version] = (count + len(p), total + float(size.sum()), max(largest, float(size[at])))
 
     def _count_identical(self, magnitude: np.ndarray, identical: np.ndarray, step: int) -> None:
-        """`magnitude`: |p|; `identical`: whether `q` is the same number."""
+        """Count identical numbers. `magnitude`: |p|; `identical`: whether `q` is the same number."""
         sizeable = magnitude > SIZEABLE
         likely = sizeable & (magnitude < LIKELY)
         self.identical[step] = _counted(self.identical.get(step, (0, 0)), sizeable, identical)
@@ -196,7 +197,7 @@ class Mismatch:
         self.sums["apart_max"] = max(self.sums.get("apart_max", 0.0), float(apart.max()))
 
     def result(self) -> dict[str, Any]:
-        """Every metric; {} when there was nothing to compare."""
+        """Return every metric by its name; {} where nothing was compared."""
         if not self.tokens:
             return {}
         n, s = self.tokens, self.sums
@@ -231,12 +232,12 @@ class Mismatch:
         return metrics
 
     def where(self) -> dict[str, Any]:
-        """Where the largest |Δ| is."""
+        """Return the size and place of the largest |Δ|."""
         size, step, sample, position = self.largest
         return {"max_delta_logprob": size, "step": step, "sample": sample, "position": position}
 
     def by_bucket(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Tokens, mean and maximum of |Δ| per bucket; empty buckets are left out."""
+        """Return the tokens, mean and maximum of |Δ| of each bucket, without empty buckets."""
         by_kind = {
             kind: {
                 label: {

@@ -1,11 +1,13 @@
-"""Tails: how many tokens of a comparison may lie beyond the tolerance before it is more than rounding.
+"""Outliers: how many tokens may lie beyond the tolerance before the difference is more than rounding.
 
-Rounding has a heavy tail: at a few ill-conditioned positions the same weights give log-probabilities that are far
+Rounding has a heavy tail. At a few ill-conditioned positions the same weights give log-probabilities that are much
 further apart than elsewhere. Real engines on a CPU in float32, 4,724 tokens: median 2e-7, 99 % below 1.3e-6, the
-largest 1.8e-5, and one position of 2,300 teacher-forced random ids 8.5e-5. A single largest value therefore decides
-nothing by itself, and would decide less the more tokens there are. Of the tokens of a step, and of a run, a
-thousandth (at least three) may lie beyond the tolerance; none may lie beyond the cap, in half precision beyond four
-times the cap. Where the learner's own rounding in half precision was measured, its tail says how many may (`Share`).
+largest 1.8e-5. One position of 2,300 teacher-forced random ids reached 8.5e-5. So a single largest value decides
+nothing, and less the more tokens there are.
+
+The rule: of the tokens of a step, and of a run, one in a thousand (at least three) may lie beyond the tolerance. None
+may lie beyond the cap, or beyond four times the cap in half precision. Where the learner's own rounding in half
+precision was measured, its tail says how many may (`Share`).
 """
 
 from __future__ import annotations
@@ -21,24 +23,29 @@ from harness.parity.facts.align import Grid
 from reports.model import Place
 from reports.text import figure
 
-OUTLIERS = 1e-3  # of the tokens: see above
-FEWEST_OUTLIERS = 3  # of a step, whose thousandth would be none
-EXTREME = 1.0  # times the cap: in float32 anything above 1e-4 is a defect, not noise
-# In half precision the tail goes on: of 600 tokens each, two float32 engines were 0.049 and 0.051 nats at most from
-# learners that computed in bfloat16, 0.0068 and 0.0067 on average. The cap is 0.05.
+OUTLIERS = 1e-3  # share of the tokens, see above
+FEWEST_OUTLIERS = 3  # allowed in a step whose thousandth is less
+EXTREME = 1.0  # times the cap: in float32 more than 1e-4 is a defect and no noise
+# In half precision the tail is longer. Of 600 tokens each, two float32 engines were at most 0.049 and 0.051 nats from
+# learners that computed in bfloat16, and 0.0068 and 0.0067 on average. The cap is 0.05.
 EXTREME_HALF = 4.0
 
 
-# In half precision: how seldom rounding like the learner's leaves more tokens beyond the tolerance than are allowed.
+# In half precision: the probability that rounding like the learner's leaves more tokens beyond the tolerance than
+# allowed.
 FALSE_OUTLIERS = 1e-3
-# Variance over mean of such tokens of a prompt, which come in clumps: 1.0 to 1.6 in three runs in bfloat16 on a CPU.
+# Variance over mean of the count of such tokens for a prompt, which come in clumps: 1.0 to 1.6 in three runs in
+# bfloat16 on a CPU.
 CLUMPED = 1.6
 
 
 @dataclass(frozen=True)
 class Share:
-    """Of the tokens, how many may lie beyond the tolerance. `most`: what share at most; `seen`, `of`: where rounding
-    was measured, so many of so many tokens were that far; `rungs`: the same further out, by growing distance."""
+    """How many of the tokens may lie beyond the tolerance.
+
+    `most`: the largest share allowed. `seen`, `of`: where rounding was measured, `seen` of `of` tokens were that far
+    apart. `rungs`: the same at larger distances, in rising order.
+    """
 
     most: float = OUTLIERS
     seen: int = 0
@@ -46,8 +53,12 @@ class Share:
     rungs: tuple[Rung, ...] = ()
 
     def allowed(self, tokens: int) -> int:
-        """At most the share; and no more than the count that rounding alone exceeds with a probability of
-        `FALSE_OUTLIERS`, given what was seen: a negative binomial one (Poisson counts, Jeffreys' prior), of clumps."""
+        """Return how many of `tokens` tokens may lie beyond the tolerance.
+
+        That is the share `most`, but no more than the count that rounding alone exceeds with probability
+        `FALSE_OUTLIERS`, given what was seen. The count follows a negative binomial distribution (Poisson counts with
+        Jeffreys' prior) of clumps.
+        """
         most = math.ceil(max(self.most, OUTLIERS) * tokens)
         if self.of:
             clumps = stats.nbinom.isf(FALSE_OUTLIERS, self.seen / CLUMPED + 0.5, self.of / (self.of + max(tokens, 1)))
@@ -55,24 +66,26 @@ class Share:
         return max(FEWEST_OUTLIERS, most)
 
     def counted(self, size: np.ndarray) -> np.ndarray:
-        """How many of these |differences|, in nats, lie beyond each rung."""
+        """Return how many of these |differences|, in nats, lie beyond each rung."""
         return np.array([np.count_nonzero(~(size <= rung.beyond)) for rung in self.rungs], np.int64)
 
     def crowded(self, tokens: int, further: np.ndarray) -> bool:
-        """Do more of so many tokens lie beyond a rung than round so far? `further`: as `counted` returns it."""
+        """Whether more of the tokens lie beyond some rung than rounding explains. `further`: the result of
+        `counted`.
+        """
         return any(count > rung.share.allowed(tokens) for rung, count in zip(self.rungs, further, strict=True))
 
 
 @dataclass(frozen=True)
 class Rung:
-    """How many tokens may lie `beyond` so many nats."""
+    """How many tokens may lie more than `beyond` nats apart."""
 
     beyond: float
     share: Share
 
 
 def outliers(tokens: int) -> int:
-    """How many of so many tokens may lie beyond the tolerance, where nothing was measured."""
+    """Return how many tokens may lie beyond the tolerance where no rounding was measured."""
     return THOUSANDTH.allowed(tokens)
 
 
@@ -81,8 +94,11 @@ THOUSANDTH = Share()
 
 @dataclass(frozen=True)
 class Bounds:
-    """What differences may be, in nats. `share`: how many may lie beyond `tolerance`; `spared`: how many beyond
-    `extreme`, none that is not a number."""
+    """The bounds of a comparison, in nats.
+
+    `share`: how many tokens may lie beyond `tolerance`. `spared`: how many may lie beyond `extreme`. NaN and infinity
+    are never allowed.
+    """
 
     tolerance: float
     extreme: float
@@ -92,13 +108,15 @@ class Bounds:
 
 @dataclass
 class Tail:
-    """Tokens beyond the tolerance of one comparison, over all steps; `quiet`: those of the steps that do not diverge by
-    themselves, `kept`: samples and place of what those tolerate."""
+    """The tokens beyond the tolerance of one comparison, over all steps.
+
+    `quiet`: the steps that do not diverge by themselves. `kept`: samples and place of the differences tolerated there.
+    """
 
     compared: int = 0
     beyond: int = 0
     share: Share = THOUSANDTH
-    further: np.ndarray | None = None  # as `Share.counted` returns it, of all steps
+    further: np.ndarray | None = None  # sums of `Share.counted` over all steps
     quiet: list[Weighed] = field(default_factory=list)
     kept: list[tuple[Any, Place]] = field(default_factory=list)
 
@@ -107,7 +125,7 @@ class Tail:
         return bool(self.quiet) and Weighed.together(self.quiet).crowded
 
     def add(self, weighed: Weighed) -> None:
-        """One step more."""
+        """Add one step."""
         self.share = weighed.share
         self.compared += weighed.compared
         self.beyond += len(weighed.beyond)
@@ -116,7 +134,9 @@ class Tail:
             self.quiet.append(weighed)
 
     def said(self) -> str:
-        """What rounding leaves, in words; of the distances at which there is more, the farthest."""
+        """Return in words what rounding explains, with the farthest distance at which there are more tokens than
+        that.
+        """
         text = f"at most {self.share.allowed(self.compared):,} are rounding"
         rungs = [] if self.further is None else list(zip(self.share.rungs, self.further.tolist(), strict=True))
         for rung, count in reversed(rungs):
@@ -127,7 +147,9 @@ class Tail:
 
 @dataclass(frozen=True)
 class Weighed:
-    """One step's differences. `deciding`: the flat positions that speak for a divergence, were it one."""
+    """One step's differences held against its bounds. `deciding`: flat positions that would be reported for a
+    divergence.
+    """
 
     compared: int
     beyond: np.ndarray
@@ -138,7 +160,7 @@ class Weighed:
 
     @property
     def crowded(self) -> bool:
-        """Are they more than rounding takes so far?"""
+        """Whether more tokens lie beyond the tolerance, or beyond a rung, than rounding explains."""
         return len(self.beyond) > self.share.allowed(self.compared) or self.share.crowded(self.compared, self.further)
 
     @property
@@ -147,7 +169,7 @@ class Weighed:
 
     @staticmethod
     def together(parts: list[Weighed]) -> Weighed:
-        """Several that are held against one share, as one; their positions are one after the other."""
+        """Join steps that are held against the same share; their positions are concatenated."""
         beyond = np.concatenate([part.beyond for part in parts])
         deciding = np.concatenate([part.deciding for part in parts])
         further = np.sum([part.further for part in parts], axis=0)
@@ -156,11 +178,13 @@ class Weighed:
 
     @staticmethod
     def of(grid: Grid, compared: np.ndarray, size: np.ndarray, bounds: Bounds) -> Weighed:
-        """`size`: |difference| at each position; those outside of `compared` are not compared."""
+        """Hold one step's differences against `bounds`. `size`: |difference| at each position. `compared`: which
+        positions count.
+        """
         beyond = np.flatnonzero(compared & ~(size <= bounds.tolerance))
         far = ~(size[beyond] <= bounds.extreme)
         row = grid.row_of(beyond)
-        # A sample with one tolerated outlier must not be blamed because another sample of its step is at fault.
+        # A sample with few tolerated outliers must not be blamed because another sample of its step is at fault.
         heavy = np.bincount(row, minlength=len(grid.length)) > FEWEST_OUTLIERS
         heavy[row[far]] = True
         deciding = beyond[heavy[row]]

@@ -1,7 +1,7 @@
-"""Two log-probabilities of each token of one step: the difference that metrics, means and tolerances all read.
+"""Two log-probabilities of each token of a step, with their difference, for metrics, means and tolerances.
 
-It is taken once. Most of what is made of it are sums over samples, prompts, ranges of positions or cached samples. So
-it is summed once, over the tokens of each row in each range of positions (`PositionCells`), and those sums are added.
+The difference is taken once. Most results are sums over samples, prompts, ranges of positions or cached samples. So it
+is summed once over the tokens of each row in each range of positions (`PositionCells`), and the results add those sums.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import numpy as np
 
 from harness.parity.facts.align import Grid
 
-POSITION_EDGES = (1, 4, 16, 64, 256, 1024, 4096)  # where each range of positions but the first begins
+POSITION_EDGES = (1, 4, 16, 64, 256, 1024, 4096)  # first position of each range but the first
 
 
 @dataclass(frozen=True)
 class PositionCells:
-    """The positions of one row that lie in one range of `POSITION_EDGES`: a cell, consecutive in flat arrays."""
+    """Cells: the positions of one row that lie in one range of `POSITION_EDGES`. A cell is consecutive in flat
+    arrays.
+    """
 
     row: np.ndarray
     bucket: np.ndarray  # number of the range
@@ -31,19 +33,19 @@ class PositionCells:
         return PositionCells(row, bucket, grid.start[row] + begins[bucket])
 
     def sums(self, values: np.ndarray) -> np.ndarray:
-        """Sum of a flat array over each cell, in float64."""
+        """Return the sum of a flat array over each cell, in float64."""
         return np.add.reduceat(values, self.start, dtype=np.float64) if len(self.start) else np.zeros(0)
 
     def largest(self, values: np.ndarray) -> np.ndarray:
-        """Maximum of a flat array over each cell."""
+        """Return the maximum of a flat array over each cell."""
         return np.maximum.reduceat(values, self.start) if len(self.start) else np.zeros(0)
 
 
 class LogprobPairs:
-    """`first` and `second`: the two log-probabilities at each position of `grid`; Δ = second − first, nats.
+    """The two log-probabilities `first` and `second` at each position of `grid`; Δ = second − first, nats.
 
-    `same`: the positions at which both are of the same token. `compared`: those of them at which both are finite.
-    `sample`, and `cached` where it was recorded: one number a row. Sums over cells are of compared positions.
+    `same`: positions at which both are of the same token. `compared`: those of them at which both are finite. `sample`,
+    and `cached` where it was recorded: one number for each row. Sums over cells cover the compared positions.
     """
 
     def __init__(
@@ -59,11 +61,11 @@ class LogprobPairs:
         self._all_compared = bool(self.compared.all())
 
     def at_compared(self, values: np.ndarray) -> np.ndarray:
-        """A flat array at the compared positions alone."""
+        """Return the values of a flat array at the compared positions."""
         return values if self._all_compared else values[self.compared]
 
     def place(self, index: int) -> tuple[int, int]:
-        """(row, position) of the compared position of this number."""
+        """Return (row, position) of the compared position with this index among the compared ones."""
         flat = index if self._all_compared else int(np.flatnonzero(self.compared)[index])
         row = int(self.grid.row_of(np.array([flat]))[0])
         return row, flat - int(self.grid.start[row])
@@ -74,7 +76,7 @@ class LogprobPairs:
 
     @cached_property
     def tokens(self) -> np.ndarray:
-        """Compared positions of each cell."""
+        """Return the count of compared positions of each cell."""
         return self.cells.sums(self.compared)
 
     @cached_property
@@ -86,12 +88,12 @@ class LogprobPairs:
         return self.cell_sums(self.size)
 
     def cell_sums(self, values: np.ndarray) -> np.ndarray:
-        """Sum of a flat array over the compared positions of each cell."""
+        """Return the sum of a flat array over the compared positions of each cell."""
         return self.cells.sums(self._or_zero(values))
 
     @cached_property
     def largest(self) -> np.ndarray:
-        """The largest |Δ| of each cell; 0 where nothing was compared."""
+        """Return the largest |Δ| of each cell; 0 where nothing was compared."""
         return self.cells.largest(self._or_zero(self.size))
 
     def _or_zero(self, values: np.ndarray) -> np.ndarray:

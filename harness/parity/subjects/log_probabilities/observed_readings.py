@@ -1,8 +1,9 @@
-"""Re-readings: the recorded numbers read in another way, sample by sample, and how much then still differs.
+"""Re-readings: the recorded numbers read in another way, sample by sample, and the difference that is left.
 
-Shifted by one position, scaled by one factor, as softmax(logits/T) or renormalised over a nucleus, on one side of a
-position, without cached samples. A cause is named for the samples whose difference its re-reading removes, and for no
-others: two faults in one run, or one that starts at a later step, stay apart.
+A re-reading shifts log-probabilities by one or two positions, scales them by one factor, takes them as
+softmax(logits/T) or as renormalised over a nucleus, or looks at one side of a position only. A cause is named for the
+samples whose difference its re-reading removes, and for no others. So two faults in one run stay apart, and so does a
+fault that starts at a later step.
 """
 
 from __future__ import annotations
@@ -30,11 +31,10 @@ def reread(
     *,
     backwards: bool = False,
 ) -> None:
-    """Add one step's samples: what is left of |engine − truth| beyond the tolerance under each reading of the engine's
-    numbers, the second of `pairs`; the truth is the first. `backwards`: the other way round.
+    """Add one step's samples: what each re-reading of the engine's numbers leaves beyond the tolerance of the truth.
 
-    `prompt`: its tokens, per row. `rounded`: positions, flat on the grid, at which the truth is off by itself
-    (`rounding.misrounded`), where no factor need fit.
+    `pairs`: the truth first, the engine second; with `backwards` the other way round. `prompt`: prompt tokens of each
+    row. `rounded`: flat positions at which the truth itself is off (`rounding.misrounded`), where no factor has to fit.
     """
     grid, tokens_equal = pairs.grid, pairs.same
     truth, engine = (pairs.second, pairs.first) if backwards else (pairs.first, pairs.second)
@@ -46,14 +46,15 @@ def reread(
     columns["size"] = _per_row(grid, np.where(beyond, np.nan_to_num(np.abs(delta), nan=0.0, posinf=0.0), 0.0))
     for shift in SHIFTS:
         moved, inside = shifted(grid, engine, shift)
-        # Where a number is read from, the token must be the same as well: else it is the number of another token.
+        # The token must be equal at the position that is read from as well, or the number belongs to another token.
         valid = tokens_equal & inside & np.roll(tokens_equal, -shift)
         apart = np.abs(moved - truth)
         columns[f"shift {shift:+d} compared"] = _per_row(grid, valid & beyond)
         columns[f"shift {shift:+d} left"] = _per_row(grid, valid & ~(apart <= tolerance))
-        moving = valid & beyond & np.isfinite(delta) & np.isfinite(apart)  # what is not a number is not set right
+        moving = valid & beyond & np.isfinite(delta) & np.isfinite(apart)  # a shift does not repair NaN or infinity
         columns[f"shift {shift:+d} size before"] = _per_row(grid, np.where(moving, np.nan_to_num(np.abs(delta)), 0.0))
         columns[f"shift {shift:+d} size"] = _per_row(grid, np.where(moving, np.nan_to_num(apart), 0.0))
+    # The best factor in the least-squares sense, for each row. The step's common factor then replaces it.
     used = tokens_equal & np.isfinite(truth) & np.isfinite(engine)
     products = _per_row(grid, np.where(used, truth * engine, 0.0))
     squares = _per_row(grid, np.where(used, engine * engine, 0.0))
@@ -67,14 +68,14 @@ def reread(
         columns[f"{name} left"] = _per_row(
             grid, tokens_equal & ~((engine >= low - tolerance) & (engine <= high + tolerance))
         )
-        # Tokens that this reading explains and the learner's own number does not.
+        # Tokens that this reading explains and the learner's raw log-probability does not.
         telling = beyond & ((truth < low - tolerance) | (truth > high + tolerance) | (name == "renormalised"))
         columns[f"{name} telling"] = _per_row(grid, telling)
     e.readings.setdefault(key, Readings()).add(columns)
 
 
 def reread_tokens(e: Evidence, key: DivergenceKey, tokens: AlignedTokens) -> None:
-    """The same for tokens: is what was trained on (`b`) what was rolled out (`a`), moved by one?"""
+    """Do the same for tokens: whether the trained tokens (`b`) are those of the rollout (`a`), shifted."""
     grid, drawn, trained = tokens.grid, tokens.tokens_a, tokens.tokens_b
     differs = drawn != trained
     columns = _extent(tokens, np.ones(grid.size, bool), differs)
@@ -87,7 +88,7 @@ def reread_tokens(e: Evidence, key: DivergenceKey, tokens: AlignedTokens) -> Non
 
 
 def shifted(grid: Grid, values: np.ndarray, shift: int) -> tuple[np.ndarray, np.ndarray]:
-    """(value that stands `shift` places later in the same row, where there is one)."""
+    """Return (the value `shift` positions later in the same row, whether that position exists), flat."""
     inside = (grid.position + shift >= 0) & (grid.position + shift < grid.length[grid.row])
     return np.roll(values, -shift), inside
 
@@ -98,7 +99,7 @@ def _extent(tokens: AlignedTokens, tokens_equal: np.ndarray, beyond: np.ndarray)
     first = grid.first(beyond)
     places = np.flatnonzero(beyond)
     last = np.full(rows, -1, np.int64)
-    last[grid.row[places]] = grid.position[places]  # the last assignment of a row wins, and positions rise
+    last[grid.row[places]] = grid.position[places]  # positions rise, and the last assignment to a row wins
     count = _per_row(grid, beyond)
     first = np.where(count > 0, first, -1)
     return {
@@ -115,27 +116,27 @@ def _extent(tokens: AlignedTokens, tokens_equal: np.ndarray, beyond: np.ndarray)
 
 
 def _known(grid: Grid, values: np.ndarray | None) -> np.ndarray:
-    """[rows] of what was recorded of each sample, -1 where it was not."""
+    """Return what was recorded of each row as integers; -1 where nothing was."""
     return np.full(len(grid.length), -1, np.int64) if values is None else np.asarray(values, np.int64)
 
 
 def _per_row(grid: Grid, values: np.ndarray) -> np.ndarray:
-    """Sum over each row: of booleans a count, of floats a float."""
+    """Return the sum over each row: an integer count of booleans, or a float."""
     if values.dtype == bool:
         return np.bincount(grid.row[values], minlength=len(grid.length)).astype(np.int64)
     return np.bincount(grid.row, weights=values, minlength=len(grid.length))
 
 
 def _common(scales: np.ndarray, beyond: np.ndarray) -> float:
-    """The factor that most samples of the step agree on: the median of the samples that differ."""
+    """Return the median factor of the samples that differ; 1.0 where there are none."""
     usable_scales = scales[(beyond > 0) & np.isfinite(scales) & (scales != 0)]
     return float(np.median(usable_scales)) if len(usable_scales) else 1.0
 
 
 def _semantics(e: Evidence, truth: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Bounds of a reported log-probability, given the raw one, if it was taken after temperature or after top-p.
+    """Return by reading the bounds of a reported log-probability, given the raw one: "tempered" or "renormalised".
 
-    Renormalised over a nucleus of mass S ≥ top_p: log p − log S.
+    Renormalised over a nucleus of mass S ≥ top_p it is log p − log S.
     """
     sampling = e.baseline.recording.records.settings.sampling
     temperature, top_p = number(sampling.get("temperature"), 1.0), number(sampling.get("top_p"), 1.0)
@@ -148,10 +149,10 @@ def _semantics(e: Evidence, truth: np.ndarray) -> dict[str, tuple[np.ndarray, np
 
 
 def tempered_bounds(truth: np.ndarray, temperature: float, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(least, largest) log-probability after temperature, given the raw ones of a vocabulary of `size` ids.
+    """Return the (least, largest) log-probability after temperature, given the raw one and a vocabulary of `size` ids.
 
-    With a = 1/T, log softmax(a·logits) of a token of probability p is a·log p − log Σ pᵢᵃ, and the sum lies between
-    p^a + (1−p)^a (all other mass on one token) and p^a + (V−1)^(1−a)·(1−p)^a (spread over the vocabulary).
+    With a = 1/T, log softmax(a·logits) of a token of probability p is a·log p − log Σ pᵢᵃ. The sum lies between p^a +
+    (1−p)^a (all other mass on one token) and p^a + (V−1)^(1−a)·(1−p)^a (other mass spread evenly).
     """
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         a, p = 1.0 / temperature, np.exp(np.minimum(truth, 0.0))

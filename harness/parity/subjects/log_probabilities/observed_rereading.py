@@ -1,4 +1,4 @@
-"""What is left of a difference when the recorded numbers are read in another way (`readings`)."""
+"""The table of what each re-reading leaves (`observed_readings` fills it, `explain` reads it)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import numpy as np
 
 @dataclass
 class Readings:
-    """One row per sample of each step in which a comparison diverges; samples that agree are rows as well.
+    """One row for each sample of the steps in which a comparison diverges, samples that agree included. Columns:
 
-    step, sample, tokens (compared), other (positions with another token), beyond (the tolerance), first, last
-    (positions of the first and the last beyond; -1 without), before, after (tokens compared ahead of `first` and behind
-    `last`), prompt (its tokens, -1 unknown), cached (of them, -1 unknown), and for each reading NAME `NAME compared`
-    and `NAME left`.
+    - step, sample.
+    - tokens: how many were compared; other: positions with different tokens; beyond: tokens beyond the tolerance.
+    - first, last: positions of the first and last token beyond it; -1 without one.
+    - before, after: compared tokens before `first` and after `last`.
+    - prompt: tokens of the prompt; cached: those of them in the prefix cache; -1 where unknown.
+    - `NAME compared`, `NAME left` for each reading NAME.
     """
 
     parts: dict[str, list[np.ndarray]] = field(default_factory=dict)
@@ -36,5 +38,5 @@ class Readings:
 
     @property
     def keys(self) -> np.ndarray:
-        """(step, sample) of every row."""
+        """Return (step, sample) of every row."""
         return np.stack([self["step"], self["sample"]], axis=1).astype(np.int64)

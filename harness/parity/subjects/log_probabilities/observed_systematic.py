@@ -1,17 +1,19 @@
-"""Systematic differences: a mean that rounding does not have, beside the largest difference.
+"""Systematic differences: tests of a mean difference, which rounding does not cause.
 
-A tolerance on single tokens lets a bias of its own size pass: in bfloat16 0.05 nats, where one token may round by 0.06,
-in float32 3e-5, where a token rounds by 2e-7 on average. Tested over the run, each step, positions and cached samples:
+A tolerance on single tokens lets a bias of its own size pass. In bfloat16 that is 0.05 nats, since one token may round
+by 0.06; in float32 it is 3e-5, where a token rounds by 2e-7 on average. Two means are tested over the run, each step,
+ranges of positions, and cached samples:
 
-- bias: the mean of Δ. The tokens are drawn by one of two normalised distributions p and q, so that E[log q − log p]
-  under p is −KL(p‖q), about −Δ²/2, whatever the kernels do: errors of single tokens, however their size, have no mean
-  of the first order. Drawing prefers what rounding raised by Δ²/T. Twice mean Δ²/T is allowed, and what the numbers
-  resolve: in float32 the mean error of rounding one number of the learner's scale.
-- size: the mean |Δ|. In half precision of an engine from float32's log-probabilities, in units of the learner's own.
-  In float32 of each comparison, in units of the floor: what the engines were from themselves on average, and at least
-  the mean error of one rounding, for a floor can be exactly 0 where other kernels are 2e-7 away.
+- bias: the mean of Δ. The tokens are drawn by one of two normalised distributions p and q. So E[log q − log p] under p
+  is −KL(p‖q), about −Δ²/2, whatever the kernels do: errors of single tokens, however large, have no mean of the first
+  order. A draw prefers tokens that rounding raised, by Δ²/T. Allowed is twice mean Δ²/T, and at least what the numbers
+  resolve, which in float32 is the mean error of rounding one number of the learner's scale.
+- size: the mean |Δ|. In half precision it is the engine's distance from float32's log-probabilities, in units of the
+  learner's own. In float32 it is each comparison's, in units of the floor: what the engines differed from themselves by
+  on average, and at least the mean error of one rounding, since a floor can be exactly 0 where other kernels are 2e-7
+  away.
 
-The error rate is that of all tests together; tokens are clustered by their prompt (`clusters`).
+All tests together share one error rate. Tokens are clustered by their prompt (`observed_clusters`).
 """
 
 from __future__ import annotations
@@ -29,25 +31,28 @@ from harness.parity.subjects.log_probabilities.observed_metrics import LABELS
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.precision.observed_floor import EPSILON, HEADROOM, LARGEST_SCALE, RESOLUTION, Tolerance
 
-FALSE_ALARM = 1e-3  # of all tests of a check together (Bonferroni)
-POWER = 0.99  # with which the smallest effect that is stated is found
-# Engines may round so many times as much as the learner. Measured on a CPU in bfloat16: vLLM 0.99, SGLang 0.99, the
+FALSE_ALARM = 1e-3  # probability of a false alarm in all tests of a check together (Bonferroni)
+POWER = 0.99  # probability of finding the smallest effect that is stated
+# Times the learner's rounding that an engine may round by. Measured on a CPU in bfloat16: vLLM 0.99, SGLang 0.99, the
 # embedded engine 1.00.
 ROUGHER = 2.0
-ALLOWED_BIAS = 2.0  # times mean Δ² over T, and times one rounding in float32, see above
-# Nats. Log-probabilities are recorded, and by some engines computed, in float32.
+ALLOWED_BIAS = 2.0  # times mean Δ²/T, and times one rounding in float32, see above
+# Nats. Log-probabilities are recorded in float32, and some engines compute them in it.
 RESOLVED = RESOLUTION * EPSILON * LARGEST_SCALE
-# Floors: what the mean |Δ| of other kernels may be, as the largest may (`floor.HEADROOM`). Measured in float32 on a
-# CPU, vLLM and SGLang against each other and their learners, over runs, steps, positions and cached samples of 11
-# sound pairs: 0.5 to 1.9 floors; mean Δ 7.6e-8 nats at most, where 2.4e-7 is the least that was allowed.
+# Floors that the mean |Δ| of other kernels may reach, the same factor as for the largest (`observed_floor.HEADROOM`).
+# Measured in float32 on a CPU, vLLM and SGLang against each other and their learners, over runs, steps, positions and
+# cached samples of 11 sound pairs: 0.5 to 1.9 floors. Mean Δ was at most 7.6e-8 nats, where the least that was allowed
+# was 2.4e-7.
 APART = HEADROOM
 RUN = "the run"
 _DELTA, _SQUARE, _SIZE, _ROUNDING, _ONE, _TWO = range(1, 7)  # columns of the sums
 
 
 class Compared(Enum):
-    """Two columns of log-probabilities whose means are compared, each with the divergence that its single tokens
-    show, the one that its mean shows, and its words."""
+    """Two columns of log-probabilities whose means are compared.
+
+    Each member has a label, the divergence of its single tokens, the divergence of its mean, and its words.
+    """
 
     ENGINES = ("logprob", Kind.LOGPROB, Kind.ENGINE_DRIFT, "engine against engine")
     ENGINE = ("learner", Kind.ENGINE, Kind.DRIFT, "the {side}'s engine")  # against its learner
@@ -61,7 +66,7 @@ class Compared(Enum):
 
 
 class Means(NamedTuple):
-    """One comparison of means, and the side that it is of."""
+    """One comparison of means, with its side if it has one."""
 
     compared: Compared
     side: str | None = None
@@ -77,9 +82,11 @@ class Means(NamedTuple):
 
 @dataclass(frozen=True)
 class Null:
-    """What the means of a sound pair may be. `resolved`: a bias, nats, that numbers of this type may have. `floor`: the
-    unit of mean |Δ| in float32, nats; NaN where no floor was measured; None in half precision, whose unit is the
-    learner's rounding."""
+    """What the means of a sound pair may be.
+
+    `resolved`: a bias that numbers of this type may have, nats. `floor`: the unit of mean |Δ| in float32, nats; NaN
+    where no floor was measured; None in half precision, where the unit is the learner's rounding.
+    """
 
     temperature: float
     resolved: float
@@ -89,7 +96,7 @@ class Null:
     def of(tolerance: Tolerance, mean_floor: float) -> Null:
         if tolerance.half:
             return Null(tolerance.temperature, RESOLVED, None)
-        # Spacing of float32 at the learner's scale, over 4: the mean of what rounding to the nearest leaves.
+        # The spacing of float32 at the learner's scale, over 4: the mean error of rounding to the nearest.
         one_rounding = tolerance.resolution / RESOLUTION / 4
         floor = min(max(mean_floor, one_rounding), tolerance.cap / APART)
         if np.isnan(mean_floor):
@@ -99,8 +106,11 @@ class Null:
 
 @dataclass(frozen=True)
 class Tested:
-    """One test. `bound`: what the statistic may be without any noise; `critical`: standard errors above it that chance
-    does not give; in nats."""
+    """One test.
+
+    `bound`: what the statistic may be without any noise, nats. `critical`: standard errors above it that chance does
+    not give.
+    """
 
     what: str  # "bias" or "size"
     where: str
@@ -108,10 +118,10 @@ class Tested:
     mean: Mean
     bound: float
     critical: float
-    reach: float  # standard errors beyond the bound at which an effect is found with `POWER`
+    reach: float  # standard errors beyond the bound at which an effect is found with probability `POWER`
     unit: float  # mean |Δ| of the learner's own rounding, of the floor, or of the comparison
-    unit_of: str  # in words
-    values: tuple[float, float]  # mean log-probability of both
+    unit_of: str  # what `unit` is, in words
+    values: tuple[float, float]  # mean log-probability of both columns
 
     @property
     def found(self) -> bool:
@@ -120,17 +130,17 @@ class Tested:
 
     @property
     def smallest(self) -> float:
-        """The smallest effect that would have been found, nats."""
+        """Return the smallest effect that would have been found, nats."""
         return self.bound + self.reach * self.mean.error
 
 
 @dataclass
 class Drift:
-    """The differences of one comparison, by cluster, in the run, its steps and its parts."""
+    """The differences of one comparison by cluster: over the run, its steps and its parts."""
 
     steps: dict[int, Clusters] = field(default_factory=dict)
     parts: dict[str, Clusters] = field(default_factory=dict)
-    sized: bool = True  # was the learner's rounding known at every token?
+    sized: bool = True  # whether the learner's rounding was known at every token
 
     def add(
         self,
@@ -141,8 +151,11 @@ class Drift:
         *,
         backwards: bool = False,
     ) -> None:
-        """One step's tokens. `cluster`: a key for each row. `rounding`: |learner's rounding|, flat, where it is known.
-        `backwards`: Δ is that of the first from the second."""
+        """Add one step's tokens.
+
+        `cluster`: a key for each row. `rounding`: |learner's rounding|, flat, where it is known. `backwards`: Δ is
+        first − second.
+        """
         self.sized &= rounding is not None
         delta, first, second = pairs.delta_sums, pairs.cell_sums(pairs.first), pairs.cell_sums(pairs.second)
         if backwards:
@@ -163,7 +176,7 @@ class Drift:
                 _add_sums(self.parts, f"samples {label}", keys, rows)
 
     def tables(self) -> Iterator[tuple[str, int, np.ndarray]]:
-        """(where, step, sums by cluster): the run first."""
+        """Yield (where, step, sums by cluster), the run first."""
         if not self.steps:
             return
         run, first = Clusters(), min(self.steps)
@@ -180,20 +193,22 @@ class Drift:
 def _summed(
     parts: int, part: np.ndarray | int, clusters: int, cluster: np.ndarray, columns: list[np.ndarray]
 ) -> np.ndarray:
-    """[part, cluster, column] sums of columns with a value for each cell. `part`, `cluster`: of each cell."""
+    """Return [part, cluster, column] sums of columns with a value for each cell. `part`, `cluster`: those of each
+    cell.
+    """
     place = part * clusters + cluster
     sums = [np.bincount(place, weights=column, minlength=parts * clusters) for column in columns]
     return np.stack(sums, axis=1).reshape(parts, clusters, len(columns))
 
 
 def _add_sums(tables: dict[Any, Clusters], name: Any, keys: np.ndarray, rows: np.ndarray) -> None:
-    """Add to the table of this name, which exists only where tokens were compared."""
+    """Add rows to the table of this name, which is created only where tokens were compared."""
     if rows[:, 0].any():
         tables.setdefault(name, Clusters()).add_sums(keys, rows)
 
 
 def tested(drifts: dict[Means, Drift], null: Null) -> dict[Means, list[Tested]]:
-    """Comparison -> its tests, the run's first. All of them share one error rate."""
+    """Return the tests of each comparison, that of the run first. All of them share one error rate."""
     made: list[tuple[Means, str, str, int, np.ndarray]] = []
     for kind, drift in drifts.items():
         for where, step, table in drift.tables():

@@ -1,4 +1,10 @@
-"""The native stage: what the samples are likely under, what the reported numbers mean, and whether a seed is kept."""
+"""Causes that only the native stage shows, from four questions.
+
+- Was each prompt seen as it was sent?
+- Under which sampling parameters are the samples likely?
+- What do the reported log-probabilities mean?
+- Does the engine honour a request's seed?
+"""
 
 from __future__ import annotations
 
@@ -38,12 +44,14 @@ SAID = {
     "blind": "lets the repetition penalty cover the output only, not prompt and output",
 }
 NEVER = {penalty.name: penalty.off for penalty in canonical.PENALTIES if not penalty.requested}
-LIKELIER = math.log(100)  # nats over the next best change: it would mislead once in a hundred stages
+LIKELIER = math.log(100)  # nats over the next best change: the wrong one would win once in a hundred stages
 FIELD = {"joint": "top_p", "blind": "repetition_penalty"}
 
 
 def native_prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """What became of the native stage's prompts: with none of our plugins loaded, an engine may be sent others."""
+    """Find native prompts that the engine did not see as they were sent. It ran without any of our plugins, so it may
+    be sent others.
+    """
     for side in e.sides:
         kinds = side.native_prompts.kinds
         for kind, where in kinds.items():
@@ -67,8 +75,9 @@ def native_prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def native_ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """What makes all native samples of a side shorter: their last token is left out, or a limit is lower than the other
-    side's."""
+    """Find what makes all native samples of a side shorter: a dropped end token, or a lower limit than the other
+    side's.
+    """
     for side in e.sides if e.native is not None else ():
         ends_at, (lengths, last, finish) = end_ids(e, side), _endings(side)
         longest = _endings(e.candidate if side is e.baseline else e.baseline)[0].max(initial=0)
@@ -88,7 +97,7 @@ def native_ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def _endings(side: Side) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tokens, the last one (-1 without any) and why it ended, of each native sample."""
+    """Return for each native sample its length, its last token (-1 without any), and its finish reason."""
     lengths, last, finish = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, object)]
     for table in tables(side, "native"):
         output = table.rows("output")
@@ -104,7 +113,7 @@ def _endings(side: Side) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """What the sampler did instead: the change under which the learner finds its samples likely."""
+    """Find what the sampler did instead: the change of parameters under which the learner finds its samples likely."""
     result = e.native
     for side in e.sides:
         kind = Kind.NATIVE_SAMPLER.of(side.name)
@@ -151,7 +160,7 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def meanings(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Log-probabilities of another meaning than the engine documents."""
+    """Find log-probabilities that have another meaning than the engine documents."""
     result = e.native
     for side in e.sides:
         kind = Kind.NATIVE_LEARNER.of(side.name)
@@ -182,7 +191,7 @@ def meanings(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def seeds(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """A request drawn again with its seed gives another sample, though the engine honours request seeds."""
+    """Find requests that draw another sample under the same seed, although the engine honours request seeds."""
     result = e.native
     for side in e.sides:
         kind = Kind.NATIVE_REPEAT.of(side.name)
@@ -199,7 +208,7 @@ def seeds(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def _observed(side: Side, change: str, over: float) -> list[Seen]:
-    """What excludes another change: the likelihood, or the engine's own record."""
+    """Return what excludes another change of parameters: the likelihood, or the engine's own record."""
     observations = [Seen.LIKELIER] if over >= LIKELIER else []
     return [*observations, Seen.GIVEN] if _party(side, change) == "mapping" else observations
 
@@ -214,7 +223,9 @@ def _words(change: str, value: float) -> str:
 
 
 def _party(side: Side, change: str) -> str:
-    """The mapping where the engine was given something else than was asked, or what it does not mean alike."""
+    """Return "mapping" where the engine was given another value than asked for, or a value that it understands
+    differently.
+    """
     name = FIELD.get(change, change)
     for request in engines_sampling(side, "native"):
         if name in request.received and request.received[name] != request.requested.get(name):
@@ -226,7 +237,9 @@ def _party(side: Side, change: str) -> str:
 
 
 def _set(mode: str) -> tuple[str, ...]:
-    """What an engine said that it would report, in our words. Processed are also tempered where nothing is filtered."""
+    """Return the meaning that the engine was set to report, in our words. Processed is also tempered where no filter
+    acts.
+    """
     if "processed" in mode:
         return "renormalised", "tempered"
     return ("tempered",) if "temperature" in mode else (RAW,)

@@ -1,4 +1,4 @@
-"""What the native stage showed: plain data, filled part by part."""
+"""The results of the native stage, as plain data."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import Any
 from reports.model import Finding
 from reports.text import figure
 
-FINISH = "finish"  # the quantity: the share of the most common finish reason
-NOT_RUN = "not run"  # in the coverage, of a stage that neither run has
-MARGIN = 0.2  # standard deviations: a small effect by Cohen (1988), the usual smallest effect of interest
-MOST_DRAWS = 20  # that may be planned; more looks leave each next to nothing to spend
-DRAWS = 4  # at most. Of 1,024 samples each: then one of equal and different is shown, whatever the means are
-ALPHA = 0.001  # sound samplers are called different once in a thousand stages: a nightly run has sixty of them
+FINISH = "finish"  # a quantity: the share of the most common finish reason
+NOT_RUN = "not run"  # in the coverage, for a stage that neither run has
+MARGIN = 0.2  # standard deviations: a small effect (Cohen 1988), the usual smallest effect of interest
+MOST_DRAWS = 20  # draws that may be planned; with more, each look may spend next to no error
+DRAWS = 4  # the most draws. With 1,024 samples each, either equality or a difference is shown, whatever the means are
+ALPHA = 0.001  # sound samplers are called different in one stage of a thousand; a nightly run has sixty stages
 EQUIVALENCE_ALPHA = 0.05  # of two one-sided tests: the interval of 90 % lies within the margin
 
 
 class Statistic(str):
-    """A test's name, as reports list it, and what it is of: a `quantity` of both stages, or one `side`'s sampler."""
+    """The name of a test, as reports list it, with what it tests: a `quantity` of both stages, or the sampler of one
+    `side`.
+    """
 
     quantity: str
     side: str
@@ -40,20 +42,24 @@ class Statistic(str):
         return made
 
 
-Tests = dict[Statistic, dict[str, float]]  # statistic, p, p_holm, both means, detectable
+Tests = dict[Statistic, dict[str, float]]  # a test has: statistic, p, p_holm, both means, detectable
 EQUAL, DIFFERENT, UNDECIDED = "equal", "different", "undecided"
 NEEDED = ("length", "surprisal", FINISH)  # quantities whose equality the stage must show; reward where there is one
 UNIT = {"length": " tokens", "surprisal": " nats a token", FINISH: " with the most common reason"}
-OUT_OF_REACH = 10**9  # samples: no number of them would do
+OUT_OF_REACH = 10**9  # samples: more than any stage can draw
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """One quantity of both stages, in its own unit. `means`: of the baseline and the candidate, over all prompts;
-    `difference`, its standard `error` and `spread` (a standard deviation): within prompts. `p` of two one-sided tests
-    against `margin`, `p_holm` corrected within the look. `samples` a side were drawn until it was decided, or until
-    now. `enough` would show equality four times in five if there were no difference, `needed` decide if there is the
-    one that was measured. `detectable`: the difference of means that the last look finds four times in five.
+    """One quantity of both stages, in its own unit.
+
+    - `means`: of the baseline and of the candidate, over all prompts.
+    - `samples`: drawn a side until it was decided, or so far.
+    - `difference`, `error` (its standard error), `spread` (a standard deviation): within prompts.
+    - `p`: of two one-sided tests against `margin`; `p_holm`: corrected within the look.
+    - `enough`: samples a side that show equality with power 0.8 if there is no difference.
+    - `needed`: samples a side that decide with power 0.8 if the difference is the measured one.
+    - `detectable`: the difference of means that the last look finds with power 0.8.
     """
 
     outcome: str
@@ -72,8 +78,10 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Look:
-    """What all samples of the first `draws` showed. It may spend `alpha` on differences and `equivalence_alpha` on
-    equality. `doubtful`: tests of a difference that do not reject, and of which more samples may say more.
+    """What all samples of the first `draws` draws showed.
+
+    The look may spend `alpha` on differences and `equivalence_alpha` on equality. `doubtful`: tests of a difference
+    that do not reject, but that more samples may decide.
     """
 
     draws: int
@@ -86,15 +94,17 @@ class Look:
     equal: list[str]
 
     def facts(self) -> dict[str, Any]:
-        """For a verdict's details; the tests of the last look are there already."""
+        """Return the details for a verdict, without the tests: those of the last look are there already."""
         return {name: value for name, value in vars(self).items() if name != "tests"}
 
 
 @dataclass
 class NativeResult:
-    """`looks`: one after each draw, at most `draws`. `tests`: of a difference at the last of them, name -> statistic,
-    p, p_holm; `rejected`: those that showed a difference, at any. `most`: samples a side that may be drawn.
-    `sampler`, `semantics`, `repeats`: side -> what is in the module of that name.
+    """The native stage of both sides.
+
+    `looks`: one after each draw, at most `draws`. `tests`: tests of a difference at the last look. `rejected`: those
+    that showed a difference at any look. `most`: samples a side that may be drawn. `sampler`, `semantics`, `repeats`:
+    side -> the results of the module of that subject.
     """
 
     looks: list[Look] = field(default_factory=list)
@@ -107,52 +117,56 @@ class NativeResult:
     draws: int = DRAWS
     most: int = 0
     samples: tuple[int, int] = (0, 0)
-    identical: int = 0  # samples of one number that both sides drew alike
-    identical_expected: float = 0.0  # by chance, as the learner's likelihoods say
+    identical: int = 0  # samples of the same number that both sides drew alike
+    identical_expected: float = 0.0  # by chance, from the learner's likelihoods
     prompts: int = 0
-    skipped: str = ""  # why nothing was tested
+    skipped: str = ""  # why nothing was tested; "" otherwise
     sampler: dict[str, dict[str, Any]] = field(default_factory=dict)
     semantics: dict[str, dict[str, Any]] = field(default_factory=dict)
     repeats: dict[str, dict[str, Any]] = field(default_factory=dict)
     learner_delta: dict[str, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     not_compared: list[str] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)  # what a stage lacks to be held against the learner and itself
+    unread: list[str] = field(default_factory=list)  # what a stage lacks for comparing it with the learner and itself
 
     @property
     def outcomes(self) -> dict[str, str]:
-        """Quantity -> its outcome."""
+        """Return quantity -> its outcome."""
         return {name: quantity.outcome for name, quantity in self.quantities.items()}
 
     @property
     def absent(self) -> list[str]:
-        """Quantities that the stage must compare and that were not recorded."""
+        """Return quantities that the stage must compare but that were not recorded."""
         return [name for name in NEEDED if name not in self.quantities]
 
     @property
     def undecided(self) -> list[str]:
-        """Quantities of which neither equality nor a difference was shown."""
+        """Return quantities for which neither equality nor a difference was shown."""
         return self._of(UNDECIDED)
 
     @property
     def adequate(self) -> bool:
-        """Was equality shown of everything that must be equal?"""
+        """Whether equality was shown for everything that must be equal."""
         return not self.absent and all(outcome == EQUAL for outcome in self.outcomes.values())
 
     @property
     def covered(self) -> str | dict[str, str]:
-        """Quantity -> outcome, or why there is none."""
+        """Return quantity -> outcome, or why there is none."""
         return self.skipped or self.outcomes
 
     @property
     def doubtful(self) -> list[Statistic]:
-        """Tests of a difference that the next draw would settle; none once a difference was shown, or at the cap."""
+        """Return tests of a difference that the next draw may decide; none once a difference was shown, or after the
+        last draw.
+        """
         ended = self.rejected or len(self.looks) >= self.draws
         return [] if ended or not self.looks else self.looks[-1].doubtful
 
     @property
     def wants_more(self) -> bool:
-        """Would another draw decide more? Not once a difference was shown, nor for what all draws could not show."""
+        """Whether another draw may decide more. It does not after a difference was shown, nor where all draws are too
+        few.
+        """
         if self.rejected or not self.looks or len(self.looks) >= self.draws:
             return False
         undecided = [] if self.skipped else [self.quantities[name] for name in self.undecided]
@@ -160,7 +174,7 @@ class NativeResult:
         return bool(self.doubtful) or any(within_reach)
 
     def details(self) -> dict[str, Any]:
-        """For the check `native`."""
+        """Return the details of the check `native`."""
         plain = {name: value for name, value in vars(self).items() if name != "findings"}
         return plain | {
             "looks": [look.facts() for look in self.looks],
@@ -169,7 +183,7 @@ class NativeResult:
         }
 
     def summary(self) -> str:
-        """One line: what is equal, and a clause for each quantity that is not."""
+        """Return one line: what is equal, and a clause for each quantity that is not."""
         if self.skipped:
             return self.skipped
         equal = self._of(EQUAL)
@@ -181,7 +195,7 @@ class NativeResult:
         return "; ".join([*clauses, *([equal_clause] if equal else [])]) or "nothing compared"
 
     def sentences(self) -> list[str]:
-        """How much was drawn, and a sentence for each quantity."""
+        """Return how much was drawn, and a sentence for each quantity."""
         drawn = " and ".join(f"{count:,}" for count in self.samples)
         most = f", at most {self.most:,} a side" if len(self.looks) < self.draws else ""
         lines = [f"{drawn} samples of {self.prompts:,} prompts in {len(self.looks)} of {self.draws} draws{most}"]
@@ -202,7 +216,7 @@ class NativeResult:
         return f"{text}; about {rounded(quantity.needed):,} would decide it"
 
     def remedy(self) -> str:
-        """The setting that draws as many samples as every undecided quantity needs; empty where there is none."""
+        """Return the setting that draws as many samples as every undecided quantity needs; "" where none helps."""
         needed = max((self.quantities[name].needed for name in self.undecided), default=0)
         if self.rejected or not self.most < needed < OUT_OF_REACH:
             return ""
@@ -218,12 +232,12 @@ class NativeResult:
 
 
 def ranked(names: Iterable[Statistic], tests: Tests) -> str:
-    """The tests of these names with their p, the smallest first."""
+    """Return the tests of these names with their p, the smallest first."""
     ordered = sorted(names, key=lambda name: tests[name]["p_holm"])
     return ", ".join(f"{name} (p = {figure(tests[name]['p_holm'])})" for name in ordered)
 
 
 def rounded(count: int) -> int:
-    """A number of samples to two digits, upwards: what is estimated is no nearer."""
+    """Return a count of samples rounded up to two digits, since an estimate is no more precise."""
     step = int(10 ** max(0, len(str(count)) - 2))
     return -(-count // step) * step

@@ -1,8 +1,9 @@
-"""Two native stages as distributions: which quantities differ, and which are equal.
+"""The two native stages compared as distributions: which quantities differ, and which are equal.
 
-Location (difference of means) and shape (Kolmogorov-Smirnov distance) of lengths, rewards and surprisal, and the counts
-of finish reasons: tests of a difference, permuted within prompts, in one family with those of each sampler against the
-learner. Equality is of the mean, to within a margin; of a shape only a difference can be shown.
+Tests of a difference are made of the location (difference of means) and the shape (Kolmogorov-Smirnov distance) of
+lengths, rewards and surprisal, and of the counts of finish reasons. They are permuted within prompts, and form one
+family with the tests of each sampler against the learner. Equality is shown for means, to within a margin. For a shape
+only a difference can be shown.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from probes.format import SIDES
 from reports.model import Place
 from reports.text import figure
 
-MOST_SAMPLES = 20_000  # of both stages: 1,999 permutations of as many booleans are 40 MB, their weights four times that
+MOST_SAMPLES = 20_000  # of both stages: 1,999 permutations of as many booleans are 40 MB, their weights 160 MB
 
 
 @dataclass
 class Compared:
-    """Both stages at one look. `means`: quantity -> of the baseline and the candidate, over all prompts."""
+    """Both stages at one look. `means`: quantity -> means of the baseline and of the candidate, over all prompts."""
 
     prompts: int = 0
     tests: Tests = field(default_factory=dict)
@@ -56,7 +57,7 @@ class Compared:
 def compared(
     baseline: Samples, candidate: Samples, *, margin: float, permutations: int = PERMUTATIONS
 ) -> Compared | None:
-    """The tests of a difference and of equality of two stages; None where they have no prompt in common."""
+    """Test two stages for differences and for equality; None where they have no prompt in common."""
     pair = baseline, candidate
     shared_prompts = sorted(set(baseline.prompt) & set(candidate.prompt))
     if not shared_prompts:
@@ -108,10 +109,11 @@ def _commonest(finish: np.ndarray) -> object:
 
 
 def look(comparison: Compared, plan: Plan, draws: int, samples: tuple[int, int]) -> Look:
-    """What the samples of so many draws show, each family corrected and held to what this look may spend.
+    """Judge the samples of the first `draws` draws: each family of tests is corrected, and held to what this look may
+    spend.
 
     A test that does not reject and whose p is at most `DOUBT` is worth another draw. That costs no error: a look may
-    spend its part of alpha, whatever made it happen.
+    spend its part of alpha whatever the reason for the look.
     """
     alpha, equivalence_alpha = plan.level(plan.alpha, draws), plan.level(plan.equivalence_alpha, draws)
     holm(comparison.tests)
@@ -126,7 +128,7 @@ def look(comparison: Compared, plan: Plan, draws: int, samples: tuple[int, int])
 
 
 def conclude(result: NativeResult, last: Compared, plan: Plan) -> None:
-    """Put into `result` what its looks show together: what differs at any of them, and what became of each quantity."""
+    """Put into `result` what all looks show together: the differences of any look, and the outcome of each quantity."""
     result.prompts, result.tests = last.prompts, last.tests
     result.rejected = list(dict.fromkeys(name for look in result.looks for name in look.rejected))
     corrected = {name: {"p": equality.p} for name, equality in last.equalities.items()}
@@ -135,6 +137,7 @@ def conclude(result: NativeResult, last: Compared, plan: Plan) -> None:
     alpha, equivalence_alpha = alpha / max(1, len(last.tests)), equivalence_alpha / max(1, len(last.equalities))
     doubtful = {name.quantity for name in result.doubtful}
     for name, equality in last.equalities.items():
+        # A difference at any look decides. Equality counts only while no test of the quantity is doubtful.
         different = [look for look in result.looks if name in {test.quantity for test in look.rejected}]
         equal = [look for look in result.looks if name in look.equal] if name not in doubtful else []
         decided = (different or equal or result.looks[-1:])[0]
@@ -155,7 +158,9 @@ def conclude(result: NativeResult, last: Compared, plan: Plan) -> None:
 
 
 def identical(baseline: Samples, candidate: Samples) -> tuple[int, float]:
-    """How many samples of one number both sides drew alike, and how many chance would, as the learner says."""
+    """Return how many samples of the same number both sides drew alike, and how many chance would, by the learner's
+    likelihoods.
+    """
     drawn = dict(zip(baseline.sample.tolist(), baseline.output, strict=True))
     equal_count = sum(
         drawn.get(number) == row for number, row in zip(candidate.sample.tolist(), candidate.output, strict=True)
@@ -166,7 +171,7 @@ def identical(baseline: Samples, candidate: Samples) -> tuple[int, float]:
 
 
 def note(e: Evidence, result: NativeResult) -> None:
-    """Note what the rejected tests show: samplers that do not draw what they were asked, and those that draw unlike."""
+    """Add the divergences of the rejected tests: samplers that draw otherwise than asked, and stages that differ."""
     for name in result.rejected:
         _note(e, Kind.NATIVE_SAMPLER.of(name.side) if name.side else Kind.NATIVE.of(), name, result)
 

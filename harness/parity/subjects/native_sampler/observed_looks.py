@@ -1,13 +1,14 @@
-"""The plan of looks at a native stage: how much error each look may spend, so that all of them keep one rate.
+"""The plan of looks at a native stage: how much error each look may spend, so that all looks together keep one rate.
 
-The engines draw in equal parts. After each, all samples so far are looked at, until every quantity is decided. A test
-that is repeated at an unchanged level would err more often than that level says (Armitage, McPherson and Rowe 1969), so
-the error is spent over the looks: of alpha, alpha * ln(1 + (e - 1) t) is spent when the share t of the most samples is
-drawn. It is the spending function of Lan and DeMets (1983, Biometrika 70, 659) that comes near the bounds of Pocock
-(1977). It fits a stage that nearly always ends at the first look; O'Brien and Fleming's leaves nothing for that one.
+The engines draw in equal parts. After each part all samples so far are tested, until every quantity is decided. A test
+that is repeated at an unchanged level errs more often than that level says (Armitage, McPherson and Rowe 1969). So the
+error is spent over the looks: of alpha, alpha * ln(1 + (e - 1) t) is spent once the share t of the most samples is
+drawn. This is the spending function of Lan and DeMets (1983, Biometrika 70, 659) that approximates the bounds of Pocock
+(1977). It suits a stage that nearly always ends at the first look, for which O'Brien and Fleming's function leaves
+nothing.
 
 A look may reject at what the function gains since the look before, and corrects its own tests by Holm (1979). By
-Bonferroni's inequality all looks together err at most as often as alpha, whatever their samples share and whatever ends
+Bonferroni's inequality all looks together err at most as often as alpha, whatever samples they share and whatever ends
 the drawing. The exact bounds, from the joint distribution of the looks, would be a little less strict.
 """
 
@@ -19,12 +20,12 @@ from dataclasses import dataclass
 from harness.parity.subjects.native_sampler.observed import ALPHA, DRAWS, EQUIVALENCE_ALPHA, MARGIN, MOST_DRAWS
 from harness.recordings.store import Recording
 
-DOUBT = 0.01  # a corrected p as small may be chance, as in one sound stage in a hundred, or a small difference
+DOUBT = 0.01  # a corrected p up to this may be chance, as in one sound stage of a hundred, or a small difference
 
 
 @dataclass(frozen=True)
 class Plan:
-    """At most `draws` parts; error rates over all looks; `margin` in standard deviations within prompts."""
+    """At most `draws` parts, with error rates over all looks. `margin`: in standard deviations within prompts."""
 
     draws: int = DRAWS
     alpha: float = ALPHA
@@ -42,12 +43,14 @@ class Plan:
         )
 
     def level(self, alpha: float, draw: int) -> float:
-        """What the look after this draw, from 1 on, may spend of `alpha`."""
+        """Return what the look after this draw may spend of `alpha`. Draws count from 1."""
         return alpha * (_spent(draw / self.draws) - _spent((draw - 1) / self.draws))
 
     @property
     def strictest(self) -> tuple[float, float]:
-        """The smallest shares of `alpha` and of `equivalence_alpha` that a look may spend: those of the last."""
+        """Return the smallest shares of `alpha` and `equivalence_alpha` that a look may spend: those of the last
+        look.
+        """
         return self.level(self.alpha, self.draws), self.level(self.equivalence_alpha, self.draws)
 
 

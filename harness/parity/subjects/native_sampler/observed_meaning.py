@@ -1,8 +1,8 @@
-"""What the engine's native log-probabilities mean: the model's own, tempered, or renormalised over what was kept.
+"""The meaning of an engine's native log-probabilities: raw, tempered, or renormalised over the tokens that were kept.
 
-Recognised by the numbers: the learner says each token's log-probability in every meaning, and the engine's own must be
-one of them. Engines differ by their documented defaults (vLLM: raw; SGLang: after penalties and temperature), which is
-a finding; an engine that reports something else than its default is a difference.
+The numbers themselves show it. The learner scores each token in every meaning, and the engine's own number must be one
+of them. Engines differ in their documented defaults (vLLM: raw; SGLang: after penalties and temperature), which is a
+finding. An engine that reports something else than its default is a divergence.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ from reports.text import figure
 from scenarios.engines import registry
 
 RAW, TEMPERED, RENORMALISED = "raw", "tempered", "renormalised"
-# In the order in which one is preferred where several fit: at T = 1 with nothing cut off all are one.
+# In order of preference where several fit: at T = 1 without filters all are the same.
 MEANING = {
     "learner_logprob": RAW,
     "tempered_logprob": TEMPERED,
-    "blind_logprob": TEMPERED,  # after a penalty that does not see the prompt
+    "blind_logprob": TEMPERED,  # after a penalty that does not cover the prompt
     "processed_logprob": RENORMALISED,
     "joint_logprob": RENORMALISED,
 }
-FEWEST = 20  # tokens; a meaning is not recognised by fewer
-ESTIMATE, STEPS = 0.05, 5  # how far a fitted temperature may be off, as a share of it, and readings on either side
+FEWEST = 20  # tokens needed to recognise a meaning
+ESTIMATE, STEPS = 0.05, 5  # relative error of a fitted temperature, and how many are tried on either side of it
 
 
 def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> None:
-    """Recognise this side's meaning, and note the difference where the numbers are not what they should be."""
+    """Recognise the meaning of this side's log-probabilities, and add divergences where the numbers fit none that they
+    should.
+    """
     parts = [tokens for tokens in samples.tokens if tokens.reported is not None and tokens.grid.size]
     if not parts:
         return
@@ -82,12 +84,14 @@ def _documented(engine: str) -> str:
 
 
 def _tempers(documented: str, mode: str) -> bool:
-    """Do the numbers come after temperature, by the engine's documentation or by the mode that it was started in?"""
+    """Whether the numbers are after temperature, by the engine's documentation or by the mode that it was started
+    in.
+    """
     return documented != RAW or "temperature" in mode or "processed" in mode
 
 
 def _note_sound(e: Evidence, side: Side, parts: list[Tokens], column: str, result: NativeResult) -> None:
-    """Numbers of a meaning that may be: their distance from the learner's, and a finding where it is not raw."""
+    """Note the distance from the learner's numbers in a meaning that is allowed, with a finding where it is not raw."""
     facts = result.semantics[side.name]
     if facts["recognised"] != RAW:
         result.findings.append(_as_documented(facts["engine"] or side.name, facts["recognised"], side))
@@ -96,21 +100,21 @@ def _note_sound(e: Evidence, side: Side, parts: list[Tokens], column: str, resul
 
 
 def _unscored_temperature(e: Evidence, parts: list[Tokens]) -> bool:
-    """Was drawn at a temperature at which the learner did not score the samples?"""
+    """Whether the samples were drawn at a temperature at which the learner did not score them."""
     return e.tolerance.temperature != 1.0 and not all("tempered_logprob" in tokens.views for tokens in parts)
 
 
 def _columns(e: Evidence, parts: list[Tokens]) -> dict[str, Weighed]:
-    """The engine's numbers against the learner's, in each meaning in which the learner scored all samples."""
+    """Hold the engine's numbers against the learner's, in each meaning in which the learner scored all samples."""
     scored_columns = [name for name in MEANING if all(name in _views(tokens) for tokens in parts)]
     return {name: _left(e, [_difference(e, tokens, name) for tokens in parts], parts) for name in scored_columns}
 
 
 def _recognised(e: Evidence, side: Side, columns: dict[str, Weighed], documented: str) -> str:
-    """The column that the engine's numbers are; "" where none fits.
+    """Return the column that the engine's numbers equal; "" where none fits.
 
-    Where several fit they may all be one, and raw is the plainest answer; without it, the meaning that the engine
-    documents.
+    Where several fit, raw is preferred if it is one of them, since they may all be equal; else the meaning that the
+    engine documents.
     """
     fitting = [
         name for name, weighed in columns.items() if weighed.compared >= FEWEST and _fits(e, side, name, weighed)
@@ -121,23 +125,28 @@ def _recognised(e: Evidence, side: Side, columns: dict[str, Weighed], documented
 
 
 def _as_documented(engine: str, meaning: str, side: Side) -> Finding:
-    """The engine reports another meaning than raw, and documents it."""
+    """Return the finding of an engine that reports another meaning than raw, as it documents."""
     text = f"{engine} reports {meaning} native log-probabilities, as it documents; they were held "
     text += f"against the learner's {meaning} ones"
     return Finding("native log-probabilities", text, where=side.name)
 
 
 def _fits(e: Evidence, side: Side, name: str, weighed: Weighed) -> bool:
-    """What is renormalised in half precision hangs on which tokens the filters leave, and rounding moves some over
-    their edges: a few may be off by all that such a token is likely. No engine documents that, so it excuses nothing.
+    """Whether the engine's numbers have this meaning.
+
+    Renormalised numbers in half precision depend on which tokens the filters leave, and rounding moves some across
+    their edges. So a few may be off by the probability of such a token. No engine documents renormalised numbers, so
+    this excuses nothing.
     """
     edges = e.tolerance.half and MEANING[name] == RENORMALISED and filtered(side)
     return not weighed.diverges or (edges and len(weighed.beyond) <= RESIDUE * weighed.compared)
 
 
 def _shift(e: Evidence, parts: list[Tokens], names: list[str]) -> dict[str, int]:
-    """By how many positions the numbers stand apart from their tokens, and how many tokens differ before and after
-    they are moved; {} where moving them explains nothing."""
+    """Return by how many positions the numbers are shifted, and how many differ before and after moving them back.
+
+    Returns {} where moving them explains nothing.
+    """
     for name in names:
         before = _left(e, [_difference(e, tokens, name) for tokens in parts], parts)
         for shift in SHIFTS:
@@ -178,9 +187,11 @@ def _views(part: Tokens) -> dict[str, np.ndarray]:
 
 
 def _difference(e: Evidence, part: Tokens, name: str, shift: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """(which tokens can be compared, |difference|), of the numbers `shift` places later. A token that rounding let in
-    has no value in a cut-off meaning. What comes after a temperature below 1 rounds by as many times more, and
-    rounding in half precision was measured before it."""
+    """Return (which tokens can be compared, |difference|), of the numbers `shift` places later.
+
+    A token that rounding let in has no value in a meaning with filters. A temperature below 1 multiplies rounding, and
+    rounding in half precision was measured before temperature, so differences are scaled back.
+    """
     assert part.reported is not None
     scale = min(1.0, e.tolerance.temperature) if e.tolerance.half and MEANING[name] != RAW else 1.0
     value, (reported, inside) = _views(part)[name], shifted(part.grid, part.reported, shift)
@@ -222,7 +233,7 @@ def _note(e: Evidence, side: Side, part: Tokens) -> None:
 
 
 def both(result: NativeResult) -> None:
-    """A finding where two engines mean different things by their documented defaults."""
+    """Add a finding where two engines mean different things by their documented defaults."""
     meant: dict[str, Any] = {side: facts["recognised"] for side, facts in result.semantics.items()}
     if len(meant) == 2 and len(set(meant.values())) == 2 and all(meant.values()):
         clauses = ", ".join(f"the {side}'s are {what}" for side, what in meant.items())
@@ -232,7 +243,7 @@ def both(result: NativeResult) -> None:
 
 
 def evidence(result: NativeResult, side: str) -> str:
-    """How well the recognised meaning fits, in one line."""
+    """Return in one line how well the recognised meaning fits."""
     facts, largest = result.semantics[side], figure(result.learner_delta[side])
     beyond_count = facts["beyond"].get(facts["column"], 0)
     return (

@@ -1,8 +1,9 @@
-"""Randomness of the native stage: does a sampler repeat itself under the same seed, and are its samples their own?
+"""The random numbers of the native stage: whether a sampler repeats itself under one seed, and its samples are
+independent.
 
 Equal samples of one prompt, more than the learner's probabilities allow, are clones (RNG_COLLISION). A few samples are
-drawn twice with the same seed; an engine that honours request seeds draws them alike. Samples of several engines have
-seeds of their own: the answers do not show it, because the prompts differ.
+drawn twice with the same seed, which an engine that honours request seeds draws alike. Several engines must use seeds
+of their own. Their answers do not show it, because their prompts differ, so the recorded seeds are compared.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from harness.recordings.tables import Table
 from reports.model import CauseKey, Finding, Place
 from reports.text import figure
 
-_SEED = CauseKey("CONFIG", ("seed",))  # as `engine-parameter-map` names it: both find one setting
-COLLISION = 1e-6  # probability below which equal samples of a prompt are clones
-HONOURED = 0.8  # of the repeated samples are alike; ties that rounding turns may part a few
-CHANCE = 0.01  # probability that as many are alike by chance, above which nothing speaks for a seed
-PROMISES = ("honoured", "ignored")  # what an engine says of request seeds
+_SEED = CauseKey("CONFIG", ("seed",))  # the same cause as in the check `engine-parameter-map`, for one setting
+COLLISION = 1e-6  # least probability at which equal samples of a prompt can be chance
+HONOURED = 0.8  # share of the repeated samples that are alike; rounding may turn ties of a few
+CHANCE = 0.01  # greatest probability of chance at which equal samples speak for a seed
+PROMISES = ("honoured", "ignored")  # what an engine may report about request seeds
 TOO_FEW = "too few samples"
-EXCHANGED = "exchanged"  # what is drawn again are the samples of others
-FEWEST = 5  # samples that chance alone would not repeat; fewer show nothing
+EXCHANGED = "exchanged"  # the second draw gave the samples of other requests
+FEWEST = 5  # samples that chance alone would not repeat; fewer prove nothing
 
 
 def collisions(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> bool:
-    """Note clones; returns whether there are any.
+    """Note clones among the native samples. Returns whether there are any.
 
-    A pair of independent samples of one prompt is equal with probability E[p(x)], estimated by the mean likelihood of
-    the samples themselves; the number of equal pairs is about Poisson. A sampler that is sharper than it was asked to
-    be draws more equal ones as well: where the learner says that one is, only a majority of equal pairs are clones.
+    Two independent samples of one prompt are equal with probability E[p(x)], estimated by the mean likelihood of the
+    samples themselves. The number of equal pairs is about Poisson. A sampler that is sharper than asked for also draws
+    more equal pairs: where the learner's fits show one, only a majority of equal pairs counts as clones.
     """
     groups: dict[bytes, list[int]] = {}
     for index, prompt in enumerate(samples.prompt):
@@ -77,7 +78,7 @@ def collisions(e: Evidence, side: Side, samples: Samples, result: NativeResult) 
 
 
 def shared_seeds(e: Evidence, side: Side, draws: int, result: NativeResult) -> None:
-    """Note samples of one engine that were drawn with seeds of another one's."""
+    """Note samples of one engine that were drawn with the seeds of another engine."""
     drawn = tables(side, "native", draws)
     if engines(side) < 2 or not drawn:
         return
@@ -123,7 +124,7 @@ def _counts(values: list[bytes]) -> dict[bytes, int]:
 
 
 def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> None:
-    """Compare the samples that were drawn twice, with what the engine promises of its seeds."""
+    """Compare the samples that were drawn twice with what the engine promises about request seeds."""
     drawn = tables(side, "repeat")
     if not drawn:
         if len(samples):
@@ -160,8 +161,11 @@ def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
 
 @dataclass(frozen=True)
 class _DrawnTwice:
-    """Samples that were drawn twice under one seed. `alike`: with equal responses, of which chance alone makes
-    `expected`; `exchanged`: with the response that another sample had the first time."""
+    """Samples that were drawn twice under one seed.
+
+    `alike`: samples with equal responses, of which chance explains `expected`. `exchanged`: samples with the response
+    that another sample had the first time.
+    """
 
     compared: int
     alike: int
@@ -170,7 +174,7 @@ class _DrawnTwice:
 
     @property
     def state(self) -> str:
-        """Whether the sampler repeats itself, in a word."""
+        """Return whether the sampler repeats itself, as a word."""
         chance = float(stats.poisson.sf(self.alike - 1, self.expected)) if self.alike else 1.0
         if self.compared and self.alike >= HONOURED * self.compared and chance <= CHANCE:
             return "repeated"
@@ -182,7 +186,7 @@ class _DrawnTwice:
 
 
 def _drawn_twice(samples: Samples, drawn: list[Table]) -> _DrawnTwice:
-    """`samples`: of the first draw, `drawn`: the second one's."""
+    """Compare the first draw, `samples`, with the second draw, `drawn`."""
     compared, alike, exchanged, expected = 0, 0, 0, 0.0
     first_outputs = set(samples.output)
     for table in drawn:

@@ -1,9 +1,9 @@
-"""Each engine's sampler against the learner, the third opinion: does it draw what it was asked to draw?
+"""Each engine's sampler against the learner, to see which engine does not draw what it was asked to draw.
 
-Under the right sampler a token's surprisal less the entropy of its position has mean zero and a known variance, and the
-mass before the token in the order of probability, plus a random share of its own, is uniform (Rosenblatt 1952). Two
-tests a side, in the family of `distributions`; one engine's samples are enough, so they say which engine it is. A token
-outside of the support is no matter of chance.
+Under the right sampler a token's surprisal minus the entropy of its position has mean zero and a known variance. The
+probability mass of all likelier tokens, plus a random share of the token's own, is uniform (Rosenblatt 1952). Each side
+has these two tests, in one family with those of `observed_distributions`. They need one engine's samples only, so they
+tell the engines apart. A token outside of the support needs no test, since chance cannot draw it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from harness.parity.subjects.native_sampler.observed import NativeResult, Statis
 from harness.parity.subjects.native_sampler.observed_samples import Samples, Tokens, tables
 from reports.model import Place
 
-SLACK = 1e-3  # nats, at least: a token this near to the boundary of the support may have been let in by rounding
+SLACK = 1e-3  # nats, at least: rounding may let in a token this near to the boundary of the support
 NEEDED = ("entropy", "varentropy", "mass_before", "outside")
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """What the learner says of all tokens of a side. `off`: how many standard errors their surprisal is off its mean;
-    `mass`: before each token, with a random share of its own; `outside`: tokens that could not have been drawn."""
+    """What the learner says about all tokens of a side.
+
+    `off`: distance of their surprisal from its mean, in standard errors. `mass`: mass before each token, plus a random
+    share of its own. `outside`: indices of tokens that could not have been drawn.
+    """
 
     tokens: int
     off: float
@@ -36,7 +39,7 @@ class _Reading:
 
 
 def sampler(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> None:
-    """Note what the learner says of this side's sampler, and tokens that it could not have drawn."""
+    """Note how this side's sampler compares with the learner, and tokens that it could not have drawn."""
     parts = _parts(samples)
     if not parts:
         if samples.tokens:
@@ -51,7 +54,7 @@ def sampler(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
 
 
 def sampler_tests(e: Evidence, side: Side, samples: Samples) -> Tests:
-    """This side's tests of the family: its surprisal and its mass against the learner's."""
+    """Return this side's tests of the family: surprisal and mass against the learner's."""
     parts = _parts(samples)
     reading = _reading(e, parts) if parts else None
     if reading is None or not len(reading.mass):
@@ -79,18 +82,16 @@ def _reading(e: Evidence, parts: list[Tokens]) -> _Reading:
     inside = np.isfinite(chosen)
     surplus = -(chosen + column["entropy"])[inside]
     variance = float(column["varentropy"][inside].sum())
-    # Noise of e nats in an engine's logits shifts the mean by some e²/2: of bfloat16, not of float32.
+    # Noise of e nats in an engine's logits shifts the mean by some e²/2. That matters for bfloat16 only.
     excess = max(0.0, abs(float(surplus.sum())) - len(surplus) * e.tolerance.value**2 / 2)
     off = float(np.copysign(excess, surplus.sum())) / float(np.sqrt(variance)) if variance > 0 else 0.0
-    share = np.random.default_rng(0).random(len(chosen))  # a verdict must be the same twice
+    share = np.random.default_rng(0).random(len(chosen))  # fixed seed: the verdict must be reproducible
     mass = (column["mass_before"] + share * np.exp(chosen))[inside]
     return _Reading(len(chosen), off, mass, np.flatnonzero(column["outside"] > slack))
 
 
 def unread(side: Side, samples: Samples) -> list[str]:
-    """What the engine and the learner did not say of a side's native samples, by the names of the format; [] where they
-    said all.
-    """
+    """Return what the engine and the learner did not record of a side's native samples, by its name in the format."""
     stage, scores = (tables(side, kind, samples.draws) for kind in ("native", "native_score"))
     if len(samples.tokens) < len(stage):
         return ["`learner_logprob` of every sample"]
@@ -101,7 +102,9 @@ def unread(side: Side, samples: Samples) -> list[str]:
 
 
 def _numbers(tokens: Tokens) -> set[str]:
-    """Names of what is a number for every token, for NaN rejects no test; -inf is one, outside of the support."""
+    """Return the names of columns that have a number for every token. NaN would reject no test; -inf means outside of
+    the support.
+    """
     columns: dict[str, Any] = {**tokens.views, **tokens.readings}
     complete_names = {name for name, values in columns.items() if not np.isnan(values).any()}
     return complete_names | ({"logprob"} if tokens.reported is not None else set())

@@ -1,4 +1,4 @@
-"""One engine's native samples, and what the learner said of each of their tokens."""
+"""The native samples of one engine, with what the learner recorded about each of their tokens."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from harness.recordings.tables import Rows, Table
 from probes.format import number
 
 QUANTITIES = ("length", "reward", "surprisal")
-# What the learner may say of a token beside its plain log-probability (docs/reference/format.md).
+# Columns that the learner may add to its plain log-probability (docs/reference/format.md).
 VIEWS = ("tempered_logprob", "processed_logprob", "joint_logprob", "blind_logprob")
 READINGS = ("entropy", "varentropy", "mass_before", "outside", "outside_joint")
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens that the learner scored, flat. `row`: of the samples; `reported`: the engine's own number, None without;
-    `views`: name -> the learner's log-probability of that meaning; `readings`: see `READINGS`.
+    """Tokens that the learner scored, flat on `grid`.
+
+    `reported`: the engine's own log-probabilities, None without. `views`: name -> the learner's log-probability in that
+    meaning. `readings`: see `READINGS`.
     """
 
     table: Table
-    rows: np.ndarray  # rows of the table, one for each of the grid's
+    rows: np.ndarray  # row of the table for each row of the grid
     grid: Grid
     learner: np.ndarray
     output: np.ndarray
@@ -35,19 +37,19 @@ class Tokens:
     readings: dict[str, np.ndarray]
 
     def sums(self, values: np.ndarray) -> np.ndarray:
-        """Values of tokens added up, one for each of `rows`."""
+        """Return the sum of token values over each of `rows`."""
         return np.bincount(self.grid.row, weights=values, minlength=len(self.rows))
 
 
 @dataclass
 class Samples:
-    """One engine's native samples: an entry each."""
+    """The native samples of one engine, one entry each."""
 
     prompt: np.ndarray  # object: the prompt's bytes
     output: list[bytes]
     finish: np.ndarray
     values: dict[str, np.ndarray]  # length, reward, surprisal (mean per token, nats); NaN where it was not scored
-    likelihood: np.ndarray  # log-probability of the whole sample under what was asked, as the learner says
+    likelihood: np.ndarray  # log-probability of the whole sample as asked for, by the learner
     sample: np.ndarray
     draw: np.ndarray  # from 1 on, in which it was drawn
     tokens: list[Tokens] = field(default_factory=list)  # one a frame
@@ -60,11 +62,11 @@ class Samples:
 
     @property
     def draws(self) -> int:
-        """How many draws they are of."""
+        """Return the number of draws that the samples are of."""
         return int(self.draw.max(initial=0))
 
     def first(self, draws: int) -> Samples:
-        """Those of the first draws."""
+        """Return the samples of the first `draws` draws."""
         n = int(np.count_nonzero(self.draw <= draws))
         return replace(
             self, prompt=self.prompt[:n], output=self.output[:n], finish=self.finish[:n],
@@ -75,24 +77,26 @@ class Samples:
 
 
 def draw_of(step: int) -> int:
-    """The draw of a native frame: the first has step -1, the next -2. Recordings of others may have any step."""
+    """Return the draw of a native frame: step -1 is the first, -2 the second. Recordings of others may have any
+    step.
+    """
     return max(1, -step)
 
 
 def draws_of(side: Side) -> int:
-    """How many times a side drew its native stage; 0 without one."""
+    """Return how many times a side drew its native stage; 0 without one."""
     return max(map(draw_of, side.recording.steps("native")), default=0)
 
 
 def tables(side: Side, kind: str, draws: int | None = None) -> list[Table]:
-    """Every frame of a kind, joined by step, the first draw before the next; with `draws`, of the first ones only."""
+    """Return the frames of a kind joined by step, in the order of the draws; with `draws`, of the first draws only."""
     steps = sorted(side.recording.steps(kind), key=draw_of)
     joined = [side.recording.table(kind, step) for step in steps if draws is None or draw_of(step) <= draws]
     return [table for table in joined if table is not None]
 
 
 def samples_of(side: Side, draws: int) -> Samples:
-    """What one side drew in the first draws of the native stage; empty when there was none."""
+    """Return what one side drew in the first draws of the native stage; empty where there was none."""
     missing: list[str] = []
     prompts: list[bytes] = []
     outputs: list[bytes] = []

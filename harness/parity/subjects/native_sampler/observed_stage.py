@@ -1,11 +1,12 @@
-"""Native stage: each engine's own sampler at the same weights, compared as distributions and held against the learner.
+"""The native stage: samples that each engine drew with its own sampler at equal weights. The steps:
 
-- `distributions`: the two stages against each other: different, equal, or undecided.
-- `sampler`: each against the learner's own distribution: which of the two does not draw what it was asked.
-- `semantics`: what the log-probabilities that an engine reports mean.
-- `repeats`: clones, and seeds that are not honoured.
+- `observed_distributions` compares the two stages: different, equal, or undecided.
+- `observed_sampler` holds each stage against the learner's distribution, to see which engine draws otherwise than
+  asked.
+- `observed_meaning` recognises what the reported log-probabilities mean.
+- `observed_repeats` finds clones, and seeds that are not honoured.
 
-The stages are drawn in parts and looked at after each (`sequential`).
+The stages are drawn in parts and tested after each part (`observed_looks`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from harness.recordings.tables import Table
 
 
 def native_stage(e: Evidence) -> None:
-    """Read both native stages into `e.native`, and their differences into the divergences."""
+    """Read both native stages into `e.native`, and add their divergences."""
     plan = Plan.of(e.baseline.recording)
     result = NativeResult(
         alpha=plan.alpha, equivalence_alpha=plan.equivalence_alpha, margin=plan.margin, draws=plan.draws
@@ -33,7 +34,7 @@ def native_stage(e: Evidence) -> None:
         absent = [side.name for side, stage in zip(e.sides, stages, strict=True) if not stage]
         result.skipped = "no native stage was recorded" + (f" for the {absent[0]}" if len(absent) == 1 else "")
         return
-    draws = min(plan.draws, *map(draws_of, e.sides))  # a suite's baseline has drawn on for another fault
+    draws = min(plan.draws, *map(draws_of, e.sides))  # a test suite's baseline may have drawn more for another fault
     samples = [samples_of(side, draws) for side in e.sides]
     result.samples = (len(samples[0]), len(samples[1]))
     result.most = plan.draws * max(len(drawn.first(1)) for drawn in samples)
@@ -61,10 +62,10 @@ def native_stage(e: Evidence) -> None:
 
 
 def _looks(e: Evidence, samples: list[Samples], readable: set[str], plan: Plan, result: NativeResult) -> None:
-    """Look at both stages after each draw, as it was done while they were drawn: a later look spends what the looks
-    before it left, and a verdict on the recording is the one that ended the drawing.
+    """Test both stages after each draw, as was done while they were drawn.
 
-    `readable`: sides that are held against the learner as well.
+    A later look spends what the looks before it left. So a verdict on a recording is the one that ended the drawing.
+    `readable`: sides that are also held against the learner.
     """
     comparison = observed_distributions.Compared()
     for draw in range(1, max(drawn.draws for drawn in samples) + 1):
@@ -85,7 +86,7 @@ def _looks(e: Evidence, samples: list[Samples], readable: set[str], plan: Plan, 
 
 
 def in_doubt(e: Evidence) -> list[str]:
-    """The sentence on a difference between the native stages that may be chance; [] without one."""
+    """Return a sentence on a difference between the native stages that may be chance; [] without one."""
     if e.native is None or not e.native.doubtful:
         return []
     doubtful_tests = ranked(e.native.doubtful, e.native.tests)
@@ -94,8 +95,10 @@ def in_doubt(e: Evidence) -> list[str]:
 
 
 def _unread(side: Side, samples: Samples, result: NativeResult) -> list[str]:
-    """What this side's stage lacks of what our own always write: without it nobody knows whether its sampler draws what
-    it was asked, of the prompts that it was sent, or whether it repeats itself.
+    """Return what this side's stage lacks of what our own stages always record.
+
+    Without it nobody knows whether the sampler draws as asked, for the prompts that it was sent, or whether it repeats
+    itself.
     """
     lacking = unread(side, samples)
     if not result.repeats.get(side.name, {}).get("samples"):
@@ -120,7 +123,7 @@ def _versions(e: Evidence, stages: list[list[Table]], result: NativeResult) -> N
 
 
 def samplers_said(e: Evidence) -> str:
-    """What the stage showed of the engines' own samplers, for the reason of a verdict that found no difference."""
+    """Return a clause on the engines' own samplers, for the reason of a verdict that found no difference."""
     result = e.native
     if result is None:
         return "the engines' own samplers were not tested: no native stage"

@@ -1,8 +1,8 @@
-"""Two-sample tests within strata: is there a difference (permutation), is there none that matters (equivalence)?
+"""Two-sample tests within strata: for a difference (permutation), and for equality within a margin (equivalence).
 
-Samples of one prompt share its distribution, samples of different prompts do not; so labels are permuted within each
+Samples of one prompt share its distribution, samples of different prompts do not. So labels are permuted within each
 prompt. Under the null hypothesis that both sides draw from the same distribution given the prompt, that permutation is
-exact, whatever the prompts are. No difference found is no equality shown: for that, two one-sided tests (Schuirmann
+exact, whatever the prompts are. Finding no difference does not show equality. For that, two one-sided tests (Schuirmann
 1987) ask whether the means differ by less than a margin, in standard deviations within prompts. Each family is
 corrected by Holm.
 """
@@ -19,24 +19,25 @@ from scipy import stats
 
 from harness.parity.subjects.native_sampler.observed import FINISH, MARGIN, OUT_OF_REACH, Statistic, Tests
 
-PERMUTATIONS = 1999  # p is 1/2000 at least, where they decide: `p_value` has what is smaller
-POWER = 0.8  # the usual one (Cohen 1988)
-PLACES = 64  # of a distribution at which two are compared
+PERMUTATIONS = 1999  # the smallest p is 1/2000, where permutations decide; `p_value` handles smaller ones
+POWER = 0.8  # the usual power (Cohen 1988)
+PLACES = 64  # points at which two distributions are compared
 
 
 def permuted_labels(baseline: np.ndarray, stratum: np.ndarray, *, permutations: int = PERMUTATIONS) -> np.ndarray:
-    """(1 + permutations, n) booleans: row 0 is the observation, each other row permutes the labels within each
+    """Return (1 + permutations, n) booleans: row 0 is the observation, each other row permutes labels within each
     stratum.
     """
-    rng = np.random.default_rng(0)  # a verdict must be the same twice
+    rng = np.random.default_rng(0)  # fixed seed: the verdict must be reproducible
     n = len(baseline)
     order = np.argsort(stratum, kind="stable")
+    # Fewer permutations for large n: the array stays within about 40 MB.
     rounds = min(permutations, max(999, int(4e7) // max(n, 1)))
     labels = np.empty((rounds + 1, n), bool)
     labels[0] = baseline
     sizes = np.bincount(stratum)
     start = np.cumsum(sizes) - sizes
-    for size in np.unique(sizes[sizes > 0]):  # strata of one size at once
+    for size in np.unique(sizes[sizes > 0]):  # all strata of one size at once
         place = order[start[sizes == size][:, None] + np.arange(size)]
         drawn = np.broadcast_to(baseline[place], (rounds, *place.shape))
         labels[1:, place] = rng.permuted(drawn, axis=2)
@@ -46,12 +47,13 @@ def permuted_labels(baseline: np.ndarray, stratum: np.ndarray, *, permutations: 
 def statistics_of(
     labels: np.ndarray, stratum: np.ndarray, quantities: dict[str, np.ndarray], finish: np.ndarray | None
 ) -> Tests:
-    """Name -> statistic, p, errors (see `p_value`) and both means."""
+    """Return name -> statistic, p, errors (see `p_value`) and both means."""
     counts = labels[0].sum(), (~labels[0]).sum()
-    # a row times values is the difference of means
+    # one row of weights times the values is a difference of means
     weight = np.where(labels, np.float32(1 / counts[0]), np.float32(-1 / counts[1]))
     tests: Tests = {}
     for name, values in quantities.items():
+        # Without the mean of its prompt a value says nothing about which prompts a side has.
         centred = values - (np.bincount(stratum, values) / np.maximum(np.bincount(stratum), 1))[stratum]
         means = {"baseline": float(values[labels[0]].mean()), "candidate": float(values[~labels[0]].mean())}
         apart = weight @ centred.astype(weight.dtype)[:, None]
@@ -75,14 +77,16 @@ def statistics_of(
 
 
 def p_value(statistics: np.ndarray, apart: np.ndarray) -> dict[str, float]:
-    """p is the share of permutations that are at least as extreme as the observation, itself included (Phipson and
-    Smyth 2010). Where no other one is, it may be far smaller than one of their number: then it is at most what the
-    largest of the differences behind the statistic, `apart` [1 + permutations, differences], allows by itself.
+    """Return statistic, p and `errors` of one permutation test.
 
-    `errors`: that difference in standard deviations of the permuted ones. Such a difference is nearly normal, with
-    lighter tails where groups are balanced (Hoeffding 1951, 1963); Bonferroni corrects for the number of them.
+    p is the share of permutations that are at least as extreme as the observation, itself included (Phipson and Smyth
+    2010). Where no other permutation is, the true p may be far smaller than one over their number. Then p is at most
+    what the largest of the differences behind the statistic, `apart` [1 + permutations, differences], allows by itself.
+
+    `errors`: that difference, in standard deviations of the permuted ones. It is nearly normal, with lighter tails
+    where groups are balanced (Hoeffding 1951, 1963). Bonferroni corrects for the number of differences.
     """
-    extreme = np.count_nonzero(statistics >= statistics[0] * (1 - 1e-5) - 1e-7)  # ties, in float32
+    extreme = np.count_nonzero(statistics >= statistics[0] * (1 - 1e-5) - 1e-7)  # includes ties, in float32
     off, spread = np.abs(apart[0] - apart[1:].mean(axis=0)), apart[1:].std(axis=0, dtype=np.float64)
     errors = float((off[spread > 0] / spread[spread > 0]).max(initial=0.0))
     p = extreme / len(statistics)
@@ -103,8 +107,9 @@ def holm(tests: Mapping[Any, dict[str, float]]) -> None:
 class Equivalence:
     """Two one-sided tests of a difference of means against a margin.
 
-    `difference`, `error` (its standard error) and `margin` in units of the value; `spread`: standard deviation within
-    strata. `p`: of the larger of the two tests. `samples`: a side, of which the strata use a part.
+    `difference`, `error` (its standard error), `margin`: in units of the value. `spread`: standard deviation within
+    strata. `p`: the larger of the two tests' p. `samples`: the harmonic mean of the sides' samples, in strata that have
+    samples of both.
     """
 
     difference: float
@@ -115,23 +120,26 @@ class Equivalence:
     samples: float
 
     def power(self, level: float) -> float:
-        """The chance of showing equality at this level, were there no difference, by as many samples as these."""
+        """Return the probability of showing equality at this level with these samples, if there is no difference."""
         if self.error == 0.0:
             return 1.0
         return max(0.0, 2 * float(stats.norm.cdf(self.margin / self.error - _z(level))) - 1)
 
     def enough(self, level: float) -> int:
-        """Samples a side with which that chance is `POWER`."""
+        """Return the samples a side with which that probability is `POWER`."""
         return self._samples(self.margin / (_z(level) + float(stats.norm.ppf((1 + POWER) / 2))))
 
     def needed(self, level: float, alpha: float) -> int:
-        """Samples a side that decide with a chance of `POWER`, if the difference is what was measured: show equality at
-        `level`, or a difference at `alpha` of a two-sided test, whichever takes fewer."""
+        """Return the samples a side that decide with probability `POWER` if the difference is the measured one.
+
+        To decide is to show equality at `level`, or a difference at `alpha` of a two-sided test, whichever takes fewer
+        samples.
+        """
         z, apart = float(stats.norm.ppf(POWER)), abs(self.difference)
         return min(self._samples((self.margin - apart) / (_z(level) + z)), self._samples(apart / (_z(alpha / 2) + z)))
 
     def _samples(self, error: float) -> int:
-        """Samples a side that make the standard error as small."""
+        """Return the samples a side that make the standard error this small."""
         if not math.isfinite(self.error):
             return OUT_OF_REACH
         return min(OUT_OF_REACH, math.ceil(self.samples * (self.error / error) ** 2)) if error > 0 else OUT_OF_REACH
@@ -144,10 +152,10 @@ def _z(level: float) -> float:
 def equivalence(
     values: np.ndarray, stratum: np.ndarray, baseline: np.ndarray, *, margin: float = MARGIN
 ) -> Equivalence:
-    """Are the means equal to within `margin` standard deviations within strata?
+    """Test whether the means are equal to within `margin` standard deviations within strata.
 
-    The difference is the mean of the strata's differences, each with the weight n m / (n + m) of its two sizes, and its
-    error takes each stratum's own variance, so prompts of unequal spread do no harm.
+    The difference is the mean of the strata's differences, weighted by n m / (n + m) of the two sizes in a stratum. Its
+    error uses each stratum's own variance, so that prompts of unequal spread do no harm.
     """
     cell = 2 * stratum + baseline
     count = np.bincount(cell, minlength=2 * (stratum.max() + 1)).astype(float)
@@ -174,5 +182,5 @@ def equivalence(
 
 
 def quantile_sum(alpha: float, family: int) -> float:
-    """z of a two-sided test at alpha / family, plus z of the power: effects are this many standard errors."""
+    """Return z of a two-sided test at alpha / family plus z of `POWER`: the detectable effect in standard errors."""
     return _z(alpha / (2 * family)) + float(stats.norm.ppf(POWER))

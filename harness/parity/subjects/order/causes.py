@@ -1,4 +1,4 @@
-"""Whose response a sample has: another's of its step (permuted), or the same one as its whole group (clones)."""
+"""The cause ORDER: a sample has the response or the prompt of another sample of its step."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from harness.parity.subjects.prompts.observed import PERMUTED
 from reports.model import RESIDUE, Cause, Proof
 from scenarios.bench.case import Symptoms
 
-MOST = 0.98  # of a step's differing responses that have another owner
-FEWEST = 2  # one response that is another's may be a short one by chance
+MOST = 0.98  # share of a step's differing responses that must have another owner
+FEWEST = 2  # one response that equals another's may be a short one by chance
 
 
 def mispaired(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Samples that were trained on with each other's responses, though their engines recorded their own. That prompts
-    did not change places with them is seen by the digest of what was trained on."""
+    """Find samples that were trained on with each other's responses, though their engines recorded their own.
+
+    The digest of what was trained on shows that the prompts did not change places with the responses.
+    """
     for side in e.sides:
         paired = {step for step, agrees in side.witnesses.batch_agrees.items() if agrees}
         steps = sorted((step, exchange) for step, exchange in side.exchanged.items() if step in paired)
@@ -57,7 +59,7 @@ def mispaired(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """The responses of a step are the baseline's, each under one other sample number."""
+    """Find steps whose responses are the baseline's, each under another sample number."""
     open_ = set(keys_of(np.concatenate([so_far.left(Kind.FLIP.of()), so_far.left(Kind.LOGPROB.of())])).tolist())
     by_step: dict[int, list[Source]] = {}
     for source in e.rollouts.sources:
@@ -68,8 +70,8 @@ def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         for _, sources in sorted(by_step.items())
         if len(sources) >= FEWEST and _matched(sources) >= max(FEWEST, MOST * len(sources))
     ]
-    # One token may agree by chance, and within a group its log-probability does too: several must not. What one step
-    # shows so is believed of the others of which every response has another owner.
+    # One token may agree by chance, and within a group its log-probability then agrees too. So several tokens must
+    # agree in at least one step. Then the other steps in which every response has another owner are believed too.
     if not any(_agreeing_tokens(sources) >= min(2 * len(sources), TOLD) for sources in matched):
         matched = []
     affected = [(source.step, source.sample) for sources in matched for source in sources if source.owners]
@@ -86,7 +88,10 @@ def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 def _permuted(
     e: Evidence, party: str, affected: list[tuple[int, int]], compared: int, exchanged: list[tuple[int, int]]
 ) -> Explanation:
-    """`affected`: samples with another's response, of `compared`; `exchanged`: those with another's prompt."""
+    """Build the cause.
+
+    `affected`: samples with another's response, out of `compared`. `exchanged`: samples with another's prompt.
+    """
     samples = sorted({*affected, *exchanged})
     proofs = (
         [Proof("match responses by their tokens", compared, compared - len(affected), "samples")] if affected else []
@@ -110,8 +115,10 @@ def _permuted(
 
 
 def _floor(e: Evidence, party: str, affected: list[tuple[int, int]]) -> tuple[DivergenceKey, ...]:
-    """The side's floor, where it was taken in a step whose responses are permuted, or shows by itself that they are:
-    other batches permute otherwise."""
+    """Return the side's floor as explained, where permuted responses explain it: other batches permute otherwise.
+
+    That holds where the floor was taken in steps whose responses are permuted, or where the floor itself shows them.
+    """
     recording = e.side(party).recording
     floor_steps = set(recording.steps("floor"))
     permuted = bool(floor_steps) and (
@@ -121,8 +128,10 @@ def _floor(e: Evidence, party: str, affected: list[tuple[int, int]]) -> tuple[Di
 
 
 def _reordered(e: Evidence, party: str, step: int) -> bool:
-    """Are responses of the floor's other order the first order's, token for token and with their log-probabilities,
-    under other sample numbers?"""
+    """Whether the responses of the floor's other order are those of its base, under other sample numbers.
+
+    Tokens and log-probabilities must agree.
+    """
     recording = e.side(party).recording
     tables = [recording.table("floor", step, variant=variant) for variant in ("base", "order")]
     rows = [(table.rows("output"), table.rows("logprob")) for table in tables if table is not None]
@@ -153,12 +162,12 @@ def _reordered(e: Evidence, party: str, step: int) -> bool:
 
 
 def _agreeing_tokens(sources: list[Source]) -> int:
-    """How many tokens agree, with their log-probabilities, with those of another sample."""
+    """Return how many tokens agree, with their log-probabilities, with those of another sample."""
     return sum(source.tokens for source in sources if source.by_log_probabilities and source.owners)
 
 
 def _matched(sources: list[Source]) -> int:
-    """How many samples find an owner of their own: the largest matching of samples to owners."""
+    """Return how many samples can have an owner each of their own: the largest matching of samples to owners."""
     owners = sorted({owner for source in sources for owner in source.owners})
     if not owners:
         return 0
@@ -169,7 +178,7 @@ def _matched(sources: list[Source]) -> int:
 
 
 def _party(e: Evidence, affected: list[tuple[int, int]]) -> str:
-    """The learner's opinion at the flips: whose tokens it would have drawn."""
+    """Return the side whose tokens the learner, by its margins at the flips, would not have drawn."""
     flips = e.flips.table
     chosen = np.isin(keys_of(flips[:, :2]), keys_of(np.array(affected)))
     margins = e.flips.margin[chosen]
@@ -177,7 +186,7 @@ def _party(e: Evidence, affected: list[tuple[int, int]]) -> str:
 
 
 def other_sample_numbers(s: Situation) -> None:
-    """Look for each differing response under the other sample numbers; ORDER when they are all there."""
+    """Look for each differing response under the other sample numbers. ORDER is named where all are there."""
     if not s.rest.of("tokens", "lengths") or s.rest.of("scores"):
         return
     started = s.clock()

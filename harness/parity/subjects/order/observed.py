@@ -1,7 +1,7 @@
-"""Responses under other sample numbers: whose response is it that a sample has, or was trained on with?
+"""Responses under other sample numbers: whose response a sample has, or was trained on with.
 
-A response is known by its tokens together with their log-probabilities, as far as the runs can show it: in a guided run
-up to its first difference (there the guide takes over), else to its end.
+A response is recognised by its tokens together with their log-probabilities, as far as the runs show it: in a guided
+run up to its first difference, where the guide takes over, else to its end.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from harness.parity.facts.evidence import Evidence, Side
 
 TOLD = 20  # tokens: fewer may be another sample's by chance
-MOST = 2_000  # differing samples of a step; a step in which more differ says no more
+MOST = 2_000  # differing samples of a step that are examined at most
 
 
 class Exchange(NamedTuple):
-    """Samples of one step that were trained on with each other's responses. `by_engine`: each has the response of its
-    place among those of the first engine, then the next one's."""
+    """Samples of one step that were trained on with each other's responses.
+
+    `by_engine`: the responses are those of the first engine, then those of the next, assigned by place.
+    """
 
     samples: tuple[int, ...]
     compared: int  # samples of the step
@@ -35,14 +37,15 @@ class Source(NamedTuple):
 
     step: int
     sample: int
-    tokens: int  # of the response that were compared, with the owner of most
+    tokens: int  # tokens of the response that were compared; the most of any owner
     by_log_probabilities: bool  # both runs recorded them, and they agree with an owner's
     owners: list[int]
 
 
 def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
-    """Note in `e.rollouts.sources`, for each differing sample of a step, the samples of the baseline whose response
-    the candidate gave it.
+    """Note, for each differing sample of a step, the samples of the baseline whose response the candidate gave it.
+
+    The result is added to `e.rollouts.sources`.
     """
     output, output2 = b.rows("output"), c.rows("output")
     if output is None or output2 is None:
@@ -87,8 +90,11 @@ def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
 
 
 def exchanged(side: Side, source: Table, side_rollout: Table, experience: Table) -> None:
-    """Note in `side.exchanged` the samples of a step that were trained on with each other's responses. `source`: the
-    rollout whose responses are trained on, which in a guided run is the baseline's; `side_rollout`: the side's."""
+    """Note in `side.exchanged` the samples of a step that were trained on with each other's responses.
+
+    `source`: the rollout whose responses are trained on, in a guided run the baseline's. `side_rollout`: the side's own
+    rollout.
+    """
     output, tokens = source.rows("output"), experience.rows("tokens")
     if output is None or tokens is None:
         return

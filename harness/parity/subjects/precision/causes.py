@@ -1,4 +1,6 @@
-"""The lifted stage: what differs in float32 too, by its own causes; what differs in half precision only, as such."""
+"""The cause ARITHMETIC, and the causes of the lifted stage: what differs in float32 too, and what in half precision
+only.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,21 @@ from harness.recordings.tables import Table
 from reports.model import Cause
 from reports.text import figure
 
-# Two engines that round independently are 1.4 times as far from each other as each is from the exact value.
+# Times the learner's rounding. Two engines that round independently are 1.4 times as far from each other as each is
+# from the exact value.
 BULK = 3.0
-NATIVE_TAIL = 0.01  # of the tokens; between vLLM and its learner, both in bfloat16, 4 of 1,158 lay beyond the cap
-# What a fault that moves log-probabilities shows in half precision beside what it shows in float32: in the mean of a
-# run, and in the native stage.
+NATIVE_TAIL = 0.01  # share of the tokens; between vLLM and its learner, both in bfloat16, 4 of 1,158 lay beyond the cap
+# A fault that moves log-probabilities in float32 also shows as these in half precision: in the mean of a run, and in
+# the native stage.
 _ALSO = frozenset({Kind.ENGINE_DRIFT, Kind.DRIFT, Kind.BEHIND, Kind.NATIVE_LEARNER})
 
 
 def logic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """The causes of the lifted stage, UNEXPLAINED among them. Where they are all named and of one engine, differences
-    of that engine that are left in half precision, and that the stage shows too, are theirs."""
+    """Yield the causes of the lifted stage, UNEXPLAINED among them.
+
+    Where all of them are named and of one engine, they also explain that engine's differences that are left in half
+    precision and that the stage shows too.
+    """
     result = e.lifted
     if result is None or result.verdict is None or not len(so_far.left(Kind.LIFTED.of())):
         return
@@ -55,10 +61,11 @@ def _of_the_same_engine(e: Evidence, so_far: Explained, result: LiftedResult) ->
 
 
 def arithmetic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Differences of log-probabilities that float32 does not show, no larger than the learner's own rounding; of the
-    native stage no more than a few of them, and none beyond what a tail of rounding reaches.
+    """Find differences of log-probabilities that float32 does not show and that are no larger than the learner's own
+    rounding.
 
-    Tokens that differ, lengths and ends are left open: of those rounding is only one of the reasons.
+    In the native stage they may be few only, and none beyond what a tail of rounding reaches. Tokens, lengths and
+    finish reasons that differ are not explained: rounding is only one of their possible reasons.
     """
     result = e.lifted
     if result is None or not result.equal:
@@ -92,7 +99,7 @@ def arithmetic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def _tail(e: Evidence, side: str) -> bool:
-    """Is what the native stage reports of its tokens off by a tail of rounding only?"""
+    """Whether the native stage's log-probabilities differ from the learner's by a tail of rounding only."""
     tail, result = e.tails.get(Kind.NATIVE_LEARNER.of(side)), e.native
     if tail is None or result is None or tail.beyond > NATIVE_TAIL * tail.compared:
         return False
@@ -100,7 +107,7 @@ def _tail(e: Evidence, side: str) -> bool:
 
 
 def _rounding(side: Side) -> float:
-    """The mean |Δ| that the learner's own rounding makes, nats; 0, which excuses nothing, where it was not recorded."""
+    """Return the mean |Δ| of the learner's own rounding, nats; 0, which excuses nothing, where it was not recorded."""
     steps = side.recording.steps("floor")
     tables: list[Table | None] = [side.recording.table("floor", step, variant="rounding") for step in steps]
     rows = [
@@ -111,7 +118,9 @@ def _rounding(side: Side) -> float:
 
 
 def _another_cause(bench: OnBench) -> str:
-    """The lifted stage has a sync of its own, which may cure what the run had."""
+    """Contradict the cause where the difference has another explanation: the sync of the lifted stage may cure the
+    run's fault.
+    """
     explains = f"the differences go without arithmetic in another format: {bench.others} explains them"
     return explains if bench.gone and bench.named else contradicted(bench)
 

@@ -1,4 +1,4 @@
-"""Log-probabilities that are not finite."""
+"""The cause NUMERIC_FATAL: log-probabilities that are NaN or infinite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reports.text import counted
 
 
 def numeric(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Numbers that are none, and whether the sample ends there as if it had stopped."""
+    """Find samples with log-probabilities that are NaN or infinite, and whether the engine calls their end a stop."""
     for side in e.sides:
         items = e.found(Kind.NOT_FINITE.of(side.name))
         if not len(items):
@@ -34,7 +34,7 @@ def numeric(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 {"samples": affected[:50].tolist(), "stopped": stopped},
                 restricted(e, keys(ROLLOUT, side.name), affected, "leave out the samples with numbers that are none"),
             ),
-            # an engine that agrees with itself wherever it gives numbers is not noisy as well
+            # An engine that agrees with itself wherever its numbers are finite is not noisy as well.
             (*keys(ROLLOUT, side.name), *(() if side.floor.noisy(e.of_engines) else (Kind.FLOOR.of(side.name),))),
             among(affected),
         )

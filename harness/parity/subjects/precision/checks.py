@@ -1,4 +1,4 @@
-"""The check of the lifted stage: does the difference, or the equality, of half precision hold in float32?"""
+"""The check of the lifted stage: whether what half precision shows, a difference or equality, holds in float32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _applies(e: Evidence) -> bool:
 
 
 def _required(e: Evidence) -> bool:
-    """A stage that either side recorded has to be whole: what it would have shown is unknown."""
+    """Whether a stage was recorded by either side. It must be complete, since what it would have shown is unknown."""
     return e.lifted is not None and e.lifted.required
 
 

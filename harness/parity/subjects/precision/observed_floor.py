@@ -1,8 +1,8 @@
 """The floor: how far an engine is from itself, measured, and capped so that a noisy engine cannot excuse itself.
 
-Each engine draws the same samples at the same weights with the same randomness in other batch compositions and
-orders, and scores them by prefill instead of decode; a user's own job is run again as a whole. The largest
-|Δ log-probability| before the first difference of tokens is its floor.
+Each engine draws the same samples with the same weights and randomness in other batch compositions and orders, and
+scores them by prefill instead of decode. The job of a framework is run again as a whole. The floor is the largest |Δ
+log-probability| before the first difference of tokens, without the allowed outliers.
 """
 
 from __future__ import annotations
@@ -28,35 +28,40 @@ from harness.recordings.store import Recording
 from harness.recordings.tables import Rows, Table
 from scenarios.lifted import HALF
 
-# Largest floor that can be noise, in nats. float32: batch composition alone reached 1.2e-5 in SGLang on a tiny model,
-# engines were within 1.4e-6 of Transformers. bfloat16: published figures are 0.01 to 0.05; larger models may need
+# Largest floor that can be noise, in nats. In float32 batch composition alone reached 1.2e-5 in SGLang on a tiny model,
+# and engines were within 1.4e-6 of Transformers. In bfloat16 published figures are 0.01 to 0.05; larger models may need
 # another cap (`judge(cap=...)`).
 CAPS = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.05}
-# The same of float32 where kernels may multiply in TF32, which has the mantissa of float16: Triton's `tl.dot` does, and
-# with it the attention of vLLM and SGLang on GPUs. On an H200 engines were up to 0.0013 nats from themselves, and 0.012
+# The cap of float32 where kernels may multiply in TF32, which has the mantissa of float16. Triton's `tl.dot` does, and
+# so does the attention of vLLM and SGLang on GPUs. On an H200 engines were up to 0.0013 nats from themselves, and 0.012
 # from their learner (docs/measurements/gpu.md).
 CAP_TF32 = 0.05
 EPSILON = 2.0**-23  # spacing of float32 at 1
 VARIANTS = ("batch", "order", "prefill")
-MINIMUM_TOKENS = 64  # fewer say nothing about an extreme value
+MINIMUM_TOKENS = 64  # fewer tokens say nothing about an extreme value
 HEADROOM = 10.0  # times the floor: see `Tolerance.value`
 RESOLUTION = 16.0  # times the spacing of float32: see `Tolerance.value`
 LARGEST_SCALE = 20.0  # nats: a broken number must not widen its own tolerance
-Pair = tuple[int, str, Table, Table]  # step, variant, the base run's samples, the variant's
-IMPLAUSIBLE = 1e-6  # probability below which so many flips of an engine against itself are not ties
+Pair = tuple[int, str, Table, Table]  # step, variant, samples of the base run, samples of the variant
+IMPLAUSIBLE = 1e-6  # least probability at which the flips of an engine against itself can be ties
 
 
 @dataclass(frozen=True)
 class Sharded:
-    """How far the learner's log-probabilities move when its layers are cut as tensor parallelism cuts them, in nats:
-    what all but the allowed outliers stay within, and the mean."""
+    """How far the learner's log-probabilities move when its layers are split as tensor parallelism splits them, in
+    nats.
+
+    `level`: the largest move without the allowed outliers. `mean`: the mean move.
+    """
 
     level: float
     mean: float
 
     @staticmethod
     def of(recording: Recording) -> Sharded | None:
-        """None where the engine has one rank, the model could not be cut, or what that moved is no rounding."""
+        """Return None where the engine has one rank, the model could not be split, or the move is too large to be
+        rounding.
+        """
         bases = ((step, recording.table("floor", step, variant="base")) for step in recording.steps("floor"))
         rows = [of_the_floor(recording, step, base, "sharding") for step, base in bases if base is not None]
         sizes = np.concatenate([np.zeros(0), *(column.values for column in rows if column is not None)])
@@ -70,9 +75,9 @@ class Sharded:
 class EngineFloor:
     """One engine against itself, in nats; NaN where nothing was compared.
 
-    `level`: what all but the allowed outliers stay within; `largest`: the largest of all; `mean`: of all; `unrounded`:
-    the largest at a token that its learner does not round as far in half precision, None where that was not recorded;
-    `sharded`: of an engine of several ranks, which cannot be asked for the numbers of one.
+    `largest`: the largest |Δ|. `level`: the largest without the allowed outliers. `mean`: the mean. `unrounded`: the
+    largest at a token where the learner's own rounding in half precision does not account for it; None where that was
+    not recorded. `sharded`: for an engine of several ranks, which cannot be asked for the numbers of one rank.
     """
 
     largest: float = float("nan")
@@ -88,12 +93,12 @@ class EngineFloor:
 
     @property
     def changed(self) -> float:
-        """`level`, or that of the same model with its layers cut as the engine's ranks cut them, which is larger."""
+        """Return `level`, or the level of splitting the layers as the engine's ranks do, where that is larger."""
         return max(self.level, self.sharded.level) if self.sharded is not None else self.level
 
     @property
     def changed_mean(self) -> float:
-        """The same of `mean`."""
+        """Return `mean`, or the mean of splitting the layers, where that is larger."""
         return max(self.mean, self.sharded.mean) if self.sharded is not None else self.mean
 
     @property
@@ -101,28 +106,28 @@ class EngineFloor:
         return self.tokens >= MINIMUM_TOKENS
 
     def exceeds(self, allowed: Tolerance) -> bool:
-        """Beyond the cap by more than outliers, far beyond it at all, or no number."""
+        """Whether the engine differs from itself by more than the cap allows, or gave NaN or infinity."""
         return self.noisy(allowed) or self.not_finite > 0
 
     def noisy(self, allowed: Tolerance) -> bool:
-        """Whether the numbers that are numbers lie beyond the cap, by more than outliers or by far."""
+        """Whether finite numbers lie beyond the cap: more than the outliers allowed, or one that is far beyond."""
         largest = self.largest if self.unrounded is None or not allowed.half else self.unrounded
         return self.tokens > 0 and (self.level > allowed.cap or largest > allowed.extreme_drawn)
 
     @property
     def absent(self) -> list[str]:
-        """Variants of which no token was compared."""
+        """Return the variants of which no token was compared."""
         return [name for name in VARIANTS if not self.variants.get(name, {}).get("tokens")]
 
     def implausible_flips(self, cap: float, temperature: float) -> bool:
-        """More flips than ties of engines within the cap could give."""
+        """Whether there are more flips than ties of engines within the cap can explain."""
         return implausible(self.flips, self.tokens + self.flips, cap, temperature)
 
 
 def implausible(flips: int, tokens: int, cap: float, temperature: float) -> bool:
-    """Are these more flips of so many tokens than ties of engines within `cap` nats of each other could give?
+    """Whether these are more flips than ties of engines within `cap` nats of each other can explain.
 
-    The gap g between the two best perturbed logits of a Gumbel-max draw has P(g < x) <= x, so a difference of `cap` in
+    The gap g between the two best perturbed logits of a Gumbel-max draw has P(g < x) <= x. So a difference of `cap` in
     each of two logits flips a token with probability 2 cap / T at most.
     """
     rate = min(1.0, 2.0 * cap / max(temperature, 1e-6))
@@ -130,10 +135,10 @@ def implausible(flips: int, tokens: int, cap: float, temperature: float) -> bool
 
 
 def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool = True) -> EngineFloor:
-    """The floor of the engine of one recording, over every step at which it was taken.
+    """Measure the floor of one recording's engine, over every step at which it was taken.
 
-    `repeated`: pairs of a second run of the whole job. `drawn`: did it have to draw the same tokens? An engine's own
-    sampler need not, and its flips then say nothing.
+    `repeated`: pairs of samples of a second run of the whole job. `drawn`: whether the second draw had to give the same
+    tokens. An engine's own sampler need not, and its flips then say nothing.
     """
     sizes: list[np.ndarray] = []
     not_finite = 0
@@ -174,13 +179,13 @@ def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool 
 
 
 def _level(sizes: np.ndarray) -> float:
-    """What all but the allowed outliers stay within."""
+    """Return the largest size without the allowed outliers."""
     rank = max(0, len(sizes) - 1 - outliers(len(sizes)))
     return float(np.partition(sizes, rank)[rank])
 
 
 def _own(recording: Recording) -> Iterator[Pair]:
-    """The variants that the engine itself drew, at the steps at which it was asked to."""
+    """Yield the variants that the engine itself drew, at the steps at which it was asked to."""
     for step in recording.steps("floor"):
         base = recording.table("floor", step, variant="base")
         for variant in VARIANTS if base is not None else ():
@@ -190,8 +195,10 @@ def _own(recording: Recording) -> Iterator[Pair]:
 
 
 def _against(base: Table, variant_table: Table, rounding: Rows | None) -> dict[str, Any]:
-    """One variant against the base run: over the tokens before the first difference of each sample. `rounding`: of the
-    learner at each token of the base run."""
+    """Compare one variant with the base run, over the tokens before the first difference of each sample.
+
+    `rounding`: the learner's rounding at each token of the base run.
+    """
     nothing = {"max": 0.0, "unrounded": 0.0, "sizes": np.zeros(0), "flips": 0, "not_finite": 0, "where": {}}
     columns = [base.rows("output"), base.rows("logprob"), variant_table.rows("output"), variant_table.rows("logprob")]
     output, logprob, output2, logprob2 = columns
@@ -204,12 +211,13 @@ def _against(base: Table, variant_table: Table, rounding: Rows | None) -> dict[s
     differs = grid.take(output, match.a) != grid.take(output2, match.b)
     comparable = grid.position < grid.first(differs)[grid.row]
     base_logprobs, variant_logprobs = grid.take(logprob, match.a), grid.take(logprob2, match.b)
-    with np.errstate(invalid="ignore"):  # infinity less infinity is not a number, and counted below
+    with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, which is counted below
         size = np.where(comparable, np.abs(variant_logprobs.astype(np.float64) - base_logprobs), 0.0)
     finite = np.isfinite(size)
     flips = int(np.count_nonzero(~equal_rows(output, match.a, output2, match.b)))
     if not grid.size:
         return {**nothing, "flips": flips}
+    # Differences that the learner's rounding accounts for at the same token do not count as `unrounded`.
     far = size
     if rounding is not None:
         far = np.where(as_far(size, grid.take(rounding, match.a), CAPS["bfloat16"]), 0.0, size)
@@ -233,26 +241,26 @@ def _against(base: Table, variant_table: Table, rounding: Rows | None) -> dict[s
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What counts as equal, in nats of log-probability, and how the number came about."""
+    """What counts as equal, in nats of log-probability, and where the number comes from."""
 
     dtype: str
     cap: float
     resolution: float
-    floor: float  # the larger of the two engines' floors, without outliers; NaN: not measured
+    floor: float  # the larger of the two engines' floors, without outliers; NaN where not measured
     temperature: float
-    share: Share = THOUSANDTH  # of the tokens, that may lie between the tolerance and `extreme`
-    within: float = float("nan")  # ten floors of an engine against itself, where that is all that was measured
+    share: Share = THOUSANDTH  # how many tokens may lie between the tolerance and `extreme`
+    within: float = float("nan")  # ten floors of an engine against itself, where only those were measured
     rounding: Rounding = field(default_factory=Rounding)
 
     @property
     def value(self) -> float:
         """min(cap, max(10 x floor, resolution)); the cap alone where no floor was measured.
 
-        Ten times, because the floor is taken from a few hundred tokens within one engine, and the comparison covers
-        many more between two engines with other kernels and a learner with its own. The resolution, 16 eps of float32
-        at the scale of the learner's log-probabilities, is what rounding in a few operations costs: vLLM's floor on a
-        CPU was exactly 0 where its distance from the learner was 5e-6. In half precision it would exceed every cap;
-        there the learner's rounding is measured instead, and belongs to the floor. The cap bounds all of them.
+        The factor is ten because the floor is taken from a few hundred tokens within one engine. The comparison covers
+        many more, between two engines with other kernels and a learner with its own. The resolution is 16 eps of
+        float32 at the scale of the learner's log-probabilities, the rounding of a few operations: vLLM's floor on a CPU
+        was exactly 0 where its distance from the learner was 5e-6. In half precision the resolution would exceed every
+        cap. There the learner's rounding is measured instead, and belongs to the floor. The cap bounds all of them.
         """
         if np.isnan(self.floor):
             return self.cap
@@ -260,7 +268,7 @@ class Tolerance:
 
     @property
     def capped(self) -> bool:
-        """Whether the cap decided, and no floor."""
+        """Whether the cap, and not a floor, set the tolerance."""
         return self.value >= self.cap
 
     @property
@@ -269,48 +277,55 @@ class Tolerance:
 
     @property
     def extreme(self) -> float:
-        """What no single token may differ by."""
+        """Return the difference, in nats, that no single token may exceed."""
         return self.farthest(self.rounding.largest)
 
     @property
     def extreme_drawn(self) -> float:
-        """The same of tokens that the run drew and the learner scored, whose own rounding was measured."""
+        """Return the same for tokens that the run drew and the learner scored, whose own rounding was measured."""
         return self.farthest(self.rounding.drawn)
 
     def farthest(self, rounding: float) -> float:
-        """The same where the learner rounds by so many nats at most."""
+        """Return the same where the learner rounds by at most `rounding` nats."""
         return max((EXTREME_HALF if self.half else EXTREME) * self.cap, FARTHEST * rounding)
 
     def spared(self, tokens: int) -> int:
-        """How many of so many tokens may lie beyond `extreme`: none of as many as the rounding was measured on, and one
-        for each further time as many.
+        """Return how many of `tokens` tokens may lie beyond `extreme`.
 
-        The largest of a heavy-tailed rounding grows with the number of tokens: vLLM's native stage against SGLang's, in
+        None may of as many tokens as the rounding was measured on, and one more for each further multiple of them. The
+        largest of a heavy-tailed rounding grows with the number of tokens: vLLM's native stage against SGLang's, in
         bfloat16 on a CPU, had 2 of 18,452 tokens beyond 0.2 nats, 0.31 at most, where 0.06 was the largest of 1,776.
         """
         return max(0, tokens // self.rounding.tokens - 1) if self.half and self.rounding.measured else 0
 
     @property
     def margin(self) -> float:
-        """The widest gap between the two best perturbed logits (logits/T + noise) that a tolerated difference can
-        turn over: 2 tol/T.
+        """Return the widest gap between the two best perturbed logits (logits/T + noise) that a tolerated difference
+        can reverse: 2 tol/T.
         """
         return 2.0 * self.value / max(self.temperature, 1e-6)
 
     @property
     def far_margin(self) -> float:
-        """The same of the few tokens that half precision rounds beyond the tolerance; 0 where that was not measured."""
+        """Return the same for the few tokens that half precision rounds beyond the tolerance; 0 where that was not
+        measured.
+        """
         is_measured = self.half and self.rounding.measured
         return 2.0 * self.extreme_drawn / max(self.temperature, 1e-6) if is_measured else 0.0
 
     @property
     def turned(self) -> float:
-        """The share of all choices that such tokens turn over, at most. The gap of a draw is below x nats with a
-        probability of x at most (`harness.parity.subjects.sampling.observed_margins`)."""
+        """Return the largest share of all choices that such tokens reverse.
+
+        The gap of a draw is below x nats with a probability of at most x
+        (`harness.parity.subjects.sampling.observed_margins`).
+        """
         return self.share.most * min(1.0, self.margin)
 
     def far_flips(self, tokens: int) -> int:
-        """How many choices such tokens turn over, at most: with a probability of `FALSE_OUTLIERS` there are more."""
+        """Return how many choices such tokens reverse at most; there are more with a probability of
+        `FALSE_OUTLIERS`.
+        """
         return int(stats.poisson.isf(FALSE_OUTLIERS, self.turned * tokens))
 
     @staticmethod
@@ -323,12 +338,14 @@ class Tolerance:
         cap: float | None,
         rounding: Rounding | None = None,
     ) -> Tolerance:
-        """`scale`: largest |log-probability| of the learner, clipped to [1, `LARGEST_SCALE`]. `rounding`: of the
-        learner; in half precision no floor is known without it.
+        """Build the tolerance of a comparison from both floors.
+
+        `scale`: largest |log-probability| of the learner, clipped to [1, `LARGEST_SCALE`]. `rounding`: the learner's;
+        in half precision no floor is known without it.
         """
         measured = [engine_floor.changed for engine_floor in floors if engine_floor.measured]
         floor = max(measured) if len(measured) == len(floors) else float("nan")
-        known_dtype = dtype if dtype in CAPS else "float32"  # an unknown dtype gets the strictest
+        known_dtype = dtype if dtype in CAPS else "float32"  # an unknown dtype gets the strictest cap
         scale = min(max(scale, 1.0), LARGEST_SCALE) if np.isfinite(scale) else 1.0
         cap = CAPS[known_dtype] if cap is None else cap
         rounding = rounding or Rounding()
@@ -351,7 +368,7 @@ class Tolerance:
         )
 
     def facts(self, floors: Mapping[str, EngineFloor]) -> dict[str, Any]:
-        """For the report: the floor of each side, `combined`, `cap`, `tolerance`, all in nats."""
+        """Return what the report shows: the floor of each side, `combined`, `cap`, `tolerance`, all in nats."""
         figures: dict[str, Any] = {}
         for name, engine_floor in floors.items():
             figures[name] = engine_floor.level if engine_floor.measured else "not measured"

@@ -1,4 +1,4 @@
-"""What the lifted stage of a comparison showed; `harness.parity.lifted` judges it."""
+"""The result of a comparison's lifted stage, which `harness.parity.lifted` judges."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from harness.parity.facts.divergence import DivergenceKey
 from reports.model import Verdict
 from reports.text import counted, figure
 
-STAGE = "lifted"  # in the details of a cause: it is one of the lifted stage
+STAGE = "lifted"  # marks, in the details of a cause, that it is one of the lifted stage
 
 
 @dataclass
 class LiftedResult:
-    """`verdict`: on the stage's recordings, None where nothing is known; `skipped`: then why. `first`: its first step.
-    `held`: the type of the weights. `required`: a side recorded a stage, so that none, or half of one, passes nothing;
-    what TF32 may have made is a limit of the device, and no damage."""
+    """The result of the lifted stage.
+
+    `verdict`: on the stage's recordings; None where nothing is known, and then `skipped` says why. `first`: its first
+    step. `held`: the dtype of the weights. `required`: a side recorded a stage, so that a missing or partial one passes
+    nothing, except where TF32 may have caused the difference, which is a limit of the device and no damage.
+    """
 
     held: str
     first: int = 0
@@ -24,7 +27,7 @@ class LiftedResult:
     verdict: Verdict | None = None
     skipped: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
-    kinds: frozenset[DivergenceKey] = frozenset()  # of divergence, that the stage's own recordings show
+    kinds: frozenset[DivergenceKey] = frozenset()  # divergences that the stage's own recordings show
 
     @property
     def equal(self) -> bool:
@@ -36,11 +39,11 @@ class LiftedResult:
 
     @property
     def covered(self) -> str | dict[str, Any]:
-        """For the verdict's `coverage`."""
+        """Return what the verdict's `coverage` says about the stage."""
         return self.skipped or self.facts
 
     def said(self) -> str:
-        """The largest difference in float32, in one line."""
+        """Return the largest difference in float32, in one line."""
         facts = self.facts
         return (
             f"in float32 with the same {self.held} weights max |Δ| {figure(facts['largest'])} nats over "

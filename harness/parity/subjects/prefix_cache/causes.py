@@ -1,4 +1,6 @@
-"""A prefix cache with keys and values of earlier weights: only samples with cached tokens differ."""
+"""The cause STALE_KV: a prefix cache with keys and values of earlier weights. Only samples with cached tokens
+differ.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from harness.parity.interventions.steps import Undone, add_cause, tell, undo
 from reports.model import Cause, Proof
 from reports.text import counted, figure
 
-CHANCE = 1e-3  # probability that so many differing samples all have cached tokens by chance
-FEWEST = 3  # samples, on either side of a restriction
+CHANCE = 1e-3  # greatest probability that so many differing samples all have cached tokens by chance
+FEWEST = 3  # samples that each part of a comparison needs
 
 
 def stale_cache(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Only samples with cached tokens differ from the learner."""
+    """Find sides of which only samples with cached tokens differ from the learner."""
     for side in e.sides:
         cached_only = only_cached(e, side, so_far)
         if cached_only is None:
@@ -41,18 +43,19 @@ def stale_cache(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 proofs=[Proof("leave out the samples with cached tokens", len(affected), 0, "samples")],
                 observed=observed,
             ),
-            # scoring reads no cache: where drawing does, the engine differs from itself between the two
+            # Scoring reads no cache. Where drawing reads a stale one, the engine differs from itself between the two.
             (*keys(ROLLOUT, side.name), *scored_otherwise(e, side.name)),
             among(affected),
         )
 
 
 def only_cached(e: Evidence, side: Side, so_far: Explained) -> tuple[np.ndarray, int, int, list[Seen]] | None:
-    """((step, sample) that differ, samples with cached tokens, samples without, what tells the cache apart from
-    the place in the group and from the prompt's length) where only cached ones differ, and more of them than chance
-    gives; None elsewhere.
+    """Return the samples that differ, where only ones with cached tokens do, and more of them than chance gives; else
+    None.
 
-    Only what no cause named so far explains is looked at, in the steps in which it differs.
+    The tuple holds: (step, sample) of those that differ, the number of samples with cached tokens, the number without,
+    and what tells the cache apart from the place in the group and from the prompt's length. Only samples that no cause
+    named so far explains count, in the steps in which they differ.
     """
     kind = Kind.ENGINE.of(side.name)
     readings = e.readings.get(kind)
@@ -70,11 +73,11 @@ def only_cached(e: Evidence, side: Side, so_far: Explained) -> tuple[np.ndarray,
     chance = stats.hypergeom.sf(wrong.sum() - 1, warm.sum() + cold.sum(), warm.sum(), wrong.sum())
     if chance > CHANCE:
         return None
-    # Where the first of each prompt fills the cache for the others, a fault of all but the first looks the same.
+    # Where the first sample of each prompt fills the cache for the others, a fault of all but the first looks the same.
     first = _first_of_group(e, readings.keys)
     crossed = (wrong & first).sum() >= FEWEST or (cold & ~first).sum() >= FEWEST
     observed = [Seen.CACHE_CROSSED] if crossed else []
-    # Short prompts fill no block of a cache: a fault of long ones looks the same where only those have cached tokens.
+    # Short prompts fill no cache block. A fault of long prompts looks the same where only those have cached tokens.
     prompt = readings["prompt"]
     if (cold & (prompt >= prompt[wrong].min()) & (prompt[wrong].min() >= 0)).sum() >= FEWEST:
         observed.append(Seen.AS_LONG_AGREE)
@@ -82,7 +85,7 @@ def only_cached(e: Evidence, side: Side, so_far: Explained) -> tuple[np.ndarray,
 
 
 def _first_of_group(e: Evidence, keys: np.ndarray) -> np.ndarray:
-    """Which of these (step, sample) is the first one of its prompt in its step."""
+    """Return a mask: whether each (step, sample) is the first of its prompt in its step."""
     leaders: set[tuple[int, int]] = set()
     for step in np.unique(keys[:, 0]).tolist():
         table = e.baseline.recording.table("rollout", step)
@@ -96,10 +99,11 @@ def _first_of_group(e: Evidence, keys: np.ndarray) -> np.ndarray:
 
 
 def untried_cache(e: Evidence, side: Side, so_far: Explained) -> str:
-    """Why a stale cache is suspected of a side that repeats its draws and scores the same tokens otherwise, though it
-    cannot be proven: every sample that differs had cached tokens, and too few had none. "" where it is not suspected.
+    """Return why a stale cache is suspected but cannot be proven; "" where it is not suspected.
 
-    A cache that holds keys of earlier weights shows like that, and so does an engine whose decode is not its prefill.
+    The side repeats its draws and scores the same tokens otherwise. All its differing samples had cached tokens, and
+    too few samples had none. A cache with keys of earlier weights shows like this, and so does an engine whose decode
+    differs from its prefill.
     """
     if side.name in e.learned.past_cache:
         return ""
@@ -127,7 +131,7 @@ def untried_cache(e: Evidence, side: Side, so_far: Explained) -> str:
 
 
 def differ_past_cache(tried: Iterable[Tried]) -> tuple[str, ...]:
-    """Sides that differ with nothing from a cache: `Learned.past_cache`."""
+    """Return the sides that still differ when nothing comes from a cache, for `Learned.past_cache`."""
     past = [attempt for attempt in tried if STALE_KV.has(attempt.cause)]
     return tuple(
         sorted(
@@ -137,8 +141,10 @@ def differ_past_cache(tried: Iterable[Tried]) -> tuple[str, ...]:
 
 
 def past_cache(s: Situation) -> None:
-    """Read the engine past its prefix cache from now on; STALE_KV when the difference goes. An order to flush is not
-    relied on: it may be answered with success and not followed, which is then said."""
+    """Read the engine without its prefix cache from now on. STALE_KV is named where the difference disappears.
+
+    A flush is not relied on for this: an engine may report success without flushing, which the summary then says.
+    """
     if not s.symptoms.cached:
         s.notes.append(f"STALE_KV ({s.side}): no prompt token of the case came from a cache")
         return

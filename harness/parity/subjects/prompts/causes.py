@@ -1,4 +1,7 @@
-"""Prompts: the engine saw other ids than it was sent. What became of them says which of its causes it is."""
+"""The causes TOKENIZATION, TRUNCATION and TEMPLATE: an engine saw other prompt ids than it was sent.
+
+What became of the ids says which of the causes it is.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from reports.model import Cause, CauseKey, Proof
 from reports.text import counted
 from scenarios.bench.case import Alteration
 
-# What makes the prompt that was seen the one that was sent again.
+# What turns the prompt that was seen into the one that was sent.
 UNDONE = {
     "double BOS": "leave out the first id that the engine saw",
     "no BOS": "put the BOS in front of what the engine saw",
@@ -45,7 +48,7 @@ UNDONE = {
 
 
 def prompt_key(kind: str) -> CauseKey:
-    """The cause of a prompt that became this (`prompts_seen.how`)."""
+    """Return the cause for prompts with this kind of change (see `observed.how`)."""
     cause_keys = (
         family.key(*family.prompts[kind]) for family in registry.families().values() if kind in family.prompts
     )
@@ -53,11 +56,11 @@ def prompt_key(kind: str) -> CauseKey:
 
 
 def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """One cause for each thing that became of prompts."""
+    """Find one cause for each kind of change of prompts."""
     for side in e.sides:
         for kind, where in _kinds(e, side).items():
             if kind == PERMUTED:
-                continue  # a matter of order
+                continue  # belongs to ORDER
             affected = np.array(where, np.int64)
             retold = _same_text(e, side, where) if kind == "other ids" else 0
             became = ENCODED_AGAIN if retold else kind
@@ -86,12 +89,15 @@ def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             )
 
 
-# What one token more or less makes of a prompt, and what it is beside prompts that were cut to the same length.
+# A prompt that lost one end, by chance exactly the generation prompt or the BOS, counts as cut if all were cut to one
+# length.
 CUT = {"no generation prompt": "truncated right", "no BOS": "truncated left"}
 
 
 def _kinds(e: Evidence, side: Side) -> dict[str, list[tuple[int, int]]]:
-    """What became of prompts -> (step, sample). Cut to one length, one may lack the generation prompt by chance."""
+    """Return kind of change -> (step, sample). Among prompts cut to one length, one may lack the generation prompt by
+    chance.
+    """
     kinds = dict(side.prompts.kinds)
     lengths = side.prompts.lengths
     for kind, cut in CUT.items():
@@ -107,11 +113,11 @@ def _proofs(e: Evidence, side: Side, kind: str, affected: np.ndarray) -> list[Pr
 
 
 def _same_text(e: Evidence, side: Side, where: list[tuple[int, int]]) -> int:
-    """Of how many samples do both ends of the prompt have the same text, though the ids there differ?
+    """Return for how many samples both ends of the prompt have the same text, though the ids there differ.
 
-    The recordings hold the text of the first eight ids and of the last eight together with the output's first eight.
-    The other side's boundaries stand for what was sent. Tokens of another cut cover more or less text, so one text must
-    begin (or, at the end, end) with the other.
+    The recordings hold the text of the first eight ids, and that of the last eight together with the output's first
+    eight. The other side's boundaries stand for what was sent. Tokens of another encoding cover more or less text, so
+    one text must begin (or, at the end, end) with the other.
     """
     other_side = e.candidate if side is e.baseline else e.baseline
     trusted = {tuple(pair) for kind in other_side.prompts.kinds.values() for pair in kind}
@@ -141,13 +147,13 @@ _ALSO = ", in continuations too"
 
 
 def prompts_seen(s: Situation) -> Iterator[Trial]:
-    """Give the reference the ids that the engine says it saw."""
+    """Try the reference with the prompt ids that the engine reports to have seen."""
     if not s.rest.of("prompts"):
         return
     kinds: dict[CauseKey, dict[int, tuple[int, ...]]] = {}
     sent = _sent(s)
     sent_prompts = set(sent.values())
-    # The prompt of another sample of the same call is a matter of order: nothing happened to the ids.
+    # The prompt of another sample of the same call is a matter of ORDER: the ids themselves did not change.
     other_prompts = {number: ids for number, ids in s.bench.prompts_seen(s.side).items() if ids not in sent_prompts}
     for number, ids in other_prompts.items():
         kinds.setdefault(_prompt_cause(s, number, sent[number], ids), {})[number] = ids
@@ -163,7 +169,7 @@ def prompts_seen(s: Situation) -> Iterator[Trial]:
 
 
 def prompts_hidden(s: Situation) -> Iterator[Trial]:
-    """The same where the engine says that it saw what it was sent, and draws otherwise."""
+    """Try other prompt ids where the engine reports to have seen what it was sent, but draws otherwise."""
     if s.rest.of("scores") or not s.rest.of("logprobs"):
         return
     wrong = sorted(s.rest.by_sample)

@@ -1,4 +1,7 @@
-"""Responses that were decoded and encoded again: other ids of the same text, where the recordings hold the text."""
+"""The cause RETOKENIZATION: responses that were decoded and encoded again, into other ids of the same text.
+
+It needs recordings that hold the text.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +20,23 @@ from harness.parity.subjects.prompts.observed import ENCODED_AGAIN
 from harness.parity.subjects.prompts.observed_text import by_sample
 from reports.model import Cause, Proof
 
-FEWEST = 2  # flips of which the text tells
-MOST = 0.9  # of the flips of which a text was recorded have the same text
-LOOKED_AT = 10_000  # flips
+FEWEST = 2  # flips with recorded text that must read the same
+MOST = 0.9  # share of the flips with recorded text that must read the same
+LOOKED_AT = 10_000  # flips that are examined at most
 AHEAD = 8  # ids of a response whose text one id of another encoding may cover
 
 
 def retokenized(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Flips whose two tokens read the same: the ids were made anew from the text.
+    """Find flips whose two tokens read the same: the ids were made anew from the text.
 
-    The recordings hold the text of a response's first and last eight ids; of others it is known where a tokenizer
-    was asked for it (`read_aloud`). An id that the encoding made there, it made elsewhere too.
+    The recordings hold the text of a response's first and last eight ids. Elsewhere the text is known where a tokenizer
+    was asked for it (`read_aloud`). An id that the encoding made in one place it made in other places too.
     """
     flips, margins = _open(e, so_far)
     if not len(flips):
         return
     aloud = e.learned.aloud
-    if aloud:  # a baseline that was encoded again has what follows at other positions
+    if aloud:  # in a baseline that was encoded again, later ids are at other positions
         first = _firsts(flips)
         flips, margins = flips[first], margins[first]
     wanted = {(int(step), int(sample)) for step, sample in flips[:, :2]}
@@ -49,11 +52,12 @@ def retokenized(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             pairs.add((baseline_token, candidate_token))
     if equal < FEWEST or equal < MOST * read:
         return
+    # The side whose tokens the learner would not have drawn holds the ids that were encoded again.
     is_retokenized = np.array(
         [(baseline_token, candidate_token) in pairs for baseline_token, candidate_token in flips[:, 3:].tolist()]
     )
     party = "baseline" if 2 * np.count_nonzero(margins[is_retokenized] < 0) > is_retokenized.sum() else "candidate"
-    column = 3 if party == "baseline" else 4  # where the ids are that the encoding made
+    column = 3 if party == "baseline" else 4  # column of the ids that the encoding made
     chosen = np.isin(flips[:, column], sorted({pair[column - 3] for pair in pairs}))
     affected = np.unique(flips[chosen, :2], axis=0)
     yield Explanation(
@@ -74,8 +78,10 @@ def retokenized(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 def read_aloud(
     e: Evidence, so_far: Explained, texts: Callable[[list[list[int]]], list[str]]
 ) -> dict[tuple[int, int, int], bool]:
-    """Ask a tokenizer whether the candidate's token at the first flip of each sample, of those that nothing explains,
-    begins the text that the baseline goes on with: `Learned.aloud`."""
+    """Ask a tokenizer whether the candidate's token at a flip begins the text with which the baseline goes on.
+
+    Only the first flip of each sample that nothing explains is examined. The result becomes `Learned.aloud`.
+    """
     flips, _ = _open(e, so_far)
     if not len(flips):
         return {}
@@ -87,21 +93,21 @@ def read_aloud(
 
 
 def _open(e: Evidence, so_far: Explained) -> tuple[np.ndarray, np.ndarray]:
-    """Flips that no cause named so far explains, and their margins."""
+    """Return flips that no cause named so far explains, and their margins."""
     flips = e.flips.table
     open_ = np.isin(keys_of(flips[:, :2]), keys_of(so_far.left(Kind.FLIP.of())))
     return flips[open_][:LOOKED_AT], e.flips.margin[open_][:LOOKED_AT]
 
 
 def _firsts(flips: np.ndarray) -> np.ndarray:
-    """The row of the first flip of each sample."""
+    """Return the row of the first flip of each sample."""
     order = np.lexsort((flips[:, 2], flips[:, 1], flips[:, 0]))
     _, at = np.unique(keys_of(flips[order, :2]), return_index=True)
     return order[at]
 
 
 def _followed(e: Evidence, flips: np.ndarray) -> dict[tuple[int, int, int], list[int]]:
-    """(step, sample, position) of each flip, in their order -> the baseline's ids from there on."""
+    """Return (step, sample, position) of each flip, in their order -> the baseline's next ids."""
     following_ids: dict[tuple[int, int, int], list[int]] = {tuple(place): [] for place in flips[:, :3].tolist()}
     for step in np.unique(flips[:, 0]).tolist():
         table = e.baseline.recording.table("rollout", step)
@@ -116,7 +122,7 @@ def _followed(e: Evidence, flips: np.ndarray) -> dict[tuple[int, int, int], list
 
 
 def _same_text(baseline_event: dict[str, Any], candidate_event: dict[str, Any], position: int) -> bool | None:
-    """Do both runs read the same around this position? None where no text of it was recorded."""
+    """Whether both runs read the same around this position; None where no text of it was recorded."""
     lengths: list[Any] = [event.get("output_len") for event in (baseline_event, candidate_event)]
     for field, ids, at_end in (("text_seam", "output_first", False), ("text_last", "output_last", True)):
         kept: list[Any] = [event.get(ids) for event in (baseline_event, candidate_event)]
@@ -134,7 +140,9 @@ def _same_text(baseline_event: dict[str, Any], candidate_event: dict[str, Any], 
 
 
 def _doubled(first_text: str, second_text: str) -> bool:
-    """Is one text the other with a piece of it twice in a row? Guided, the guide's ids follow after a longer token."""
+    """Whether one text is the other with a piece of it repeated. In a guided run the guide's ids follow a longer
+    token.
+    """
     short, long = sorted((first_text, second_text), key=len)
     more = len(long) - len(short)
     return (
@@ -148,7 +156,7 @@ def _doubled(first_text: str, second_text: str) -> bool:
 
 
 def encoded_again(s: Situation) -> Iterator[Trial]:
-    """Answers that were turned into text and back."""
+    """Try answers that were decoded to text and encoded again."""
     if s.answers_differ:
         yield Trial(
             RETOKENIZATION.key(),

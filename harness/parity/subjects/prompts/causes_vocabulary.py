@@ -1,4 +1,4 @@
-"""Ids that no tokenizer knows."""
+"""The cause VOCAB: an engine drew ids that the tokenizer does not have."""
 
 from __future__ import annotations
 

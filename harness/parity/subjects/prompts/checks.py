@@ -1,6 +1,7 @@
-"""The suspicions about tokens: prompt ids and token boundaries.
+"""Checks 1, 10 and 2, on tokens: prompt ids and token boundaries.
 
-Source of all eleven: "NCCL Hang 的猜想", the user's guesses why two engines differ (`SUSPICIONS` in `reports.model`).
+All eleven suspicions come from "NCCL Hang 的猜想", a user's guesses why two engines differ (`SUSPICIONS` in
+`reports.model`).
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def token_boundaries(e: Evidence) -> Outcome:
 
 
 def _incomparable_boundaries(e: Evidence, counts: list[int]) -> str:
-    """Why the lines of both runs, so many of each, cannot be compared; "" where they can."""
+    """Return why the boundaries of both runs, `counts` lines of each, cannot be compared; "" where they can."""
     if not all(counts):
         return "no token boundaries were recorded"
     for side in e.sides:
@@ -98,9 +99,12 @@ def _incomparable_boundaries(e: Evidence, counts: list[int]) -> str:
 
 @dataclass(frozen=True)
 class _Boundaries:
-    """Token boundaries of both runs. `samples`: that were compared; `outputs_skipped`: of those, samples whose tokens
-    or lengths part, so that the ends of their outputs say nothing; `wrong`: (step, sample), the first field that
-    differs, and its values; `alone`: samples of one run only."""
+    """The comparison of both runs' token boundaries.
+
+    `samples`: how many were compared. `outputs_skipped`: those of them whose tokens or lengths differ, so that the ends
+    of their outputs say nothing. `wrong`: (step, sample), the first field that differs, and its values. `alone`:
+    samples that only one run recorded.
+    """
 
     samples: int
     outputs_skipped: int
@@ -109,7 +113,7 @@ class _Boundaries:
 
 
 def _compared_boundaries(e: Evidence, recorded: int) -> _Boundaries:
-    """`recorded`: lines of the baseline; all but those that differ as bytes are equal."""
+    """Compare the boundary lines that differ as bytes; all others are equal. `recorded`: lines of the baseline."""
     baseline_only = _different_boundaries(e.baseline, e.candidate)
     candidate_only = _different_boundaries(e.candidate, e.baseline)
     parted = {tuple(item) for items in (e.flips.samples, e.found(Kind.LENGTH.of())) for item in items.tolist()}
@@ -130,7 +134,7 @@ def _compared_boundaries(e: Evidence, recorded: int) -> _Boundaries:
 
 
 def _different_boundaries(side: Side, against: Side) -> dict[tuple[int, int], dict[str, Any]]:
-    """The boundaries of one run that the other run has not, byte for byte, parsed; by (step, sample)."""
+    """Return the parsed boundaries of one run that the other has not byte for byte, by (step, sample)."""
     hashes, other_hashes = side.recording.content_hashes("boundaries"), against.recording.content_hashes("boundaries")
     alone = ~np.isin(hashes, other_hashes)
     boundaries = {}

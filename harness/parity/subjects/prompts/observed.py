@@ -1,5 +1,6 @@
-"""Prompts: what each engine says it saw, against what it was sent, and what became of those that differ; in the
-rollouts and in the native stage."""
+"""Prompts that an engine saw otherwise than it was sent, and what became of them, in the rollouts and the native
+stage.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +16,14 @@ from reports.model import Place
 
 PERMUTED = "another sample's prompt"
 ENCODED_AGAIN = "other ids of the same text"
-MOST = 4096  # prompts of a step that are looked at one by one
+MOST = 4096  # prompts of a step that are examined one by one at most
 
 
 def note(e: Evidence, side: Side, rollout: Table) -> None:
-    """Note one step's prompts that the engine saw otherwise, each with its kind, in `side.prompts`; of the native
-    stage, whose kind of divergence and step are its own, in `side.native_prompts`."""
+    """Note one step's prompts that the engine saw otherwise, each with its kind of change.
+
+    They go to `side.prompts`, those of the native stage to `side.native_prompts`: it has its own divergence and steps.
+    """
     sent, observed = rollout.rows("prompt"), rollout.rows("prompt_seen")
     if sent is None or observed is None:
         return
@@ -83,7 +86,7 @@ def how(sent: np.ndarray, observed: np.ndarray, run_tokenizer: TokenizerInfo) ->
 
 
 def _is_cut_in_the_middle(sent: np.ndarray, observed: np.ndarray) -> bool:
-    """Is it the beginning and the end of what was sent, with a run of ids left out between them?"""
+    """Whether `observed` is the beginning and the end of what was sent, with ids left out between them."""
     start = first_difference(sent, observed)
     end = first_difference(sent[::-1], observed[::-1])
     return start + end >= len(observed)

@@ -1,6 +1,6 @@
-"""Token boundaries of a recording: the first and last ids of each sample, as its journals tell them.
+"""Token boundaries of a recording: the first and last ids of each sample, from its journals.
 
-A run has a line for each sample. All of them are gone through once, as bytes; of many, an even share is parsed.
+A run has a line for each sample. Every line is scanned once as bytes. Of many lines only an even share is parsed.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from probes.format import JournalIndex
 
 PROMPT_ENDS = ("prompt_first", "prompt_last", "prompt_len")
 OUTPUT_ENDS = ("output_first", "output_last", "output_len", "specials")
-MOST_PARSED = 4096  # lines of a run
+MOST_PARSED = 4096  # lines of a run that are parsed at most
 _KEYS = {field: b'"%b":' % field.encode() for field in ("step", "sample", *PROMPT_ENDS, *OUTPUT_ENDS)}
 _NULL = b":null"
 _STEP = re.compile(rb'"step":(\d+)[,}]')
 
 
 class TokenBoundaries:
-    """`lacking`: the fields that some line has not, or as null, in the order in which they were missed."""
+    """The boundary lines of one recording. `lacking`: fields that some line lacks, or has as null, in the order of
+    discovery.
+    """
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._lines: dict[Any, list[tuple[JournalIndex, bytes]]] = {}  # step -> those that are to be parsed
+        self._lines: dict[Any, list[tuple[JournalIndex, bytes]]] = {}  # step -> lines that will be parsed
         self.count = recording.count("boundaries")
         missed: dict[str, None] = {}
         share = max(1, math.ceil(self.count / MOST_PARSED))
         for number, (journal, line) in enumerate(recording.lines("boundaries")):
-            # No text within a JSON string can hold a key: its quotes are escaped.
+            # No text within a JSON string can contain a key, because its quotes are escaped.
             any_null = _NULL in line
             for field, key in _KEYS.items():
                 if key not in line or (any_null and key + b"null" in line):
@@ -45,7 +47,7 @@ class TokenBoundaries:
         return int(match[1]) if match else (self._recording.parsed(journal, line) or {}).get("step")
 
     def events(self, step: int) -> Iterator[dict[str, Any]]:
-        """The parsed share of one step's lines."""
+        """Yield the parsed share of one step's lines."""
         for journal, line in self._lines.get(step, ()):
             event = self._recording.parsed(journal, line)
             if event is not None and event.get("step") == step:

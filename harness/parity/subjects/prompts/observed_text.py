@@ -1,4 +1,4 @@
-"""Token boundaries as text: what a recording holds of the text around a place, and that it holds none elsewhere."""
+"""The recorded text around a place in a sample, which recordings hold at token boundaries only."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from harness.parity.facts.align import AHEAD, around
 from harness.parity.facts.evidence import Evidence, Side
 from reports.model import Place
 
-FEW = 16  # samples that are worth a search of their own in the journal
+FEW = 16  # up to so many samples their numbers are searched for in the journal's bytes
 
 
 def by_sample(side: Side, wanted: set[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
-    """The `boundaries` events of these (step, sample), parsed."""
+    """Return the parsed `boundaries` events of these (step, sample)."""
     events: dict[tuple[int, int], dict[str, Any]] = {}
     if not wanted:
         return events
-    # Few are wanted of very many: the sample's number is looked for before a line is parsed.
+    # For few of very many samples, the number is searched for before a line is parsed.
     numbers = [f'"sample":{sample}'.encode() for _, sample in wanted] if len(wanted) <= FEW else []
     for journal, line in side.recording.lines("boundaries"):
         if numbers and not any(number in line for number in numbers):
@@ -30,7 +30,7 @@ def by_sample(side: Side, wanted: set[tuple[int, int]]) -> dict[tuple[int, int],
 
 
 def with_text(e: Evidence, place: Place | None) -> Place | None:
-    """The place, and in its context the ids and the text around it, as far as the recordings hold them."""
+    """Return the place with the ids and the text around it in its context, as far as the recordings hold them."""
     if place is None or place.sample < 0 or place.step < 0:
         return place
     prompt = place.phase == "prompt"
@@ -51,7 +51,7 @@ def with_text(e: Evidence, place: Place | None) -> Place | None:
 
 
 def _ids(side: Side, place: Place, column: str) -> str | None:
-    """The ids around the place; None where they were not recorded."""
+    """Return the ids around the place; None where they were not recorded."""
     table = side.recording.table("rollout", place.step)
     rows = table.rows(column) if table is not None else None
     if table is None or rows is None:
@@ -63,7 +63,7 @@ def _ids(side: Side, place: Place, column: str) -> str | None:
 
 
 def _text(side: Side, place: Place, prompt: bool) -> str:
-    """The recorded text that the place lies in; empty where none does."""
+    """Return the recorded text that contains the place; "" where there is none."""
     event = by_sample(side, {(place.step, place.sample)}).get((place.step, place.sample), {})
     kind, length = ("prompt", event.get("prompt_len")) if prompt else ("output", event.get("output_len"))
     first, last = event.get(f"{kind}_first"), event.get(f"{kind}_last")

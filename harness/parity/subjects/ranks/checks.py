@@ -1,4 +1,4 @@
-"""The ranks of a learner: do they do together what one process would?"""
+"""The check of a learner's ranks: whether they do together what one process would."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ NAME = "ranks"
 
 
 def _several(e: Evidence) -> list[Side]:
-    """Sides whose learner has ranks that are recorded or have to be: the harness' own trainer records them, and what
-    one side recorded is expected of the other."""
+    """Return the sides whose learner has several ranks that are recorded, or should be.
+
+    The trainer of the harness records its ranks, and what one side recorded is expected of the other.
+    """
     recorded = any(side.ranks.updates for side in e.sides)
     return [
         side

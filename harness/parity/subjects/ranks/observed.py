@@ -1,5 +1,8 @@
-"""What the ranks of a run's learner recorded: what each was asked about, trained on, summed and applied. A learner of
-one rank records nothing of this."""
+"""Records of a learner's ranks: the samples each scored and trained on, the gradients it summed, the updates it
+applied.
+
+A learner of one rank records none of this.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from harness.recordings.store import Recording
 from harness.recordings.tables import FrameArrays
 from reports.text import counted
 
-# Role -> phase in which it answers, and the column of the experience that its answers become.
+# Role -> phase in which it scores samples, and the column of the experience that holds its answers.
 ANSWERS = {
     "actor": ("actor_forward", "actor_logprob"),
     "reference": ("reference_forward", "reference_logprob"),
     "critic": ("critic_forward", "value"),
     "reward": ("reward_forward", "reward"),
 }
-MOST_RANKS = 1 << 16  # a world of more is not a number of ranks
+MOST_RANKS = 1 << 16  # a larger world size is a damaged number
 _ROLES = {phase: role for role, (phase, _) in ANSWERS.items()}
 
 
@@ -33,9 +36,12 @@ def world_size(recording: Recording) -> int:
 
 @dataclass(frozen=True)
 class Updates:
-    """A step's updates on one rank. `own`, `size`, `summed`: of each [update, parameter] the sum of the gradient's
-    numbers before the ranks' were summed, that of their absolute values, and the sum after. `weights`: the sum of all
-    weights before the first update and after each."""
+    """The updates of one step on one rank.
+
+    `own`, `size`, `summed`: arrays [update, parameter] of the sum of a gradient's numbers before the ranks are summed,
+    the sum of their absolute values, and the sum of the numbers afterwards. `weights`: the sum of all weights before
+    the first update and after each one.
+    """
 
     rank: int
     parameters: tuple[str, ...]
@@ -52,7 +58,7 @@ class Updates:
 
 @dataclass(frozen=True)
 class Share:
-    """The samples that one rank of a role was asked about in one step, and the digest of its answer."""
+    """The samples that one rank of a role scored in one step, and the digest of its answer."""
 
     samples: tuple[int, ...]
     digest: str
@@ -60,7 +66,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Ranks:
-    """The records of one run. `world`: how many ranks there are by its scenario."""
+    """The records of one run's ranks."""
 
     recording: Recording
 
@@ -70,7 +76,7 @@ class Ranks:
 
     @cached_property
     def updates(self) -> dict[tuple[int, str], dict[int, Updates]]:
-        """(step, role) -> each rank's."""
+        """Return (step, role) -> updates of each rank."""
         updates_by_key: dict[tuple[int, str], dict[int, Updates]] = {}
         for step in self.recording.steps("updates"):
             for frame in self.recording.frames_of("updates", step):
@@ -81,7 +87,7 @@ class Ranks:
 
     @cached_property
     def shares(self) -> dict[tuple[int, str], dict[int, Share]]:
-        """(step, role) -> each rank's."""
+        """Return (step, role) -> share of each rank."""
         shares_by_key: dict[tuple[int, str], dict[int, Share]] = {}
         for answers in self.recording.records.answers:
             role = _ROLES.get(answers.phase or "")
@@ -91,7 +97,7 @@ class Ranks:
         return {key: dict(sorted(by.items())) for key, by in sorted(shares_by_key.items())}
 
     def lacking(self, steps: Iterable[int]) -> str:
-        """What was not recorded of these steps, in words; empty where all was."""
+        """Return what was not recorded of these steps, in words; "" where nothing is missing."""
         for step in steps:
             for what, records, roles in (
                 ("updates", self.updates, ("actor", "critic")),
@@ -105,7 +111,7 @@ class Ranks:
 
 
 def _updates(frame: FrameArrays) -> Updates | None:
-    """The updates of a frame; None where its parts do not fit each other."""
+    """Return the updates of a frame; None where its columns do not fit together."""
     columns = [frame.arrays.get(name) for name in ("own", "size", "summed", "norm", "weights")]
     lists: list[Any] = [frame.fields.get(name) for name in ("parameters", "samples", "tokens", "divisors")]
     if not all(isinstance(column, np.ndarray) for column in columns) or not all(

@@ -1,4 +1,4 @@
-"""Answers of a role's ranks against those of the other run: is it one rank's samples alone that differ?"""
+"""The answers of a role's ranks against the other run's: whether the samples of one rank alone differ."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from harness.parity.subjects.ranks.observed import ANSWERS
 from harness.recordings.tables import Table
 from reports.text import counted
 
-FROZEN = ("reference", "reward")  # what they answer depends on no update
+FROZEN = ("reference", "reward")  # their answers depend on no update
 
 
 @dataclass(frozen=True)
 class OddRank:
-    """`side`: where it is at fault; empty where nothing tells."""
+    """A rank whose answers alone differ. `side`: the run at fault; "" where nothing shows which."""
 
     side: str
     role: str
@@ -30,7 +30,9 @@ class OddRank:
 
 
 def odd_rank(e: Evidence) -> Iterator[OddRank]:
-    """The first role of which one rank's samples differ and no other's, in the order in which they are answered."""
+    """Yield the first role in which the samples of one rank differ and no others, in the order in which roles
+    answer.
+    """
     if e.confounded("everything", "prompts", "experience") is not None:
         return
     parted = e.learners.parted
@@ -57,7 +59,7 @@ def odd_rank(e: Evidence) -> Iterator[OddRank]:
             yield OddRank(_side(e, rank) if role == "reference" else "", role, rank, tuple(sorted(where)), text)
             return
         if differing_ranks:
-            return  # it differs everywhere: what follows from it does too
+            return  # it differs on several ranks, and so does all that follows from it
 
 
 def _tables(e: Evidence, step: int) -> list[Table | None]:
@@ -65,7 +67,9 @@ def _tables(e: Evidence, step: int) -> list[Table | None]:
 
 
 def _differing(e: Evidence, step: int, name: str) -> set[int] | None:
-    """Samples of the same tokens of which this column differs, to the last bit; None where it cannot be compared."""
+    """Return samples with equal tokens whose values in this column differ in any bit; None where it cannot be
+    compared.
+    """
     baseline_table, candidate_table = _tables(e, step)
     if baseline_table is None or candidate_table is None:
         return None
@@ -88,7 +92,11 @@ def _differing(e: Evidence, step: int, name: str) -> set[int] | None:
 
 
 def _side(e: Evidence, rank: int) -> str:
-    """The run whose reference is not its own first policy on the samples of that rank, and is on the others."""
+    """Return the run at fault.
+
+    Before the first update the reference model equals the policy. At fault is the run where they differ on this rank's
+    samples, and agree on all others. Returns "" where that is not exactly one run.
+    """
     faulty_sides = []
     for side in e.sides:
         shares, table = side.ranks.shares.get((0, "reference"), {}), side.recording.table("experience", 0)

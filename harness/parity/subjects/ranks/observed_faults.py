@@ -1,8 +1,9 @@
-"""What is wrong with the ranks of one run's learner by their own records, whatever the other run does.
+"""Faults of one run's ranks, found in their own records without the other run.
 
-A step's samples are dealt to the ranks once in every epoch. The losses of a mini-batch are divided by one count of its
-tokens. The gradient that a rank applies is the sum of all ranks'. After every update all ranks hold the same weights.
-Each sample has the answer of the rank that was asked about it. Advantages are normalised over the batch.
+The rules of a sound learner: a step's samples are dealt to the ranks once in every epoch. The losses of a mini-batch
+are divided by one count of its tokens. The gradient that a rank applies is the sum of all ranks' gradients. After every
+update all ranks hold the same weights. Each sample has the answer of the rank that scored it. Advantages are normalised
+over the whole batch.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from probes import weights
 from reports.text import counted
 
 SAME = 1e-5  # advantages made again from float32 columns: as other means that are (`agreement`)
-LISTED = 3  # parameters that are named; more are counted
-MOST_ORDERS = 4  # ranks of which every order is tried; of more, each rotation and the reverse
+LISTED = 3  # parameters that are named; further ones are counted
+MOST_ORDERS = 4  # up to so many ranks every order is tried; for more, each rotation and the reverse
 
 T = TypeVar("T")
 Key = tuple[int, str]  # step, role
@@ -32,7 +33,7 @@ Group = Mapping[int, Updates]  # by rank
 
 
 class What(StrEnum):
-    """What is wrong: its name in a cause."""
+    """What is wrong, with its name in a cause."""
 
     DEALT = "samples of a rank"
     DIVISOR = "number of ranks in the loss"
@@ -45,7 +46,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True)
 class RankFault:
-    """`ranks`: those at fault; none where it is all of them, or where these records do not tell which."""
+    """One fault. `ranks`: those at fault; none where all are, or where the records do not tell which."""
 
     what: What
     role: str
@@ -55,7 +56,7 @@ class RankFault:
 
 
 def rank_faults(ranks: Ranks) -> tuple[RankFault, ...]:
-    """One for each kind, role and set of ranks, with all its steps and the words of the first."""
+    """Return a fault for each kind, role and set of ranks, with all its steps and the text of the first."""
     faults: dict[tuple[What, str, tuple[int, ...]], RankFault] = {}
     for fault in _every(ranks):
         key = (fault.what, fault.role, fault.ranks)
@@ -82,13 +83,16 @@ def _every(ranks: Ranks) -> Iterator[RankFault]:
 
 
 def _of_all(ranks: Ranks, records: Mapping[Key, Mapping[int, T]]) -> Iterator[tuple[Key, Mapping[int, T]]]:
-    """Records of steps of which every rank has one, where there are several."""
+    """Return the records of steps for which every rank has one, where there are several ranks."""
     return ((key, by) for key, by in records.items() if len(by) > 1 and len(by) >= ranks.world)
 
 
 def dealt(role: str, step: int, group: Group, samples: Iterable[int], epochs: int) -> Iterator[RankFault]:
-    """Samples on which the ranks trained more or less often than once an epoch. A rank is named that has one twice in a
-    mini-batch; of a sample that several ranks have, nothing here says whose it is."""
+    """Find samples that the ranks trained on more or less often than once an epoch.
+
+    A rank is named that has a sample twice in a mini-batch. If several ranks have a sample, nothing here says which
+    should.
+    """
     often = Counter(sample for updates in group.values() for batch in updates.samples for sample in batch)
     wanted = epochs or max(often.values(), default=0)
     more = sorted(sample for sample, count in often.items() if count > wanted)
@@ -105,7 +109,7 @@ def dealt(role: str, step: int, group: Group, samples: Iterable[int], epochs: in
 
 
 def divided(role: str, step: int, group: Group) -> Iterator[RankFault]:
-    """Losses that are not divided by the number of response tokens of the whole mini-batch."""
+    """Find losses that are not divided by the number of response tokens of the whole mini-batch."""
     for batch, each in enumerate(zip(*(updates.tokens for updates in group.values()), strict=False)):
         total, divisors = sum(each), [updates.divisors[batch] for updates in group.values()]
         wrong = tuple(rank for rank, divisor in zip(group, divisors, strict=True) if divisor != total)
@@ -123,7 +127,7 @@ def divided(role: str, step: int, group: Group) -> Iterator[RankFault]:
 
 
 def summed(role: str, step: int, group: Group) -> Iterator[RankFault]:
-    """Gradients that are applied and are not the sum of the ranks' own."""
+    """Find gradients that were applied but are not the sum of the ranks' own."""
     rank_updates = list(group.values())
     if len({(updates.own.shape, updates.parameters) for updates in rank_updates}) > 1:
         return
@@ -131,8 +135,8 @@ def summed(role: str, step: int, group: Group) -> Iterator[RankFault]:
         np.stack([updates.own for updates in rank_updates]),
         np.stack([updates.summed for updates in rank_updates]),
     )
-    # A float32 sum in any order is off by less than one rounding for each addend of the sum of their sizes: Higham,
-    # Accuracy and Stability of Numerical Algorithms, 2002, section 4.2.
+    # A float32 sum in any order is off by less than one rounding for each addend, of the sum of the absolute values:
+    # Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 4.2.
     allowed = EPSILON * len(rank_updates) * np.sum([updates.size for updates in rank_updates], axis=0)
     off = (np.abs(used - own_sums.sum(axis=0)) > allowed) & np.isfinite(own_sums).all(axis=0)
     if not off.any():
@@ -152,7 +156,7 @@ def summed(role: str, step: int, group: Group) -> Iterator[RankFault]:
 def _instead(
     ranks: tuple[int, ...], own_sums: np.ndarray, used: np.ndarray, allowed: float, off: np.ndarray
 ) -> tuple[tuple[int, ...], str]:
-    """(ranks at fault, what they applied instead of the sum). `off`: those that applied something else."""
+    """Return (ranks at fault, what they applied instead of the sum). `off`: ranks that applied something else."""
     wrong = tuple(ranks[at] for at in np.flatnonzero(off))
     without = [at for at in range(len(ranks)) if (np.abs(used - (own_sums.sum() - own_sums[at])) <= allowed).all()]
     if (np.abs(used - own_sums) <= allowed)[off].all():
@@ -167,8 +171,10 @@ def _instead(
 
 
 def applied(role: str, step: int, group: Group, before: Group) -> Iterator[RankFault]:
-    """Ranks whose weights part in this step. A rank whose weights an update did not move did not apply it; of others
-    nothing here says which one is right."""
+    """Find ranks whose weights begin to differ in this step.
+
+    A rank whose weights did not move in an update did not apply it. Otherwise nothing here says which rank is right.
+    """
     weights_by_rank = {rank: updates.weights for rank, updates in group.items()}
     if (
         not _alike(updates.weights[-1:] for updates in before.values())
@@ -192,12 +198,12 @@ def applied(role: str, step: int, group: Group, before: Group) -> Iterator[RankF
     if still and len(still) < len(group):
         text += f": the update did not move those of {_named(still)}"
         yield RankFault(What.UPDATE, role, still, (step,), text)
-    elif not any(summed(role, step, group)):  # else that is why
+    elif not any(summed(role, step, group)):  # else the sum is the reason
         yield RankFault(What.APART, role, (), (step,), text)
 
 
 def answered(role: str, step: int, shares: Mapping[int, Share], table: Table) -> Iterator[RankFault]:
-    """Samples that have the answers of others: the ranks' parts, put together in another order."""
+    """Find samples that have the answers of others, because the ranks' parts were joined in another order."""
     name = ANSWERS[role][1]
     column = table.flat(name) if role == "reward" else table.rows(name)
     place = {int(sample): row for row, sample in enumerate(table.sample)}
@@ -219,13 +225,13 @@ def answered(role: str, step: int, shares: Mapping[int, Share], table: Table) ->
 
 
 def _values(column: Rows | np.ndarray, rows: list[int]) -> np.ndarray:
-    """The numbers of these rows, end to end."""
+    """Return the numbers of these rows, concatenated."""
     values = [column.row(row) for row in rows] if isinstance(column, Rows) else [column[rows]]
     return np.concatenate([np.zeros(0, np.float32), *values]).astype(np.float32)
 
 
 def _orders(ranks: int) -> Iterator[tuple[int, ...]]:
-    """Orders of the ranks, their own first."""
+    """Yield orders of the ranks, their own first."""
     natural_order = tuple(range(ranks))
     if ranks <= MOST_ORDERS:
         yield from itertools.permutations(natural_order)
@@ -235,7 +241,7 @@ def _orders(ranks: int) -> Iterator[tuple[int, ...]]:
 
 
 def normalised(step: int, shares: Mapping[int, Share], table: Table) -> Iterator[RankFault]:
-    """Advantages that were normalised over each rank's samples: returns less values, normalised anew, say so."""
+    """Find advantages that were normalised over each rank's samples: returns minus values, normalised anew, show it."""
     advantages, returns, values = (table.rows(name) for name in ("advantage", "return", "value"))
     place = {int(sample): row for row, sample in enumerate(table.sample)}
     parts = [
@@ -257,7 +263,7 @@ def normalised(step: int, shares: Mapping[int, Share], table: Table) -> Iterator
 
 
 def _apart(advantages: np.ndarray, plain: np.ndarray, parts: Sequence[np.ndarray]) -> float:
-    """How far advantages are from these ones normalised over each part, relative to the largest of it."""
+    """Return how far advantages are from `plain` normalised over each part, relative to the part's largest."""
     off = 0.0
     for part in parts:
         part_values = plain[part]
@@ -268,7 +274,7 @@ def _apart(advantages: np.ndarray, plain: np.ndarray, parts: Sequence[np.ndarray
 
 
 def _alike(values: Iterable[np.ndarray]) -> bool:
-    """Are all of these the same to the last bit?"""
+    """Whether all of these arrays are equal in every bit."""
     return len({value.tobytes() for value in values}) < 2
 
 

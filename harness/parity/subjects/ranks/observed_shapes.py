@@ -12,7 +12,7 @@ Share = tuple[float, float, float]  # samples, real tokens, padded tokens
 
 @dataclass(frozen=True)
 class Unequal:
-    """Ranks of one role whose batches differ where the other run's do not. `steps`: where."""
+    """Ranks of one role whose shares of the batch differ in these `steps`, where the other run's do not."""
 
     side: Side
     phase: str
@@ -22,10 +22,11 @@ class Unequal:
 
 
 def unequal_ranks(e: Evidence) -> list[Unequal]:
-    """One for each phase in which one run gives its ranks unequal numbers of samples and the other does not.
+    """Return an entry for each phase in which one run gives its ranks unequal numbers of samples and the other does
+    not.
 
-    Ranks pad to their own longest sample, so padded sizes differ from rank to rank in any sound run; the number of
-    samples does by one at most.
+    Ranks pad to their own longest sample, so padded sizes differ between ranks in any sound run. The number of samples
+    differs by one at most.
     """
     shares = {side.name: _shares(side) for side in e.sides}
     unequal = []
@@ -47,7 +48,7 @@ def unequal_ranks(e: Evidence) -> list[Unequal]:
 
 
 def _shares(side: Side) -> dict[tuple[str, int], dict[int, Share]]:
-    """(phase, step) -> rank -> what it got, of every phase that several ranks share."""
+    """Return (phase, step) -> rank -> its share, for every phase with several ranks."""
     by_phase: dict[tuple[str, int], dict[int, Share]] = {}
     for event in side.recording.labelled("shapes", "_forward"):
         step, phase = event.get("step"), str(event.get("phase"))

@@ -1,7 +1,7 @@
-"""What a mapping did: parameters that an engine was given otherwise than they were asked, and whose fault that is.
+"""The causes SAMPLING_PARAM and CONFIG: parameters that an engine was given otherwise than they were asked for.
 
-A record says what was given. That it made the difference is proven where the recordings show it (an end token too
-early, every sample cut at one length) or on live engines; else the record alone supports it.
+A record shows what was given. Only recordings that show the effect (an end token too early, every sample cut at one
+length), or live engines, prove that it made the difference. Otherwise the record merely supports the cause.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ from reports.model import Cause, CauseKey, Proof
 from reports.text import counted, figure
 from scenarios.engines.canonical import BY_NAME
 
-# What shows that an engine computes in another type.
+# Divergences that an engine causes that computes in another data type.
 _OF_DATA_TYPE = (
     Kind.FLIP, Kind.LOGPROB, Kind.LENGTH, Kind.FINISH, Kind.ENGINE, Kind.CHOICE, *NATIVE, Kind.SYNC, Kind.FLOOR,
 )  # fmt: skip
-# The sampling parameters whose own evidence other rules look for; here only the party is set.
+# Engine parameters whose causes other modules find. Here only the party is set.
 _ENGINE_PARAMETER = {LENGTH.key("context"): "max_model_len", CAPACITY.key("kv pool"): "kv_cache_tokens"}
 
 
 def sampling_parameters(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """The engines draw with other parameters: tokens differ, raw log-probabilities of equal tokens do not."""
+    """Find sampling parameters that the two engines were given differently: tokens differ, raw log-probabilities of
+    equal tokens do not.
+    """
     for key, (baseline_value, candidate_value) in sides_given(e).items():
         if not (key in BY_NAME and BY_NAME[key].draws):
             continue
@@ -73,7 +75,7 @@ def sampling_parameters(e: Evidence, so_far: Explained) -> Iterator[Explanation]
 
 
 def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """One engine was given another largest length, and its samples end exactly there."""
+    """Find another max_tokens: the samples of one engine end exactly at its own limit."""
     limits = sides_given(e).get("max_tokens")
     if limits is None:
         return
@@ -110,7 +112,9 @@ def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def data_type(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """One engine computes in another type than was asked, and is as far from its learner as that type rounds."""
+    """Find an engine that computes in another data type than was asked for, and is further from its learner than the
+    tolerance.
+    """
     for side in e.sides:
         dtype, resolved = _types(side, e.mode)
         moved = side.to_learner.largest[0] if side.to_learner.tokens else float("nan")
@@ -129,7 +133,7 @@ def data_type(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def _types(side: Side, mode: str) -> tuple[str, str]:
-    """Asked and resolved, of the first engine that computes in another type than was asked, else of the last one."""
+    """Return (asked, resolved) of the first engine whose data type is not as asked, else of the last engine."""
     asked_type = resolved_type = ""
     of_model = side.recording.records.settings.model.dtype
     for info in engine_infos(side, mode):
@@ -145,13 +149,16 @@ def _altered(e: Evidence, side: str) -> dict[str, Altered]:
 
 
 def party(e: Evidence, cause: Cause) -> Cause:
-    """The cause with the mapping as its party where the recording says that it was given what was not asked."""
+    """Return the cause with the mapping as its party, where the recording shows that the engine was not given what was
+    asked.
+    """
     if cause.party not in SIDES:
         return cause
     side = e.side(cause.party)
     for altered in _altered(e, side.name).values():
         if altered_key(altered) == cause.key:
             return dataclasses.replace(cause, party="mapping", details={**cause.details, **altered.details})
+    # Engine parameters: those that cut samples short count only where less than asked was given.
     parts = cause.key.parts if CONFIG.has(cause.key) else ()
     key = _ENGINE_PARAMETER.get(cause.key) or next(iter(parts), "")
     for info in engine_infos(side, e.mode):
@@ -180,7 +187,7 @@ def min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         early = (flips[:, 2] < asked_minimum) & np.isin(flips[:, column], sorted(ids))
         if not early.any():
             continue
-        # A sample with other flips as well has another fault as well.
+        # A sample that also has other flips has another fault as well, and is left out.
         all_flips, early_keys = np.unique(keys_of(flips[:, :2]), return_counts=True), keys_of(flips[early, :2])
         counts = dict(zip(*(part.tolist() for part in all_flips), strict=True))
         mine = dict(zip(*(part.tolist() for part in np.unique(early_keys, return_counts=True)), strict=True))
@@ -217,7 +224,7 @@ def parameters(s: Situation) -> Iterator[Trial]:
     undone = follows_from(s.request)
     for name, value in differing.items():
         if undone.get(name) in differing:
-            continue  # it goes with the one that undoes it
+            continue  # tried together with the parameter that causes it
         ours = name in side_sampling and not same(side_sampling[name], asked_sampling[name])
         party = s.side if ours else "mapping"
         cause = sampling_key(name)
@@ -237,7 +244,7 @@ def parameters(s: Situation) -> Iterator[Trial]:
             seen=(Seen.GIVEN,),
         )
     if len(differing) > 1:
-        # Filters may only show together; what of them matters is found by putting one back at a time.
+        # Filters may show only together. Putting one back at a time then finds those that matter.
         yield Trial(
             SAMPLING_PARAM.key(*sorted(differing)),
             "every given parameter in the reference",
@@ -251,7 +258,7 @@ def parameters(s: Situation) -> Iterator[Trial]:
 
 
 def sampling_key(name: str) -> CauseKey:
-    """The cause that a sampling parameter is when it was given otherwise than asked."""
+    """Return the cause for a sampling parameter that was not given as asked."""
     return _STOPS.get(name) or SAMPLING_PARAM.key(name)
 
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of another meaning: tempered, renormalised, scaled."""
+"""The cause LOGPROB_SEMANTICS: log-probabilities that are tempered, renormalised or scaled."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from harness.parity.causes.family import CauseFamily
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
 
-SAME_TEMPERATURE = 1e-3  # nearer than that a fitted one is the one it is near
+SAME_TEMPERATURE = 1e-3  # a fitted temperature counts as the temperature that it is nearer to than this
 
 
 def meanings(s: Situation) -> Iterator[Trial]:
-    """Log-probabilities that are right, and reported in another way."""
+    """Try log-probabilities of the right distribution that are reported in another way."""
     if not s.rest.of("logprobs"):
         return
-    if s.rest.of("scores"):  # another base of the logarithm, say, is in both; nothing else of this family is
+    if s.rest.of("scores"):  # another base of the logarithm, say, changes scores too; nothing else here does
         yield from _scaled(s, scored=True)
         return
     temperature = float({**s.run_sampling, **s.given_sampling}.get("temperature") or 1.0)
@@ -45,7 +45,7 @@ def meanings(s: Situation) -> Iterator[Trial]:
 
 
 def _scaled(s: Situation, *, scored: bool) -> Iterator[Trial]:
-    """All reported log-probabilities times one factor; `scored`: those of a forward pass too."""
+    """Try one factor for all reported log-probabilities. `scored`: it also applies to those of a forward pass."""
     slope = s.bench.slope(s.side, s.alteration)
     if abs(slope - 1) > 0.01:
         yield Trial(

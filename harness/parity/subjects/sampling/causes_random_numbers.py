@@ -1,7 +1,8 @@
-"""Random numbers: another seed, or one that samples share: clones draw the same, more often than the learner allows.
+"""The causes RNG (another seed) and RNG_COLLISION (samples that share one).
 
-In a guided run the samples of a group share their context at the first token only (the guide's tokens differ from there
-on), so first tokens are compared; in a free run whole responses are.
+Samples that share a seed are clones: they draw the same tokens more often than the learner's probabilities allow. In a
+guided run the samples of a group share their context at the first token only, since the guide's tokens differ from
+there on. So first tokens are compared; in a free run whole responses are.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from scenarios.fleet import engine_of
 
 
 def collisions(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Samples of one prompt that are clones of each other, in the native stage or in the rollouts."""
+    """Find samples of one prompt that are clones of each other, in the native stage or in the rollouts."""
     for side in e.sides:
         if Kind.COLLISION.of(side.name) in e.first:
             native = side.collisions
@@ -60,11 +61,12 @@ def collisions(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         if not len(open_):
             continue
         tally = clones(e, side, np.unique(open_[:, 0]).tolist())
-        # Clones draw what one of their group would: a group that is alike for another reason does not.
+        # Clones draw what another member of their group draws in the other run. Groups that are alike for another
+        # reason do not.
         if not tally.implausible or not tally.differing or tally.told < MOST * tally.differing:
             continue
-        # Of a guided sample the first token alone is its own. Clones draw what one of them, the same in every group,
-        # should have drawn; a sharper sampler draws the likeliest.
+        # Only the first token of a guided sample is its own. Clones follow one member, at the same place in every
+        # group. A sharper sampler follows the most likely token instead.
         if e.guided and max(tally.leaders.values(), default=0) < MOST * tally.alike:
             continue
         affected = np.array(tally.samples, np.int64)
@@ -90,34 +92,35 @@ def collisions(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         )
 
 
-CHANCE = 1e-6  # probability below which so many groups do not begin alike by chance
+CHANCE = 1e-6  # least probability at which so many alike groups can be chance
 
 
 @dataclass
 class Clones:
-    """Groups whose samples all draw the same: how many, of how many, and how many are expected."""
+    """Groups whose samples all draw the same, against the number that chance explains."""
 
     alike: int = 0
     groups: int = 0
     expected: float = 0.0
     samples: list[tuple[int, int]] = field(default_factory=list)  # (step, sample) in them
-    told: int = 0  # samples that draw what another of their group draws in the other run, and not their own
-    differing: int = 0  # samples that do not draw what they draw in the other run
-    leaders: Counter[int] = field(default_factory=Counter)  # place in its group -> groups that draw what it should
+    told: int = 0  # samples that differ from the other run and draw what another of their group draws there
+    differing: int = 0  # samples that draw something else than in the other run
+    leaders: Counter[int] = field(default_factory=Counter)  # place in its group -> groups that follow that sample
 
     @property
     def implausible(self) -> bool:
-        # Of independent groups with unequal chances, as many are alike at most as often as with equal ones (Hoeffding).
+        # Independent groups with unequal probabilities are alike at most as often as groups with equal ones
+        # (Hoeffding).
         rate = min(1.0, self.expected / max(1, self.groups))
         return self.alike > self.expected + 1 and float(stats.binom.sf(self.alike - 1, self.groups, rate)) < CHANCE
 
 
 def clones(e: Evidence, side: Side, steps: list[int]) -> Clones:
-    """The clones among one side's samples of these steps.
+    """Count the clones among one side's samples of these steps.
 
-    Of n independent samples of one prompt all are equal with probability E[p(x)^(n-1)], taken over the baseline's own
-    samples under its learner. Where the other run's groups are more often alike than that (another temperature, say),
-    theirs count.
+    All of n independent samples of one prompt are equal with probability E[p(x)^(n-1)], taken over the baseline's own
+    samples under its learner. Where groups of the other run are alike more often than that (at another temperature,
+    say), their count is the expectation.
     """
     tally, theirs = Clones(), 0
     other_side = e.candidate if side is e.baseline else e.baseline
@@ -157,7 +160,7 @@ def _drawn(e: Evidence, table: Table) -> dict[int, bytes]:
 
 
 def _groups(table: Table) -> list[list[int]]:
-    """Sample numbers of each prompt that has several."""
+    """Return the sample numbers of each prompt that has several samples."""
     prompt, output = table.rows("prompt"), table.rows("output")
     if prompt is None or output is None:
         return []
@@ -168,7 +171,9 @@ def _groups(table: Table) -> list[list[int]]:
 
 
 def _probabilities(e: Evidence, step: int) -> dict[int, float]:
-    """Under the learner, of what each of the baseline's samples drew: its first token, or all of it in a free run."""
+    """Return the learner's probability of what each of the baseline's samples drew: its first token, or all of a free
+    response.
+    """
     table = e.baseline.recording.table("experience", step)
     logprob = table.rows("actor_logprob") if table is not None else None
     if table is None or not isinstance(logprob, Rows):
@@ -180,7 +185,9 @@ def _probabilities(e: Evidence, step: int) -> dict[int, float]:
 
 
 def siblings(s: Situation) -> Iterator[Trial]:
-    """Samples of one prompt that draw alike, and samples of one engine that draw as those of another."""
+    """Try samples of one prompt that share their random numbers, and samples of an engine that share those of another
+    engine.
+    """
     if not s.answers_differ:
         return
     yield Trial(
@@ -193,10 +200,10 @@ def siblings(s: Situation) -> Iterator[Trial]:
 
 
 def _other_engines(s: Situation) -> Iterator[Trial]:
-    """Each sample draws as the one at the same place of another engine."""
+    """Try each sample with the random numbers of the sample at the same place of another engine."""
     side = s.evidence.side(s.side)
     several = engines(side)
-    if several < 2 or routed(side):  # behind a router no rule gives a sample its counterpart
+    if several < 2 or routed(side):  # behind a router no rule says which sample corresponds to which
         return
     per_prompt = side.recording.records.settings.rollout.samples_per_prompt
     if not per_prompt:

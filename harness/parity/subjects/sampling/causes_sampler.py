@@ -1,9 +1,9 @@
-"""A sampler that draws in another way than its parameters say: it applies top-k and top-p jointly, or now and then
-takes another token than it drew.
+"""The cause SAMPLER: an engine draws otherwise than its parameters say.
 
-Told from what would look the same as the latter: another parameter moves near ties, and its wrong choices lie where the
-best token is little ahead. Other random numbers take any token, a filter bars the least likely. A sampler that passes
-its choice over does so at wide margins as at narrow ones, whatever the token, for the second best.
+It applies top-k and top-p jointly, or sometimes takes another token than the one it drew. Three other faults look like
+the second one. Another parameter changes choices near ties, where the best token is little ahead. Other random numbers
+take any token. A filter excludes the least likely tokens. A sampler that skips its choice does so at wide margins as
+often as at narrow ones, whatever the token, and takes the second best.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
 
 ALPHA = 0.01  # the error rate of each test
-NEAR = 0.25  # of all positions: those at which the best two tokens are nearest, or the best one is least likely
-MOST = NEAR  # of the tokens: a filter that bars so many passes over none but the least likely
-ALLOWED = 1 / 3  # of the wrong choices of a parameter, at other positions (measured at temperature 0.9: 3 of 18)
+NEAR = 0.25  # share of all positions: where the best two tokens are nearest, or the best one is least likely
+MOST = NEAR  # share of the tokens: a filter that excludes no more choices than this excludes the least likely
+ALLOWED = 1 / 3  # share of a parameter's wrong choices at other positions (measured at temperature 0.9: 3 of 18)
 
 
 def filters(s: Situation) -> Iterator[Trial]:
@@ -36,11 +36,12 @@ def filters(s: Situation) -> Iterator[Trial]:
 
 
 def excluded(passed: int, other_choices: int, compared: int, wide: int, likely: int, chance: float) -> tuple[Seen, ...]:
-    """What the wrong choices of a sampler exclude; () where they are not those of one that passes its choice over.
+    """Return what the wrong choices exclude; () where they are not those of a sampler that skips its choice.
 
-    passed: choices of the second best token, `other_choices`: of any other one, out of `compared`. wide: of `passed`,
-    at margins wider than at a quarter of all positions; likely: where the best token is likelier than at a quarter.
-    chance: the probability, as a logarithm, that other random numbers took the second best token each time.
+    `passed`: choices of the second best token. `other_choices`: choices of any other token. `compared`: all choices.
+    `wide`: how many of `passed` have a margin above the lowest quarter of all positions. `likely`: how many have a best
+    token whose probability is above the lowest quarter. `chance`: log probability that other random numbers took the
+    second best token each time.
     """
     if other_choices or not 0 < passed <= MOST * compared:
         return ()

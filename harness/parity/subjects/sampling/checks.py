@@ -1,7 +1,7 @@
-"""Checks 6 and 7: did every parameter reach each engine, mean the same there, and was it resolved as it was asked?
+"""Checks 6 and 7: whether every parameter reached each engine, means the same there, and was resolved as asked.
 
-Asked against given shows a mapping that drops, inverts or ties; given against resolved an engine that does otherwise. A
-parameter that was not honoured and moved nothing is a finding, and the finding says that it moved nothing.
+Asked against given shows a mapping that drops, inverts or ties a parameter. Given against resolved shows an engine that
+changes it. A parameter that was not honoured and changed nothing is a finding that says so.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.native import apart
 from scenarios.settings import Engine
 
-# A parameter that shows under another name where it cuts samples short.
+# Parameters that show under another name where they cut samples short.
 _ACTS_AS = {
     CONFIG.key("kv_cache_tokens"): CAPACITY.key("kv pool"),
     CONFIG.key("max_model_len"): LENGTH.key("context"),
 }
-# What is not asked of an engine on every device: what it resolves alone, how many there are, what stands before them.
+# Parameters that are not asked for on every device: what the engine resolves alone, the number of engines, the router.
 _UNASKED = ("kv_cache_dtype", "memory_fraction", "engines", "router")
 
 
@@ -80,8 +80,11 @@ def _warnings(findings: list[Finding]) -> list[Finding]:
 
 @dataclasses.dataclass(frozen=True)
 class _EngineParameters:
-    """What the engines of one side did with their parameters. `altered`: not honoured; `silent`: asked, and not
-    reported; `unknown`: why nothing is known of an engine; `checked`: how many parameters were compared."""
+    """What the engines of one side did with their parameters.
+
+    `altered`: not honoured. `silent`: asked for, and not reported. `unknown`: why nothing is known of an engine.
+    `checked`: how many parameters were compared.
+    """
 
     altered: list[Finding]
     silent: list[str]
@@ -98,7 +101,8 @@ def _engine_parameters(side: Side, mode: str) -> _EngineParameters:
             text = f"the {side.name} recorded no {'resolved' if not resolved else 'asked'} engine parameters"
             unknown.append(text + (f" of engine {engine}" if engine else ""))
             continue
-        # What has no argument in this engine and is not reported back is no gap: there is nothing to honour.
+        # A parameter without an argument in this engine that it does not report either is no gap: there is nothing to
+        # honour.
         given_parameters = engine_given(info)
         unreported = [
             key for key in asked_parameters if resolved.get(key) is None and given_parameters.get(key) is None
@@ -124,7 +128,7 @@ def _infos(side: Side, mode: str) -> dict[int, EngineInfo]:
 
 
 def _of_engines(by_engine: dict[int, list[Finding]]) -> Iterator[Finding]:
-    """What was found of each engine of a side: once where it is true of all, else with the numbers of the engines."""
+    """Yield the findings of a side's engines: once where all share one, else with the numbers of the engines."""
     engines: dict[tuple[CauseKey | None, str], list[int]] = {}
     finding_by_key = {(finding.cause, finding.summary): finding for of_one in by_engine.values() for finding in of_one}
     for engine, of_one in by_engine.items():
@@ -242,7 +246,7 @@ def _resolved_otherwise(
             continue
         text = f"{key}: asked {value!r}, {title(info.engine)} resolved {got!r}"
         fast = meaning is not None and not meaning.results
-        is_our_default = fast and value == getattr(Engine(), key, None)  # our default, and it changes no result
+        is_our_default = fast and value == getattr(Engine(), key, None)  # our default, which changes no result
         severe = (meaning is not None and not meaning.more) or key in ("max_model_len", "max_num_seqs")
         details = {"asked": value, "resolved": got}
         yield _finding(side, key, text, details, "warning" if severe and not is_our_default else "info")
@@ -332,8 +336,10 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
 
 
 def _silent(e: Evidence) -> str:
-    """Which side did not record its sampling parameters, of a mode in which either sampled; "" where each did. Of
-    native stages only where they are compared."""
+    """Name the side, engine or mode whose sampling parameters were not recorded; "" where all were.
+
+    The native stage counts only where it is compared.
+    """
     stages = e.mode == "native" or (e.native is not None and not e.native.skipped)
     sampled_modes = dict.fromkeys(mode for side in e.sides for mode in sampling_requests(side))
     modes = [mode for mode in sampled_modes if mode != "native" or stages]
@@ -349,7 +355,7 @@ def _silent(e: Evidence) -> str:
 
 
 def _sampling(e: Evidence, side: Side) -> Iterator[Finding]:
-    """What of this side's sampling parameters did not reach its engine as it was asked, in any mode."""
+    """Return the sampling parameters that did not reach this side's engines as asked, in any mode."""
     by_engine: dict[int, list[Finding]] = {}
     names_by_engine: dict[int, set[str]] = {}
     for mode in sampling_requests(side):
@@ -446,9 +452,9 @@ def _with(e: Evidence, findings: list[Finding]) -> list[Finding]:
 
 
 def measured(findings: list[Finding], causes: list[Cause]) -> list[Finding]:
-    """The findings with the effect of their own where they are of a parameter, now that the causes are known.
+    """Return the findings with their measured effect, now that the causes are known.
 
-    Call it again when interventions have changed the causes.
+    Call it again after interventions have changed the causes.
     """
     named = list(dict.fromkeys(cause.name for cause in causes if not UNEXPLAINED.has(cause.key)))
     if not causes:
@@ -468,7 +474,7 @@ def measured(findings: list[Finding], causes: list[Cause]) -> list[Finding]:
 
 
 def _is_named(finding: Finding, causes: list[Cause]) -> bool:
-    """Is the finding's parameter a cause by itself, or what a cause on the same side is made of?"""
+    """Whether the finding's parameter is a named cause itself, or what a cause on the same side consists of."""
     acts_as = _ACTS_AS.get(finding.cause) if finding.cause else None
     sides = (finding.where, "both")
     return any(

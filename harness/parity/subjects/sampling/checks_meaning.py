@@ -1,4 +1,4 @@
-"""What became of a parameter on its way to an engine, in one sentence, by the canonical table."""
+"""Sentences on what became of a parameter on its way to an engine, from the canonical table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def title(engine: str | None) -> str:
 def lost(
     name: str, engine: str, asked_value: Any, given_value: Any, native: Mapping[str, Any], *, dropped: bool = False
 ) -> str:
-    """One sentence: what became of `name` on its way to this engine. `dropped`: no argument follows it."""
+    """Return a sentence on what became of parameter `name` in this engine. `dropped`: no native argument follows it."""
     meaning = BY_NAME.get(name)
     argument = meaning.native(engine) if meaning is not None else ""
     trap = f" ({meaning.trap})" if meaning is not None else ""

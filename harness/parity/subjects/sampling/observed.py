@@ -1,4 +1,4 @@
-"""What each side asked for, was given and resolved, as its recording tells it; another framework's recordings too."""
+"""What each side asked for, was given and resolved, from its recording. Recordings of frameworks work too."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from scenarios.engines import given
 
 @dataclass(frozen=True)
 class Altered:
-    """One canonical sampling parameter that an engine was not given as it was asked. `by`: the parameter that undoes
-    it in the engine, itself where none does. `leaked`: its value is that of generation_config.json."""
+    """One canonical sampling parameter that an engine was not given as asked.
+
+    `by`: the parameter that undoes it in the engine, or the parameter itself. `leaked`: its value comes from
+    generation_config.json.
+    """
 
     side: str
     name: str
@@ -87,8 +90,11 @@ def tf32_devices(side: Side, mode: str) -> set[str]:
 
 
 def told_ends(side: Side, mode: str) -> set[int] | None:
-    """Ids that end a sample in a mode, as the engine was given them, else as it resolved them beside those that were
-    asked for; None where it does not say, or was to ignore some of them."""
+    """Return the token ids that end a sample in a mode.
+
+    They are those that the engine was given, else those that it resolved together with those asked for. Returns None
+    where it reports none, or had to ignore some.
+    """
     sampling = sampling_given(side, mode)
     if sampling.end_ids is not None:
         return set(sampling.end_ids)
@@ -100,7 +106,7 @@ def told_ends(side: Side, mode: str) -> set[int] | None:
 
 
 def same(first: Any, second: Any) -> bool:
-    """Equal as values: JSON knows no tuples."""
+    """Whether two values are equal, tuples and lists alike, since JSON has no tuples."""
     return (list(first) if isinstance(first, tuple) else first) == (
         list(second) if isinstance(second, tuple) else second
     )
@@ -140,7 +146,7 @@ def altered(side: Side, mode: str, request: SamplingRequest) -> Iterator[Altered
 
 
 def sides_given(e: Evidence) -> dict[str, tuple[Any, Any]]:
-    """Sampling parameter -> (baseline's, candidate's) that the engines were given, where they differ."""
+    """Return sampling parameter -> (baseline's, candidate's) value that the engines were given, where they differ."""
     baseline_given, candidate_given = (sampling_given(side, e.mode) for side in e.sides)
     return {
         name: (baseline_given[name], candidate_given[name])

@@ -1,4 +1,4 @@
-"""Flips: tokens that differ, with what the learner says of how close the choice was."""
+"""Flips: tokens that differ, and the learner's margin that says how close the choice was."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from reports.text import figure
 
 
 def far_margin(e: Evidence) -> float:
-    """Up to which margin such a token turns a choice. Of a greedy one nothing says how seldom a gap is small."""
+    """Return the margin up to which a token that half precision rounds far reverses a choice.
+
+    It is 0 for greedy choices, where nothing says how rarely a gap is small.
+    """
     return e.tolerance.far_margin if e.mode == "coupled" else 0.0
 
 
 class Learner:
-    """Margin and runner-up of single tokens, from one run's experience."""
+    """Look up the margin and the runner-up of single tokens in one run's experience."""
 
     def __init__(self, experience: Table | None, sample: np.ndarray) -> None:
-        # None where not every token has all three.
+        # None where not every token has all three columns.
         self.columns = None if experience is None else both(experience, "tokens", "margin", "runner_up")
-        # Of what a guided engine chose: recorded in half precision with filters only.
+        # The filter edge of what a guided engine chose, which is recorded only in half precision with filters.
         self.drawn = None if experience is None else both(experience, "tokens", "drawn_edge")
         self.row = np.full(len(sample), -1)
         if experience is not None:
@@ -33,7 +36,7 @@ class Learner:
             self.row[match.a] = match.b
 
     def at(self, row: np.ndarray, position: np.ndarray, token: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(margin, runner-up) where the learner was asked about this very token; NaN and -1 elsewhere."""
+        """Return (margin, runner-up) where the learner scored this very token; NaN and -1 elsewhere."""
         margin, best = np.full(len(row), np.nan), np.full(len(row), -1)
         if self.columns is None:
             return margin, best
@@ -43,7 +46,9 @@ class Learner:
         return margin, best
 
     def drawn_edge(self, row: np.ndarray, position: np.ndarray, token: np.ndarray) -> np.ndarray:
-        """By how many nats the edges of filters must move for what the engine chose instead of this token; else NaN."""
+        """Return by how many nats filter edges must move to allow the engine's choice in place of this token; else
+        NaN.
+        """
         edge = np.full(len(row), np.nan)
         if self.drawn is not None:
             scored, place = self._places(self.drawn[0], row, position, token)
@@ -53,7 +58,7 @@ class Learner:
     def _places(
         self, tokens: Rows, row: np.ndarray, position: np.ndarray, token: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(which of these the learner was asked about, where in the columns)."""
+        """Return (indices of the tokens that the learner scored, their places in the columns)."""
         experience_rows = self.row[row]
         scored = np.flatnonzero((experience_rows >= 0) & (position < tokens.lengths[experience_rows]))
         place = tokens.offsets[experience_rows[scored]] + position[scored]
@@ -62,7 +67,7 @@ class Learner:
 
 
 def same_draw(e: Evidence) -> bool:
-    """Were both learners asked about one and the same draw? Then their margins are the same numbers."""
+    """Whether both learners scored the same draw, so that their margins are the same numbers."""
     baseline_scenario, candidate_scenario = (side.recording.scenario for side in e.sides)
     return all(baseline_scenario.get(key) == candidate_scenario.get(key) for key in ("sampling", "seed"))
 
@@ -70,20 +75,22 @@ def same_draw(e: Evidence) -> bool:
 def note(
     e: Evidence, tokens: AlignedTokens, flipped: np.ndarray, lookup: Learner, second: Learner | None = None
 ) -> None:
-    """Note one step's flips, at the flat positions `flipped`. `lookup`: the baseline's learner; `second`: the
-    candidate's, where it was asked about the same draw: a flip is no tie that it does not take for one.
+    """Note one step's flips, at the flat positions `flipped`.
+
+    `lookup`: the baseline's learner. `second`: the candidate's, where it scored the same draw. A flip is a tie only if
+    both take it for one.
     """
     match = tokens.match
     baseline_tokens, candidate_tokens = tokens.tokens_a[flipped], tokens.tokens_b[flipped]
     row, position = tokens.grid.row[flipped], tokens.grid.position[flipped]
     margin, best = lookup.at(row, position, baseline_tokens)
-    # Without a bound the margin says that one of the two tokens lies outside of what the filters leave. Rounding may
-    # move a token at their edge over it; so many of them it does not.
+    # An infinite margin means that one of the two tokens lies outside of what the filters leave. Rounding may move a
+    # few tokens across that edge, but not many.
     outside = np.isinf(margin)
     rounding = e.tolerance.rounding  # in half precision most tokens round by far less than the cap
     typical = rounding.mean if e.tolerance.half and rounding.measured else e.tolerance.cap
     judged = implausible(int(outside.sum()), tokens.grid.size, typical, e.tolerance.temperature)
-    # In half precision rounding decides which of the two a filter leaves; in float32 no other token was left
+    # In half precision rounding decides which of the two a filter leaves. In float32 no other token was left
     # (docs/reference/format.md).
     edge = outside & (best == candidate_tokens) & e.tolerance.half
     has_margin = np.isfinite(margin) | edge | (outside & judged)
@@ -93,7 +100,7 @@ def note(
         near = (np.abs(second_margin) <= e.tolerance.margin) | (np.isinf(second_margin) & e.tolerance.half)
         benign &= np.isnan(second_margin) | (near & (best2 == candidate_tokens))
     far = has_margin & ~benign & (np.abs(margin) <= far_margin(e)) & (best == candidate_tokens)
-    if second is not None and far_margin(e) > 0:  # a filter's edge that rounding moves further than for most tokens
+    if second is not None and far_margin(e) > 0:  # rounding may move a filter's edge further than it moves most tokens
         edged = second.drawn_edge(row, position, baseline_tokens) <= e.tolerance.extreme_drawn
         far |= edged & ~benign
         has_margin |= far
@@ -131,7 +138,7 @@ def note(
             samples = match.sample[np.unique(row[index])]
             if isinstance(kind, Kind):
                 e.diverges(kind.of(), samples, place)
-            elif kind == "tie":  # no divergence, unless there are too many (`ties.too_many`)
+            elif kind == "tie":  # no divergence, unless there are too many (`observed_unjudged_flips.too_many`)
                 e.rollouts.ties.append((samples, place))
             else:
                 far_columns = (

@@ -1,4 +1,4 @@
-"""Counts of a learner's margins that should be rare; `margins` says how many are too many."""
+"""Counts of a learner's margins of kinds that should be rare; `observed_margins` says how many are too many."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from harness.parity.subjects.precision.observed_floor import Tolerance
 from harness.parity.subjects.precision.observed_rounding import both
 from harness.recordings.tables import Rows, Table
 
-_LOW_BITS = np.uint64(32)  # of a packed key hold the place, the bits above them the margin
+_LOW_BITS = np.uint64(32)  # bits of a packed key for the place; the bits above hold the margin
 
 
 @dataclass
 class Margins:
-    """Margins of one learner over the run, counted."""
+    """The margins of one learner over the run, counted."""
 
     every: int = 0
     finite: int = 0
     near: int = 0  # ties
-    distinct: int = 0  # finite ones, those of equal tokens at equal positions once: greedy samples repeat each other
-    repeated: int = 0  # of the distinct ones, beyond the first of each step's most frequent value
-    edges: int = 0  # without bound, although another token is left
-    probable: int = 0  # greedy choices likelier than all other tokens together
-    itself: int = 0  # whose other token is the chosen one
-    others: int = 0  # that name another token
-    other: int = 0  # of those, each step's most frequent
-    chosen: int = 0  # at those, each step's most frequent choice
-    narrow: int = 0  # those whose gap is smaller than their probability allows
+    distinct: int = 0  # finite ones; repeats at one token and position count once (greedy samples repeat)
+    repeated: int = 0  # of the distinct ones: repeats of each step's most frequent value
+    edges: int = 0  # infinite, although another token is left
+    probable: int = 0  # greedy choices that are likelier than all other tokens together
+    itself: int = 0  # margins whose other token is the chosen one
+    others: int = 0  # margins that name another token
+    other: int = 0  # of those: each step's most frequent other token
+    chosen: int = 0  # of those: each step's most frequent choice
+    narrow: int = 0  # of `probable`: those whose gap is smaller than their probability allows
 
     def add(self, table: Table, margin: Rows, tolerance: Tolerance, mode: str) -> None:
         """Count one step's margins. `mode`: how its samples were drawn."""
@@ -55,12 +55,12 @@ class Margins:
             self._count_narrow(greedy[1].values.astype(np.float64), greedy[0].values, tolerance.value)
 
     def _count_repeated(self, distinct: np.ndarray) -> None:
-        """`distinct`: margins, or codes of them, in their order."""
+        """Count repeats. `distinct`: sorted margins, or sorted codes of them."""
         self.distinct += len(distinct)
         self.repeated += max(0, _longest_run(distinct) - 1)
 
     def _count_runners_up(self, chosen: np.ndarray, runner_up: np.ndarray) -> None:
-        """The best other token at each place; negative where there is none."""
+        """Count the best other token at each place; `runner_up` is negative where there is none."""
         named = runner_up >= 0
         self.itself += int(np.count_nonzero(named & (runner_up == chosen)))
         self.others += int(np.count_nonzero(named))
@@ -68,7 +68,7 @@ class Margins:
         self.chosen += _longest_run(np.sort(chosen[named]))
 
     def _count_narrow(self, logprob: np.ndarray, margin: np.ndarray, tolerance: float) -> None:
-        """Greedy gaps that are smaller than the probability of the choice allows, to `tolerance` nats of it."""
+        """Count greedy gaps that are smaller than the choice's probability allows, within `tolerance` nats of it."""
         at = (logprob > np.log(0.5)) & (logprob < -SIZEABLE)
         remaining_mass = -np.expm1(logprob[at])
         least = logprob[at] - np.log(remaining_mass) - tolerance / remaining_mass
@@ -77,9 +77,9 @@ class Margins:
 
 
 def _once_per_place(position: np.ndarray, token: np.ndarray, margin: np.ndarray) -> np.ndarray:
-    """Codes of the margins in order, each once for its token and position; equal margins have equal codes.
+    """Return sorted codes of the margins, each once for its token and position. Equal margins have equal codes.
 
-    Both parts of a key fit in one integer, which sorts a hundred times faster than rows of three columns.
+    Both parts of a key fit into one integer, which sorts a hundred times faster than rows of three columns.
     """
     if not len(margin):
         return margin
@@ -90,9 +90,11 @@ def _once_per_place(position: np.ndarray, token: np.ndarray, margin: np.ndarray)
 
 
 def _codes(values: np.ndarray) -> np.ndarray:
-    """An integer below 2^32 for each value, equal for equal ones: the value itself or its bits, where they fit."""
+    """Return an integer below 2^32 for each value, equal for equal values: the value itself or its bits, where they
+    fit.
+    """
     if values.dtype == np.float32:
-        return (values + np.float32(0)).view(np.uint32).astype(np.uint64)  # -0 + 0 is 0
+        return (values + np.float32(0)).view(np.uint32).astype(np.uint64)  # -0 + 0 is 0: one code for both zeros
     if np.issubdtype(values.dtype, np.integer) and values.min() >= 0 and values.max() < 1 << 32:
         return values.astype(np.uint64)
     codes: np.ndarray = np.unique(values, return_inverse=True)[1].astype(np.uint64)
@@ -100,6 +102,6 @@ def _codes(values: np.ndarray) -> np.ndarray:
 
 
 def _longest_run(ordered: np.ndarray) -> int:
-    """How often the most frequent of sorted values occurs; 0 of none."""
+    """Return how often the most frequent of sorted values occurs; 0 where there are none."""
     begins = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
     return int(np.diff(begins, prepend=0, append=len(ordered)).max())

@@ -1,10 +1,11 @@
-"""Margins that are none: a learner whose margins say nothing excuses every flip, whether there are any or not.
+"""Implausible margins: a learner whose margins mean nothing would excuse every flip, so they are checked without any.
 
-The gap g between the two best perturbed logits of a Gumbel-max draw has P(g < x) <= x, so few are near ties; they are
-real numbers, so few are the same; and while no filter takes tokens away, none is without bound. Of a greedy choice
-nothing says how seldom the gap is small. But the gap is log p1 - log p2 of the learner's own probabilities, and the
-other token has no more than what the chosen one leaves: g >= log(p / (1 - p)), of whatever model.
-Both learners' margins of one draw at equal weights are the same numbers.
+- Few are near ties: the gap g between the two best perturbed logits of a Gumbel-max draw has P(g < x) <= x.
+- Few are equal, because they are real numbers.
+- None is infinite while no filter removes tokens.
+- Greedy gaps may be small, but not below what the probability allows. The gap is log p1 - log p2 of the learner's own
+  probabilities, and the other token has at most what the chosen one leaves, so g >= log(p / (1 - p)) for any model.
+- Both learners' margins of one draw at equal weights are the same numbers.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from harness.parity.subjects.recording.observed_unknowns import filtered
 from harness.parity.subjects.sampling.observed_flips import same_draw
 from harness.recordings.tables import Table
 
-MOST_COMMON = 0.1  # of the finite margins may be one and the same number: two of a real density are, once in a million
-# The same of greedy ones in half precision, whose logits come in steps of 2^-4 between 8 and 16. Not measured.
+MOST_COMMON = 0.1  # share of the finite margins that may be one number: of a real density, one pair in a million is
+# The same for greedy margins in half precision, whose logits come in steps of 2^-4 between 8 and 16. Not measured.
 MOST_COMMON_STEPS = 0.5
-# Of the margins may be to one and the same other token, unless so many choices are one token as well. Not measured: a
-# choice between two tokens has each of them as the other one where it chose the first.
+# Share of the margins that may name one other token, unless as many choices are one token too. Not measured: in a
+# choice between two tokens each is the other one when the first is chosen.
 MOST_OTHER = 0.9
-# Of the margins in half precision may be without bound, for the choice is within 0.02 nats of a filter's edge. Not
-# measured: it takes a model half of whose mass lies that near the edge.
+# Share of the margins in half precision that may be infinite, where the choice is within 0.02 nats of a filter's edge.
+# Not measured: it takes a model with half of its mass that near the edge.
 MOST_AT_EDGES = 0.5
 
 
 def note(e: Evidence, tables: tuple[Table, ...]) -> None:
-    """Count one step's margins."""
+    """Count the margins of one step."""
     for side, table in zip(e.sides, tables, strict=True):
         rows = table.rows("margin")
         if rows is not None:
@@ -46,16 +47,16 @@ def note_apart(e: Evidence, b: Table, c: Table, ia: np.ndarray, ib: np.ndarray, 
         return
     grid = shared([(baseline_columns[1], ia), (candidate_columns[1], ib)])
     p, q = grid.take(baseline_columns[1], ia).astype(np.float64), grid.take(candidate_columns[1], ib)
-    gap = np.abs(np.subtract(q, p, out=np.zeros(len(p)), where=p != q))  # two without bound are equal
+    gap = np.abs(np.subtract(q, p, out=np.zeros(len(p)), where=p != q))  # two infinite margins are equal
     apart = int(np.count_nonzero(~(gap <= e.tolerance.margin)))
-    # At the edge of a filter, or in another batch, rounding decides of a few tokens which is the other one.
+    # At a filter's edge, or in another batch, rounding changes the other token of a few positions.
     spared = 0 if exact and not filtered(e.baseline) else e.tolerance.share.allowed(grid.size)
     if apart > spared:
         e.margins_apart = e.margins_apart or (b.step, apart, grid.size)
 
 
 def odd_margins(e: Evidence) -> list[str]:
-    """Sides whose margins no draw can have, one sentence each."""
+    """Return a sentence for each kind of margins that no draw can have."""
     sentences = []
     steps = e.mode == "greedy" and e.tolerance.half
     for side in e.sides:

@@ -1,7 +1,7 @@
-"""The sampling mode of a recording: what run.json says of it, and what the frames of its rollouts say.
+"""The sampling mode of a recording, from run.json and from the frames of its rollouts.
 
-Everything that is compared depends on the mode, so one that the judge does not know, or of which a recording says two
-things, passes nothing.
+Everything that is compared depends on the mode. So a recording passes nothing whose mode the judge does not know, or
+that states two modes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ REPLAY = "replay"
 
 
 def drawn_in(baseline: Recording) -> str:
-    """The mode in which the baseline drew; coupled, the strictest, where nothing says."""
+    """Return the mode in which the baseline drew; coupled, the strictest, where it is not recorded."""
     recorded_modes = [
         _scenario(baseline),
         baseline.records.manifest.sampling_mode,
@@ -24,9 +24,9 @@ def drawn_in(baseline: Recording) -> str:
 
 
 def unclear(recording: Recording, name: str) -> list[str]:
-    """Why nobody knows in which mode a side's samples were drawn, in one sentence; [] where it is known.
+    """Return why the sampling mode of a side is unknown, as one sentence; [] where it is known.
 
-    A replay says so thrice, beside the mode of the run that it replays: by `replay` and `sampling_mode` of run.json,
+    A replay is recorded three times, beside the mode of the replayed run: as `replay` and `sampling_mode` in run.json,
     and in its frames.
     """
     frames, scenario_mode, replays = (

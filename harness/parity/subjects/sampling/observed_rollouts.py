@@ -1,8 +1,8 @@
 """Engine against engine: the two rollouts of one step, token by token.
 
-In guided mode every position is compared (each choice was made given the baseline's tokens); where the tokens differ,
-the log-probability is of another token and is left out. Otherwise a sample is compared up to its first difference.
-Rollouts of a step are compared only while the weights are not known to differ.
+In guided mode every position is compared, because each choice was made given the baseline's tokens. Where tokens
+differ, the log-probabilities are of different tokens and are left out. In other modes a sample is compared up to its
+first difference. A step's rollouts are compared unless the weights are known to differ.
 """
 
 from __future__ import annotations
@@ -79,8 +79,11 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
 
 
 def _unreached(e: Evidence, b: Table, c: Table, lacking: int) -> None:
-    """Note how many positions of a guide a run says that its engine did not reach. `lacking`: how many tokens fewer the
-    candidate's samples have than the baseline's."""
+    """Note how many positions of a guide a run reports that its engine did not reach.
+
+    `lacking`: how many tokens the candidate's samples have less than the baseline's. A report of more contradicts the
+    samples.
+    """
     for side, table in zip(e.sides, (b, c), strict=True):
         reported = table.header.unreached
         if not reported:
@@ -134,7 +137,7 @@ def _judged_rows(e: Evidence, b: Table, c: Table, match: Match) -> np.ndarray | 
 
 
 def _most_cached(b: Table, c: Table, match: Match) -> np.ndarray | None:
-    """[rows] tokens of the prompt that either engine's prefix cache held, where both say it."""
+    """Return for each row the prompt tokens that either engine's prefix cache held; None unless both recorded them."""
     baseline_cached, candidate_cached = b.flat("cached"), c.flat("cached")
     if baseline_cached is None or candidate_cached is None:
         return None
@@ -143,7 +146,7 @@ def _most_cached(b: Table, c: Table, match: Match) -> np.ndarray | None:
 
 
 def _logprobs(e: Evidence, tokens: AlignedTokens, pairs: LogprobPairs, lookup: Learner) -> None:
-    """Engine against engine, the baseline's numbers first."""
+    """Compare the log-probabilities of the engines; the baseline's are the first of `pairs`."""
     grid, tokens_equal, size = pairs.grid, pairs.same, pairs.size
     e.engines.add(pairs, step=tokens.step, version=version_of(tokens.a))
     if tokens_equal.any():
@@ -153,7 +156,7 @@ def _logprobs(e: Evidence, tokens: AlignedTokens, pairs: LogprobPairs, lookup: L
             float(sizes.mean(dtype=np.float64)),
         )
     observed_drifts.engines(e, tokens, pairs)
-    within = e.tolerance.within  # in half precision ten floors of one engine alone
+    within = e.tolerance.within  # in half precision: ten floors of one engine against itself
     if e.finer is None and within < e.tolerance.cap:
         e.counts.beyond_ten_floors += int(np.count_nonzero(tokens_equal & ~(size <= within)))
     key = Kind.LOGPROB.of()

@@ -1,7 +1,7 @@
-"""Two runs of one framework with one engine and one set of seeds: its own sampler should repeat itself.
+"""Whether two runs of a framework should draw the same samples: same engine, same version, same seeds.
 
-Their samples are compared one by one. Equal ones are evidence; where they part nothing is proven, because no margin of
-the learner says how close the choice was, so the check is not tested from there on.
+Their samples are then compared one by one. Equal samples are evidence. A difference proves nothing, because no margin
+of the learner says how close the choice was: the check counts as not tested from there on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from harness.recordings.store import Recording
 
 
 def same_sampler(baseline: Recording, candidate: Recording) -> bool:
-    """Should two runs of a framework draw the same samples? Only where engine, version and seeds are equal."""
+    """Whether two runs of a framework should draw the same samples: engine, version and seeds are equal."""
     baseline_sampler, candidate_sampler = (_sampler(recording) for recording in (baseline, candidate))
     return baseline_sampler is not None and baseline_sampler == candidate_sampler
 

@@ -1,4 +1,4 @@
-"""Flips that no margin judges, or that all margins call ties: too many of them are no ties, whatever each may be."""
+"""Flips without a margin, and flips that the margins call ties: too many of them cannot be ties."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ UNJUDGED, FLIP = Kind.UNJUDGED_FLIP.of(), Kind.FLIP.of()
 
 
 def too_many(e: Evidence) -> None:
-    """Note unjudged and benign flips of runs that draw the same samples as flips, where engines within the tolerance of
-    each other could not have made so many of so many tokens: then it is the margins that are wrong. Choices that only
-    tokens turn which half precision rounds far are none while they are few, and nothing else turned any."""
+    """Turn unjudged and benign flips into divergences where engines within the tolerance could not have made so many.
+
+    That holds for coupled and greedy runs, which draw the same samples: the margins themselves must be wrong then.
+    Flips at tokens that half precision rounds far are no divergence while they are few and nothing else flipped.
+    """
     _far(e)
     flips, compared = e.counts.flips_without_any_margin, e.counts.compared_tokens
     if e.mode not in ("coupled", "greedy"):
@@ -23,7 +25,7 @@ def too_many(e: Evidence) -> None:
         for step, first in e.places[UNJUDGED].items():
             e.diverges(FLIP, unjudged[unjudged[:, 0] == step, 1], first.place)
     benign = e.counts.benign_flips
-    # With Gumbel noise alone a gap is seldom small: two greedy logits may be as near as the model likes.
+    # Gumbel noise makes small gaps rare. Two greedy logits may be as near as the model makes them.
     if e.mode == "coupled" and implausible(benign, compared, e.tolerance.value, e.tolerance.temperature):
         e.rollouts.too_many_ties = True
         for samples, place in e.rollouts.ties:

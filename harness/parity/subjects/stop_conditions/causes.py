@@ -1,4 +1,7 @@
-"""Ends: the tokens agree as far as both runs go, and one goes on. Which token it goes on from, and how long it gets."""
+"""The causes STOP, LENGTH and CAPACITY: responses that are equal as far as both go, but of which one goes on.
+
+What tells them apart is the token after which it goes on, and the lengths at which responses end.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,13 @@ from probes.format import number, whole
 from reports.model import Cause, Proof
 from reports.text import counted
 
-NEAR = 8  # tokens that an engine may keep back of a limit for itself (SGLang: 2 of the context, and whole pages)
-FEWEST = 3  # samples that stop at one token, before it is taken for an end token
-FULL = 0.95  # of the KV pool in use
+NEAR = 8  # tokens of a limit that an engine may keep for itself (SGLang: 2 of the context, and whole pages)
+FEWEST = 3  # samples that must stop at one token before it counts as an end token
+FULL = 0.95  # share of the KV pool in use at which it counts as full
 
 
 def ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """One cause for each way in which samples of unequal length end."""
+    """Find a cause for each way in which responses of unequal length end."""
     open_ = set(keys_of(so_far.left(Kind.LENGTH.of())).tolist())
     remaining = [ending for ending in e.endings if int(keys_of(np.array([[ending.step, ending.sample]]))[0]) in open_]
     for rule in (_dropped, _ignored, _other_set, _cut_short):
@@ -49,7 +52,7 @@ Found = Iterator[tuple[Cause, list[Ending]]]
 
 
 def _sides(ending: Ending) -> tuple[int, int]:
-    """(index of the shorter side, of the longer one): 0 baseline, 1 candidate."""
+    """Return the index of the shorter side and that of the longer one: 0 baseline, 1 candidate."""
     return (0, 1) if ending.lengths[0] < ending.lengths[1] else (1, 0)
 
 
@@ -58,7 +61,9 @@ def _names(e: Evidence, index: int) -> Side:
 
 
 def end_ids(e: Evidence, side: Side) -> set[int]:
-    """Ids that end a sample: as the engine was given them, else as it resolved them, else the tokenizer's end."""
+    """Return the token ids that end a sample: as given to the engine, else as it resolved them, else the tokenizer's
+    own.
+    """
     reported_ids = told_ends(side, e.mode)
     return set(_model_ends(e)) if reported_ids is None else reported_ids
 
@@ -68,7 +73,7 @@ def _steps(endings: list[Ending]) -> list[int]:
 
 
 def _dropped(e: Evidence, endings: list[Ending]) -> Found:
-    """Both stopped; one token more in one of them: its end token."""
+    """Find a side that drops the end token: both samples stopped, and one has one token more, its end token."""
     for short in (0, 1):
         dropped = [
             ending
@@ -77,7 +82,7 @@ def _dropped(e: Evidence, endings: list[Ending]) -> Found:
             and abs(ending.lengths[0] - ending.lengths[1]) == 1
             and ending.finish == ("stop", "stop")
         ]
-        end_tokens = end_ids(e, _names(e, short))  # at one of these it stopped, and left it in: a choice turned there
+        end_tokens = end_ids(e, _names(e, short))  # a sample that ends with one of these kept it: a choice differed
         dropped = [
             ending
             for ending in dropped
@@ -103,7 +108,9 @@ def _dropped(e: Evidence, endings: list[Ending]) -> Found:
 
 
 def _ended_at_a_tie(e: Evidence, ending: Ending, short: int) -> bool:
-    """Did the shorter one stop where the longer one's learner has an end token so near that rounding decides?"""
+    """Whether the shorter sample stopped where the other side's learner ranks an end token so near that rounding
+    decides.
+    """
     longer = _names(e, 1 - short)
     table = longer.recording.table("experience", ending.step)
     if _sides(ending)[0] != short or ending.finish[short] != "stop" or table is None:
@@ -114,20 +121,23 @@ def _ended_at_a_tie(e: Evidence, ending: Ending, short: int) -> bool:
 
 
 def _is_end(e: Evidence, token: int, longer: Side) -> bool:
-    """Does a sample of that side end with this token?"""
+    """Whether a sample of the longer side ends with this token."""
     end_tokens = end_ids(e, longer)
     return token in end_tokens if end_tokens else longer.stops.get(token, 0) > 0
 
 
 def _ignored(e: Evidence, endings: list[Ending]) -> Found:
-    """One goes on after the model's end token, and stops at nothing but what was asked for beside it: at nothing at
-    all, where its engine's ignore_eos covers that too."""
+    """Find a side that ignores the model's end token.
+
+    It goes on after that token every time, and stops only at tokens that were asked for in addition. It stops at
+    nothing at all where its engine's ignore_eos covers those too.
+    """
     for long in (0, 1):
         side, stopped_side = _names(e, long), _names(e, 1 - long)
         undone = follows_from(sampling_request(side, e.mode))
         asked_ids = set() if "stop_token_ids" in undone else _asked_stops(e)
         if set(side.stops) - asked_ids or end_ids(e, side) - asked_ids - set(_model_ends(e)):
-            continue  # it does stop at others: then its set of end tokens is another one
+            continue  # it stops at other tokens, so its set of end tokens differs
         continued = [ending for ending in _gone_on(endings, long) if ending.shorter_last not in asked_ids]
         if continued:
             what = f"goes on after the {stopped_side.name}'s end token, every time"
@@ -148,7 +158,7 @@ def _gone_on(endings: list[Ending], long: int) -> list[Ending]:
 
 
 def _other_set(e: Evidence, endings: list[Ending]) -> Found:
-    """One stops at a token that the other goes on from, every time."""
+    """Find an end token of one side only: it ends every sample there, and no sample of the other side."""
     for long in (0, 1):
         side, stopped_side = _names(e, long), _names(e, 1 - long)
         continued = _gone_on(endings, long)
@@ -156,10 +166,12 @@ def _other_set(e: Evidence, endings: list[Ending]) -> Found:
         for ending in continued:
             by_token.setdefault(ending.shorter_last, []).append(ending)
         for token, those in sorted(by_token.items()):
-            # A token of the set ends every sample of the one side and none of the other. Else it stopped for another
-            # reason: cut short, a number that is none.
+            # A token of the set ends every sample of the one side and none of the other. Otherwise the sample stopped
+            # for another reason: it was cut short, or a log-probability was not finite.
             if side.stops.get(token, 0) or _went_on(stopped_side, token):
                 continue
+            # The side that lacks an end token that it should have is at fault, else the side that stops at an
+            # additional one.
             missing = token in {*_model_ends(e), *_asked_stops(e)}
             if not missing and len(those) < FEWEST:
                 continue
@@ -202,24 +214,26 @@ def _stop(e: Evidence, what: str, side: Side, endings: list[Ending], text: str, 
 
 @dataclass(frozen=True)
 class _Cuts:
-    """Samples of one side that ended at a limit, or were given up, before the other side's did. `short`: its index."""
+    """Samples of one side (index `short`) that ended at a limit, or were aborted, before the other side's samples
+    did.
+    """
 
     endings: list[Ending]
     short: int
 
     @property
     def missing(self) -> list[int]:
-        """By how many tokens each is the shorter one."""
+        """Return how many tokens shorter each sample is."""
         return [abs(ending.lengths[0] - ending.lengths[1]) for ending in self.endings]
 
     @property
     def totals(self) -> set[int]:
-        """Tokens at which they end, prompt included."""
+        """Return the total lengths at which the samples end, prompt included."""
         return {ending.seen[self.short] + ending.lengths[self.short] for ending in self.endings}
 
     @property
     def responses(self) -> set[int]:
-        """Tokens of the response at which they end."""
+        """Return the response lengths at which the samples end."""
         return {ending.lengths[self.short] for ending in self.endings}
 
     @property
@@ -232,12 +246,12 @@ class _Cuts:
 
     @property
     def limited(self) -> list[Ending]:
-        """Those of which the other side says that a limit ended them too."""
+        """Return the samples that a limit ended on the other side too."""
         return [ending for ending in self.endings if ending.finish == ("length", "length")]
 
     @property
     def by_a_limit(self) -> bool:
-        """Does one limit explain them? A sample that the engine gave up says so: no limit of a context does."""
+        """Whether one limit explains the samples. It does not where the engine aborted any of them."""
         if any(ending.finish[self.short] in GIVEN_UP for ending in self.endings):
             return False
         equally_early = len({abs(ending.lengths[0] - ending.lengths[1]) for ending in self.limited}) == 1
@@ -245,7 +259,7 @@ class _Cuts:
 
 
 def _cut_short(e: Evidence, endings: list[Ending]) -> Found:
-    """One is cut by a limit that the other does not have: always at the same length, or where memory ran out."""
+    """Find a limit that cuts one side only: always at the same length, or where the KV pool ran full."""
     for short in (0, 1):
         side = _names(e, short)
         cut_endings = [
@@ -271,8 +285,11 @@ def _cut_short(e: Evidence, endings: list[Ending]) -> Found:
 
 
 def _context(e: Evidence, side: Side, cuts: _Cuts, context: float) -> tuple[Cause, list[Ending]]:
-    """A limit of the whole sequence, of the response, or so many tokens before the one that was asked for; with the
-    endings that it explains. `context`: the limit that the engine resolved, 0 where it does not say."""
+    """Build the cause of a lower limit, and return it with the endings that it explains.
+
+    The limit is one of the whole sequence, of the response, or a fixed number of tokens below the one asked for.
+    `context`: the limit that the engine resolved; 0 where it did not report one.
+    """
     details: dict[str, Any] = {}
     explained = cuts.endings
     if cuts.equal_totals:
@@ -301,8 +318,10 @@ def _context(e: Evidence, side: Side, cuts: _Cuts, context: float) -> tuple[Caus
 
 
 def cut_earlier(e: Evidence, side: Side) -> set[tuple[int, int]]:
-    """(step, sample) of what a limit of this side cut earlier than a longer prompt can make it: an engine that saw
-    another prompt than it was sent draws other tokens, and ends so many tokens earlier as the prompt has more.
+    """Return (step, sample) of samples that a limit of this side cut earlier than a longer prompt explains.
+
+    An engine that saw a longer prompt than it was sent draws other tokens, and ends as many tokens earlier as the
+    prompt has more.
     """
     short = e.sides.index(side)
     return {
@@ -324,7 +343,7 @@ def _resolved(e: Evidence, side: Side, name: str) -> float:
 
 
 def _is_short_of_memory(e: Evidence, side: Side, endings: list[Ending], pool: float) -> bool:
-    """Did the KV pool run full, or could it not hold what a step drew? By the engine's own figures."""
+    """Whether the KV pool ran full, or could not hold what a step drew, by the engine's own figures."""
     steps = {ending.step for ending in endings}
     if any(stats.step in steps and stats.kv_usage >= FULL for stats in side.recording.records.engine_stats):
         return True
@@ -332,7 +351,7 @@ def _is_short_of_memory(e: Evidence, side: Side, endings: list[Ending], pool: fl
 
 
 def _needed(e: Evidence, side: Side, step: int) -> float:
-    """Tokens that the longest `max_num_seqs` samples of the step hold together in the other run."""
+    """Return the tokens that the longest `max_num_seqs` samples of the step hold together in the other run."""
     other_side = e.candidate if side is e.baseline else e.baseline
     table = other_side.recording.table("rollout", step)
     prompt, output = (table.rows("prompt"), table.rows("output")) if table is not None else (None, None)
@@ -346,7 +365,9 @@ def _needed(e: Evidence, side: Side, step: int) -> float:
 def _capacity(
     e: Evidence, side: Side, endings: list[Ending], pool: float, text: str, proofs: list[Proof] | None = None
 ) -> Cause:
-    """Without proofs where samples end at any length: the engine's own figures say that its pool ran full."""
+    """Build the cause of a full KV pool. Without proofs, samples end at any length, and the engine's figures are the
+    evidence.
+    """
     return Cause.of(
         CAPACITY.key("kv pool"),
         side.name,
@@ -358,7 +379,9 @@ def _capacity(
 
 
 def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """STOP(finish reason): `length` at an end token, which no limit cut, or `stop` at the limit at none."""
+    """Find wrong finish reasons, STOP(finish reason): `length` for an end token below the limit, or `stop` at the limit
+    without one.
+    """
     kind, recorded_reasons = (Kind.REASON.of(ALONE), e.baseline.reasons) if e.alone else (Kind.FINISH.of(), e.reasons)
     open_ = set(keys_of(so_far.left(kind)).tolist())
     items = [
@@ -378,7 +401,8 @@ def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         if not wrong_reasons:
             continue
         (claimed, count), *_ = Counter(reason.finish[index] for reason in wrong_reasons).most_common()
-        # What says that of samples which end otherwise is not believed where their end does not tell.
+        # A reason that is wrong for other samples is not believed either where a sample's end does not show the right
+        # one.
         silent = [
             reason
             for reason in items
@@ -415,7 +439,7 @@ def _contradicted(reason: Reason, index: int, ends: set[int], limit: int) -> boo
 
 
 def end_dropped(s: Situation) -> Iterator[Trial]:
-    """The token that ends a sample does not come back."""
+    """Try a reference that drops the token that ends a sample."""
     if s.answers_differ:
         yield Trial(
             STOP.key("end token dropped"),
@@ -426,9 +450,9 @@ def end_dropped(s: Situation) -> Iterator[Trial]:
 
 
 def lengths(s: Situation) -> Iterator[Trial]:
-    """The engine ends samples before the limit: where prompt and response reach one total, or so many tokens early.
+    """Try an engine that ends samples early: at a total of prompt and response, or a fixed number of tokens early.
 
-    Not while a context or a pool of its own can still be put back: that says whose limit it is.
+    It waits while a context or a KV pool of the engine's own can still be put back, which would tell whose limit it is.
     """
     if not s.rest.of("lengths") or {*ROOMY} & {*s.changed} - {*s.last_put_back}:
         return

@@ -1,4 +1,4 @@
-"""Where samples end, and why: lengths and finish reasons of equal tokens."""
+"""Where samples end, and why: lengths and finish reasons of samples with equal tokens."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from harness.parity.subjects.sampling.observed_modes import REPLAY
 from harness.recordings.tables import Table
 from reports.model import Place
 
-MOST_ENDINGS = 100_000  # that are kept, for memory; the counts go on
-GIVEN_UP = ("abort", "error")  # the engine ended the sample, not the model and not the limit
-UNSEEN = ("stop", "stop_regex", "stop_strings")  # native parameters that end a sample at a text, which no id tells
+MOST_ENDINGS = 100_000  # endings that are kept, to bound memory; counts are complete
+GIVEN_UP = ("abort", "error")  # the engine aborted the sample: neither the model nor a limit ended it
+UNSEEN = ("stop", "stop_regex", "stop_strings")  # native parameters that end a sample at a string, unseen in ids
 
 
 def note(e: Evidence, tokens: AlignedTokens, judged: np.ndarray, differs: np.ndarray) -> None:
-    """Lengths and finish reasons. A guided sample that was cut at a flip ("flip") was not compared beyond it; its last
-    token is that flip, and one that ends with its guide's token was cut by something else.
+    """Compare the lengths and finish reasons of one step's samples.
+
+    A guided sample that was cut at a flip (reason "flip") is not compared beyond it. Its last token is that flip; a
+    sample whose last token equals the guide's was cut by something else.
     """
     match, grid, lengths, lengths2 = tokens.match, tokens.grid, tokens.lengths_a, tokens.lengths_b
     finish, finish2 = tokens.a.finish, tokens.b.finish
@@ -94,8 +96,10 @@ def note(e: Evidence, tokens: AlignedTokens, judged: np.ndarray, differs: np.nda
 
 
 def note_alone(e: Evidence, side: Side, table: Table) -> None:
-    """Finish reasons of one run that the samples' own ends contradict: `length` at an end token, `stop` at none. A
-    replay drew nothing: its reasons are of its source, or made up where that has none."""
+    """Find finish reasons of one run that contradict the samples' own ends: `length` at an end token, `stop` at none.
+
+    A replay drew nothing: its reasons come from its source, or were invented where that has none. So it is skipped.
+    """
     output, finish, ends = table.rows("output"), table.finish, told_ends(side, e.mode)
     if output is None or finish is None or ends is None or e.mode == REPLAY or table.header.uncompared is not None:
         return
@@ -138,7 +142,7 @@ def note_alone(e: Evidence, side: Side, table: Table) -> None:
 def _note_endings(
     e: Evidence, tokens: AlignedTokens, wrong: np.ndarray, finish: np.ndarray | None, finish2: np.ndarray | None
 ) -> None:
-    """How each of these samples ends in either run."""
+    """Keep how each of these samples ends in either run."""
     match, output, output2 = tokens.match, tokens.column_a, tokens.column_b
     prompt = tokens.a.rows("prompt")
     prompts_seen = tokens.a.rows("prompt_seen"), tokens.b.rows("prompt_seen")

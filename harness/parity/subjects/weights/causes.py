@@ -1,5 +1,8 @@
-"""Weights: a tensor that a sync left out, and one that arrived as something else. Digests are records, not proofs; that
-only the steps of those weight versions differ is one.
+"""The causes STALE_WEIGHTS (a sync left a tensor out, or the engine did not load it) and WEIGHTS (a tensor arrived
+altered).
+
+Digests are records and prove nothing by themselves. The proof is a re-reading: the difference is gone when the steps
+drawn with the affected weight versions are left out.
 """
 
 from __future__ import annotations
@@ -16,12 +19,15 @@ from harness.parity.subjects.weights.observed_sync_record import SyncRecord
 from reports.model import Cause, CauseKey, Proof
 from reports.text import counted, figure, listed
 
-SINGLE = 3  # so many tensors are named one by one; more are named together
+SINGLE = 3  # up to this many tensors are named one by one; more are named together
 
 
 def stale_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Tensors that a sync left out, with a digest or the proof that says that the engine kept older ones."""
+    """Find tensors that a sync left out, where a digest or the proof of the sync shows that the engine kept older
+    values.
+    """
     for side in e.sides:
+        # Tensors that are stale at the same weight versions have one cause: the steps cannot tell them apart.
         record = side.sync
         groups: dict[tuple[int, ...], list[str]] = {}
         for name in {**record.absent, **record.stale}:
@@ -37,12 +43,13 @@ def stale_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def _titled(family: CauseFamily, tensors: list[str], all_names: set[str]) -> Iterator[tuple[CauseKey, list[str]]]:
-    """Few tensors by their names; more as all of the model, as one module of it, or as their number."""
+    """Yield a cause and its tensors: few by name, more as the whole model, as one module, or as a count."""
     if len(tensors) <= SINGLE:
         yield from ((family.key(name), [name]) for name in tensors)
     elif set(tensors) >= all_names:
         yield family.key("all tensors", many=True), tensors
     else:
+        # The longest dotted prefix that all tensors share, to name a module where the whole of it is concerned.
         prefix = tensors[0].rpartition(".")[0]
         while prefix and not all(name.startswith(f"{prefix}.") for name in tensors):
             prefix = prefix.rpartition(".")[0]
@@ -54,7 +61,10 @@ def _titled(family: CauseFamily, tensors: list[str], all_names: set[str]) -> Ite
 def _stale(
     e: Evidence, side: Side, key: CauseKey, tensors: list[str], versions: tuple[int, ...], beside: int
 ) -> Explanation:
-    """`beside`: causes of the same weight versions, which its own steps do not tell from this one."""
+    """Build the explanation of tensors that were stale at the same weight versions.
+
+    `beside`: the number of other causes with the same versions, which the steps do not tell from this one.
+    """
     record = side.sync
     jump = max((record.proof_beyond[v] for v in versions if v in record.proof_beyond), default=None)
     stale_tensors = [name for name in tensors if name in record.stale]
@@ -86,7 +96,7 @@ def _stale(
 
 
 def altered_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Tensors that arrived as something else than the learner sent."""
+    """Find tensors whose received digest differs from the digest that the learner sent."""
     for side in e.sides:
         record = side.sync
         for name, versions in list(record.altered_versions.items())[:8]:
@@ -111,7 +121,7 @@ def altered_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def not_loaded(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """Tensors of which a worker held something else after the load than what had arrived for it."""
+    """Find tensors that arrived as they were sent, but were not what a worker held after the load."""
     for side in e.sides:
         record = side.sync
         for family, wrong_loads, did, observed in (
@@ -154,9 +164,12 @@ def not_loaded(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
-    """An engine that is nearer to the learner's weights before the last update, and no further from them than rounding
-    explains: which of its tensors are old no log-probability says. In float32 the proofs also tell one that loads
-    nothing any more, and falls behind further."""
+    """Find an engine that computes with the learner's weights before the last update.
+
+    The engine is nearer to the earlier weights, and no further from them than rounding explains. Log-probabilities do
+    not say which tensors are old. In float32 the proofs of the syncs also recognise an engine that loads nothing any
+    more and falls further behind.
+    """
     for side in e.sides:
         kind = Kind.BEHIND.of(side.name)
         if kind not in e.first or not len(so_far.left(kind)):
@@ -194,10 +207,11 @@ def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 
 def _older(side: Side, record: SyncRecord, allowed: float) -> tuple[CauseKey, str, str]:
-    """What the proofs say of the weights that an engine computes with: its cause, a summary, and the evidence."""
+    """Return (cause, summary, evidence) for what the float32 proofs say of the engine's weights."""
     older_versions = record.older(allowed)
     number = record.furthest.get(min(older_versions, default=-1))
     engine = f"the {side.name}'s engine" if number is None else f"engine {number} of the {side.name}"
+    # An older version that serves more than one sync means that the engine stopped loading.
     counts = Counter(older_versions.values())
     frozen = [version for version, count in counts.items() if count > 1]
     if None in counts:
@@ -213,14 +227,14 @@ def _older(side: Side, record: SyncRecord, allowed: float) -> tuple[CauseKey, st
 
 
 def _without(e: Evidence, side: Side, steps: set[int], versions: tuple[int, ...]) -> list[Proof]:
-    """What is left without the steps that these weight versions drew."""
+    """Return the proof of leaving out the steps that were drawn with these weight versions."""
     versions_text = ", ".join(map(str, versions[:3])) + (f" and {len(versions) - 3} more" if len(versions) > 3 else "")
     what = f"leave out the steps drawn with weight version{'s' if len(versions) > 1 else ''} {versions_text}"
     return without_steps(e, side.name, steps, what)
 
 
 def steps_of(e: Evidence, side: Side, versions: tuple[int, ...]) -> set[int]:
-    """The steps whose rollouts were drawn with these weight versions."""
+    """Return the steps whose rollouts were drawn with these weight versions."""
     return {step for version in versions for step in side.versions.get(version, ())}
 
 
@@ -229,7 +243,7 @@ _SENT_AGAIN = "the tensor is sent again"
 
 
 def _recorded_digest(bench: OnBench) -> str:
-    """A digest that was recorded stands, whatever a sync does to the engine."""
+    """Never contradict the cause: no later sync changes a digest that was recorded."""
     return ""
 
 

@@ -1,4 +1,4 @@
-"""What an engine computed from earlier weights and kept."""
+"""The cause STALE_DERIVED: the engine keeps a value that it computed from earlier weights."""
 
 from __future__ import annotations
 

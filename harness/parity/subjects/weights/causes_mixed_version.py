@@ -1,4 +1,4 @@
-"""Weights that changed while a sample was drawn."""
+"""The cause MIXED_VERSION: the weights changed while a sample was drawn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from reports.model import Proof
 
 
 def _one_version(bench: OnBench) -> tuple[Proof, Seen] | None:
-    """The bench draws with one version of the weights: no sync comes between."""
+    """Return the proof of drawing again with one weight version. No sync happens on the bench while a sample is
+    drawn.
+    """
     if not bench.drawn or not bench.settled:
         return None
     proof = Proof("draw again with one version of the weights", bench.drawn, 0, "samples", "live engines")

@@ -1,4 +1,6 @@
-"""Which weights an engine computes with: the learner's of now, or those before its last update."""
+"""The check of the weights that an engine computes with: the learner's current ones, or those before its last
+update.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def _own(e: Evidence) -> bool:
 
 
 def _updated(e: Evidence) -> bool:
-    """Did any rollout of a training run follow an update? In float32 only our own runs have what tells."""
+    """Whether a training run drew any rollout after an update. In float32 only runs of the harness record the proofs
+    needed.
+    """
     versions = {version for side in e.sides for version in side.versions}
     return (e.tolerance.half or _own(e)) and e.train and len(versions) > 1
 
@@ -78,8 +82,7 @@ def weights_in_use(e: Evidence) -> Outcome:
 
 
 def _unscored(e: Evidence, side: Side) -> str:
-    """Which rollouts of this side followed an update that its learner did not score them without, in words; "" for
-    none."""
+    """Name the first rollouts that followed an update and were not scored with the weights before it; "" for none."""
     if lacking := _unversioned(side):
         return lacking
     first, scored = min(version for version in side.versions if version is not None), e.weights_in_use[side.name].steps
@@ -97,7 +100,7 @@ def _unversioned(side: Side) -> str:
 
 
 def _by_proofs(e: Evidence, name: str) -> Outcome:
-    """In float32, where the proof of each sync is precise enough to tell two versions apart."""
+    """Judge float32 runs by the proof of each sync, which is precise enough there to tell two weight versions apart."""
     records: dict[str, SyncRecord] = {side.name: side.sync for side in e.sides}
     kinds = tuple(Kind.BEHIND.of(side) for side, record in records.items() if record.behind)
     details: dict[str, Any] = {side: {"distances": record.distances} for side, record in records.items()}
@@ -127,8 +130,10 @@ def _by_proofs(e: Evidence, name: str) -> Outcome:
 
 
 def _unproven(side: Side) -> str:
-    """Which rollouts of this side followed an update that no proof of its own tells of, in words; "" for none. What
-    moved no tensor needs none."""
+    """Name the first weight version in use that no proof of its own tells from the version before; "" for none.
+
+    An update that changed no tensor needs no proof.
+    """
     if lacking := _unversioned(side):
         return lacking
     record = side.sync

@@ -1,7 +1,8 @@
-"""Read the weights back: what the engine holds says whether a tensor, a buffer, or neither is at fault.
+"""Read an engine's weights back, to tell a wrong tensor from a wrong buffer, and both from another cause.
 
-A tensor that is not the learner's is sent once more. If it then is, it had been missed or altered on its way; if not,
-something else is sent on purpose: an engine that does not change refuses it, one that changes alters what it loads.
+A tensor that differs from the learner's is sent again. If it then equals the learner's, the sync had missed it or
+altered it on its way. If it still differs, the fault is in the engine: it refuses the tensor (what it holds does not
+change) or alters it while loading (what it holds changes).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ HELD = "the reference computes with {} as the engine holds it"
 
 
 def read_back(s: Situation) -> None:
-    """Compare every tensor that the engine holds with the learner's, then its buffers with the configuration."""
+    """Compare every tensor that the engine holds with the learner's, then its buffers with its configuration."""
     if not s.rest.of("scores"):
         return
     s.held = report = s.bench.held(s.side)
@@ -52,11 +53,12 @@ def _told(tensor: HeldOtherwise) -> str:
 
 
 def _tensors(s: Situation, report: HeldReport) -> None:
-    """Send what is not the learner's once more; whatever it then holds, the reference computes with what is left."""
+    """Send the tensors that differ again, and let the reference compute with those that still differ afterwards."""
     names = report.names
     before, started = s.symptoms, s.clock()
-    # A recorded digest is of a whole tensor, and says nothing of one that only some workers hold otherwise.
+    # A recorded digest is of a whole tensor. It says nothing of a tensor that only some workers hold otherwise.
     versions = {tensor.name: () if tensor.where else of_version(s, [tensor.name]) for tensor in report.otherwise}
+    # First on the reference: if it reproduces the difference with the engine's own tensors, they explain it.
     s.bench.hold(s.side, names)
     as_held = s.bench.compare(s.side, s.alteration)
     what = HELD.format(
@@ -65,6 +67,7 @@ def _tensors(s: Situation, report: HeldReport) -> None:
     proof = _proof(what, Undone(before, as_held, s.clock() - started))
     explains = improves(before, as_held)
     tell(s, what, WEIGHTS.key(), Undone(before, as_held, s.clock() - started), explains)
+    # Then on the engine: if the difference is gone after a sync, the tensors that changed caused it.
     s.bench.hold(s.side, [])
     done = undo(s, lambda: s.bench.sync(s.side))
     report_after = s.bench.held(s.side, names)
@@ -77,7 +80,7 @@ def _tensors(s: Situation, report: HeldReport) -> None:
         s.held = dataclasses.replace(report, otherwise=report_after.otherwise)
     if report_after.otherwise and explains:
         _kept(s, report_after, report, proof)
-        s.held = dataclasses.replace(report, otherwise=[])  # the reference computes with the rest
+        s.held = dataclasses.replace(report, otherwise=[])  # the reference computes with the tensors that are left
     elif not (taken_tensors and helped):
         s.symptoms = done.after
         s.notes.append(f"the {s.side}'s engine holds {_few(names)} otherwise, which is not what the case shows")
@@ -90,7 +93,7 @@ def _name_taken(
     done: Undone,
     versions: dict[str, tuple[Seen, ...]],
 ) -> None:
-    """Tensors that became the learner's when they were sent again."""
+    """Name the tensors that equal the learner's after they were sent again."""
     exclusions = (Seen.HELD_OTHERWISE, Seen.TAKEN)
     names = [tensor.name for tensor in taken_tensors]
     if len(names) > LISTED:
@@ -122,8 +125,11 @@ def _name_taken(
 
 
 def _kept(s: Situation, report_after: HeldReport, report: HeldReport, proof: Proof) -> None:
-    """Tensors that stay what they are, or are altered anew, whenever they are sent."""
+    """Name the tensors that stay wrong when they are sent again: those that the engine refuses, and those that it
+    alters.
+    """
     names = report_after.names
+    # Other values than the learner's tell the two apart: a refused tensor stays as it is, an altered one changes.
     s.bench.send_otherwise(s.side, names)
     moved = _rows(s, report_after)
     s.bench.sync(s.side)
@@ -172,7 +178,7 @@ def _kept(s: Situation, report_after: HeldReport, report: HeldReport, proof: Pro
 
 
 def _rows(s: Situation, before: HeldReport) -> set[str]:
-    """Names of the tensors of which a worker that held its part otherwise holds something else now."""
+    """Return the tensors of which some worker that held its part otherwise holds another value than `before`."""
     after = {tensor.name: tensor.marks for tensor in s.bench.held(s.side, before.names).otherwise}
     return {
         tensor.name
@@ -182,7 +188,7 @@ def _rows(s: Situation, before: HeldReport) -> set[str]:
 
 
 def _buffers(s: Situation, names: list[str]) -> None:
-    """Write what the configuration computes into the buffers that hold something else."""
+    """Write the values that the configuration implies into the buffers that hold others."""
     what = f"write what the configuration computes into {_few(names)}"
     done = undo(s, lambda: s.bench.write_buffers(s.side, names))
     good = improves(s.symptoms, done.after)
@@ -206,7 +212,7 @@ def equal_weights(s: Situation) -> tuple[Seen, ...]:
 
 
 def past(s: Situation) -> tuple[Seen, ...]:
-    """The prefix cache is excluded where the difference is there without it."""
+    """Exclude the prefix cache where the difference exists without cached tokens."""
     return (Seen.PAST_CACHE_DIFFERS,) if s.past_cache or not s.symptoms.cached else ()
 
 

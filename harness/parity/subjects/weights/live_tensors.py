@@ -1,4 +1,4 @@
-"""The learner's tensors sent again, one after another: what is left where an engine does not show what it holds."""
+"""Send the learner's tensors to an engine again, one after another, where the engine does not show what it holds."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from harness.parity.subjects.weights.causes import STALE_WEIGHTS, WEIGHTS
 from harness.parity.subjects.weights.causes_derived import STALE_DERIVED
 from reports.model import CauseKey, Proof
 
-LISTED = 8  # stale tensors that are named one by one; more are one cause
+LISTED = 8  # up to this many stale tensors are named one by one; more are one cause
 
 
 @dataclass(frozen=True)
 class Sent:
-    """Tensors that were sent alone and changed the engine: differing tokens, of those scored, and their |Δ| in nats,
-    before and after."""
+    """Tensors that were sent alone and changed the engine.
+
+    `tokens`, `nats`: scored tokens that differ, and their |Δ| in nats, each (before, after).
+    """
 
     names: list[str]
     tokens: tuple[int, int]
@@ -27,7 +29,9 @@ class Sent:
 
     @property
     def proof(self) -> Proof:
-        """In tokens where fewer differ; the first of two stale tensors may only bring them nearer."""
+        """Count tokens where fewer differ afterwards; else nats, since the first of two stale tensors may only reduce
+        |Δ|.
+        """
         what, seconds = f"send {', '.join(self.names)} again, alone", round(self.seconds, 3)
         fewer = self.tokens[1] < self.tokens[0]
         before, after = self.tokens if fewer else self.nats
@@ -35,8 +39,11 @@ class Sent:
 
 
 def tensors(s: Situation) -> None:
-    """Send the learner's tensors one after another, then all: one that changes the engine was not the learner's. Where
-    all were read back, there is nothing to look for: then all are sent at once."""
+    """Send the learner's tensors one after another, then all of them. A tensor that changes the engine was not the
+    learner's.
+
+    Where every tensor was read back already, no single one is searched for and all are sent at once.
+    """
     if not s.rest.of("scores"):
         return
     if s.held is not None and not s.held.unreadable:
@@ -58,7 +65,7 @@ def tensors(s: Situation) -> None:
 
 
 def _rebuilt(s: Situation) -> None:
-    """All tensors are the learner's: what goes when they are sent again was made of earlier ones."""
+    """Send all tensors although they equal the learner's: what that fixes was derived from earlier weights."""
     what = "send the same weights again"
     done = undo(s, lambda: s.bench.sync(s.side))
     good = improves(s.symptoms, done.after)
@@ -78,7 +85,9 @@ def _rebuilt(s: Situation) -> None:
 
 
 def _one_by_one(s: Situation, groups: list[list[str]]) -> list[Sent]:
-    """The groups that changed the engine, until nothing differs. Without time for each they are sent more at once."""
+    """Return the groups that changed the engine, sending until nothing differs. Groups are merged when time runs
+    short.
+    """
     remaining, far, _ = s.bench.rescored(s.side)
     sent_groups = []
     while groups:
@@ -90,7 +99,7 @@ def _one_by_one(s: Situation, groups: list[list[str]]) -> list[Sent]:
         if moved > s.evidence.tolerance.value:
             sent_groups.append(Sent(group, (remaining, after), (far, nearer), seconds))
         remaining, far = after, nearer
-        if not remaining and not s.bench.read(s.side).of("scores"):  # the few that are scored may not show every tensor
+        if not remaining and not s.bench.read(s.side).of("scores"):  # the few scored tokens may not show every tensor
             break
         if groups and s.clock() + seconds * len(groups) > s.deadline:
             room = max(1, int((s.deadline - s.clock()) / max(seconds, 1e-3)))
@@ -100,7 +109,7 @@ def _one_by_one(s: Situation, groups: list[list[str]]) -> list[Sent]:
 
 
 def _stale(s: Situation, sent: list[Sent], tensor_count: int, done: Undone) -> None:
-    """Name the tensors: those that a recording names, in a group that holds them, else the whole group."""
+    """Name the tensors of each group: those that a recording names, else the whole group."""
     recorded_names = set(recorded(s))
     names = [[name for name in group.names if name in recorded_names] or group.names for group in sent]
     count = sum(map(len, names))
@@ -161,14 +170,16 @@ def recorded(s: Situation) -> list[str]:
 
 
 def sent_again(s: Situation) -> bool:
-    """Were stale tensors found by sending them again? Then all were sent, and what is left is no parameter's."""
+    """Whether sending tensors again found stale ones. All were sent then, so that no parameter causes what is left."""
     return any(
         named.side == s.side and (STALE_WEIGHTS.has(named.cause) or WEIGHTS.has(named.cause)) for named in s.named
     )
 
 
 def sent_or_not(s: Situation, names: list[str]) -> tuple[Seen, ...]:
-    """Whether recorded syncs left these tensors out. That they were sent says nothing: engines may apply them late."""
+    """Return NOT_SENT where recorded syncs left all of these tensors out. That they were sent excludes nothing: an
+    engine may apply them late.
+    """
     record = s.evidence.side(s.side).sync
     if not record.versions:
         return ()
@@ -177,8 +188,10 @@ def sent_or_not(s: Situation, names: list[str]) -> tuple[Seen, ...]:
 
 
 def of_version(s: Situation, names: list[str]) -> tuple[Seen, ...]:
-    """Whether what the engine holds of these tensors is the learner's of an earlier version, or of none; () where no
-    digests say, or not the same of all."""
+    """Whether the engine holds these tensors as in an earlier weight version, or as in none.
+
+    Returns () where digests are missing, or where the tensors do not agree.
+    """
     record = s.evidence.side(s.side).sync
     versions = sorted(record.learner)
     if not versions or any(name not in record.learner[version] for version in versions for name in names):
@@ -189,8 +202,11 @@ def of_version(s: Situation, names: list[str]) -> tuple[Seen, ...]:
 
 
 def weights_key(s: Situation, tensors_: list[str], exclusions: tuple[Seen, ...] = ()) -> CauseKey:
-    """STALE_WEIGHTS where the engine holds what the learner had before. Where nothing says so, unless every recorded
-    sync sent the tensor: then the engine is likelier to hold something else than was sent."""
+    """Return STALE_WEIGHTS where the engine holds earlier values of the learner, else WEIGHTS.
+
+    Without evidence of either it is STALE_WEIGHTS, unless every recorded sync sent the tensors: the engine then more
+    likely holds something else than was sent.
+    """
     record = s.evidence.side(s.side).sync
     sent = record.versions and not {*record.absent, *record.stale}.intersection(tensors_)
     if Seen.OLDER_HELD in exclusions or not (sent or Seen.NEVER_LEARNERS in exclusions):

@@ -1,10 +1,11 @@
-"""One update behind: does an engine compute with the learner's weights, or with those before the last update?
+"""Whether an engine computes with the learner's weights, or with those before its last update.
 
 At a learning rate of 1e-6 an update moves a log-probability by less than half precision rounds it, so no tolerance
-shows it. Both answers are known token by token, though: the learner scores each sample with both weights, in half
-precision and in float32. Whichever the engine is nearer to, over all tokens, it computed with. In float32 what the
-update moved tells them apart; in half precision also how each rounds, which engines share with the learner in part and
-which every change of a weight draws anew. An engine that is significantly nearer to neither was not tested.
+shows an engine that is one update behind. But both answers are known at each token: the learner scores every sample
+with both weights, in half precision and in float32. Over all tokens, the engine used the weights that it is nearer to.
+In float32 the movement of the update tells the two apart. In half precision the rounding does so too: engines share
+part of it with the learner, and every change of a weight makes it anew. An engine that is not significantly nearer to
+either counts as not tested.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ import numpy as np
 from harness.parity.subjects.log_probabilities.observed_clusters import Clusters, Mean, student
 from harness.parity.subjects.log_probabilities.observed_systematic import FALSE_ALARM, RUN
 
-# Least correlation of log-probabilities before an update with those after it: 0.96 at a learning rate of 1e-3 was
-# measured, 0.9997 at 1e-4.
+# Least correlation of the log-probabilities before and after an update. Measured: 0.96 at a learning rate of 1e-3,
+# 0.9997 at 1e-4.
 ALIKE = 0.5
 READINGS = ("in float32", "as rounded", "share of the update")
-# Columns of the sums, after the first two readings. The third: of what the update moved, d, the engine lacks the share
-# Σ d·(engine − now) / Σ d², which is 0 for the current weights and 1 for those before; one half divides them.
+# Columns of the sums, after the first two readings. The third reading is the share of the update d that the engine
+# lacks, Σ d·(engine − now) / Σ d². It is 0 for the current weights and 1 for those before; 1/2 separates them.
 _PRODUCT, _SQUARE, _MOVED, _NOW, _BEFORE = range(3, 8)
 
 
 @dataclass(frozen=True)
 class Nearer:
-    """One reading: how much nearer the engine is to the learner's weights than to those before, in nats a token; the
-    third in shares of the update."""
+    """One reading: by how much the engine is nearer to the current weights than to those before.
+
+    The unit of `mean` is nats a token, for the third reading the share of the update.
+    """
 
     reading: str
     where: str
@@ -38,7 +41,7 @@ class Nearer:
 
     @property
     def errors(self) -> float:
-        """Standard errors; positive: nearer to the current weights."""
+        """Return the distance in standard errors; positive is nearer to the current weights."""
         if not self.mean.value:
             return 0.0
         if not self.mean.error:
@@ -56,8 +59,11 @@ class Nearer:
 
 @dataclass
 class Updates:
-    """One engine against both weights of its learner, by cluster and step. `versions`: what float32 makes of the
-    current weights and of those before, then what the learner's type makes of both, in parts."""
+    """The distances of one engine from both weights of its learner, by cluster and step.
+
+    `versions`: for each step an array [4, tokens] of the learner's log-probabilities: in float32 with the current
+    weights and with those before, then the same two in the learner's own type.
+    """
 
     steps: dict[int, Clusters] = field(default_factory=dict)
     versions: list[np.ndarray] = field(default_factory=list)
@@ -70,7 +76,7 @@ class Updates:
         now: tuple[np.ndarray, np.ndarray],
         before: tuple[np.ndarray, np.ndarray],
     ) -> None:
-        """One step's tokens, flat. `now`, `before`: the learner's log-probabilities as rounded, and in float32."""
+        """Add one step's tokens, flat. `now`, `before`: the learner's log-probabilities as (rounded, in float32)."""
         rounded, exact = (np.abs(engine.astype(np.float64) - logprob) for logprob in now)
         rounded_before, exact_before = (np.abs(engine.astype(np.float64) - logprob) for logprob in before)
         update = before[1].astype(np.float64) - now[1]
@@ -83,7 +89,9 @@ class Updates:
 
     @property
     def believed(self) -> bool:
-        """Whether both versions speak of the same tokens, in both types: numbers that are not correlated do not."""
+        """Whether both versions score the same tokens, in both types. Log-probabilities of the same tokens are
+        correlated.
+        """
         exact, exact_before, rounded, rounded_before = np.concatenate(self.versions, axis=1).astype(np.float64)
         pairs = ((exact, exact_before), (rounded, rounded_before))
         return all(now.std() and before.std() and np.corrcoef(now, before)[0, 1] >= ALIKE for now, before in pairs)
@@ -91,8 +99,11 @@ class Updates:
 
 @dataclass(frozen=True)
 class InUse:
-    """What the readings say of one engine. `moved`: mean |Δ| that the updates made; `now`, `before`: mean distance of
-    the engine from the weights of then, in float32; nats."""
+    """The readings of one engine.
+
+    `moved`: mean |Δ| of the updates. `now`, `before`: mean distance of the engine from the current weights and from
+    those before. All in float32, nats.
+    """
 
     tests: list[Nearer]
     moved: float
@@ -107,22 +118,24 @@ class InUse:
 
     @property
     def current(self) -> bool:
-        """Significantly nearer to the current weights over the run, and nowhere to those before."""
+        """Whether the engine is significantly nearer to the current weights over the run, and nowhere to those
+        before.
+        """
         return not self.behind and any(test.current for test in self.tests if test.where == RUN)
 
     @property
     def best(self) -> Nearer:
-        """The run's more telling reading."""
+        """Return the reading of the whole run with the most standard errors."""
         return max((test for test in self.tests if test.where == RUN), key=lambda test: abs(test.errors))
 
     @property
     def alone(self) -> int:
-        """Steps that tell by themselves."""
+        """Return the number of steps that are significant by themselves."""
         return len({test.step for test in self.tests if test.where != RUN and (test.current or test.behind)})
 
 
 def sides(updates: dict[str, Updates]) -> dict[str, InUse]:
-    """Side -> its readings; sides without any are left out. All tests share one error rate."""
+    """Return the readings of each side that has usable updates. All tests share one error rate (Bonferroni)."""
     usable = {
         name: side_updates for name, side_updates in updates.items() if side_updates.steps and side_updates.believed
     }
@@ -153,7 +166,7 @@ def _readings(where: str, step: int, table: np.ndarray, error_rate: float) -> li
 
 
 def _told_by(by_step: list[tuple[int, Clusters]], error_rate: float) -> int:
-    """The first step that, with those before it, tells that the engine is behind; the last where none does."""
+    """Return the first step at which the steps so far show that the engine is behind; the last step where none does."""
     so_far = Clusters()
     for step, clusters in by_step:
         so_far.extend(clusters)

@@ -1,12 +1,13 @@
-"""Weight sync: was every tensor sent, did it arrive, and does the engine compute with it?
+"""Weight sync: whether every tensor was sent, arrived, and is used by the engine.
 
-Four kinds of evidence, per version: digests of what was received against the learner's, names that were not sent, what
-each worker holds after the load against what arrived for it, and the proof, teacher-forced log-probabilities of a fixed
-sequence, engine against learner. A digest proves transport, the proof proves loading. A framework's job has no such
-proof: there the samples that were drawn with a version are one, for the learner scored them with the same weights.
+There are four kinds of evidence for each version: the digests of the received tensors against the learner's, the names
+of tensors that were not sent, what each worker holds after the load against what arrived, and the proof. The proof is
+the engine's teacher-forced log-probabilities of a fixed sequence against the learner's. Digests prove the transport,
+the proof proves the load. The job of a framework has no such proof. There the samples drawn with a version serve as
+one, since the learner scored them with the same weights.
 
-In float32 the proof also says which of two versions the engine computes with: after an update of 1e-5 nats every other
-figure is within the tolerance. In half precision the samples say it (`behind`).
+In float32 the proof also tells which of two versions the engine computes with, even after an update of 1e-5 nats, where
+every other number is within the tolerance. In half precision the samples tell it (`observed_lag`).
 """
 
 from __future__ import annotations
@@ -24,39 +25,39 @@ from probes.format import number, whole
 from reports.model import Place
 from reports.text import counted, figure
 
-# An engine that a sync left as it was is as far from the learner as it was before, but for the noise of its own
-# numbers: the proofs of sound engines are 1e-7 nats off on average (measured), this share of 1e-4 nats.
+# An engine that a sync did not change keeps its distance from the learner, up to the noise of its own numbers. The
+# proofs of sound engines were 1e-7 nats off on average (measured), which is this share of 1e-4 nats.
 UNMOVED = 1e-3
-LEAST_PROOF = 32  # tokens; a proof over fewer proves little, over none nothing
+LEAST_PROOF = 32  # tokens; a proof over fewer proves little
 
 Digests = dict[int, dict[str, str]]  # version -> tensor -> digest
 
 
 def weight_syncs(e: Evidence) -> None:
-    """Read both runs' syncs into each side's `sync`, and their failures into the divergences."""
+    """Read the syncs of both runs into each side's `sync`, and add the divergences of those that failed."""
     for side in e.sides:
         side.sync = _read(e, side)
 
 
 @dataclass(frozen=True)
 class _Sync:
-    """One weight sync: what the learner had to send, what arrived, and what the engine holds. Digests by tensor."""
+    """One weight sync: what the learner had to send, what arrived, and what the engine holds. Digests are by tensor."""
 
     recorded: WeightSync
     version: int
     learner: dict[str, str]
     arrived: dict[str, str]
     absent: list[str]  # tensors that were not sent
-    wrong: list[str]  # tensors of which the engine holds something else than the learner
+    wrong: list[str]  # tensors that the engine holds otherwise than the learner
 
     @property
     def altered(self) -> list[str]:
-        """Tensors that arrived as something else than the learner's."""
+        """Return tensors that arrived with other values than the learner's."""
         return [name for name in self.wrong if name in self.arrived or name not in self.absent]
 
     @property
     def stale(self) -> list[str]:
-        """Tensors that were not sent, and of which the engine keeps an older version."""
+        """Return tensors that were not sent, and of which the engine keeps an older version."""
         return [name for name in self.wrong if name in self.absent and name not in self.arrived]
 
 
@@ -69,7 +70,7 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
     every_tensor = record.manifest.union(*learner.values())
     record.unlisted = sorted(every_tensor - record.manifest) if record.manifest else []
     record.unchanged = _unchanged(learner)
-    engine_digests: dict[str, str] = {}  # of each tensor what the engine received last
+    engine_digests: dict[str, str] = {}  # the last digest that the engine received of each tensor
     previous: dict[str, str] | None = None  # the learner's digests of the version before
     for version, recorded in _by_version(side):
         arrived = received.get(version, {})
@@ -81,8 +82,8 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
         not_loaded = _not_loaded(record, sync)
         beyond = _note_proof(e, side, record, sync, used)
         _judge(e, side, sync, used, not_loaded, beyond)
-        # What was not sent and moves the proof, arrived otherwise or was not loaded is a fault with a name of its own:
-        # the distance between two versions is asked for only where no such fault explains it.
+        # A tensor that was not sent and moves the proof, arrived altered or was not loaded is a fault of its own. The
+        # distance between two versions is measured only where no such fault explains it.
         named = sync.wrong or not_loaded or (sync.absent and beyond is not None)
         if version in used and previous not in (None, sync.learner) and not (named or e.tolerance.half):
             _note_distance(record, sync)
@@ -93,7 +94,7 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
 
 
 def _unchanged(learner: Digests) -> bool:
-    """Has each of several versions the digests of the first?"""
+    """Whether each of several versions has the same digests as the first."""
     first = learner[min(learner)] if learner else {}
     return len(learner) > 1 and all(digests == first for digests in learner.values())
 
@@ -133,7 +134,7 @@ def _sync(
 
 
 def _note_transport(record: SyncRecord, sync: _Sync, every_tensor: set[str]) -> None:
-    """How many tensors arrived, and of how many nothing says so."""
+    """Note how many tensors arrived, and how many were not reported as received."""
     version, learner, arrived, absent = sync.version, sync.learner, sync.arrived, sync.absent
     if not learner:
         record.undigested.append(version)
@@ -155,7 +156,7 @@ def _note_transport(record: SyncRecord, sync: _Sync, every_tensor: set[str]) -> 
 
 
 def _note_tensors(record: SyncRecord, sync: _Sync) -> None:
-    """The tensors that this version has to send, and those of which the engine has something else."""
+    """Note the tensors that this version has to send, and those that the engine holds otherwise."""
     record.names.update(sync.learner)
     for listed, first_versions, version_lists in (
         (sync.stale, record.stale, record.stale_versions),
@@ -195,7 +196,7 @@ def _note_distance(record: SyncRecord, sync: _Sync) -> None:
 
 
 def _note_unsynced(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, int]) -> None:
-    """Versions that were drawn with, and that no sync brought."""
+    """Note the versions that samples were drawn with, but that no sync brought."""
     first_sync = min(record.versions, default=0)
     for version in sorted(version for version in used if version not in record.versions):
         if side.recording.records.manifest.framework and version < first_sync:
@@ -238,7 +239,9 @@ def _note_behind(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, in
 
 
 def _without_proof(e: Evidence, side: Side, record: SyncRecord, version: int, used: dict[Any, int]) -> None:
-    """A version that no fixed sequence proves: of a framework's job the samples may, engine against learner."""
+    """Note a version without a proof. In a framework's job the samples of the engine against its learner may prove
+    it.
+    """
     tokens, total, largest = side.to_learner.versions.get(version, (0, 0.0, 0.0))
     within = total <= tokens * e.tolerance.value and largest <= e.tolerance.extreme
     if not side.recording.records.manifest.framework:
@@ -269,7 +272,7 @@ def _failed(e: Evidence, proof: SyncProof) -> float | None:
 
 @dataclass(frozen=True)
 class _Symptom:
-    """What shows that a sync failed: a field with the value that a good one has, and the one that this one has."""
+    """A sign that a sync failed: a field with the value of a good sync, and the value of this one."""
 
     field: str
     expected: Any
@@ -278,7 +281,9 @@ class _Symptom:
 
 
 def _judge(e: Evidence, side: Side, sync: _Sync, used: dict[Any, int], not_loaded: str, proof: float | None) -> None:
-    """One place for the worst that a sync shows. Its step is the first one that rolled out with these weights."""
+    """Add one divergence for the worst sign of a failed sync. Its step is the first one that drew with these
+    weights.
+    """
     symptom = _worst(e, sync, not_loaded, proof)
     if symptom is None:
         return
@@ -297,12 +302,14 @@ def _judge(e: Evidence, side: Side, sync: _Sync, used: dict[Any, int], not_loade
         **side.paired(symptom.got, symptom.expected),
         context=f"{side.name}: {context}",
     )
-    # Weights that a step has drawn with were there before its prompts.
+    # Weights that a step drew with were in the engine before that step's prompts.
     e.diverges(Kind.SYNC.of(side.name), [], place, phase="floor" if first_step is not None else "sync")
 
 
 def _worst(e: Evidence, sync: _Sync, not_loaded: str, proof: float | None) -> _Symptom | None:
-    """A refusal before wrong tensors, before a load that failed, before a proof that nothing else explains."""
+    """Return the worst sign of a failed sync: first a refusal, then wrong tensors, then a failed load, then the proof
+    alone.
+    """
     version, absent, stale = sync.version, sync.absent, sync.stale
     if not sync.recorded.succeeded:
         message = sync.recorded.message or "failed"
@@ -326,7 +333,7 @@ def _worst(e: Evidence, sync: _Sync, not_loaded: str, proof: float | None) -> _S
 
 
 def _digests(side: Side, source: str) -> dict[str, Digests]:
-    """By the process that says them: a tensor may be cut into shards, and several engines receive each."""
+    """Return the digests by the process that reported them. Shards and engines may each report a tensor."""
     by_process: dict[str, Digests] = {}
     for record in side.recording.records.digests:
         if record.source == source and record.version is not None:
@@ -344,8 +351,11 @@ def _merged(by_process: dict[str, Digests]) -> Digests:
 
 
 def _everywhere(by_process: dict[str, Digests], learner: Digests) -> Digests:
-    """What arrived in every process that receives: of a tensor the digest that is not the learner's, where one has
-    another; nothing, where one has none since its first version."""
+    """Return what arrived in all receiving processes.
+
+    Of a tensor that differs from the learner's in any process that digest is returned. A tensor that a process did not
+    report is left out, for the versions since that process's first.
+    """
     first = {file: min(by_version) for file, by_version in by_process.items()}
     arrived: Digests = {}
     for version in sorted(set().union(*by_process.values())):
