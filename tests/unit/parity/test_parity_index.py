@@ -85,8 +85,8 @@ def deletions(pair: Path) -> Iterator[tuple[set[str], list[Path]]]:
     for name in SIDES:
         for file in sorted(file for file in (pair / name).rglob("*") if file.is_file()):
             yield {name}, [file]
-        for some in (1, 2):
-            for group in combinations(processes(pair / name), some):
+        for count in (1, 2):
+            for group in combinations(processes(pair / name), count):
                 yield {name}, [file for files in group for file in files]
     for both in zip(*(processes(pair / name) for name in SIDES), strict=True):
         yield set(SIDES), [file for files in both for file in files]
@@ -125,12 +125,16 @@ def test_a_copy_under_a_new_name_is_not_read(recorded: Path, which: str, tmp_pat
 
 
 def test_without_an_index_a_copy_is_told_by_when_its_process_began(tmp_path: Path) -> None:
-    folder = make("baseline", scenario(steps=2), native=False)
+    folder = make("baseline", scenario(steps=2))
     folder.manifest["index"] = False
     run = folder.write(tmp_path / "run")
-    file = next((run / "events").glob("trainer-*"))
-    shutil.copy(file, file.with_name("trainer-0-9999.jsonl"))
-    assert any("copy of" in why for _, why in Run(run, strict=False).torn)
+    events = len(list(Run(run).events()))
+    for kind, suffix in (("events", ".jsonl"), ("tokens", ".bin")):
+        file = sorted((run / kind).glob("rollout-*"))[-1]
+        shutil.copy(file, file.with_name(f"rollout-0-9999{suffix}"))
+    recording = Run(run, strict=False)
+    assert [(name, "copy of" in why) for name, why in recording.torn] == [("events/rollout-0-9999.jsonl", True)]
+    assert len(list(recording.events())) == events
 
 
 @pytest.mark.parametrize(
@@ -148,9 +152,9 @@ def test_an_index_that_is_gone_or_damaged_is_told(damage: object, words: str, re
     run = Path(shutil.copytree(recorded / "candidate", tmp_path / "run"))
     assert Run(run).complete
     damage(run / INDEX)  # type: ignore[operator]
-    found = Run(run)
-    assert not found.complete and found.unsealed == (not words)
-    assert any(name == INDEX and words in why for name, why in found.torn) == bool(words)
+    recording = Run(run)
+    assert not recording.complete and recording.unsealed == (not words)
+    assert any(name == INDEX and words in why for name, why in recording.torn) == bool(words)
     assert audit(run).verdict == "INCONCLUSIVE"
 
 
