@@ -83,3 +83,16 @@ def test_a_rank_that_waits_for_a_lock_in_the_kernel_says_whose(waits: bool) -> N
     [culprit] = verdict.triage.culprits  # type: ignore[union-attr]
     assert verdict.triage.hang == "K4" and culprit.rank == 1  # type: ignore[union-attr]
     assert ("/data/cache.lock, which 77 (python -S prepare.py) holds" in culprit.why) is waits
+
+
+@pytest.mark.parametrize(("works", "verdict"), [(False, "INSUFFICIENT"), (True, "HEALTHY")])
+def test_without_recorders_who_waits_for_a_lock_is_said(works: bool, verdict: str) -> None:
+    holder = rank(2, "main:5 build", "main:9 load" if works else None, world=3)
+    waiter = rank(1, "main:5 build", world=3)
+    lock = FileLock(waiter.host, "/data/cache.lock", holder.pid, "python prepare.py", (waiter.pid,))
+    seen = evidence(
+        rank(0, "main:10 step:42 all_reduce", world=3), waiter, holder, source="live", stall_s=0.0, locks=(lock,)
+    )
+    looked = triage(seen, None)
+    assert looked.verdict == verdict
+    assert ("for the lock of a file" in looked.reason) is not works
