@@ -236,6 +236,17 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class FileLock:
+    """A lock of a whole file, by the kernel's list. `waiters`: who waits for it without trying again."""
+
+    host: str
+    path: str
+    pid: int  # of its holder
+    command: str = ""  # argv of its holder, secrets taken out
+    waiters: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Silence:
     """Why a watch gave no evidence, in words that follow a colon. `up`: its host answered, if only to refuse."""
 
@@ -265,4 +276,5 @@ class Evidence:
         ""  # the cluster's address and why nobody can connect to it; empty where somebody can, or none is known
     )
     unreached: dict[str, Silence] = field(default_factory=dict)  # by the address of the watch
+    locks: tuple[FileLock, ...] = ()  # of files, whoever holds them
     directories: tuple[str, ...] = ()  # of the nodes whose evidence was united; then no ages of two hosts are compared

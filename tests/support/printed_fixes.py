@@ -108,9 +108,22 @@ class Source:
                 for text in dict.fromkeys(self.texts(expression, module, function)):
                     if text and NONE not in text:
                         yield Fix(where, text)
+            if isinstance(node, ast.JoinedStr):
+                yield from self._said(node, module, function)
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and "; fix: " in node.value:
                 for text in re.findall(r"; fix: ([^\n]+?)\"(?:$|\n| >&2|;)", node.value):
                     yield Fix(f"{module.path.relative_to(ROOT)}:{node.lineno}", text)
+
+    def _said(self, node: ast.JoinedStr, module: Module, function: ast.FunctionDef | None) -> Iterator[Fix]:
+        """What stands behind "; fix: " in a line that is said while a command goes on."""
+        ends = [
+            at
+            for at, part in enumerate(node.values)
+            if isinstance(part, ast.Constant) and part.value.endswith("; fix: ")
+        ]
+        for at in ends:
+            for text in dict.fromkeys(_joined([self.texts(rest, module, function) for rest in node.values[at + 1 :]])):
+                yield Fix(f"{module.path.relative_to(ROOT)}:{node.lineno}", text)
 
     def _expressions(self, node: ast.AST) -> Iterator[ast.expr]:
         if isinstance(node, ast.Call):
@@ -152,9 +165,15 @@ class Source:
                 return [*inner(body), *inner(orelse)]
             case ast.BoolOp(values=values):
                 return [text for value in values for text in inner(value)]
-            case ast.Tuple(elts=items) | ast.List(elts=items):
+            case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Dict(values=items):
                 return [text for item in items for text in inner(item)]
-            case ast.Starred(value=value) if not isinstance(value, ast.Call):
+            case ast.Subscript(value=ast.Name(id=name)) if (table := _table(name, module, function)) is not None:
+                return inner(table)  # any value of it
+            case ast.Call(func=ast.Attribute(value=ast.Name() as table, attr="values")):
+                return inner(table)
+            case ast.Call(func=ast.Name(id="tuple" | "list"), args=[value]):
+                return inner(value)
+            case ast.Starred(value=value) if not isinstance(value, ast.Call) or _last(value.func) == "values":
                 return inner(value)
             case ast.Name(id=name):
                 return self._named(name, module, function, depth)
@@ -190,7 +209,7 @@ class Source:
         return (where, name) if where is not None else None
 
     def _called(self, node: ast.Call, module: Module, function: ast.FunctionDef | None, depth: int) -> list[str] | None:
-        name = ast.unparse(node.func)
+        name = ast.unparse(node.func).removeprefix("self.")
         if name == "shlex.join" and isinstance(node.args[0], ast.List):
             parts = [self.texts(item, module, function, depth) for item in node.args[0].elts]
             return _joined([part if not number else [f" {text}" for text in part] for number, part in enumerate(parts)])
@@ -217,7 +236,16 @@ def _assigned(node: ast.AST, name: str) -> ast.expr | None:
         return node.value
     if isinstance(node, ast.Assign) and any(getattr(target, "id", "") == name for target in node.targets):
         return node.value
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == f"{name}.append":
+        return node.args[0]
     return None
+
+
+def _table(name: str, module: Module, function: ast.FunctionDef | None) -> ast.Dict | None:
+    """The dictionary that a name stands for, where the source spells it out."""
+    local = [_assigned(item, name) for item in ast.walk(function)] if function is not None else []
+    values = [*local, module.constants.get(name)]
+    return next((value for value in values if isinstance(value, ast.Dict)), None)
 
 
 def _arguments(function: ast.FunctionDef) -> set[str]:

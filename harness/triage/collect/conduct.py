@@ -25,6 +25,7 @@ from harness.triage.collect import (
     connections,
     gpus,
     journals,
+    locks,
     proc,
     ras,
     ray,
@@ -127,6 +128,7 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
         for key, paths in local_cast.journals.items()
     }
     cards = bounded.start("GPUs", gpus.look, host)
+    file_lock_work = bounded.start("locks of files", locks.look, host)
     cluster = ray.Cluster()
     elsewhere: bounded.Work | None = None
     later = dataclasses.replace(terms, deadline_s=max(nodes_s, terms.deadline_s))
@@ -162,6 +164,7 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
         ray_nodes=cluster.nodes,
         ray_lost=cluster.lost,
         gpus=gpu_states,
+        locks=_result(file_lock_work, terms, (), notes),
         ras=answers,
         notes=tuple(notes),
     )
@@ -417,11 +420,12 @@ def _elsewhere(
 def _merged(here: Evidence, parts: Sequence[Evidence], clock_set_s: float) -> Evidence:
     """One evidence of what this host and the others gave."""
     everyone = {process.key: process for process in here.processes}
-    notes, cards, answers = list(here.notes), here.gpus, dict(here.ras)
+    notes, cards, answers, file_locks = list(here.notes), here.gpus, dict(here.ras), here.locks
     for part in parts:
         everyone |= {process.key: process for process in part.processes if process.samples}  # they were looked at there
         notes += part.notes
         cards += part.gpus
+        file_locks += part.locks
         answers |= part.ras
     python = [process for process in everyone.values() if any(sample.threads for sample in process.samples)]
     python = [process for process in python if process.rank is not None] or python  # a launcher has no recorder to miss
@@ -438,6 +442,7 @@ def _merged(here: Evidence, parts: Sequence[Evidence], clock_set_s: float) -> Ev
         here,
         processes=tuple(everyone.values()),
         gpus=cards,
+        locks=file_locks,
         ras=answers,
         dumps=dumps,
         expected_world=max(worlds, default=None),

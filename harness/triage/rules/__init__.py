@@ -17,7 +17,7 @@ in its place here.
 from __future__ import annotations
 
 from harness.triage.rules import absence as absence
-from harness.triage.rules import builds, calls, closed, engines, forming, nodes, over, pauses, polls, processes
+from harness.triage.rules import builds, calls, closed, engines, forming, locks, nodes, over, pauses, polls, processes
 from harness.triage.rules import groups as groups
 from harness.triage.rules.ruling import Case, Rule, Ruling
 
@@ -51,6 +51,7 @@ RULES: tuple[Rule, ...] = (
     closed.closed,  # K2 without recorders
     calls.read_ring,  # INSUFFICIENT
     nodes.lost,  # INSUFFICIENT
+    locks.unreleased,  # INSUFFICIENT, K7
     polls.undecided,  # INSUFFICIENT
     absence.unseen,  # INSUFFICIENT
     pauses.healthy,

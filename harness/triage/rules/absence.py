@@ -343,7 +343,16 @@ def _frames(process: Process | None) -> list[Frame]:
 
 
 def _why(case: Case, subject: Subject) -> str:
-    return _of_itself(case, subject) + "".join(f"; {note}" for note in _lost_children(case, subject))
+    notes = [*_lock_waits(case, subject), *_lost_children(case, subject)]
+    return _of_itself(case, subject) + "".join(f"; {note}" for note in notes)
+
+
+def _lock_waits(case: Case, subject: Subject) -> list[str]:
+    """Of the lock of a file that it waits for in the kernel, the file and who holds it."""
+    process = subject.process
+    locks = [lock for lock in case.evidence.locks
+             if process is not None and lock.host == process.host and process.pid in lock.waiters]  # fmt: skip
+    return [f"it waits for the lock of {lock.path}, which {lock.pid} ({brief(lock.command)}) holds" for lock in locks]
 
 
 def _lost_children(case: Case, subject: Subject) -> list[str]:

@@ -7,14 +7,18 @@ between a parent and its child: the process that has to read it is known (K6).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from harness.triage import source
 from harness.triage.graph import Subject
 from harness.triage.graph.polling import place as polled_at
 from harness.triage.graph.polling import woke
 from harness.triage.places import plain, users
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import Case, Ruling, brief
 
+# Packages whose loops try to lock a file.
+_LOCKER = re.compile(r"/(filelock|portalocker|fasteners)/")
+MOST_LOCKS = 8  # that a verdict names
 _FEEDER = re.compile(r"multiprocessing/queues\.py$")
 
 
@@ -138,16 +142,29 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
         reason = f"{who} wait{'' if several else 's'} in a loop, {place}, and nothing says for whom"
     else:
         reason = f"{who} sleep{'' if several else 's'} in a loop, {place}: at work or waiting, nothing says which"
+    locked = locked_files(case, named) if any(_LOCKER.search(poller.loop[0].file) for poller in named) else ()
     return Ruling(
         "INSUFFICIENT",
         reason,
+        evidence=locked,
         missing=tuple(f"who makes what {poller.label} looks for in {polled_at(poller.loop)}" for poller in pollers[:8]),
         place=place,
         next=(
-            "look at whoever makes it: harness triage PID of that process, its log",
+            "end whoever holds the lock of its file, if that is no part of this job"
+            if locked
+            else "look at whoever makes it: harness triage PID of that process, its log",
             "give the loop a limit, and say in its error what has not come",
         ),
     )
+
+
+def locked_files(case: Case, waiting: Sequence[Subject]) -> tuple[str, ...]:
+    """In words, locks of files on the hosts of these that others hold: any of them may be what a loop of tries waits
+    for, since the kernel lists no such waiter."""
+    hosts = {subject.process.host for subject in waiting if subject.process}
+    pids = {subject.process.pid for subject in waiting if subject.process}
+    locks = [lock for lock in case.evidence.locks if lock.host in hosts and lock.pid not in pids]
+    return tuple(f"{lock.path} is locked by {lock.pid} ({brief(lock.command)})" for lock in locks[:MOST_LOCKS])
 
 
 def _seeks(poller: Subject) -> bool:

@@ -234,7 +234,7 @@ def test_a_file_that_cannot_be_called_is_an_error(checked, source: str, message:
 @pytest.mark.parametrize(
     ("line", "message", "fix"),
     [
-        ("arg['x']", "users.py:2 f raised NameError: name 'arg' is not defined", " sed -n 2p "),
+        ("arg['x']", "users.py:2 f raised NameError: name 'arg' is not defined", "sed -n 2p "),
         ("args['backend']", "users.py:2 f raised KeyError: 'backend'", " --engine sglang --with backend=VALUE"),
     ],
 )
