@@ -1,4 +1,5 @@
-"""`harness triage WHAT`: finds out what WHAT is, takes or reads the evidence, judges it, writes the verdict down."""
+"""`harness triage WHAT`: finds out what WHAT is, takes or reads the evidence, judges it, and writes the verdict
+down."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ from reports import places
 from reports.model import Verdict
 
 LIVE = "events", "beats"
-MAX_DRIVERS = 4  # that the line names which says what was looked at
-WATCH = "watch"  # of a directory of harness parity
+MAX_DRIVERS = 4  # drivers named in the line that says what was looked at
+WATCH = "watch"  # watch folder in a directory of harness parity
 
 
 def triage(
@@ -38,12 +39,11 @@ def triage(
     token_file: str = "",
     tell: Callable[[str], None] = lambda line: None,
 ) -> Verdict:
-    """The verdict on `what`; `auto` or nothing is the Ray cluster of this host.
+    """Return the verdict on `what`. `auto` or an empty list is the Ray cluster of this host.
 
-    Live processes are looked at now, for at most some ten seconds, and their evidence is kept under `out` (a new
-    directory under runs/ without it); so is that of watches that serve it, of which `token_file` holds the token. What
-    is there already is read, and nothing is written into it.
-    `tell` takes a line for the user. Raises BadInput for what is none of these.
+    Live processes are looked at now, for at most some ten seconds, and their evidence is kept under `out` (by default a
+    new directory under runs/). So is evidence that watches serve, with the token in `token_file`. Existing evidence is
+    read, and nothing is written into it. `tell` takes a line for the user. Raises BadInput for anything else.
     """
     if out:
         _check_writable(Path(out), what)
@@ -59,14 +59,14 @@ def triage(
     try:
         make_folder(folder)
         write_whole(path, written.to_json().encode())
-    except OSError as error:  # a full disk costs the file, and not the answer
+    except OSError as error:  # a full disk must not cost the answer
         note = f"the verdict could not be written to {path}: {error.strerror or error}"
         return dataclasses.replace(verdict, missing=[*verdict.missing, note])
     return written
 
 
 def _check_writable(out: Path, what: list[str]) -> None:
-    """Raises BadInput where nothing can be written into `out`, before anything is looked at; it is not made yet."""
+    """Raise BadInput if nothing can be written into `out`, before anything is looked at. `out` is not created yet."""
     existing = next(path for path in (out, *out.absolute().parents) if os.path.lexists(path))
     if not existing.is_dir():
         raise _unwritable(out, what, f"{existing} is no directory")
@@ -83,7 +83,7 @@ def _unwritable(out: Path, what: list[str], why: str) -> BadInput:
 def _evidence(
     what: list[str], out: Path | None, token_file: str, tell: Callable[[str], None]
 ) -> tuple[Evidence, Path | None]:
-    """The evidence, and the folder that it was taken into now; None where it was there before."""
+    """The evidence, and the folder into which it was taken now; None for the folder if the evidence existed before."""
     from harness.bundle.opening import resolve
     from harness.triage.remote import gather
 
@@ -106,7 +106,8 @@ def _evidence(
 
 
 def _absent(path: Path) -> BadInput:
-    """The error of a path that leads nowhere: what is like it, else what lies where the path still led somewhere."""
+    """The error for a path that does not exist. Its fix names a similar path, else the last folder of the path that
+    exists."""
     parent = next(folder for folder in (path.parent, *path.parent.parents, Path("/")) if folder.is_dir())
     try:
         names = sorted(entry.name for entry in parent.iterdir()) if parent == path.parent else []
@@ -118,8 +119,8 @@ def _absent(path: Path) -> BadInput:
 
 
 def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path | None]:
-    """The evidence in the file or directory `path`, which the user calls `word`; of a run whose processes may live, new
-    evidence."""
+    """The evidence in the file or directory `path`, which the user calls `word`. A run whose processes may live is
+    looked at again."""
     from harness.bundle.opening import is_bundle
     from harness.triage import directory
 
@@ -131,7 +132,7 @@ def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path |
         return directory.read(path), None
     path = _watched(path)
     latest = newest(path)
-    if latest is None and is_bundle(word) and (path / LIVE[0]).is_dir():  # its pids are of another machine
+    if latest is None and is_bundle(word) and (path / LIVE[0]).is_dir():  # the pids of a bundle are of another machine
         raise BadInput(
             f"{word} holds a recorded run and no evidence of a hang",
             fix=f"harness report {shlex.quote(word)}",
@@ -152,7 +153,7 @@ def _refuse_file(path: Path) -> NoReturn:
 
 
 def _served(urls: list[str], beside: list[Path], out: Path | None, token_file: str) -> tuple[Evidence, Path]:
-    """The evidence that watches serve, and what lies here of other nodes."""
+    """The evidence that watches serve, and evidence of other nodes in local directories."""
     from harness.triage.remote import gather, token
 
     if absent := [path for path in beside if not path.is_dir()]:
@@ -170,7 +171,8 @@ def _served(urls: list[str], beside: list[Path], out: Path | None, token_file: s
 
 
 def _of_nodes(path: Path) -> list[Path]:
-    """The evidence and watch directories right below one that is neither: of the nodes of a job. Empty for others."""
+    """The evidence and watch directories of nodes directly below `path`; empty if `path` is itself one, or has fewer
+    than two."""
     from harness.triage import directory
 
     if not path.is_dir() or directory.is_evidence(path) or any((path / name).is_dir() for name in (*LIVE, *SIDES)):
@@ -184,9 +186,12 @@ def _of_nodes(path: Path) -> list[Path]:
 def _nodes(
     paths: list[Path], out: Path | None, unreached: Mapping[str, Silence] | None = None
 ) -> tuple[Evidence, Path | None]:
-    """The newest evidence of each node's directory, as of one job; where none was taken, the last words of its
-    processes: that they have ended by now says nothing of the time at which the others were looked at. With the folder
-    that holds what was taken now, None where all was there before."""
+    """Unite the newest evidence of each node's directory. Returns it with the folder that holds new evidence (None if
+    none was taken).
+
+    If a node's directory has no evidence, the last words of its processes stand in: that they have ended by now says
+    nothing about the time at which the other nodes were looked at.
+    """
     from harness.triage import directory
     from harness.triage.nodes import unite
 
@@ -214,7 +219,7 @@ def _nodes(
 
 
 def _free(path: Path) -> Path:
-    """The path, or with a number behind it where something lies there."""
+    """The path, with a number appended if it exists."""
     names = chain([path], (path.with_name(f"{path.name}-{number}") for number in count(2)))
     return next(free_path for free_path in names if not free_path.exists())
 
@@ -225,7 +230,7 @@ def alive(evidence: Evidence) -> bool:
 
 
 def _watched(path: Path) -> Path:
-    """Of a directory of `harness parity`, its `watch/`: there both runs are watched. Any other path as it is."""
+    """For a directory of `harness parity`, its `watch/`, where both runs are watched. Any other path unchanged."""
     sides = [path / name for name in SIDES]
     if not path.is_dir() or any((path / name).is_dir() for name in LIVE) or not any(side.is_dir() for side in sides):
         return path
@@ -240,7 +245,7 @@ def _watched(path: Path) -> Path:
 
 
 def _run(run: Path, latest: Path | None, out: Path | None) -> tuple[Evidence, Path | None]:
-    """A run directory: looked at now while any of its processes lives, else its newest evidence."""
+    """A run directory: look at it now if any of its processes lives, else read its newest evidence."""
     from harness.triage import directory
 
     evidence = _live([str(run)], out)
@@ -250,13 +255,13 @@ def _run(run: Path, latest: Path | None, out: Path | None) -> tuple[Evidence, Pa
 
 
 def newest(run: Path) -> Path | None:
-    """The newest evidence directory of a run; None where it has none."""
+    """The newest evidence directory of a run; None if it has none."""
     from harness.triage import directory
     from harness.triage.watch.retention import order
 
     try:
         evidence_paths = [path for path in (run / "evidence").iterdir() if directory.is_evidence(path)]
-    except OSError:  # no such folder: nothing was ever taken
+    except OSError:  # no such folder: no evidence was ever taken
         return None
     return max(evidence_paths, key=lambda path: order(path.name), default=None)
 
@@ -283,7 +288,7 @@ def _live(what: list[str], out: Path | None, tell: Callable[[str], None] = lambd
 
 
 def _unasked(address: str, evidence: Evidence) -> str:
-    """Without a target, what was looked at."""
+    """A line that says what was looked at when no target was given."""
     drivers = [f"driver pid {process.pid}, command {process.command}" for process in evidence.processes
                if process.role == "driver"]  # fmt: skip
     return "; ".join([f"no target given: the Ray cluster at {address}", *drivers[:MAX_DRIVERS]])
@@ -294,7 +299,7 @@ def _new_folder() -> Path:
     folder = Path("runs") / name
     try:
         folder.mkdir(parents=True)
-    except OSError:  # a working directory that cannot be written: evidence of a hang is not lost for that
+    except OSError:  # a working directory that cannot be written must not cost the evidence
         with contextlib.suppress(OSError):
             return Path(tempfile.mkdtemp(prefix=f"harness-{name}-"))
     return folder

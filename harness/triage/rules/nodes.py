@@ -129,7 +129,7 @@ def between(case: Case) -> Ruling | None:
         # If a rank of the same host is through, the network of that host works unless TCP says otherwise.
         through = any(its.pending is None or its.pending.seq > seq for its in beside)
         if through and (cut is None or _of(laggard) not in cut.hosts):
-            continue  # another rank of this host is through, so its network is not shown to be at fault
+            continue
         place = f"{behind.pending.op} #{seq} of {title(group)}"
         headline = f"every rank has come to {place}, which ended on {_of(leader)} and not on {_of(laggard)}"
         if cut is not None:
