@@ -275,7 +275,7 @@ def describe(frame: Frame) -> str:
 def trail(threads: Iterable[Thread], pid: int = 0) -> tuple[tuple[str, str, int], ...]:
     """The main thread's stack, or that of a Ray worker's task, as comparable data. If two trails of a process
     differ, it moved."""
-    threads = [thread for thread in threads if _is_leading(thread) or not _ours(thread)]  # its end may be ours, too
+    threads = [thread for thread in threads if _is_leading(thread) or not _ours(thread)]  # may end in our probe
     mains = [thread for index, thread in enumerate(threads) if _is_main(thread, index, pid)]
     chosen = mains[0] if mains else threads[0] if threads else None
     if chosen is not None and classify(chosen).kind == "ray_idle":

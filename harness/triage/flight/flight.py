@@ -80,7 +80,7 @@ class Flight:
     started: bytes = b""
     p2p: bytes = b""
     status: dict[str, Status] = field(default_factory=dict)  # torch's number of a group in this process -> pg_status
-    handles: dict[str, str] = field(default_factory=dict)  # such a number -> the group's name, by the operations held
+    handles: dict[str, str] = field(default_factory=dict)  # such a number -> the group's name, by operations held
     config: tuple[Group, ...] = ()  # all groups of pg_config, if `status` has a number that `handles` lacks
     # Wall clock at the moment of the dump of a live process. 0 if that clock cannot be relied on; None for a file that
     # was found on disk.
