@@ -8,15 +8,15 @@ from reports.model import AUDIT_EXIT_CODES, EXIT_CODES, PASSES, STRICT, TRIAGE_E
 
 
 class Exit(NamedTuple):
-    """`commands`: that end with it, in words."""
+    """One exit code. `commands`: the commands that exit with it, in words."""
 
     code: str
     commands: str
     meaning: str
 
 
-STALLED = 86  # free, of sysexits.h and of shells
-NOT_FOUND, NOT_RUNNABLE = 127, 126  # as env, nice, timeout and every shell say it
+STALLED = 86  # used neither by sysexits.h nor by shells
+NOT_FOUND, NOT_RUNNABLE = 127, 126  # as env, nice, timeout and every shell have it
 
 _NIGHTS = "harness nightly and history show"
 _CHECKS = "harness doctor, env check, faults run and adapters check"
