@@ -86,6 +86,7 @@ class Experiment:
         first = self._sides[0]
         for side in self._sides:
             self.tell(side, "preparing the model and the prompts")
+        # All seats are reserved in one group first, so that a cluster that is too small fails before any actor starts.
         wanted_seats = [
             (first.scenario.placement.learner, 1),
             *[("", 1)] * spare,

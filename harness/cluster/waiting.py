@@ -64,6 +64,7 @@ class Waiting:
         try:
             return self._await(future, side, place, step)
         except RunCut as cut:
+            # A lost node explains the symptom, and the user has to act on the node.
             if lost := self._lost():
                 symptom = cut.message.removeprefix(f"{place}: ")
                 raise RunCut(f"{place}: {lost}; it was seen by: {symptom}", fix=cut.fix, triage=cut.triage) from cut

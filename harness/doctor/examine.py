@@ -49,6 +49,7 @@ def examine(
     Raises LaunchFailed if the cluster cannot be joined, and BadInput for a command of no known framework.
     """
     began = time.monotonic()
+    # A wrong command is refused first, before anything that takes seconds.
     job: list[Item] = []
     if options.command:
         from harness.frameworks.examine import look as look_at

@@ -322,6 +322,8 @@ def _meant(command_a: Told, command_b: Told) -> Iterator[Outcome]:
     if command_a.engine == command_b.engine:
         yield Fine(f"both draw with {command_a.engine}")
         return
+    # Each side's own values are judged in both engines: equal values differ only if the engines interpret them
+    # differently.
     for side, other_side in ((command_a, command_b), (command_b, command_a)):
         asked_sampling = {name: BY_NAME[name].default for name in _SAMPLING}
         entries = _by_concept(side)

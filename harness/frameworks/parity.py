@@ -168,6 +168,7 @@ def run_framework_parity(
     job, baseline_side, candidate_side = plan(baseline, candidate, command, options)
     its, name = job.framework, job.framework.name
     data_seed = (seed if coupled is None else coupled) if its.seeds_prompts else None
+    # Both sides are checked before either runs, because a run may take hours.
     hazards = {side.name: _hazards(side, its, data_seed, say) for side in (baseline_side, candidate_side)}
     for side in (baseline_side, candidate_side):
         _refuse_what_breaks(side, hazards[side.name], say)
@@ -190,12 +191,14 @@ def run_framework_parity(
         why = _another_engine(place, side) or unsteered(place, its, seed=seed, coupled=coupled)
         return f"on {side.backend} {why}" if why else ""
 
+    # If the first run fails, the second is not started: the pair cannot be judged any more.
     with recording_in(options.out, f"parity-{name}-{baseline}-{candidate}") as folder:
         failed = recorded(baseline_side, folder / baseline_side.name) or recorded(
             candidate_side, folder / candidate_side.name
         )
         verdict = _verdict(folder, failed, cap)
         twice = {"none": [], "baseline": [baseline_side], "both": [baseline_side, candidate_side]}[wanted]
+        # The second runs come last, and only if their floor can still change the verdict.
         if twice and (failed or verdict.verdict == "CONFOUNDED"):
             say(f"no second run: the pair is {verdict.verdict} whatever it shows")
         elif twice:

@@ -214,6 +214,7 @@ def _carried(part: str, function: Answers, plan: tuple[Setting, ...]) -> tuple[i
     answers = function.of(part)
     if not answers or "native" not in answers[0]:
         return 0, 0
+    # A setting counts as carried if any returned argument changes with it.
     trials = [trial for trial in _trials(part, function, _of_part(part, plan)) if trial.followers]
     targets = [(trial.setting.target, trial.followers) for trial in trials]
     return len([1 for target, followers in targets if target is not None and target.name in followers]), len(trials)

@@ -32,6 +32,8 @@ class Rows:
         """The values of these rows, concatenated. Copies only if rows are left out or reordered."""
         if np.array_equal(rows, np.arange(len(self))):
             return self.values
+        # Build the index of every value without a loop over rows: the row's start, repeated, plus the position within
+        # the row.
         lengths = self.lengths[rows]
         ends = np.cumsum(lengths)
         place = np.repeat(self.offsets[:-1][rows] - (ends - lengths), lengths)

@@ -33,6 +33,7 @@ def triage(
     `comparison`: of the evidence's flight recorder dumps; they are read here if it is not given.
     """
     began = clock()
+    # Inherited ranks would show as a second process of the same rank.
     evidence = without_inherited(evidence)
     if comparison is None:
         from harness.triage.recorders import comparison_of
@@ -132,6 +133,7 @@ def _body(case: Case, ruling: Ruling) -> Triage:
     graph = case.graph
     blamed = {key: why for key, why in ruling.culprits.items() if key in graph.subjects}
     roots = set(blamed) | set(ruling.cycle)
+    # Only waits that lead to a culprit or into the ring make a victim; other waiters are bystanders.
     victims = graph.waiters(roots) if ruling.verdict in ("HUNG", "SLOW") and roots else []
     victims = [key for key in victims if not graph.subjects[key].launcher]
     titles = {group.group.name: title(group) for group in case.groups}

@@ -35,6 +35,7 @@ def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence] | Non
         _refuse_two_jobs(first_path, first, second_path, second)
     common = Path(os.path.commonpath([Path(part.path).resolve() for part in parts.values()]))
     all_parts = list(parts.values())
+    # The job as a whole stood still only as long as the host with the shortest stall.
     stalls = [part.stall_s for part in all_parts if any(process.samples for process in part.processes)]
     return Evidence(
         path=str(common),

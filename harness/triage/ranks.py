@@ -27,6 +27,8 @@ def without_inherited(evidence: Evidence) -> Evidence:
     """
     claims: dict[tuple[object, ...], list[Process]] = {}
     for process in evidence.processes:
+        # Only processes that met at an address can claim the same place. A Ray worker is a child of its raylet, and
+        # inherits nothing from a rank.
         if process.rank is not None and met_at(process) and not process.title.startswith("ray::"):
             place = process.host, process.rank, process.world_size, met_at(process)
             claims.setdefault(place, []).append(process)

@@ -31,6 +31,7 @@ def comparison_of(evidence: Evidence) -> Comparison | None:
             worlds.setdefault(_world(process), []).append(process)
     notes: list[str] = []
     flights = _loaded(evidence, taken_ns, notes)
+    # Groups that span worlds have ranks of their own, so they are compared apart from the worlds.
     spanning = _spanning(evidence.processes, notes)
     parts = [_world_of(members, flights, frozenset(spanning)) for members in worlds.values()]
     parts += [_span(name, members, flights) for name, members in spanning.items()]

@@ -208,6 +208,8 @@ def _nodes(
             ended |= set() if alive(parts[path]) else {path}
         else:
             parts[path] = directory.read(latest or path)
+    # If every node has ended, the run is over and its end is the answer; otherwise the nodes were seen at different
+    # times.
     if len(ended) < len(parts):
         for path in ended:
             last_words = tuple(dataclasses.replace(process, samples=()) for process in parts[path].processes)

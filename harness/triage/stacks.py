@@ -85,6 +85,8 @@ def doing(process: Process, sample: int = -1) -> Doing:
         return UNKNOWN
     look = process.samples[sample]
     places = {thread.tid: _innermost(thread) for thread in look.threads}
+    # A native stack is taken once, after the last look, so it may only be joined with threads that stand in the same
+    # Python frame.
     natives = {
         thread.tid: thread
         for thread in process.native if sample == -1
@@ -102,6 +104,7 @@ def doing(process: Process, sample: int = -1) -> Doing:
         ]
     mains = [thread_doing for main, thread_doing in doings if main]
     main = mains[0] if mains else doings[0][1] if doings else UNKNOWN
+    # A main thread that is blocked on something known speaks for the process. Otherwise a side thread may say more.
     if main.waiting or main.kind in ("device", "debugger", "checkpoint", "evaluation", "transition", "compile"):
         return main
     if (side_work := _side_work([thread_doing for _, thread_doing in doings if thread_doing is not main])) is not None:

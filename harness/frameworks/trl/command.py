@@ -130,6 +130,7 @@ def _judged(
     if not is_trl_command and not read.calls:
         yield Unseen(f"{start.entry} makes a parser of its own, which refuses what it does not know when it starts")
         return
+    # The `trl` command passes what it does not know to accelerate; `python -m trl.scripts.NAME` does not.
     through = is_trl_command and not module
     answer = installed.query(_PARSERS, name.replace("-", "_"), "1" if through else "", *sorted(read.calls))
     if "unknown" in answer:
@@ -146,6 +147,7 @@ def _judged(
                     problems.append(Unseen(f"{key} of {file} is no option of {parser.where}, which drops it"))
                 else:
                     problems.append(refused(version, f"{key}: of {file}", what, "it ends the job before it starts"))
+    # A script's own calls are checked too: a wrong argument raises a TypeError there.
     for call, arguments in read.calls.items():
         accepted = answer["classes"].get(call)
         for argument in arguments if accepted else ():

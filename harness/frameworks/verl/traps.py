@@ -108,6 +108,7 @@ def sizes(settings: Settings) -> Iterator[Outcome]:
         measured = f"GPUs {nodes} × {each}, replicas of {replica}, batch {batch} × {group}, mini-batch {mini}"
         yield Problem("error", "a size is less than 1", measured, "nothing can be shared out", "make the sizes agree")
         return
+    # verl asserts the last two equalities only without dynamic batches, which are measured in tokens.
     dynamic, problems = settings.on(f"{ACTOR}.use_dynamic_bsz"), []
     if gpus % replica:
         problems.append((f"{gpus} GPUs are not whole rollout replicas of {replica}",

@@ -97,6 +97,7 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
     """Parse one beat. `here`: the host whose clock `now_ns` is. Raises one of _DAMAGED for anything that is no beat."""
     fields: dict[str, Any] = json.loads(block.rstrip(b" \n\0").decode())
     check_whole(fields)
+    # Another host's clock cannot be compared with ours: measure its ages at the moment of its beat.
     if here and fields["host"] != here:
         now_ns = int(fields["t_ns"])
     spans = tuple(
@@ -118,6 +119,7 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
         states={str(name): _state(now_ns, state) for name, state in (fields.get("states") or {}).items()},
     )
     world, rank = _number(fields.get("world_size")), _number(fields.get("rank"))
+    # A damaged file must not make the reader count to an absurd number of ranks.
     for name, value in (("world_size", world), ("rank", rank)):
         bounded(value or 0, RANKS, name)
     role, socket = str(fields.get("role") or ""), str(fields.get("socket") or "")

@@ -435,6 +435,7 @@ def _merged(here: Evidence, parts: Sequence[Evidence], clock_set_s: float) -> Ev
     python = [process for process in everyone.values() if any(sample.threads for sample in process.samples)]
     python = [process for process in python if process.rank is not None] or python  # launchers have no recorder
     blind = [process for process in python if process.beat is None and not process.dump]
+    # Say before the next run what would have helped in this one.
     if blind:
         notes.append(
             f"no flight recorder from {len(blind)} of {len(python)} Python processes: start the job with `harness "

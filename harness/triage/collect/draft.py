@@ -74,6 +74,7 @@ class Draft:
         own."""
         facts = self.facts
         cluster = cluster or ray.Cluster()
+        # Only the parent tells whether a rank is the process's own or inherited.
         rank, world = self._rank((drafts_by_pid or {}).get(facts.ppid))
         error, error_age_s = self._error()
         # /proc has no environment of an ended process. The journal's is not used for its rank, which may be inherited.

@@ -167,6 +167,7 @@ def _recording(file: Path, clocks: Mapping[str, int]) -> Recording:
         if failure:
             text = failure if kind == "engine_died" else f"{event.get('name') or kind}: {failure}"
             errors.append((age, redact.text(text[:LONGEST])))
+        # Only a close as the last event counts.
         closed, closing_error = kind == "close", redact.text(failure[:LONGEST]) if kind == "close" else ""
     # A rank in a group of torch wins over the one that the process was opened with.
     rank, world = scan.rank, scan.world

@@ -76,12 +76,14 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
     set_s = 0.0
     if scope.directory is not None:
         pulses, spoilt = beats.read(scope.directory, time.monotonic_ns())
+        # A process may write its journal into another folder, such as that of its run; its heartbeat names it.
         pulse_journals = {Path(path) for (at, _), pulse in pulses.items() if at == host for path in pulse.journals}
         files = sorted(
             {file.resolve() for file in {*journals.files(scope.directory), *pulse_journals} if file.is_file()}
         )
         openings, damaged = journals.owners(files, host)
         notes += [*spoilt, *damaged]
+        # A pid may have been given to another process since.
         pulses, written, reused = _of_current_processes(pulses, openings, host, table)
         # Only journals of live processes tell if the clock was set: it may have been set after an earlier run.
         living = [opening for (at, pid), paths in written.items() if at == host and pid in table.keys() - reused
@@ -93,6 +95,7 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
         notes += [f"process {pid} has ended, and another process has its number" for pid in sorted(reused)]
     named = [pid for at, pid in {**pulses, **written} if at == host]
     pids = proc.descendants((*scope.roots, *(pid for pid in named if pid in table and pid not in reused)), table)
+    # Ray's workers are below the raylet and not below the driver, so the cluster has to be found as well.
     address = _address_of(pids, table) if scope.ray_address is None else scope.ray_address
     if address:
         pids = list(dict.fromkeys([*pids, *proc.descendants(tuple(ray.local_raylets(address)), table)]))

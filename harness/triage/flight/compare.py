@@ -291,6 +291,7 @@ def _rank_state(group: Group, rank: int, part: Part, standing: Mapping[str, Stat
     state, status = _state_of_part(rank, part), standing.get(group.name)
     if status is None or group.backend != NCCL:
         return state
+    # The ring may have lost operations that pg_status still counts.
     enqueued, completed = max(state.enqueued, status.enqueued), max(state.completed, status.completed)
     pending = state.pending
     if pending is None and enqueued > completed:  # the pending operation is no longer in the ring

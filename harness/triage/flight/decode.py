@@ -228,6 +228,7 @@ def _flight(
                       groups=tuple(groups_by_name.values()), notes=tuple(notes))  # fmt: skip
     (record, pg, collective_seq, p2p_seq, operation, inputs, outputs, input_types, output_types, created, state,
      retired, timeout, is_p2p) = columns  # fmt: skip
+    # Operations repeat from step to step, so kinds, groups and stacks are stored once and columns hold their numbers.
     backends, kinds, kind = _kinds(operation, inputs, outputs, input_types, output_types, name)
     rows = range(len(record))
     gloo = [backends[number] == "gloo" for number in kind]  # gloo records no states: a finished operation is "retired"

@@ -41,6 +41,8 @@ def habit(flight: Flight) -> Habit | None:
         return None
     calls = [(flight.group[row], flight.kinds[flight.kind[row]].op) for row in rows]
     runs = [_Run(*what, len(list(repeats))) for what, repeats in groupby(calls)]
+    # A last run of one operation may be a new beginning after a run that was cut short. A longer one either goes on or
+    # ends.
     continuation = _begun(runs) if runs[-1].length == 1 else _repeated(runs)
     if continuation is None:
         return None
@@ -80,6 +82,7 @@ def _followed(runs: Sequence[_Run], place: int, of: Callable[[_Run], T]) -> tupl
     The first run may be the rest of a longer one that the ring lost, so it does not count.
     """
     matching_places = list(range(2, place))
+    # Compare one run further back each time, until what followed is unambiguous.
     for back in range(1, min(MOST, place - 1) + 1):
         matching_places = [at for at in matching_places if at > back and runs[at - back] == runs[place - back]]
         if len(matching_places) < LEAST:

@@ -217,6 +217,7 @@ def dump(job: Job, rank: int, *, frames: bool = True, active: bool = False) -> d
     for number, (group, seq, op) in enumerate(steps):
         finished = (group, seq) in job.done
         started = finished or (group not in blocked and not stalled)
+        # Operations of a group run in order on the device: behind an unfinished one nothing has started.
         if not finished:
             blocked.add(group)
         if number < first or (active and finished):

@@ -81,6 +81,7 @@ def _apart_s(flight: Flight, group: int, peer: Flight, its: int) -> float | None
         first, second = (mine, theirs) if max(mine) < min(theirs) else (theirs, mine)
         gap = abs(second[min(second)] - first[max(first)])
         return gap if gap > allowed else 0.0
+    # In one run equal numbers are enqueued within the timeout of each other, whatever the ranks' speed.
     nearest = min(abs(mine[seq] - theirs[seq]) for seq in shared_seqs)
     disjoint = 0.0
     if flight.backend == "gloo":  # on NCCL a host may run far ahead of its device

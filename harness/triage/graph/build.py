@@ -62,6 +62,7 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
     }
     subjects = _told_apart(subjects)
     names = edges.Names.of(evidence, comparison)
+    # Members that only a recorder knows become nodes too, so that a wait for them has an end.
     for group in comparison.groups if comparison else ():
         for rank in {*group.ranks, *group.absent, *group.silent, *group.group.members}:
             key = names.key(group, rank)

@@ -27,6 +27,7 @@ def ray(
     """Waits of ray.get for the process that executes, or should execute, the tasks that the caller submitted."""
     actors = {actor.actor_id: actor for actor in evidence.ray_actors}
     open_tasks = [task for task in evidence.ray_tasks if task.state not in FINISHED_TASKS]
+    # A caller whose tasks have no node waits for resources and not for a process.
     unplaced = _unplaced(open_tasks)
     waiting = {
         key: subject
@@ -93,6 +94,7 @@ def http(
         for subject in subjects.values()
         if subject.doing.kind in ("http_client", "engine_call") and not subject.polls
     ]
+    # The address of a connection's other end tells the process that listens there.
     owners: dict[str, list[str]] = {}
     for subject in subjects.values():
         for address in subject.process.listening if subject.process else ():
@@ -217,6 +219,7 @@ def children(
         if subject.process is not None and not subject.launcher:
             started.setdefault((subject.process.host, subject.process.ppid), []).append(subject)
     for subject in subjects.values():
+        # Waits that another layer has proven are stronger than where a process stands.
         if subject.process is None or subject.launcher or subject.key in waited or subject.pending is not None:
             continue
         request = requests.get(subject.key)

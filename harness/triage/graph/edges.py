@@ -63,6 +63,7 @@ def collective(comparison: Comparison | None, names: Names, subjects: dict[str, 
     waits: list[Wait] = []
     for group in comparison.groups if comparison else ():
         waits += _group(group, names, subjects)
+        # Sends and receives are matched apart: only two ranks take part in each.
         waits += _point_to_point(group, names)
     return waits
 
@@ -233,10 +234,12 @@ def store(
             if rank == subject.rank:
                 continue
             rank_holders = ranked.get(rank, [])
+            # Several worlds may have this rank; only the one of the same address is meant.
             counterparts = [holder for holder in rank_holders if same_world(subject.process, holder.process)]
             # A rank that makes the group at another address has come to the wrong one. That is another fault.
             arrived = [holder for holder in rank_holders if holder.key in joining]
             counterparts = counterparts or [holder for holder in arrived if same_kind(subject.process, holder.process)]
+            # A rank without any process becomes a node of its own, so that it can be named as never started.
             if not counterparts:
                 name = f"rank {rank}"
                 subjects.setdefault(name, Subject(name, None, rank, observed=False))
@@ -368,6 +371,7 @@ def unresolved(
         if subject.key not in waited and _may_miss_peer(subject)
         for wait in _waits_for_broken(subject, broken)
     ]
+    # Stacks alone are weak evidence, used only if nothing else proved a wait.
     if not waits and not known_waits:
         waits = [wait for subject in ranked for wait in _waits_by_stacks(subject, ranked)]
     return waits, subjects

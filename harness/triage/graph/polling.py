@@ -33,6 +33,7 @@ def polled_in(process: Process, now: stacks.Doing, before: stacks.Doing) -> tupl
     trails = [main_frames(look.threads) for look in looks]
     if now.kind == before.kind == "http_client" and trails[0] == trails[-1]:
         return ()  # one request without an answer, retried inside the library
+    # One look in the sleep is enough, but the frames from the loop outwards must be the same at both.
     for look, trail in zip(looks, trails, strict=True):
         if not look.timed and not _SLEEPS.search(look.wchan):
             continue

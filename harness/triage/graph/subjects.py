@@ -153,6 +153,7 @@ def subject(
     loop = polling.polled_in(process, now, before)
     if polling.from_children(loop) and not any(map(polling.woke, children.get(process.key, ()))):
         loop = ()  # its children make what it looks for, and do nothing: that wait has a known target
+    # A process that waits for its child advances if the child does.
     below = "" if has_ended or blocked else _below(process, now, children)
     # A process that is held or has ended makes no progress, and an overdue operation outweighs anything else that it
     # does.

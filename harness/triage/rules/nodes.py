@@ -158,6 +158,7 @@ def unreachable(case: Case) -> Ruling | None:
     ranks = _standing_ranks(case)
     by_host = _by_host(ranks)
     strange = {host: places for host in by_host if (places := _unused(case, host, by_host[host]))}
+    # If several hosts listen at unused addresses, the network may be at fault as well.
     if len(strange) != 1 or len(by_host) < 2:
         return None
     [(host, places)] = strange.items()
@@ -167,6 +168,8 @@ def unreachable(case: Case) -> Ruling | None:
     asking = [
         subject for subject in ranks if _of(subject) != host and set(_process(subject).asked) & set(wrong.values())
     ]
+    # Without a rank that keeps asking, nothing needs the address. Without another connection of the host, its whole
+    # network may be down.
     if not asking or not _reaches_others(case, host):
         return None
     address_text = ", ".join(sorted({_machine(at) for at in wrong.values()}))
@@ -396,8 +399,8 @@ def _unreached(case: Case) -> str:
 
 
 def _silence_reasons(case: Case) -> tuple[str, ...]:
-    """Possible reasons why watches gave no evidence; none to add if their hosts answered, for then the watches' own
-    errors say it."""
+    """Possible reasons why watches gave no evidence; empty if their hosts answered, because then the watches' own
+    answers say why."""
     up = all(silence.up for silence in case.evidence.unreached.values())
     return () if up else ("the host died, was cut off, or its watch has ended",)
 

@@ -130,6 +130,7 @@ def watch(
     folder = sockets()
     environment = watched(environment, directory, folder)
     dog: Watchdog | None = None
+    # Signals and standard error are taken over before the command starts, so that none of either is lost.
     with passing_on() as passed, Hearing() as hearing:
         try:
             child = _started(command, program, environment, passed=passed, hearing=hearing, stdout=stdout)
@@ -154,6 +155,8 @@ def watch(
             claim.release()
             _tell_full_disk(directory, say)
         last_words = hearing.words(child.returncode) if code not in (0, STALLED) else ""
+    # A directory of our own choosing stays only if it holds something that the user was shown, or if the command goes
+    # on.
     kept = out is not None or (dog is not None and bool(dog.retention)) or child.poll() is None
     _remove(None if kept else directory, folder if child.poll() is not None else None)
     return WatchResult(code, dog.verdict if dog is not None else None, directory if kept else None, last_words)

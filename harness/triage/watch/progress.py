@@ -136,6 +136,7 @@ class Progress:
     def feed(self, snapshot: Snapshot) -> Suspicion | None:
         """Take in a snapshot. Returns the suspicion that holds now, or None."""
         passed = 0.0 if self._last_s is None else snapshot.at_s - self._last_s - snapshot.starved_s
+        # Nobody observed a longer gap, such as a laptop's sleep, so it proves no standstill.
         gap = min(max(0.0, passed), GAP_S)
         self._last_s = snapshot.at_s
         self._since_end_s = 0.0 if self._some_end(snapshot) else self._since_end_s + gap
@@ -146,6 +147,7 @@ class Progress:
             return None
         still = self._all_still()
         each = (self._suspect(track, all_still=still) for track in self._tracks.values())
+        # Unnamed waits count only if no process stands in a wait with a name.
         suspects = [suspect for suspect in each if suspect] or self._nameless()
         return Suspicion(tuple(suspects)) if suspects else None
 
@@ -166,6 +168,7 @@ class Progress:
         if process.cpu_s - track.quiet_cpu_s > QUIET * max(track.quiet_s, GAP_S):
             track.quiet_s, track.quiet_cpu_s = 0.0, process.cpu_s
         track.silent_s = track.silent_s + gap if process.beats is not None and process.beats == before.beats else 0.0
+        # A heartbeat that appears or disappears makes figures of before and after incomparable.
         if process.progress != before.progress or (process.beats is None) != (before.beats is None):
             track.still_s, track.cpu_s = 0.0, process.cpu_s
         elif process.beats is None and process.state not in ("T", "t", "D"):

@@ -205,6 +205,7 @@ class Retention:
         complete_looks = [look for look in self._adopted() if look.complete]
         if len(complete_looks) <= 2:
             return False
+        # Most valuable are the newest look and the first HUNG one; then the first look of all and the last HUNG one.
         hung = [look for look in complete_looks if look.kind == "HUNG"]
         worth = {id(look): 1 for look in (complete_looks[0], *hung[-1:])}
         worth |= {id((hung or complete_looks)[0]): 2, id(complete_looks[-1]): 3}

@@ -130,6 +130,7 @@ class Watchdog:
             self._hung = self._hung and not self._goes_on(snapshot)
             return None
         self._calm = 0
+        # A known hang is not examined again, and a suspicion that was no hang only after growing pauses.
         if self._hung or now - self._looked_s < self._patience * self.stall_s:
             return None
         return self._examine(suspicion)
