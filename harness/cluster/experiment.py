@@ -179,10 +179,10 @@ class Experiment:
         return bool(wrong)
 
     def vary(self, side: Side, *, manifest: bool = True) -> None:
-        """From now on let the side of that name be another one on the same engine. A suite of faults keeps its engines
-        warm so.
+        """From now on let the side of that name be another one on the same engine.
 
-        `manifest`: whether it is a run of its own, and not a stage of one that was begun.
+        This is how a suite of faults keeps its engines warm. `manifest`: whether it is a run of its own, and not a
+        stage of one that was begun.
         """
         self._sides = [side if current.name == side.name else current for current in self._sides]
         self._lifted.pop(side.name, None)

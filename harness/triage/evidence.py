@@ -1,7 +1,7 @@
-"""Evidence of a job that stands still, as plain frozen data, whoever collected it.
+"""Evidence of a job that stands still, as plain frozen data.
 
-Times are seconds unless the name says otherwise; ages are measured when the evidence was taken. `None` and empty mean
-that a value was not collected, and a note says why. Nothing here judges.
+It is the same whoever collected it. Times are seconds unless the name says otherwise; ages are measured when the
+evidence was taken. `None` and empty mean that a value was not collected, and a note says why. Nothing here judges.
 """
 
 from __future__ import annotations

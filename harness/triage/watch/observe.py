@@ -94,7 +94,7 @@ class Observer:
         self.directory, self.roots, self._foreign = directory, roots, foreign
         self._clock, self._kernel, self._host = clock, kernel, socket.gethostname()
         self._delayed_s: float | None = None
-        self._began: dict[int, int] = {}  # root -> start time: a process that reuses the pid of an ended root is none
+        self._began: dict[int, int] = {}  # root pid -> start time, so that a reused pid is no root
         self._over: set[str] = set()  # beat files of processes of this host that have ended
         self._marks: dict[tuple[int, int], bool] = {}  # (pid, start) -> whether our directory is in its environment
         self._known: dict[int, int] = {}  # pid -> start time: a process below a root stays ours when its parent ends
