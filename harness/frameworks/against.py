@@ -172,8 +172,8 @@ def _settings(command_a: Told, command_b: Told) -> Iterator[Outcome]:
 
 
 def _why_unknown(command_a: Told, command_b: Told, name: str) -> str | None:
-    """Why a setting cannot be compared. Empty if it can; None if both values are the same word that only the shell
-    can expand."""
+    """Why a setting cannot be compared. Empty if it can; None if both are unknown for the same reason, such as one
+    shell word."""
     whys = [side.settings.why_unknown(name) for side in (command_a, command_b)]
     if all(whys) and whys[0] == whys[1]:
         return None

@@ -50,7 +50,7 @@ class Parser:
     """What a parser accepts.
 
     `names`: option -> how many words follow (argparse's nargs: 0, 1, ?, + or *; empty if not known). `defaults`: option
-    -> its default. `unknown`: why there may be more options; empty if there are none.
+    -> its default. `unknown`: why it may accept more options; empty if it accepts no others.
     """
 
     where: str = ""
@@ -88,7 +88,7 @@ def dashed(words: Sequence[str], *, hyphens: bool = False) -> Iterator[Option]:
 
 
 def from_shell(words: Sequence[str]) -> str:
-    """A sentence about the first word that may contain options known only to the shell; empty if there is none."""
+    """A sentence about the first word that may contain options known only to the shell; empty without one."""
     for before, word in zip(["", *words], words, strict=False):
         if SHELL.match(word) and not (before.startswith("--") and "=" not in before):
             return f"{word} may hold settings, which only the shell knows"

@@ -70,7 +70,7 @@ def dtype(settings: Settings) -> Iterator[Outcome]:
     if used and off and not why and LOADED not in settings.values:
         why = _unknown(settings, "model_init_kwargs", "dtype")
     single = off and model != "bfloat16"
-    mixed = settings.get(MIXED, "no")  # any value except bf16 and fp16 leaves the precision to accelerate
+    mixed = settings.get(MIXED, "no")  # accelerate's setting, which applies if bf16 and fp16 are off
     if used and single and not why:
         why = settings.unknown.get(MIXED, "")
     if why:
