@@ -1,7 +1,7 @@
 """Diagnostics and reproducibility harness for RLHF runs: is it still the same run after the engine was swapped, and if
 not, why?
 
-`run_parity`, `run_scenario` and `diff` are the commands as functions; each returns plain data (a
+`run_parity`, `run_scenario` and `diff` are the commands as functions. Each returns plain data (a
 `reports.model.Verdict`, or a path), so that a pytest or a notebook can gate on it. Nothing heavy is imported before one
 of them is used.
 """

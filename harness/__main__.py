@@ -1,4 +1,4 @@
-"""`python -m harness`: the installed command, of this interpreter."""
+"""`python -m harness`: the installed command, run by this interpreter."""
 
 from harness.entry import main
 

@@ -1,7 +1,7 @@
 """The command line: registers the commands, and turns every error into one sentence and an exit code.
 
-A command lives in `harness/commands`, parses, calls one function, renders, exits. Heavy imports stay inside commands:
-`harness --help` imports no pandas, torch, ray or pydantic.
+Each command is in `harness/commands`: it parses, calls one function, renders and exits. Heavy imports stay inside the
+commands: `harness --help` imports no pandas, torch, ray or pydantic.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ from probes.files import write_whole
 from reports import places
 from reports.text import clean_lines
 
-# Errors of the lower rooms that already speak to the user. By name: importing them would import what defines them.
+# Errors of the lower rooms whose text is already for the user. They are given by name, because importing them would
+# import the modules that define them.
 _ADDRESSED = {
     "probes.errors.FormatError",
     "probes.errors.RecordingError",
@@ -71,7 +72,7 @@ _ADDRESSED = {
 
 
 class _Formatter(TyperGroup.context_class.formatter_class):  # type: ignore[name-defined, misc]
-    """Help in the terminal's width; on a narrow one it stands below the name that it is of."""
+    """Formats help in the terminal's width. On a narrow terminal a description is placed below its name."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__(width=max(30, min(shutil.get_terminal_size().columns, 100) - 2))
@@ -80,7 +81,7 @@ class _Formatter(TyperGroup.context_class.formatter_class):  # type: ignore[name
         super().write_dl(rows, col_max if self.width > 60 else 4, col_spacing)
 
     def write_text(self, text: str) -> None:
-        """An example that is wider goes on below, as a shell reads it."""
+        """Continue an example that is wider than the terminal on the next line, in the shell's syntax."""
         room = self.width - self.current_indent
         paragraphs = [
             re.sub(r"^( *)(harness .*)$", lambda line: _continued(line[1], line[2], room), part, flags=re.M)
@@ -103,13 +104,13 @@ def _continued(indent: str, command: str, room: int) -> str:
     return "\\\n".join(lines).rstrip()
 
 
-TyperGroup.context_class.formatter_class = _Formatter  # of every command: their contexts have this class
+TyperGroup.context_class.formatter_class = _Formatter  # this applies to every command: their contexts have this class
 
 
 class _Commands(TyperGroup):
     def get_command(self, *args: Any) -> Any:
         command = super().get_command(*args)
-        if command is not None:  # the list of commands has all of the first paragraph, not its first words
+        if command is not None:  # show the whole first paragraph in the list of commands, not only its first words
             command.short_help = " ".join((command.help or "").split("\n\n")[0].split())
         return command
 
@@ -118,7 +119,7 @@ class _Commands(TyperGroup):
             return super().resolve_command(ctx, args)
         except Exception as error:
             click_error: Any = error
-            message = getattr(click_error, "message", None)  # of click's error, or Typer's
+            message = getattr(click_error, "message", None)  # an error of click or of Typer
             if isinstance(message, str) and message.startswith("No such command") and "Did you mean" not in message:
                 click_error.message = f"{message} There are: {', '.join(self.list_commands(ctx))}."
             raise
@@ -129,7 +130,7 @@ class _Group(_Commands):
         return [name for names in DOORS.values() for name in names]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The commands below what brings a user to them, all names in one column."""
+        """List the commands below the question that brings a user to them, with all names in one column."""
         width = max(map(len, self.list_commands(ctx)))
         for title, names in DOORS.items():
             commands = [self.get_command(ctx, name) for name in names]
@@ -145,7 +146,7 @@ class _Group(_Commands):
         try:
             with _scrubbed():
                 return super().invoke(ctx)
-        except KeyboardInterrupt as error:  # Typer would end with 1, which is a verdict's exit code
+        except KeyboardInterrupt as error:  # Typer would exit with 1, which is a verdict's exit code
             raise Interrupted.by(error) from error
         except BrokenPipeError as error:
             _mute()
@@ -154,18 +155,19 @@ class _Group(_Commands):
 
 @contextlib.contextmanager
 def _scrubbed() -> Iterator[None]:
-    """What the parser says of a wrong argument quotes it: without secrets, and nothing in it drives the terminal."""
+    """Remove secrets and terminal control characters from the parser's message about a wrong argument, which quotes
+    it."""
     try:
         yield
     except Exception as error:
         click_error: Any = error
         if hasattr(click_error, "format_message") and isinstance(
             getattr(click_error, "message", None), str
-        ):  # click's or Typer's
+        ):  # an error of click or of Typer
             redaction.learn(os.environ)
             click_error.message = clean_lines(click_error.message).removeprefix(
                 "Value error, "
-            )  # what pydantic puts before ours
+            )  # the prefix that pydantic puts before our text
         raise
 
 
@@ -173,7 +175,7 @@ app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # Rich's tables cut what is wider than a column, in a pipe too
+    rich_markup_mode=None,  # Rich's tables cut text that is wider than a column, even in a pipe
     help="Diagnostics and reproducibility harness for RLHF runs: why two rollout backends differ, and who is stuck.",
     epilog="harness help COMMAND says more. harness --install-completion completes commands in your shell.",
 )
@@ -225,30 +227,32 @@ def _options(
 
 @functools.cache
 def commands() -> Any:
-    """The command line as its parser has it, made of all signatures once in a process: 65 ms of a processor."""
+    """The parser of the command line. It is built of all signatures once per process: 65 ms of CPU time."""
     return typer.main.get_command(app)
 
 
 def parsed(command: str, words: Sequence[str]) -> Any:
-    """The context of `harness COMMAND WORDS`, which is not run. Raises BadInput, with what it says of words that it
-    refuses."""
+    """The parsed context of `harness COMMAND WORDS`, without running it.
+
+    Raises BadInput with the parser's message about words that it refuses.
+    """
     try:
         return commands().commands[command].make_context(command, [*words])
-    except Exception as error:  # click's own, or those of the click that typer brings along
+    except Exception as error:  # an error of click, or of the copy of click in Typer
         if not hasattr(error, "format_message"):
             raise
         raise BadInput(str(error.format_message()), fix=f"harness {command} --help") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code. Nothing but `HARNESS_DEBUG=1` shows a traceback."""
+    """Run one command and return its exit code. A traceback is shown only with `HARNESS_DEBUG=1`."""
     signal.signal(signal.SIGTERM, _terminated)
     if starter := os.environ.pop(STARTER, ""):
         leaving.with_parent(int(starter))
     code = _run(arguments)
     try:
         sys.stdout.flush()
-    except BrokenPipeError:  # `harness ... | head`: the reader has gone, and Python would complain on closing stdout
+    except BrokenPipeError:  # `harness ... | head`: the reader has gone; Python would complain when it closes stdout
         _mute()
     return code
 
@@ -261,12 +265,12 @@ def _run(arguments: Sequence[str] | None) -> int:
         return leave.code if isinstance(leave.code, int) else 0 if leave.code is None else 2
     except KeyboardInterrupt as error:
         return _tell(Interrupted.by(error))
-    except Exception as error:  # the one catch: Python's own exit code 1 would read as a verdict
+    except Exception as error:  # the only place that catches all errors: Python's exit code 1 would read as a verdict
         return _tell(error)
 
 
 def _tell(error: BaseException) -> int:
-    """Print the error for the user; returns the exit code."""
+    """Print the error for the user and return the exit code."""
     redaction.learn(os.environ)
     if os.environ.get("HARNESS_DEBUG", "") not in ("", "0"):
         print(redaction.text("".join(traceback.format_exception(error)), 0), end="", file=sys.stderr)
@@ -295,14 +299,14 @@ def _addressed(error: BaseException) -> _Message:
     if isinstance(error, HarnessError):
         return _Message(error.message, error.fix or "", error.exit_code)
     if any(f"{kind.__module__}.{kind.__qualname__}" in _ADDRESSED for kind in type(error).__mro__):
-        # Ray wraps what an actor raised in an error of the same type, whose text is a traceback
+        # Ray wraps an actor's error in one of the same type, whose text is a traceback.
         return _Message(str(getattr(error, "cause", None) or error), getattr(error, "fix", None) or "")
     if isinstance(error, ModuleNotFoundError) and (extra := extras.bringing(_module(error))):
         return _Message(f"this needs {_module(error)}, which is not installed here", extras.install_command(extra))
     where = f"HARNESS_DEBUG=1 {_command_line()}   # shows where"
-    if isinstance(error, OSError) and error.strerror and error.filename:  # of a path that was given
+    if isinstance(error, OSError) and error.strerror and error.filename:  # about a path that the user gave
         return _Message(f"{error.filename}: {error.strerror}", _fix_of(error) or where)
-    if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):  # of what is printed to
+    if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):  # about the file that the output goes to
         return _Message(
             f"the output: {error.strerror}", f"{_command_line()} > FILE   # FILE on a disk with free space (df -h)"
         )
@@ -335,7 +339,7 @@ def _command_line() -> str:
 
 
 def _terminated(signum: int, frame: FrameType | None) -> None:
-    Terminated.arrived = True  # Ray turns whatever a handler raises inside its calls into a plain KeyboardInterrupt
+    Terminated.arrived = True  # Ray turns any exception of a handler inside its calls into a plain KeyboardInterrupt
     raise Terminated()
 
 

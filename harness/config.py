@@ -1,4 +1,4 @@
-"""A scenario from TOML and the command line, resolved once into frozen settings; every key is checked before anything
+"""Resolves a scenario from TOML and the command line into frozen settings. Every key is checked before anything
 starts."""
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def catalog() -> list[str]:
 
 
 def load(scenario: str, overrides: Iterable[str] = (), **top_level: Any) -> Scenario:
-    """The scenario named `scenario` (of the catalog, or a TOML file), with `section.key=value` overrides applied in
+    """The scenario named `scenario` (from the catalog, or a TOML file), with `section.key=value` overrides applied in
     order.
 
-    `top_level` replaces fields of Scenario itself where they are not None. Raises BadInput for anything unknown or of
-    the wrong type.
+    `top_level` replaces fields of Scenario itself that are not None. Raises BadInput for anything unknown or of the
+    wrong type.
     """
     data = _read(scenario)
     for override in overrides:
@@ -43,14 +43,16 @@ def load(scenario: str, overrides: Iterable[str] = (), **top_level: Any) -> Scen
         return validate(data, where=scenario)
     except BadInput as error:
         key, _, value = (error.fix or "").removeprefix("--set ").partition("=")
-        if key in replaced:  # by an option of that name, which a --set beside it would not change
+        if key in replaced:  # an option set it, so a --set beside it would change nothing
             error.fix = {"steps": f"--steps {value}", "seed": f"--seed {value}"}.get(key, error.fix)
         raise
 
 
 def changed(scenario: Scenario, overrides: Iterable[str]) -> Scenario:
-    """`scenario` with overrides: how the candidate of a comparison is made to differ on purpose. The fix of an error
-    has the form of `load`'s, `--set ...`."""
+    """`scenario` with overrides, which make the candidate of a comparison differ on purpose.
+
+    Raises BadInput as `load` does; its fix has the form `--set ...`.
+    """
     data = scenario.to_json()
     for override in overrides:
         _apply(data, override)
@@ -58,13 +60,13 @@ def changed(scenario: Scenario, overrides: Iterable[str]) -> Scenario:
 
 
 def overrides(settings: list[str], model: str, prompts: str) -> list[str]:
-    """`--set`, `--model` and `--prompts` as settings of the scenario."""
+    """`--set`, `--model` and `--prompts` as overrides of the scenario."""
     named = (("model.path", model), ("prompts.path", prompts))
     return [*settings, *(f"{key}={json.dumps(value)}" for key, value in named if value)]
 
 
 def validate(data: dict[str, Any], *, where: str) -> Scenario:
-    """Check every key and type; raises BadInput that names the key, and the nearest known one."""
+    """Check every key and type. Raises BadInput that names the key and the nearest known one."""
     import pydantic
 
     _check_keys(data, Scenario, where, "")
@@ -96,7 +98,7 @@ def _read(scenario: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise BadInput(f"the scenario file {path} cannot be read: {why}", fix=fix) from error
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or nested too deep
+    except (ValueError, RecursionError) as error:  # also for a number of thousands of digits, or too deep nesting
         raise BadInput(f"{path} is not TOML: {error}", fix="correct it there: KEY = VALUE, below [SECTION]") from error
 
 
@@ -110,7 +112,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
-        value = text.strip()  # a bare word is a string
+        value = text.strip()  # a bare word is read as a string
     target = data
     *sections, last = key.strip().split(".")
     for section in sections:
@@ -142,7 +144,8 @@ def _another(section: str) -> str:
 
 
 def _nearest(key: str, hints: dict[str, Any], prefix: str) -> str:
-    """The setting that an unknown key stands for: one of its section, or one whose section was left out."""
+    """The setting that an unknown key probably means: one of its section, or one of another section that was left
+    out."""
     sections = {name: typing.get_type_hints(hint) for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
     exact = [f"{section}.{key}" for section, keys in sections.items() if key in keys]
     near = difflib.get_close_matches(key, list(hints), n=1)
@@ -150,7 +153,7 @@ def _nearest(key: str, hints: dict[str, Any], prefix: str) -> str:
 
 
 def _moved(key: str, value: Any) -> str:
-    """The fix that gives a setting this value, or its default where the value has another type."""
+    """The fix that gives a setting this value, or its default if the value has another type."""
     default = _default(key)
     same_type = type(value) is type(default) or (type(value) is int and type(default) is float)
     if not same_type or not isinstance(value, str | int | float):
@@ -158,7 +161,7 @@ def _moved(key: str, value: Any) -> str:
     return f"--set {shlex.quote(f'{key}={value if isinstance(value, str) else json.dumps(value)}')}"
 
 
-# key -> (lowest, highest) allowed; None: open
+# key -> (lowest, highest) allowed value; None: no limit
 _RANGES: dict[str, tuple[float | None, float | None]] = {
     "steps": (1, None),
     "seed": (0, 2**62),
@@ -197,7 +200,7 @@ _POSITIVE = (
     "ppo.clip",
     "ppo.value_clip",
 )
-_NAME = re.compile(r"[A-Za-z0-9._-]+")  # of a scenario: it becomes part of a directory's name
+_NAME = re.compile(r"[A-Za-z0-9._-]+")  # name of a scenario, which becomes part of a directory's name
 
 
 EXAMPLE = "--set sampling.temperature=0.9"
@@ -210,7 +213,7 @@ def _restored(key: str) -> str:
 
 
 def _default(key: str) -> Any:
-    """The value of a setting that no scenario gives; None where there is no such setting."""
+    """The default of a setting; None if there is no such setting."""
     value: Any = Scenario()
     for part in key.split("."):
         value = getattr(value, part, None)
@@ -218,7 +221,7 @@ def _default(key: str) -> Any:
 
 
 def _check_numbers(data: dict[str, Any], kind: Any, where: str, prefix: str) -> None:
-    """Refuse true and false for numbers: pydantic reads them as 1 and 0."""
+    """Refuse true and false as numbers: pydantic reads them as 1 and 0."""
     hints = typing.get_type_hints(kind)
     for key, value in data.items():
         if isinstance(value, dict):
@@ -301,7 +304,7 @@ def _check_batches(scenario: Scenario, where: str) -> None:
 
 
 def divides(scenario: Scenario, ranks: int) -> bool:
-    """Whether so many ranks can share a mini-batch of the scenario, in whole micro-batches."""
+    """Whether `ranks` ranks can share a mini-batch of the scenario in whole micro-batches."""
     return scenario.ppo.train_batch_size % (scenario.ppo.micro_batch_size * ranks) == 0
 
 

@@ -1,5 +1,7 @@
-"""How a date is written: in files as ISO 8601, in the names of folders so that they sort. Always in UTC: the nodes of a
-job may be set to other time zones."""
+"""How dates are written: ISO 8601 in files, and in names of folders so that they sort.
+
+Always in UTC, because the nodes of a job may be set to different time zones.
+"""
 
 from __future__ import annotations
 
@@ -15,5 +17,5 @@ def now() -> str:
 
 
 def stamp() -> str:
-    """YYYYmmdd-HHMMSS of now."""
+    """The current time as YYYYmmdd-HHMMSS."""
     return f"{utc():%Y%m%d-%H%M%S}"

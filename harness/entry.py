@@ -1,4 +1,4 @@
-"""The installed command: `harness.cli` with its imports guarded, and an end that native threads cannot spoil."""
+"""The installed command: `harness.cli` with guarded imports, and with an end that native threads cannot spoil."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from harness import leaving
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its code."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started this: `harness ... >&-`
+        if getattr(sys, name) is None:  # closed by the caller: `harness ... >&-`
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:
         from harness.cli import main as run
@@ -19,11 +19,11 @@ def main() -> None:
         code = run()
         sys.stdout.flush()
         sys.stderr.flush()
-    except KeyboardInterrupt:  # before the command line could catch it itself
+    except KeyboardInterrupt:  # raised before the command line could catch it
         print("harness: interrupted", file=sys.stderr, flush=True)
         code = 130
-    # Threads of Ray's core may still run here, and one of them was seen to crash while the interpreter went down: the
-    # command is over, its processes are ended, its output is written.
+    # Threads of Ray's core may still run here, and one was seen to crash while the interpreter shut down. So exit
+    # without that: the command is over, its processes are ended, and its output is written.
     leaving.now()
     os._exit(code)
 

@@ -1,4 +1,4 @@
-"""Errors addressed to the user: what was wrong and where, the command that fixes it, and the exit code."""
+"""Errors for the user: what was wrong and where, the command that fixes it, and the exit code."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import difflib
 import signal
 from collections.abc import Iterable
 
-# Of the environment: a file to which a command also writes the error that it ends with, for whoever started it.
+# Environment variable that names a file to which a command also writes its final error, for its caller.
 ERROR_FILE = "RLHF_HARNESS_ERROR_FILE"
-# The pid of whoever started it, with whom a command ends.
+# Environment variable with the pid of the caller; the command ends when that process does.
 STARTER = "RLHF_HARNESS_STARTER"
 
 
 class HarnessError(Exception):
-    """What was wrong and where, in one sentence. `fix` is a command line, or a short instruction, that helps."""
+    """What was wrong and where, in one sentence. `fix` is a command line or a short instruction that helps."""
 
     exit_code = 2
 
@@ -24,7 +24,7 @@ class HarnessError(Exception):
 
 
 class BadInput(HarnessError):
-    """The user asked for something that does not exist or cannot be: a name, a path, a combination of options."""
+    """The user asked for something that does not exist or is not possible: a name, a path, a combination of options."""
 
 
 class EnvironmentUnusable(HarnessError):
@@ -32,26 +32,28 @@ class EnvironmentUnusable(HarnessError):
 
 
 def closest(name: str, candidates: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: which known ones it may stand for; empty where none is near."""
+    """The end of a sentence about an unknown name: "; did you mean X or Y?"; empty if no candidate is similar."""
     near = difflib.get_close_matches(name, list(candidates), n=3)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def last_line(error: BaseException) -> str:
-    """What a long error says at its end, as Ray's do; its type where it says nothing."""
+    """The last line of a long error, such as Ray's; the error's type if it has no text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived. It takes the same way out as Ctrl-C; only the exit code differs."""
+    """SIGTERM arrived. It is handled like Ctrl-C; only the exit code differs."""
 
     arrived = False
 
 
 class Interrupted(HarnessError):
-    """Stopped on request, after cleaning up: exit code 130 for Ctrl-C, 143 for SIGTERM. Notes on the interrupt
-    (`add_note`) become part of the sentence."""
+    """The command was stopped on request, and has cleaned up. Exit code 130 for Ctrl-C, 143 for SIGTERM.
+
+    Notes on the interrupt (`add_note`) become part of the sentence.
+    """
 
     exit_code = 130
 

@@ -8,7 +8,7 @@ from reports.model import AUDIT_EXIT_CODES, EXIT_CODES, PASSES, STRICT, TRIAGE_E
 
 
 class Exit(NamedTuple):
-    """`commands`: that end with it, in words."""
+    """One exit code. `commands`: the commands that exit with it, in words."""
 
     code: str
     commands: str

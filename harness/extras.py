@@ -1,5 +1,7 @@
-"""What the core does not bring: the extras of this distribution, by the modules that they install, and the command that
-adds one to this installation, however it was made."""
+"""The extras of this distribution: which one brings a module, and the command that adds it to this installation.
+
+The command depends on how the installation was made.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from probes.distribution import NAME, named
 
 
 def bringing(module: str) -> str:
-    """The extra that brings a module; empty where none does."""
+    """The extra that brings a module; empty if none does."""
     try:
         wanted = importlib.metadata.requires(NAME) or []
     except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
@@ -31,14 +33,18 @@ def bringing(module: str) -> str:
 
 
 def need(module: str) -> None:
-    """Raises ModuleNotFoundError, which the command line turns into a sentence, before a program fails without it."""
+    """Raise ModuleNotFoundError if a module is missing, before a program fails without it. The command line explains
+    it."""
     if importlib.util.find_spec(module) is None:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
 def install_command(extra: str) -> str:
-    """The command that adds an extra to this installation and keeps what it has: another source than an index, other
-    extras, plug-ins. Where the source is gone, it installs what the extra brings."""
+    """The command that adds an extra to this installation.
+
+    It keeps the installation's source, its other extras and its plug-ins. If the source is gone, it installs only what
+    the extra brings.
+    """
     prefix, origin = Path(sys.prefix), _origin()
     if origin.temporary:
         return shlex.join([*_installer(), *_brought(extra)])
@@ -55,7 +61,7 @@ def install_command(extra: str) -> str:
 
 
 def repair_command(package: str) -> str:
-    """The command that installs again what this distribution requires, in the version that it asks for."""
+    """The command that installs a required package again, in the version that this distribution requires."""
     try:
         wanted = importlib.metadata.requires(NAME) or []
     except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
@@ -67,7 +73,7 @@ def repair_command(package: str) -> str:
 
 
 def upgrade_command() -> str:
-    """The command that brings this installation to the newest version of its source."""
+    """The command that upgrades this installation to the newest version of its source."""
     prefix, origin = Path(sys.prefix), _origin()
     if (prefix / "uv-receipt.toml").exists():
         return f"uv tool upgrade {NAME}"
@@ -85,8 +91,10 @@ def upgrade_command() -> str:
 
 
 def requirement(source: str, *extras: str) -> str:
-    """This distribution with extras as pip takes it from a source: a checkout or a wheel by its path, an address, or a
-    version of an index (==1.2)."""
+    """This distribution with extras in pip's syntax.
+
+    `source`: the path of a checkout or a wheel, a URL, or a version of an index (==1.2).
+    """
     if source.startswith("=="):
         return f"{NAME}{named(*extras)}{source}"
     return f"{NAME}{named(*extras)} @ {source}" if "://" in source else f"{source}{named(*extras)}"
@@ -110,22 +118,22 @@ def source_for_others() -> str:
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where this distribution was installed from (PEP 610). All empty: from an index."""
+    """Where this distribution was installed from (PEP 610). All fields are empty for an index."""
 
-    url: str = ""  # with the version control's own name before it, and the revision behind
-    path: Path | None = None  # of a checkout or a wheel on this machine
+    url: str = ""  # with the name of the version control in front, and the revision at the end
+    path: Path | None = None  # a checkout or a wheel on this machine
     editable: bool = False
-    temporary: bool = False  # a wheel that was built for the installation alone
+    temporary: bool = False  # a wheel that was built only for the installation
 
     def words(self, *extras: str) -> list[str]:
-        """The distribution with extras as an installer takes it."""
+        """The distribution with extras as arguments of an installer."""
         if self.editable:
             return ["--editable", f"{self.path}{named(*extras)}"]
         return [f"{NAME}{named(*extras)} @ {self.url}" if self.url else f"{NAME}{named(*extras)}"]
 
 
 def _origin() -> _Origin:
-    # In a checkout its own build leaves an egg-info beside the installation, which does not say from where it came.
+    # In a checkout, its build leaves an egg-info beside the installation, which does not record a source.
     installed = importlib.metadata.distributions(name=NAME)
     origins = filter(None, (distribution.read_text("direct_url.json") for distribution in installed))
     try:
@@ -145,7 +153,7 @@ def _origin() -> _Origin:
 
 
 def _brought(extra: str) -> list[str]:
-    """What an extra installs, those that it takes in too."""
+    """What an extra installs, including the extras that it includes."""
     wanted: list[str] = []
     for line in importlib.metadata.requires(NAME) or []:
         if match := re.match(rf"(.*?)\s*;.*extra == [\"']{re.escape(extra)}[\"']", line):
@@ -155,20 +163,20 @@ def _brought(extra: str) -> list[str]:
 
 
 def _of_uvx(prefix: Path) -> bool:
-    """An environment that `uvx` made: it lies in uv's cache, and the next `uvx` may make another."""
+    """Whether `uvx` made this environment: it is in uv's cache, and the next `uvx` may make another one."""
     return prefix.parent.name.startswith("archive-v") and (prefix / "pyvenv.cfg").is_file()
 
 
 def _installer() -> list[str]:
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip", "install"]
-    # uv makes environments without pip; it may be a package of this one
+    # uv makes environments without pip; uv itself may be a package in this one
     uv = ["uv"] if shutil.which("uv") or not importlib.util.find_spec("uv") else [sys.executable, "-m", "uv"]
     return [*uv, "pip", "install", "--python", sys.executable]
 
 
 def _requirements(receipt: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """This distribution in uv's receipt of a tool, and what was installed with it."""
+    """The entry of this distribution in uv's receipt of a tool, and the entries of what was installed with it."""
     requirements = [entry for entry in receipt.get("tool", {}).get("requirements", ()) if isinstance(entry, dict)]
     mine = next((entry for entry in requirements if entry.get("name") == NAME), {})
     return mine, [entry for entry in requirements if entry is not mine]
@@ -192,7 +200,7 @@ def _with(requirement: dict[str, Any]) -> list[str]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """What an installer noted about the environment; nothing where it did not, or nobody can read it."""
+    """What an installer noted about the environment; {} if there is no such file or it cannot be read."""
     try:
         text = file.read_text(encoding="utf-8")
         receipt: dict[str, Any] = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)

@@ -1,5 +1,4 @@
-"""What the names in a report mean: of causes, checks and the doctor's checks, from their registries, of hangs and
-verdicts; and what an exit code means."""
+"""What the names in a report mean: causes, checks, hangs, verdicts and exit codes, from their registries."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ Kind = Literal["verdict", "audit verdict", "triage verdict", "cause", "check", "
 
 @dataclass(frozen=True)
 class Entry:
-    """`fix`: what to do about a cause or a verdict. `rivals`: the causes that would look the same, and what excludes
-    each."""
+    """The meaning of one name. `fix`: what to do about a cause or a verdict. `rivals`: the causes that would look
+    the same, and what excludes each."""
 
     name: str
     kind: Kind
@@ -65,7 +64,7 @@ def _exit_code(code: str) -> Entry:
 
 
 def refused() -> tuple[PluginError, ...]:
-    """What plug-ins do not bring, and why."""
+    """The plug-ins that bring nothing, and why."""
     from harness.parity.causes import registry as causes
     from harness.parity.checks import registry as checks
 
@@ -73,8 +72,11 @@ def refused() -> tuple[PluginError, ...]:
 
 
 def find(query: str) -> list[Entry]:
-    """Those of that name, which may have a cause's details behind it, STALE_WEIGHTS(lm_head.weight), as a hang
-    has its own: K10 rank-conditional collective; 3 and exit code 3. Raises BadInput."""
+    """The entries of that name. Raises BadInput if there are none.
+
+    A cause may have its details appended (STALE_WEIGHTS(lm_head.weight)), and a hang its title (K10 rank-conditional
+    collective). Both "3" and "exit code 3" find an exit code.
+    """
     all_entries, name = entries(), query.partition("(")[0].strip().casefold().removeprefix("exit code ")
     hang = name.partition(" ")[0]
     matches = [entry for entry in all_entries if entry.name.casefold() == (hang if entry.kind == "hang" else name)]

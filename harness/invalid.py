@@ -1,4 +1,4 @@
-"""What pydantic found wrong with a file of the user's, in a sentence."""
+"""Turns pydantic's error about a user's file into one sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.errors import closest
 if TYPE_CHECKING:
     import pydantic
 
-# By how the types of pydantic's errors begin: what was expected.
+# Beginning of a pydantic error type -> what was expected.
 _EXPECTED = {
     "string": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "tuple": "a list",
     "list": "a list", "dict": "a table", "model": "a table", "dataclass": "a table",
@@ -18,18 +18,19 @@ _EXPECTED = {
 
 
 def key(error: pydantic.ValidationError) -> str:
-    """The key that the first error is of, with its section."""
+    """The key of the first error, with its section."""
     return ".".join(str(part) for part in error.errors()[0]["loc"])
 
 
 def sentence(error: pydantic.ValidationError, where: str, valid_keys: Iterable[str] = ()) -> str:
-    """Of the first error. `where`: what is read; `valid_keys`: all keys there are, of which the nearest are named."""
+    """A sentence about the first error. `where`: the file that was read. `valid_keys`: all known keys; the nearest
+    are named."""
     first = error.errors()[0]
     name, kind = key(error), first["type"]
     if kind == "missing":
         return f"{where}: {name} is missing"
     if kind == "extra_forbidden":
-        last = str(first["loc"][-1])  # may be known in another section
+        last = str(first["loc"][-1])  # the key may be known in another section
         return f"{where}: unknown key {name}{closest(last, sorted({*valid_keys} - {last}))}"
     expected = _EXPECTED.get(kind.partition("_")[0])
     problem = f"{expected} was expected" if expected else first["msg"].replace("Input should be", "it should be")

@@ -1,5 +1,7 @@
-"""What is removed when this process ends, also where it leaves without Python's own handlers (`harness.entry`); and
-with whom it ends."""
+"""Clean-up when this process ends, even if it exits without Python's own handlers (`harness.entry`).
+
+Also lets the process end together with its parent.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,18 @@ def then(remove: Callable[[], object]) -> None:
 
 
 def now() -> None:
-    """Call all of them, the last one first; what one raises keeps no other from its turn."""
+    """Call everything that is registered, the last one first. An error of one does not stop the others."""
     while _pending:
         with contextlib.suppress(Exception):
             _pending.pop()()
 
 
 def with_parent(pid: int) -> None:
-    """Let SIGTERM end this process when its parent `pid` has ended, be it by SIGKILL."""
+    """Let SIGTERM end this process when its parent `pid` ends, even by SIGKILL."""
     import ctypes
 
     from probes.identity import PR_SET_PDEATHSIG
 
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != pid:  # before we asked for it
+    if os.getppid() != pid:  # the parent ended before the call above
         os.kill(os.getpid(), signal.SIGTERM)

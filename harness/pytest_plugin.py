@@ -1,7 +1,8 @@
-"""pytest plugin: an engine's own repository gates on parity. It calls what the commands call, and judges nothing.
+"""pytest plugin with which an engine's own repository gates on parity. It calls what the commands call, and judges
+nothing.
 
-It is loaded into every pytest run of an environment that has the harness: nothing but pytest is imported before a
-fixture of it is used.
+It is loaded into every pytest run of an environment with the harness, so it imports nothing except pytest before one of
+its fixtures is used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from reports.model import Verdict
 
 OPTION, STRICT, MARKER = "--harness-parity", "--harness-strict", "harness_parity"
-_VERDICTS = pytest.StashKey[dict[str, Any]]()  # a comparison takes minutes: tests with equal arguments share one
+_VERDICTS = pytest.StashKey[dict[str, Any]]()  # a comparison takes minutes, so tests with equal arguments share one
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,7 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def harness_parity(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Verdict:
-    """The verdict EQUIVALENT of the engines in the test's marker. With any other the test fails with its sentence."""
+    """The verdict EQUIVALENT of the engines in the test's marker. With any other verdict the test fails with its
+    sentence."""
     marker = request.node.get_closest_marker(MARKER)
     named = request.config.getoption(OPTION)
     engines = (
@@ -64,7 +66,7 @@ def harness_parity(request: pytest.FixtureRequest, record_property: Callable[[st
 def harness_diff(
     request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> Callable[..., Verdict]:
-    """A function that takes two recorded runs (or the directory or bundle of a pair) and fails unless they are
+    """A function that compares two recorded runs, or the directory or bundle of a pair, and fails unless they are
     EQUIVALENT."""
 
     def judge(*runs: Any, **options: Any) -> Verdict:
@@ -77,7 +79,7 @@ def harness_diff(
 
 
 def _attempt(compare: Callable[[], Verdict]) -> Verdict | str:
-    """The verdict, or why there is none: what the command would print."""
+    """The verdict, or the error text that the command would print."""
     from harness.errors import HarnessError
 
     try:

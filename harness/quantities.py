@@ -12,7 +12,7 @@ _SIZES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}  # powers of two
 
 
 def seconds(text: str, option: str = "--stall") -> float:
-    """A duration such as 90s, 1.5m or 1h, in seconds; BadInput for anything else, which names `option`."""
+    """A duration such as 90s, 1.5m or 1h, in seconds. Raises BadInput, which names `option`, for anything else."""
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|sec|min|m|h|)", text.strip())
     value = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not 0 < value < math.inf:
@@ -21,12 +21,12 @@ def seconds(text: str, option: str = "--stall") -> float:
 
 
 def stall_seconds(text: str) -> float:
-    """A duration as `seconds` reads it, or 0 for a run that nobody watches."""
+    """A duration as `seconds` reads it, or 0 for a run that is not watched."""
     return 0.0 if text.strip() in ("0", "0s") else seconds(text)
 
 
 def size(text: str, option: str = "--keep-size") -> int:
-    """A number of bytes such as 500M, 1G or 1.5GiB (powers of two); BadInput for anything else."""
+    """A number of bytes such as 500M, 1G or 1.5GiB (powers of two). Raises BadInput for anything else."""
     match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     value = int(float(match[1]) * 2 ** _SIZES[match[2].upper()]) if match else 0
     if not value:

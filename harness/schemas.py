@@ -1,4 +1,5 @@
-"""JSON Schemas of what `--format json` prints, made from the types that print it. docs/generate.py publishes them."""
+"""JSON Schemas of what `--format json` prints, made from the types that are printed. docs/generate.py publishes
+them."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ class Suite(TypedDict):
 
 @dataclass(frozen=True)
 class Schema:
-    """`commands`: those that print it, without `harness`. `more`: properties that follow from the others."""
+    """The schema of one output. `commands`: those that print it, without `harness`. `more`: derived properties of
+    the type."""
 
     name: str
     kind: Any

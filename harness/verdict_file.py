@@ -1,4 +1,4 @@
-"""A verdict that was written down, read again."""
+"""Reads a verdict that was written to a file."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ AGAIN = "harness diff BASELINE CANDIDATE   # judges the recordings again"
 
 
 def read(path: Path) -> Verdict:
-    """The verdict in a file or in a directory's verdict.json, with the recordings that lie beside it.
+    """The verdict in a file or in a directory's verdict.json, with the recordings beside it.
 
-    Raises BadInput for what is no verdict of this version, or was edited.
+    Raises BadInput for a file that is no verdict of this version, or that was edited.
     """
     takes = "harness report RUN   # of harness run, parity or record, a verdict.json, or a bundle"
     file = path / NAME if path.is_dir() else path
-    if file.exists() and not file.is_file():  # a pipe may never end
+    if file.exists() and not file.is_file():  # reading a pipe may never end
         raise BadInput(f"{file} is not a regular file", fix=takes)
     try:
         verdict = Verdict.from_dict(json.loads(file.read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"holds neither a verdict ({NAME}) nor a run (run.json)" if path.is_dir() else "does not exist"
         sides = [side for side in SIDES if os.path.isfile(path / side / "run.json")]
-        if sides:  # a pair that was interrupted
+        if sides:  # the directory of an interrupted pair
             what += f"; it holds the recording{'s' * (len(sides) > 1)} {' and '.join(sides)}"
             takes = f"harness report {shlex.quote(str(path / sides[0]))}"
         raise BadInput(f"{path} {what}", fix=takes) from error
@@ -54,7 +54,7 @@ def read(path: Path) -> Verdict:
 
 
 def _moved(paths: dict[str, str], folder: Path) -> dict[str, str]:
-    """What lies beside the verdict, where it is now; what was not moved or packed with it is left out."""
+    """The paths of what is beside the verdict, where it is now. What was not moved or packed with it is left out."""
     root = "run" if "run" in paths else "evidence" if (folder / "evidence.json").is_file() else ""
     sides = [name for name in paths if os.path.isdir(folder / name)]
     if not (root or sides) or (root in paths and os.path.realpath(paths[root]) == os.path.realpath(folder)):
@@ -65,7 +65,7 @@ def _moved(paths: dict[str, str], folder: Path) -> dict[str, str]:
 
 
 def _beside(run: RunSummary, folder: Path) -> RunSummary:
-    """The run with the path that it has now: recordings lie beside their verdict, and both may have been moved."""
+    """The run with its current path: recordings are beside their verdict, and both may have been moved."""
     moved = folder / run.side
-    # os.path.isdir is false for what cannot be a path at all, where Path.is_dir raises.
+    # os.path.isdir is False for an impossible path, where Path.is_dir raises.
     return dataclasses.replace(run, path=str(moved)) if run.side and os.path.isdir(moved) else run

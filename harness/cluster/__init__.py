@@ -1,1 +1,1 @@
-"""Start and drive runs on Ray: the cluster, one experiment, one side of it, waiting for calls."""
+"""Starts and drives runs on Ray: the cluster, one experiment, one side of it, and waiting for calls."""

@@ -1,5 +1,5 @@
-"""One experiment on one cluster: learners shared by both runs, the engines of each side, each run recorded into a
-directory of its own."""
+"""One experiment on one cluster: learners that both runs share, the engines of each side, and a recording of each
+run."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ if TYPE_CHECKING:
     from harness.warm.pool import Pool
 
 ROLES = ("actor", "critic", "reward", "reference")
-URGENT = ("abort_sync",)  # what a learner must do beside a call that it is in
+URGENT = ("abort_sync",)  # calls that a learner must accept while it is in another call
 
 
 class Experiment:
-    """Drives recorded runs on an open cluster. Call `begin` once, then `record` for each side, then `native` for
-    each. Between them may come a lifted stage of each (`begin_lifted`, `lift`), with a bench of its own. With a
-    `guard`, a call that hangs ends with the guard's verdict. `warm`: engines that
-    are up already; the cluster is theirs."""
+    """Drives recorded runs on an open cluster.
+
+    Call `begin` once, then `record` for each side, then `native` for each. In between, each side may have a lifted
+    stage (`begin_lifted`, `lift`) with a bench of its own. With a `guard`, a call that hangs ends with the guard's
+    verdict. `warm`: engines that are already up; the cluster is theirs.
+    """
 
     def __init__(
         self,
@@ -65,28 +67,31 @@ class Experiment:
         self._sessions: dict[str, Actor] = {}
         self._policies: dict[str, str] = {}
         self._native: dict[str, Future] = {}
-        self._looks: dict[str, tuple[Remote | None, Future | None]] = {}  # at warm native engines, by side
-        self._warm_natives: dict[str, Actor] = {}  # those that passed it
-        self._lifted: dict[str, tuple[Side, Future]] = {}  # sides in their lifted stage, and the start of their engines
+        self._looks: dict[str, tuple[Remote | None, Future | None]] = {}  # looks at warm native engines, by side
+        self._warm_natives: dict[str, Actor] = {}  # warm native engines that passed the look, by side
+        self._lifted: dict[str, tuple[Side, Future]] = {}  # side -> its lifted stage, and the start of its engine
         self._pool: dict[tuple[int, tuple[str, ...]], dict[str, list[Actor]]] = {}  # of suites: by size and names
-        self._taught: dict[int, Scenario] = {}  # id of a set of roles -> what they learn by
-        # Place ("" for any node) and GPUs of its own -> bundles on nodes that have it.
+        self._taught: dict[int, Scenario] = {}  # id of a set of roles -> the scenario by which they learn
+        # (place, "" for any node; GPUs of its own) -> free bundles on nodes that have it.
         self._free: dict[tuple[str, int], list[int]] = {}
-        self._shares: list[float] = []  # of a GPU, by bundle
+        self._shares: list[float] = []  # share of a GPU, by bundle
         self._hosts: dict[str, list[str]] = {}  # place -> hosts that have it
         self._waiting = Waiting(guard, self.tell)
         self._wait = self._waiting.result
 
     def begin(self, spare: int = 0) -> None:
-        """Reserve room (for `spare` more actors than the sides need), make the models, start every actor, and write
-        each run's manifest."""
+        """Reserve room, make the models, start every actor, and write each run's manifest.
+
+        `spare`: reserve room for so many more actors than the sides need.
+        """
         first = self._sides[0]
         for side in self._sides:
             self.tell(side, "preparing the model and the prompts")
+        # All seats are reserved in one group first, so that a cluster that is too small fails before any actor starts.
         wanted_seats = [
             (first.scenario.placement.learner, 1),
             *[("", 1)] * spare,
-        ]  # place, and GPUs of its own if several
+        ]  # place, and its own GPUs if there are several
         for side in self._sides:
             scenario = side.scenario
             roles = len(roles_of(scenario)) * scenario.ppo.world_size if self._own_roles(side) else 0
@@ -126,15 +131,16 @@ class Experiment:
                 look = looks[side.name]
                 self._sessions[side.name] = self._warm.adopt(self._cluster, side, "coupled", look, self._waiting)
                 self._manifest(side)
-            for future in self._warm.becoming:  # the stage calls the others
+            for future in self._warm.becoming:  # the stage calls the other learners
                 self._wait(future, first, "starting the learners")
 
     def record(
         self, side: Side, *, guide: Path | None = None, resume: str | None = None, replay: Path | None = None
     ) -> str:
-        """One whole run; returns the directory of its final policy. `replay`: the rollouts of this recorded run drive
-        it, and the first step is said after which its learner is another one than recorded. Raises RunCut when it ends
-        early.
+        """Record one whole run. Returns the directory of its final policy.
+
+        `replay`: the rollouts of this recorded run drive it; the first step after which the learner differs from the
+        recorded one is reported. Raises RunCut if the run ends early.
         """
         self.tell(side, "waiting for the engine")
         session = self._sessions[side.name]
@@ -175,8 +181,11 @@ class Experiment:
         return bool(wrong)
 
     def vary(self, side: Side, *, manifest: bool = True) -> None:
-        """Let the side of that name be another one from now on, on the same engine: how a suite of faults keeps its
-        engines warm. `manifest`: it is a run of its own, and no stage of one that was begun."""
+        """From now on let the side of that name be another one on the same engine.
+
+        This is how a suite of faults keeps its engines warm. `manifest`: whether it is a run of its own, and not a
+        stage of one that was begun.
+        """
         self._sides = [side if current.name == side.name else current for current in self._sides]
         self._lifted.pop(side.name, None)
         if manifest:
@@ -192,7 +201,7 @@ class Experiment:
         self._roles[side.name] = (side.scenario, self._learners(side))
 
     def revive(self) -> None:
-        """A new session for each side whose own is dead: what a suite does after a run that was cut short."""
+        """Start a new session for each side whose session is dead. A suite does this after a run that was cut short."""
         for side in self._sides:
             try:
                 self._wait(self._sessions[side.name].submit("pids"), side, "looking for the engine")
@@ -200,7 +209,7 @@ class Experiment:
                 self._start_session(side)
 
     def engine_starts(self) -> tuple[int, float]:
-        """Starts of the engines that are alive, and their seconds, since each session began."""
+        """The number of starts of the living engines since each session began, and the seconds that they took."""
         number, seconds = 0, 0.0
         for side in self._sides:
             with contextlib.suppress(HarnessError):
@@ -209,7 +218,8 @@ class Experiment:
         return number, seconds
 
     def exchange(self) -> None:
-        """The two sessions change sides: from the next `vary` on the baseline's engine is the candidate's."""
+        """Swap the sessions of the two sides: from the next `vary` on the baseline has the candidate's engine, and
+        vice versa."""
         first_name, second_name = (side.name for side in self._sides)
         self._sessions[first_name], self._sessions[second_name] = (
             self._sessions[second_name],
@@ -217,7 +227,7 @@ class Experiment:
         )
 
     def no_room(self, *sides: Side) -> str:
-        """Why the lifted stage of these sides does not fit into memory, in one sentence; empty where it does."""
+        """Why the lifted stage of these sides does not fit into memory, in one sentence; empty if it does."""
         roles = self._roles[sides[0].name][1]
         engine = sides[0].scenario.engine
         future = self._stage.submit(
@@ -233,7 +243,7 @@ class Experiment:
         self._seal(side.run_dir, side)
 
     def begin_lifted(self, side: Side) -> None:
-        """Start the engine anew, in float32, as the run's own was started; returns at once."""
+        """Restart the engine in float32, otherwise as for the run. Returns at once."""
         lifted_side = side.lift()
         self._manifest(lifted_side)
         self._seal(side.run_dir, side)
@@ -246,8 +256,10 @@ class Experiment:
         self._by_itself(started, side)
 
     def lift(self, side: Side, policy: str, *, guide: Path | None = None) -> Path:
-        """The lifted stage of one side at the weights in `policy`, after `begin_lifted`; returns its recording.
-        `guide`: the recording of the baseline's."""
+        """Run the lifted stage of one side at the weights in `policy`, after `begin_lifted`. Returns its recording.
+
+        `guide`: the recording of the baseline's lifted stage.
+        """
         lifted_side, started = self._lifted[side.name]
         self.tell(side, "lifted stage", step=side.scenario.steps - 1)
         self._wait(started, side, f"starting {side.backend} in float32")
@@ -295,13 +307,16 @@ class Experiment:
         return OnStage(call)
 
     def _now(self, side: Side) -> Side:
-        """The side as its engine is: in its lifted stage, once that has begun."""
+        """The side as its engine is now: in its lifted stage once that has begun."""
         return self._lifted[side.name][0] if side.name in self._lifted else side
 
     @property
     def _backend(self) -> str:
-        """Of every process group: NCCL refuses two ranks on one GPU ("Duplicate GPU detected", `init.cc` of NCCL), so
-        actors that share a GPU exchange through gloo."""
+        """The backend of every process group.
+
+        NCCL refuses two ranks on one GPU ("Duplicate GPU detected", NCCL's `init.cc`), so actors that share a GPU use
+        gloo.
+        """
         return "nccl" if self._device == "cuda" and not self._shared else "gloo"
 
     @property
@@ -310,16 +325,19 @@ class Experiment:
         return bool(self._gpus) and min(self._shares) < 1.0
 
     def _by_itself(self, started: Future, side: Side) -> None:
-        """Let an engine start before another does where they share a GPU: it measures what the GPU has left, and takes
-        for its own what another allocates meanwhile (vLLM's `memory_profiling` reads the memory of the whole device).
-        What goes wrong is told where the result is asked for."""
+        """If engines share a GPU, wait until this one has started before another one starts.
+
+        An engine measures what the GPU has left, and would count memory that another one allocates meanwhile as its own
+        (vLLM's `memory_profiling` reads the memory of the whole device). An error is reported where the result is asked
+        for.
+        """
         if self._shared:
             with contextlib.suppress(HarnessError):
                 self._wait(started, side, f"starting {side.backend}")
 
     def begin_native(self, side: Side, policy: str) -> None:
-        """Start the engine anew with the weights in `policy` and nothing of ours loaded, or look at the one that is up
-        so; returns at once."""
+        """Restart the engine with the weights in `policy` and without any code of ours, or look at a warm one.
+        Returns at once."""
         if self._warm is not None and self._warm.has(side, "native"):
             self._looks[side.name] = self._warm.look(side, "native")
             return
@@ -328,8 +346,10 @@ class Experiment:
         self._by_itself(started, side)
 
     def native(self, *sides: Side, policy: str, draw: int = 1) -> None:
-        """The native stages of these sides, after `begin_native` of each. What is up draws while another side is
-        scored. `draw`: from 1 on; each is of fresh samples."""
+        """Run the native stages of these sides, after `begin_native` of each.
+
+        Engines that are up draw while another side is scored. `draw`: counted from 1; each draw has fresh samples.
+        """
         for side in sides:
             self._unseal(side)
         for side in sides:
@@ -368,7 +388,7 @@ class Experiment:
         return "native stage" if draw == 1 else f"native stage: draw {draw} of at most {most}"
 
     def _warm_native(self, side: Side, policy: str, scenario: Scenario) -> Remote:
-        """The native engine that is up, with the weights in `policy`, which the learner's log-probabilities prove."""
+        """The warm native engine with the weights in `policy`, which is proven by the learner's log-probabilities."""
         from harness.parity.subjects.precision.observed_floor import CAPS  # the judge's libraries, which no run needs
 
         assert self._warm is not None
@@ -391,13 +411,14 @@ class Experiment:
         return actor
 
     def _own_roles(self, side: Side) -> bool:
-        """Learners are shared unless this side's settings of them differ (a confounded comparison, or a planted
-        fault)."""
+        """Whether this side needs learners of its own: its learner settings differ (a confounded comparison or a
+        planted fault)."""
         first = self._sides[0]
         return side is first or _learner(side.scenario) != _learner(first.scenario)
 
     def _learners(self, side: Side) -> dict[str, list[Actor]]:
-        """Role processes for `side`: those that there are, taught its scenario, where their number fits."""
+        """Role processes for `side`: existing ones if their number fits, else new ones. `_teach` gives them its
+        scenario."""
         key = (side.scenario.ppo.world_size, roles_of(side.scenario))
         if key not in self._pool:
             for scenario, roles in self._roles.values():
@@ -463,7 +484,7 @@ class Experiment:
         self._sessions[side.name] = engines[0] if len(engines) == 1 else Fleet(engines, per_prompt)
 
     def _start_router(self, side: Side) -> None:
-        """Let a router stand before the engines of this side, where its scenario asks for one."""
+        """Start a router in front of this side's engines, if its scenario asks for one."""
         policy, engines, what = side.scenario.engine.router, members(self._sessions[side.name]), "starting the router"
         if policy:
             urls = [self._wait(engine.submit("listen"), side, what) for engine in engines]
@@ -483,14 +504,14 @@ class Experiment:
         return (self._device if side.spec.embedded else side.environment.device) == "cuda"
 
     def _ranks(self, side: Side) -> int:
-        """GPUs that one engine of this side needs for itself; 1 where it may share one."""
+        """The number of GPUs that one engine of this side needs for itself; 1 if it may share one."""
         return side.spec.ranks(side.scenario.engine) if self._on_gpu(side) else 1
 
     def _guarded(self, variables: dict[str, str], role: str) -> dict[str, str]:
         return self._guard.environment(variables, role) if self._guard is not None else variables
 
     def tell(self, side: Side, phase: str, step: int = 0) -> None:
-        """Say what one side does now."""
+        """Report what one side does now."""
         self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, phase=phase))
 
     def _manifest(self, side: Side) -> None:
@@ -528,7 +549,8 @@ def engine_seat(
     guarded: Callable[[dict[str, str], str], dict[str, str]] = lambda variables, role: variables,
     rank: int = 0,
 ) -> Seat:
-    """The seat of one side's engine, in the interpreter of its environment; an embedded one sits with the learner."""
+    """The seat of one side's engine, in the interpreter of its environment. An embedded engine has the learner's
+    seat."""
     environment = side.environment
     if side.spec.embedded:
         return seat
@@ -543,8 +565,11 @@ def engine_seat(
 def session(
     cluster: Cluster, side: Side, policy: str, seat: Seat, options: EngineOptions, rank: int = 0, **actor: Any
 ) -> Remote:
-    """The actor of one side's engine, with the weights in `policy`. `seat`: an `engine_seat`. `options`: its device is
-    that of an embedded engine. `actor`: options of `Cluster.actor`."""
+    """Start the actor of one side's engine, with the weights in `policy`.
+
+    `seat`: an `engine_seat`. `options`: their device is used for an embedded engine. `actor`: options of
+    `Cluster.actor`.
+    """
     device = options.device if side.spec.embedded else side.environment.device
     return cluster.actor(
         "scenarios.session:EngineSession",
@@ -560,21 +585,21 @@ def session(
 
 
 def called(side: Side, engine: int) -> str:
-    """The role of one engine of a side, as the watch names it: with its number where there are several."""
+    """The role of one engine of a side, as the watch names it; with a number if there are several."""
     return "rollout" if side.scenario.engine.engines == 1 else f"rollout-{engine}"
 
 
 def roles_of(scenario: Scenario) -> tuple[str, ...]:
-    """The learner's roles of a run, by name."""
+    """The names of the learner's roles in a run."""
     return ROLES if scenario.train else ("actor",)
 
 
 def natively(scenario: Scenario) -> Scenario:
-    """The scenario as the engine of its native stage is started."""
+    """The scenario with which the engine of its native stage is started."""
     return dataclasses.replace(scenario, rollout=dataclasses.replace(scenario.rollout, mode="native"))
 
 
 def _learner(scenario: Scenario) -> Scenario:
-    """What the learners are made from: everything but the engine's own parameters and its place."""
+    """The settings from which the learners are made: all except the engine's own parameters and its place."""
     placement = dataclasses.replace(scenario.placement, engine="")
     return dataclasses.replace(scenario, engine=Engine(), placement=placement)

@@ -1,4 +1,4 @@
-"""The fork servers of a cluster: one for each interpreter, which imports while Ray starts."""
+"""The fork servers of a cluster: one for each interpreter, which imports modules while Ray starts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pathlib import Path
 from harness.cluster.ray_start import ONE_NODE
 from scenarios import forked
 
-WAITING = 64  # processes that may ask while a server imports: a run has about ten
+WAITING = 64  # processes that may connect while a server imports: a run has about ten
 
 
 @dataclass(frozen=True)
 class Preload:
-    """What the actors of one interpreter need: its modules, and the variables that they are imported with."""
+    """What the actors of one interpreter need: its modules, and the variables with which they are imported."""
 
     python: str
     env: dict[str, str]
@@ -27,8 +27,10 @@ class Preload:
 
 
 class ForkServers:
-    """Started by `start`; `end` ends them, but not what they forked. The commands of an interpreter without one are the
-    interpreter itself."""
+    """Started by `start`; `end` ends them, but not the processes that they forked.
+
+    For an interpreter without a fork server, the command is the interpreter itself.
+    """
 
     def __init__(self, wanted: Iterable[Preload]) -> None:
         self._wanted = {preload.python: preload for preload in wanted}
@@ -41,7 +43,7 @@ class ForkServers:
         self._folder = tempfile.TemporaryDirectory(prefix="rlhf-fork-", ignore_cleanup_errors=True)
         nothing = subprocess.DEVNULL
         for python, preload in self._wanted.items():
-            with socket.socket(socket.AF_UNIX) as listener:  # whoever comes before the server is ready waits
+            with socket.socket(socket.AF_UNIX) as listener:  # a process that connects before the server is ready waits
                 listener.bind(self._socket(python))
                 listener.listen(WAITING)
                 argv = [python, "-P", "-m", "scenarios.forkserver", str(listener.fileno()), *preload.modules]
@@ -58,7 +60,7 @@ class ForkServers:
                 )
 
     def command(self, python: str) -> str:
-        """For a shell: what runs a script as `python SCRIPT` would."""
+        """A shell command that runs a script as `python SCRIPT` would."""
         if self._folder is None or python not in self._wanted:
             return shlex.quote(python)
         return shlex.join([python, "-I", "-S", str(Path(forked.__file__)), self._socket(python), python])

@@ -1,8 +1,9 @@
-"""Starts or joins a Ray cluster, places every actor in the interpreter of its environment, leaves no process behind.
+"""Starts or joins a Ray cluster, places every actor in the interpreter of its environment, and leaves no process
+behind.
 
-On a cluster that we started, everything below this process is ours: it is made the reaper of orphaned grandchildren,
-so that engine processes whose actor died are still found, and teardown ends them by pid. On a cluster that we joined,
-only our own actors end.
+On a cluster that we started, everything below this process is ours. The process is made the reaper of orphaned
+grandchildren, so that engine processes whose actor died are still found, and teardown ends them by pid. On a cluster
+that we joined, only our own actors are ended.
 """
 
 from __future__ import annotations
@@ -35,31 +36,31 @@ from scenarios.remote import Host, Remote
 from scenarios.settings import Placement
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-TERM_GRACE_S = 3.0  # chosen: a process that does nothing when it is asked to end waits so long for SIGKILL
-SWEEPS = 5  # of what a command left: a process may have forked while the others were ended
-# On a cluster that we start the actors share the cores and Ray only counts them; on somebody else's each actor asks for
-# a core.
+TERM_GRACE_S = 3.0  # chosen: seconds between SIGTERM and SIGKILL
+SWEEPS = 5  # rounds of ending what a command left: a process may fork while others are ended
+# On a cluster that we start, the actors share the cores, and Ray only counts them. On another cluster each actor asks
+# for one core.
 OWN_CLUSTER_CPUS, OWN_ACTOR_CPUS, JOINED_ACTOR_CPUS = 16, 0.125, 1.0
 
-# A raylet waits 15 s for its agents to say which ports they found free, and then dies: on a busy machine one start in
-# some tens does.
+# A raylet waits 15 s for its agents to report which ports they found free, and then dies. On a busy machine this
+# happens in one of some tens of starts.
 STARTS = 3
 RAY_STATUS = "ray status   # or leave out --address"
 NAMESPACE = "rlhf-harness"  # of the actors that are kept up
 # Of a path to a socket Linux takes 107 bytes (unix(7)); vLLM's is its directory and a UUID.
 LONGEST_SCRATCH = 60
-SHARE = 0.001  # of the resource that a placement names: it says where, and does not count
-ROUNDS = 1e-6  # cores: shares are added up in floating point
-PLACEMENT_S = 180.0  # the group is made in a second, and within minutes beside other jobs
+SHARE = 0.001  # amount of the resource that a placement names: it only says where
+ROUNDS = 1e-6  # tolerance in cores: shares are added in floating point
+PLACEMENT_S = 180.0  # seconds; the group is made in one second, or within minutes beside other jobs
 
 
 class LaunchFailed(HarnessError):
-    """The cluster or an actor of it could not be started."""
+    """The cluster, or an actor on it, could not be started."""
 
 
 @dataclass(frozen=True)
 class Seat:
-    """Where one actor runs: interpreter, environment variables, share of a GPU, place in the placement group."""
+    """Where one actor runs: interpreter, environment variables, share of a GPU, and bundle of the placement group."""
 
     python: str
     env: dict[str, str]
@@ -68,9 +69,11 @@ class Seat:
 
 
 class Cluster:
-    """A context manager around one Ray cluster. `address`: join that cluster instead of starting one. `ours`: the one
-    to join was started by us too (`harness up`). `preload`: what the actors of a cluster that is started here import;
-    they are forked after that."""
+    """A context manager around one Ray cluster.
+
+    `address`: join that cluster instead of starting one. `ours`: we started the cluster to join (`harness up`).
+    `preload`: what the actors of a cluster that is started here import before they are forked.
+    """
 
     def __init__(self, address: str | None = None, *, ours: bool = False, preload: Sequence[Preload] = ()) -> None:
         self._address = address
@@ -79,16 +82,17 @@ class Cluster:
         self._before: set[int] = set()
         self._actors: list[Any] = []
         self._placement: Any = None
-        self._logs = ""  # Ray's own, of the cluster that we started
+        self._logs = ""  # folder of Ray's logs, for a cluster that we started
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Cluster:
         _become_reaper()
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Without bytecode every process compiles its imports again: transformers took 11 s of CPU instead of 4.5 s.
+        # Without bytecode every process compiles its imports again: transformers took 11 s of CPU time instead of 4.5
+        # s.
         os.environ["PYTHONDONTWRITEBYTECODE"] = ""
-        # Ray gives its workers niceness 15: beside any other load the learners would crawl, and timings would mean
+        # Ray gives its workers niceness 15. Beside any other load the learners would crawl, and timings would mean
         # nothing.
         os.environ.setdefault("RAY_worker_niceness", "0")
         # `uv run` would replace the interpreter that each actor asks for
@@ -108,7 +112,7 @@ class Cluster:
             except (ModuleNotFoundError, LaunchFailed):
                 self._forks.end()
                 raise
-            except Exception as error:  # Ray raises four unrelated types here, which mean the same to a user
+            except Exception as error:  # Ray raises four unrelated types here, which mean the same to the user
                 self._end_processes()
                 if start < starts:
                     continue
@@ -126,8 +130,8 @@ class Cluster:
         if self._ours:
             self._scratch = _scratch()
         if threading.current_thread() is threading.main_thread():
-            # ray.init puts a handler of its own in place, which ends the process with a stack dump and leaves its
-            # children.
+            # ray.init installs its own handler, which ends the process with a stack dump and leaves its children
+            # behind.
             signal.signal(signal.SIGTERM, on_term)
         return self
 
@@ -143,7 +147,7 @@ class Cluster:
                     fix="export RAY_AUTH_MODE=disabled",
                 )
             return
-        # "local": a cluster of our own even where `ray start` or RAY_ADDRESS offers another one.
+        # "local": a new cluster even if `ray start` or RAY_ADDRESS offers one.
         settings: dict[str, Any] = {"num_cpus": OWN_CLUSTER_CPUS, "include_dashboard": False}
         with on_loopback(), lean():
             context: Any = ray.init(
@@ -154,7 +158,7 @@ class Cluster:
     def __exit__(self, *exc: object) -> None:
         import ray
 
-        with contextlib.suppress(Exception):  # teardown goes on whatever Ray says: the pids below are what counts
+        with contextlib.suppress(Exception):  # teardown continues whatever Ray says: ending the pids below counts
             for handle in self._actors:
                 ray.kill(handle)
         with contextlib.suppress(Exception):
@@ -164,7 +168,7 @@ class Cluster:
             self._end_processes()
         if self._scratch is not None:
             self._scratch.cleanup()
-        if self._logs and exc[0] is None:  # of a run that failed they are kept
+        if self._logs and exc[0] is None:  # the logs of a failed run are kept
             shutil.rmtree(self._logs, ignore_errors=True)
 
     @property
@@ -177,9 +181,12 @@ class Cluster:
         return float(ray.cluster_resources().get("GPU", 0.0))
 
     def reserve(self, bundles: list[dict[str, float]], places: Sequence[str], say: Callable[[str], None]) -> None:
-        """One placement group for the run, each bundle at its place: a label, a resource, or empty for any node. Actors
-        name their bundle. `say` is told that a cluster is too small which may yet grow. Raises LaunchFailed when the
-        cluster cannot hold it."""
+        """Make one placement group for the run, with each bundle at its place: a label, a resource, or empty for any
+        node.
+
+        Actors refer to their bundle. `say` is told if the cluster is too small but may still grow. Raises LaunchFailed
+        if the cluster cannot hold the run.
+        """
         import ray
         from ray.util.placement_group import placement_group
 
@@ -209,8 +216,8 @@ class Cluster:
             ) from error
 
     def offering(self, place: str) -> list[str]:
-        """Hosts of the live nodes that have a label or offer a resource, sorted. Raises LaunchFailed where none
-        does."""
+        """The sorted hosts of live nodes that have a label or offer a resource. Raises LaunchFailed if there are
+        none."""
         import ray
 
         live = [node for node in ray.nodes() if node["Alive"]]
@@ -234,8 +241,10 @@ class Cluster:
         return hosts
 
     def check_shared(self, folders: Sequence[Path]) -> None:
-        """Refuse a placement on a node that does not have these folders of ours: every process of a run writes its own
-        recording into the run's directory, and reads the model from the harness's home. Raises LaunchFailed."""
+        """Raise LaunchFailed if a process was placed on a node that does not have these folders of ours.
+
+        Every process writes its own recording into the run's directory, and reads the model from the harness's home.
+        """
         import ray
         from ray.util.placement_group import placement_group_table
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -270,7 +279,7 @@ class Cluster:
                     )
 
     def rendezvous(self, seat: Seat) -> tuple[str, int]:
-        """Address and a free port on the node where `seat` is: where the ranks of a data-parallel group meet."""
+        """The address and a free port of the node of `seat`, where the ranks of a data-parallel group meet."""
         import ray
 
         task = ray.remote(_rendezvous).options(num_cpus=0, **self._strategy(seat))
@@ -290,13 +299,13 @@ class Cluster:
 
     @staticmethod
     def named(name: str) -> Remote:
-        """The actor of that name. Raises ValueError where it has ended."""
+        """The actor of that name. Raises ValueError if it has ended."""
         import ray
 
         return Remote(ray.get_actor(name, namespace=NAMESPACE))
 
     def adopt(self, name: str, urgent: tuple[str, ...] = ()) -> Remote:
-        """The actor of that name, which ends with this process from now on. Raises ValueError where it has ended."""
+        """The actor of that name, which from now on ends with this process. Raises ValueError if it has ended."""
         handle = self.named(name).handle
         self._actors.append(handle)
         return Remote(handle, urgent)
@@ -304,11 +313,14 @@ class Cluster:
     def actor(
         self, target: str, seat: Seat, *args: Any, urgent: tuple[str, ...] = (), name: str = "", **kwargs: Any
     ) -> Remote:
-        """Start one actor of class `target` ("module:Class"); returns at once, errors of its start come with the first
-        call. With a `name` it is kept up when this process ends, as long as the cluster."""
+        """Start one actor of class `target` ("module:Class"). Returns at once; errors of its start come with the first
+        call.
+
+        An actor with a `name` stays up when this process ends, as long as the cluster does.
+        """
         import ray
 
-        outlives = bool(name and self._address)  # it is kept up when this process, and what it made, is gone
+        outlives = bool(name and self._address)  # it outlives this process and its temporary folder
         scratch_env = {} if self._scratch is None or outlives else _temporary(self._scratch.name)
         options: dict[str, Any] = {
             "num_cpus": self.actor_cpus,
@@ -332,15 +344,20 @@ class Cluster:
 
 
 def placed_at(bundle: dict[str, float], place: str) -> dict[str, float]:
-    """The bundle with its share of the resource that a placement names; what it asks for itself it has already, such as
-    CPU. A label is no resource."""
+    """The bundle with a share of the resource that a placement names, unless it asks for that resource itself, such as
+    CPU.
+
+    A label is no resource, so it adds nothing.
+    """
     return bundle if not place or Placement.label(place) else {place: SHARE} | bundle
 
 
 @contextlib.contextmanager
 def nothing_left() -> Iterator[None]:
-    """Every process that is started within ends with it: whoever leaves its session or outlives its parent becomes a
-    child of this process, which is made the reaper of orphans."""
+    """End every process that is started within the context when it exits.
+
+    Processes that leave their session or outlive their parent become children of this process, the reaper of orphans.
+    """
     _become_reaper()
     before = set(descendants(os.getpid()))
     try:
@@ -354,7 +371,8 @@ def nothing_left() -> Iterator[None]:
 
 
 def end(pids: list[int], grace_s: float = TERM_GRACE_S) -> None:
-    """End these processes, and those below them, by pid: SIGTERM, a short grace, SIGKILL, and reap what became ours."""
+    """End these processes and those below them by pid: SIGTERM, a short grace, SIGKILL; and reap those that are our
+    children."""
     everyone = {pid for root in pids for pid in descendants(root) if pid != os.getpid()}
     for signum in (signal.SIGTERM, signal.SIGKILL):
         for pid in everyone:
@@ -369,8 +387,10 @@ def end(pids: list[int], grace_s: float = TERM_GRACE_S) -> None:
 
 
 def _scratch() -> tempfile.TemporaryDirectory[str] | None:
-    """Where the actors of a cluster have their temporary files: SGLang leaves a socket of each start, vLLM a file. None
-    where the paths of sockets would get too long."""
+    """A folder for the temporary files of a cluster's actors; None if socket paths in it would be too long.
+
+    SGLang leaves a socket behind at each start, and vLLM a file.
+    """
     made = tempfile.TemporaryDirectory(prefix="rlhf-", ignore_cleanup_errors=True)
     if len(made.name) <= LONGEST_SCRATCH:
         return made
@@ -379,8 +399,10 @@ def _scratch() -> tempfile.TemporaryDirectory[str] | None:
 
 
 def _temporary(folder: str) -> dict[str, str]:
-    """Variables of a process whose temporary files are in `folder`; what torch compiles stays where it is found again
-    (`torch._inductor.runtime.cache_dir_utils`)."""
+    """Variables of a process with its temporary files in `folder`.
+
+    torch's compiled code stays where it is found again (`torch._inductor.runtime.cache_dir_utils`).
+    """
     kept = f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}"
     return {"TMPDIR": folder, "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", kept)}
 
@@ -397,8 +419,10 @@ def driver_seat(gpus: float = 0.0, bundle: int | None = None) -> Seat:
 
 
 def _reachable(address: str) -> None:
-    """Refuse an address where nothing listens: Ray itself tries for minutes. Names that Ray resolves (auto) are left to
-    it."""
+    """Raise LaunchFailed for an address at which nothing listens: Ray itself would try for minutes.
+
+    Names that Ray resolves (auto) are left to Ray.
+    """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit() and (why := refused(host, int(port), 5)):
         raise LaunchFailed(f"the Ray cluster at {address} could not be joined: {why}", fix=RAY_STATUS)

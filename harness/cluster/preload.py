@@ -1,4 +1,4 @@
-"""What the processes of a run import before they are forked: only where nothing of a device can be touched by it."""
+"""What the processes of a run import before they are forked. Only where no import can touch a device."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from harness.cluster.launch import driver_seat
 from harness.cluster.side import Side
 from harness.envs.install import nvidia_gpu
 
-# Not Ray: its core reads the variables of its worker, such as its job and its token, when it is loaded.
+# Not Ray: when its core is loaded, it reads variables of its worker, such as its job and its token.
 LEARNER = ("scenarios.stage", "scenarios.ppo.roles")
 
 
 def preloads(sides: Sequence[Side], device: str, *, engines: bool = True) -> list[Preload]:
-    """Of the learners of these sides, and of their `engines`, one for each interpreter that runs on a CPU."""
+    """The preloads of these sides' learners and `engines`: one for each interpreter that runs on a CPU."""
     wanted = []
     if device != "cuda" and not nvidia_gpu():
         seat = driver_seat()
@@ -33,7 +33,7 @@ def preloads(sides: Sequence[Side], device: str, *, engines: bool = True) -> lis
 
 
 def _modeling(path: str) -> str:
-    """The module of Transformers with this model's classes; ours are Qwen2's."""
+    """The module of Transformers with this model's classes. Our own models are Qwen2's."""
     kind = "qwen2"
     with contextlib.suppress(OSError, ValueError):
         kind = str(json.loads((Path(path).expanduser() / "config.json").read_text()).get("model_type", kind))

@@ -1,4 +1,4 @@
-"""Where Ray's own words go: the standard output is for what was asked of the harness."""
+"""Sends Ray's own output to standard error: standard output is for what the harness was asked for."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 
 def warnings_aside() -> None:
-    """Warnings of the raylet go to the standard error. Ray's driver prints them to the standard output, whatever
-    `log_to_driver` is: in the middle of a verdict in JSON. Call it after ray.init."""
+    """Send warnings of the raylet to standard error. Call it after ray.init.
+
+    Ray's driver prints them to standard output whatever `log_to_driver` is, even into the middle of a verdict in JSON.
+    """
     from ray._private import worker
 
     show = getattr(worker, "print_to_stdstream", None)

@@ -1,5 +1,7 @@
-"""How we start Ray: on loopback, since whoever reaches one of its ports may run code as this user; with workers that
-import nothing from the folder that the harness was called in."""
+"""How we start Ray: on loopback, and with workers that import nothing from the current folder of the harness.
+
+Whoever can reach one of Ray's ports may run code as this user.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,20 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-# Ray gives a node the loopback address where it supports one node only, which it does on macOS and Windows. Its servers
-# then bind to that address (ray/_private/services.py, get_node_ip_address). `_node_ip_address="127.0.0.1"` of ray.init
-# does not do it: Ray replaces it by the address of the network.
+# Ray gives a node the loopback address if it supports only one node, as on macOS and Windows. Its servers then bind to
+# that address (ray/_private/services.py, get_node_ip_address). The option `_node_ip_address="127.0.0.1"` of ray.init
+# does not help: Ray replaces it with the network's address.
 ONE_NODE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 @contextlib.contextmanager
 def on_loopback() -> Iterator[None]:
-    """A cluster that ray.init starts within binds to 127.0.0.1, its workers too."""
+    """A cluster that ray.init starts within this context binds to 127.0.0.1, and so do its workers."""
     from ray._private import ray_constants
 
     variable, constant = os.environ.get(ONE_NODE), ray_constants.ENABLE_RAY_CLUSTER
     os.environ[ONE_NODE] = "0"
-    ray_constants.ENABLE_RAY_CLUSTER = False  # read when Ray was imported
+    ray_constants.ENABLE_RAY_CLUSTER = False  # Ray read the variable at import
     try:
         yield
     finally:
@@ -32,14 +34,17 @@ def on_loopback() -> Iterator[None]:
             os.environ[ONE_NODE] = variable
 
 
-# Of the head node: it tells of nodes to be started, shows the cluster in a browser, and prints what actors print.
+# Services of the head node: they start nodes, show the cluster in a browser, and print what actors print.
 _UNUSED = ("start_monitor", "start_api_server", "start_log_monitor")
 
 
 @contextlib.contextmanager
 def lean() -> Iterator[None]:
-    """A cluster that ray.init starts within has no autoscaler, no dashboard and no log monitor: nothing here asks them,
-    and each is an interpreter with Ray's imports. Nor does it start workers before somebody asks for one."""
+    """A cluster that ray.init starts within this context has no autoscaler, no dashboard and no log monitor.
+
+    Nothing here uses them, and each is an interpreter with Ray's imports. Nor does it start workers before they are
+    needed.
+    """
     from ray._private.node import Node
 
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
@@ -58,7 +63,8 @@ def _nothing(node: Any, **options: Any) -> None:
 
 
 class _Fixed(list[str]):
-    """Folders that Ray does not add to: it puts the driver's current one before all others in its workers."""
+    """A list of folders to which Ray cannot add: it would put the driver's current folder before all others in its
+    workers."""
 
     def extend(self, more: Any) -> None: ...
 

@@ -1,15 +1,18 @@
-"""Joining a Ray cluster that asks for its token."""
+"""Joins a Ray cluster that requires a token."""
 
 from __future__ import annotations
 
 import logging
 
-ANSWER_S = 60.0  # Ray's own limit for the start of a worker (worker_register_timeout_seconds)
+ANSWER_S = 60.0  # seconds: Ray's own limit for the start of a worker (worker_register_timeout_seconds)
 
 
 def authenticate() -> None:
-    """Use the token that Ray keeps in the user's home: clusters of Ray 2.52 and later ask for it by default, and
-    ray.init given an address sends none (after 20 s it says that it failed to connect)."""
+    """Use the token that Ray keeps in the user's home.
+
+    Clusters of Ray 2.52 and later require it by default, but ray.init with an address sends none, and after 20 s
+    reports that it could not connect.
+    """
     try:
         from ray._private.authentication import authentication_token_setup as setup
     except ImportError:  # an older Ray has no tokens
@@ -18,7 +21,7 @@ def authenticate() -> None:
     was_disabled, logger.disabled = (
         logger.disabled,
         True,
-    )  # a warning that the cluster, which is somebody's, may opt out
+    )  # no warning about a cluster that may have opted out
     try:
         setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     finally:
@@ -26,9 +29,12 @@ def authenticate() -> None:
 
 
 def unwanted() -> bool:
-    """Whether this process sends a token to a cluster, just joined, that has none. Tasks run there all the same; an
-    actor never starts, and Ray 2.60 says that all references to it were removed: the cluster asks the driver who holds
-    it, and the driver refuses whoever brings no token. A process that sent one cannot leave that off later."""
+    """Whether this process sends a token to a cluster, just joined, that has none.
+
+    Tasks run there all the same, but an actor never starts, and Ray 2.60 reports that all references to it were
+    removed: the cluster asks the driver who holds the actor, and the driver refuses a request without a token. A
+    process that once sent a token cannot stop sending it.
+    """
     import ray
 
     def in_use() -> bool:

@@ -11,8 +11,11 @@ from scenarios.settings import Engine
 
 
 def shares(gpus: float, ranks: Sequence[int]) -> list[float]:
-    """GPUs of each actor, for Ray. An engine of several ranks has a whole one for each; the others share the rest,
-    as many on each GPU: Ray never puts a share on two. All 0 without GPUs. Raises LaunchFailed where too few are there.
+    """The share of a GPU for each actor, for Ray. All are 0 without GPUs. Raises LaunchFailed if there are too few
+    GPUs.
+
+    An engine of several ranks has a whole GPU for each of them. The others share the rest, equally many on each GPU,
+    because Ray never splits a share over two GPUs.
     """
     if not gpus:
         return [0.0] * len(ranks)
@@ -29,8 +32,10 @@ def shares(gpus: float, ranks: Sequence[int]) -> list[float]:
 
 
 def check_memory(gpus: float, sides: Iterable[tuple[EngineSpec, Engine]]) -> None:
-    """Raises LaunchFailed where the engines of all sides together ask for more of the GPUs' memory than there is, which
-    an engine says only when it starts beside the others."""
+    """Raise LaunchFailed if the engines of all sides together need more GPU memory than there is.
+
+    An engine itself would say so only when it starts beside the others.
+    """
     demands = [
         (spec.workers(engine), engine.memory_fraction)
         for spec, engine in sides

@@ -21,8 +21,11 @@ from scenarios.settings import Scenario
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison. `plants`: planted in this side; nothing in every real run. `mapping`: a user's own, as
-    `scenarios.engines.mapping.ParameterMap` takes it; empty: ours."""
+    """One side of a comparison.
+
+    `plants`: faults planted in this side; none in a real run. `mapping`: the user's own, in the form of
+    `scenarios.engines.mapping.ParameterMap`; empty: ours.
+    """
 
     name: str  # baseline, candidate, or run
     backend: str
@@ -31,23 +34,24 @@ class Side:
     run_dir: Path
     plants: Plants = NOTHING
     mapping: dict[str, Any] = field(default_factory=dict)
-    replay: dict[str, Any] | None = None  # of run.json: which recorded run drives this one, and from which step on
-    lifted: dict[str, Any] | None = None  # of run.json: this is the lifted stage of a run, or why there is none
+    replay: dict[str, Any] | None = None  # in run.json: which recorded run drives this one, and from which step on
+    lifted: dict[str, Any] | None = None  # in run.json: that this is the lifted stage of a run, or why there is none
 
-    command: str = ""  # that makes the same runs again
+    command: str = ""  # the command line that makes the same runs again
 
     @property
     def spec(self) -> EngineSpec:
-        """Of the engine, which `backend` names with an environment or a version behind it."""
+        """The spec of the engine. `backend` is its name with an environment or a version appended."""
         return registry.get(self.environment.engine)
 
     @property
     def parameter_map(self) -> dict[str, Any]:
-        """The user's mapping with the planted edits, if any, on top."""
+        """The user's mapping, with planted edits on top if there are any."""
         return {**self.mapping, **self.plants.mapping}
 
     def lift(self, skipped: str = "") -> Side:
-        """The same side in its lifted stage, whose recording lies in the run's. `skipped`: why it has none."""
+        """The same side in its lifted stage, recorded in a folder of the run's recording. `skipped`: why it has no
+        such stage."""
         window = steps(self.scenario)
         facts = {"skipped": skipped} if skipped else {"first_step": window.start, "stop": window.stop}
         lifted_facts = {"held": self.scenario.model.dtype, **facts}
@@ -61,8 +65,10 @@ class Side:
         warm: dict[str, Any] | None = None,
         placement: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The fields of run.json (docs/reference/format.md). `warm`: of an engine
-        that was up before. `placement`: which hosts were asked for."""
+        """The fields of run.json (docs/reference/format.md).
+
+        `warm`: facts about an engine that was already up. `placement`: the hosts that were asked for.
+        """
         scenario = self.scenario
         return {
             "scenario": scenario.to_json(),

@@ -1,4 +1,4 @@
-"""Waiting for actors: a hang, a death or a full disk becomes one sentence for the user, within seconds."""
+"""Waits for actors. A hang, a death or a full disk becomes one sentence for the user, within seconds."""
 
 from __future__ import annotations
 
@@ -25,30 +25,32 @@ from scenarios.engines import last_words
 from scenarios.engines.processes import alive, descendants
 from scenarios.remote import SIGNATURE, TRACEBACK, ActorFailed, Future
 
-# No single call of the built-in scenario takes a tenth of this; a call that does is hung, and a hung run is
+# No single call of the built-in scenario takes a tenth of this. A call that does take so long is hung, and the run
 # INCONCLUSIVE.
 CALL_LIMIT_S = 600.0
-# What the errors of a full disk have in common, whoever wrote: Python, Rust (safetensors), the probes.
+# Texts in errors of a full disk, whoever reports it: Python, Rust (safetensors), the probes.
 FULL_DISK = ("No space left on device", "os error 28", "Disk quota exceeded", "the disk is full", "the disk quota is")
-NODE_GONE = ("raylet died", "node has died", "node is dead", "node was terminated")  # as Ray says it
-REACH_S = 3.0  # chosen: for a connection to another node, and a lost SYN is sent again after 1 s
-NODES_S = 10.0  # chosen: for the list of nodes, which takes some ms
-LOOK_S = 1.0  # how often a waiting controller asks the watchdog
+NODE_GONE = ("raylet died", "node has died", "node is dead", "node was terminated")  # Ray's words for a lost node
+REACH_S = 3.0  # chosen: seconds for a connection to another node; a lost SYN is sent again after 1 s
+NODES_S = 10.0  # chosen: seconds for the list of nodes, which takes some ms
+LOOK_S = 1.0  # seconds between two questions to the watchdog
 
 
 class RunCut(HarnessError):
-    """A run ended before its last step: an engine or a role died, a call hung, the disk was full. What was recorded
-    stays readable."""
+    """A run ended before its last step: an engine or a role died, a call hung, or the disk was full.
+
+    What was recorded stays readable.
+    """
 
     exit_code = 3
 
     def __init__(self, message: str, fix: str | None = None, triage: Verdict | None = None) -> None:
         super().__init__(message, fix=fix or "harness doctor   # of memory, /dev/shm and disks, which end processes")
-        self.triage = triage  # the watchdog's verdict, when the run hung
+        self.triage = triage  # the watchdog's verdict if the run hung
 
 
 class Waiting:
-    """Waits for futures of one cluster's actors. `tell`: (side, phase, step), called when a step enters a phase."""
+    """Waits for futures of one cluster's actors. `tell`: called with (side, phase, step) when a step enters a phase."""
 
     def __init__(self, guard: Guard | None, tell: Callable[[Side, str, int], None]) -> None:
         self._guard = guard
@@ -57,19 +59,23 @@ class Waiting:
         self._nodes = {node["NodeID"]: node for node in _nodes() if node["Alive"]}
 
     def result(self, future: Future, side: Side, doing: str, step: int | None = None) -> Any:
-        """The future's value; errors of actors become sentences for the user. `step`: tell its phases meanwhile."""
+        """The value of the future. Errors of actors become sentences for the user. `step`: report its phases
+        meanwhile."""
         place = f"{side.name} ({side.backend}), {doing}"
         try:
             return self._await(future, side, place, step)
         except RunCut as cut:
+            # A lost node explains the symptom, and the user has to act on the node.
             if lost := self._lost():
                 symptom = cut.message.removeprefix(f"{place}: ")
                 raise RunCut(f"{place}: {lost}; it was seen by: {symptom}", fix=cut.fix, triage=cut.triage) from cut
             raise
 
     def _lost(self) -> str:
-        """The node of a cluster of several that died since the start, or cannot be reached; empty without one. What its
-        end did to the others comes sooner than Ray's word, which takes up to half a minute."""
+        """The node of a cluster of several that died since the start or cannot be reached, in words; empty without one.
+
+        The effects of its end on others come sooner than Ray's own report, which takes up to half a minute.
+        """
         if len(self._nodes) < 2:
             return ""
         try:
@@ -115,14 +121,14 @@ class Waiting:
             raise RunCut(f"{place}: Ray: {last_line(error)}") from error
 
     def _failure(self, cause: ActorFailed, place: str, side: Side) -> HarnessError:
-        """What an actor raised, for the user: bad input where he can fix it, else a run that was cut short."""
+        """The error of an actor for the user: bad input if the user can fix it, else a run that was cut short."""
         if cause.kind in ("ParameterRefused", "PromptError", "ModelError", "CheckpointError"):
             return BadInput(cause.message, fix=cause.fix)
         if cause.kind == "RecordingError":
             return RunCut(f"{place}: {cause.message}", fix=free_space(side.run_dir))
         if any(words in cause.message for words in FULL_DISK):
             return _full(place, f"the disk is full: {last_line(Exception(cause.message))}", side)
-        if "inline_container.cc" in cause.message:  # torch.save drops what the system said
+        if "inline_container.cc" in cause.message:  # torch.save drops the system's error text
             return _full(place, "a checkpoint could not be written, most likely because the disk is full", side)
         if cause.kind in ("ActorDiedError", "RayActorError", "ActorUnavailableError"):
             return RunCut(f"{place}: {self._death(side, cause)}")
@@ -130,7 +136,7 @@ class Waiting:
         return _traced(message, cause.trace, side, cause.fix)
 
     def _look(self, place: str, side: Side, deadline: float, error: Exception) -> None:
-        """RunCut when the guard found a hang, or when the call took longer than any sound one."""
+        """Raise RunCut if the guard found a hang, or if the call took longer than any sound one."""
         stall = self._guard.stall if self._guard is not None else None
         if stall is not None:
             raise RunCut(
@@ -143,7 +149,7 @@ class Waiting:
             ) from error
 
     def _death(self, side: Side, error: BaseException) -> str:
-        """Why an actor died, and which: what the session wrote before it ended is better than what Ray says."""
+        """Which actor died, and why. What its session wrote before it ended says more than Ray does."""
         pid, who = re.search(r"^\s*pid: (\d+)", str(error), re.MULTILINE), "a process of the run"
         try:
             run = recording.Run(side.run_dir, strict=False)
@@ -156,26 +162,26 @@ class Waiting:
             pass
         actor_message = _last_words(error)
         is_node_gone = any(not alive(pid) for pid in self._raylets) or any(words in str(error) for words in NODE_GONE)
-        if is_node_gone and not actor_message:  # an actor that said why it ended did not end with the node
+        if is_node_gone and not actor_message:  # an actor that reported its own end did not end with the node
             logs = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "session_latest" / "logs"
             return (
                 "the Ray node of this run ended (its raylet process is gone), and its actors with it; its logs are in "
                 f"{logs}, what was recorded until then is in {side.run_dir}"
             )
-        # Ray goes on with advice on its own options.
+        # Ray continues with advice about its own options.
         reason = actor_message or last_line(error).partition(" Some common causes")[0].rstrip(".")
         return f"{who} died: {reason}; what was recorded until then is in {side.run_dir}"
 
 
 def _nodes() -> list[dict[str, Any]]:
-    """The nodes of the cluster that this process has joined, dead ones too; none without one."""
+    """The nodes of the cluster that this process has joined, including dead ones; none without a cluster."""
     import ray
 
     return list(ray.nodes()) if ray.is_initialized() else []
 
 
 def _unreachable(node: dict[str, Any]) -> str:
-    """Why nothing can be asked of a node's raylet; empty where it takes a connection."""
+    """Why a node's raylet cannot be reached; empty if it accepts a connection."""
     address = str(node["NodeManagerAddress"]), int(node["NodeManagerPort"])
     try:
         socket.create_connection(address, timeout=REACH_S).close()
@@ -195,7 +201,7 @@ def _raylets() -> list[int]:
 
 
 def _last_words(error: BaseException) -> str:
-    """What the dead actor's processes wrote about their end; "" where its log is on another host or says nothing."""
+    """What the dead actor's processes wrote about their end; empty if its log is on another host or says nothing."""
     from ray._private.worker import global_worker
 
     actor = getattr(error, "actor_id", None) or next(iter(re.findall(r"actor_id: ([0-9a-f]+)", str(error))), "")
@@ -208,7 +214,7 @@ def _last_words(error: BaseException) -> str:
 
 
 def _traced(message: str, trace: str, side: Side, fix: str = "") -> RunCut:
-    """What an actor raised; its traceback is kept beside the recording."""
+    """The error that an actor raised. Its traceback is kept beside the recording."""
     path = side.run_dir / TRACEBACK
     try:
         write_whole(path, redaction.text(trace, 0).encode())
@@ -223,5 +229,5 @@ def _full(place: str, what: str, side: Side) -> RunCut:
 
 
 def free_space(run: Path) -> str:
-    """The fix of a recording that could not be written."""
+    """The fix for a recording that could not be written."""
     return f"df -h {shlex.quote(str(run))}   # free space, or run again with another --out"

@@ -1,7 +1,7 @@
-"""What the doctors of a job's nodes say of one another, through a folder that all nodes can write.
+"""Compares the nodes of a job through a folder that all of them can write.
 
-Each leaves its facts there first, and then reads those of the others: of two that look at one time, one at least sees
-the other.
+Each node's doctor first leaves its facts there and then reads those of the others. So of two doctors that run at the
+same time, at least one sees the other.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from reports import codec
 
 
 def compare(folder: Path, mine: Facts) -> list[tuple[str, Outcome]]:
-    """This node's Python and packages against those of the nodes that were there before. Raises BadInput for a folder
-    that cannot be written."""
+    """Compare this node's Python and packages with those of the nodes that wrote their facts before.
+
+    Raises BadInput for a folder that cannot be written.
+    """
     host = socket.gethostname()
     own_file = folder / f"software-{host}.json"
     try:

@@ -1,4 +1,4 @@
-"""Asks one Ray worker on every node for the same facts, through code that is shipped by value."""
+"""Asks one Ray worker on every node for the same facts. The code is shipped by value."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from harness.doctor.facts import Facts
 from harness.doctor.gather import node
 
-PATIENCE_S = 90.0  # a worker takes 1 to 2 s to start, its imports of torch up to a minute on a cold network disk
+PATIENCE_S = 90.0  # a worker takes 1 to 2 s to start, and imports torch for up to a minute from a cold network disk
 
 
 @dataclass(frozen=True)
 class Found:
-    """`places`: one a node that answered; `silent`: node -> why it did not."""
+    """What the cluster answered. `places`: the facts of each node that answered; `silent`: node -> why it did not."""
 
     places: tuple[Facts, ...]
     silent: dict[str, str]
@@ -24,7 +24,7 @@ class Found:
 
 
 def look(address: str | None, skip: tuple[str, ...] = ()) -> Found:
-    """Join the cluster (None: start a local one) and ask every node. Raises LaunchFailed when it cannot be joined."""
+    """Join the cluster (None: start a local one) and ask every node. Raises LaunchFailed if it cannot be joined."""
     from harness.cluster.launch import Cluster
 
     with Cluster(address):
@@ -32,7 +32,7 @@ def look(address: str | None, skip: tuple[str, ...] = ()) -> Found:
 
 
 def ask(skip: tuple[str, ...]) -> Found:
-    """The facts of every node of the connected cluster: one task of no cores a node, pinned to it."""
+    """The facts of every node of the connected cluster, by one task without CPUs that is pinned to each node."""
     import ray
     from ray import cloudpickle
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -43,7 +43,7 @@ def ask(skip: tuple[str, ...]) -> Found:
     nodes = ray.nodes()
     alive = [node for node in nodes if node["Alive"]]
     here = ray.get_runtime_context().get_node_id()
-    # by value: a node of somebody's cluster has Ray, not the harness
+    # by value: nodes of a user's cluster have Ray, but not the harness
     for package in (harness.doctor.gather, probes):
         cloudpickle.register_pickle_by_value(package)
     try:
@@ -66,7 +66,7 @@ def ask(skip: tuple[str, ...]) -> Found:
                 skew, error = _skew(node["NodeID"])
                 places.append(Facts.from_dict({**facts, "where": name}, shell=False, skew_s=skew, skew_error_s=error,
                                               same_host=node["NodeID"] == here))  # fmt: skip
-            except Exception as error:  # Ray's errors have many types; each means that this node did not answer
+            except Exception as error:  # Ray raises many types of error; each means that this node did not answer
                 silent[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error) else ''}"[
                     :300
                 ]
@@ -87,7 +87,8 @@ def _task() -> Callable[..., Any]:
 
 
 def _skew(node_id: str, rounds: int = 3) -> tuple[float, float]:
-    """Seconds that the node's clock is ahead of ours, and half of the shortest round trip, which bounds the error."""
+    """By how many seconds the node's clock is ahead of ours, and half of the shortest round trip, which bounds the
+    error."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -1,4 +1,4 @@
-"""The engine environments of `harness env`, with the checks that `harness env` itself has."""
+"""The engine environments of `harness env`, checked with the checks of `harness env` itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WHY = "the engine's actor does not start, or fails at its first call"
 def look(
     *, imports: bool = False, progress: Callable[[str], None] = lambda text: None
 ) -> list[Hazard | Passed | Unchecked]:
-    """One answer an environment: versions against the driver in 0.2 s each; `imports`: the engine too, 10 to 40 s."""
+    """Check each environment: its versions against the driver in 0.2 s; with `imports` also its engine, 10 to 40 s."""
     try:
         existing = envs.all_environments()
     except EnvironmentUnusable as error:
@@ -38,7 +38,7 @@ def look(
         ]
     try:
         driver = Driver.here()
-    except EnvironmentUnusable as error:  # the core alone: it runs no scenarios
+    except EnvironmentUnusable as error:  # the core installation runs no scenarios
         return [Unchecked("environments", ("harness env",), error.message, error.fix or "")]
     answers: list[Hazard | Passed | Unchecked] = []
     for environment in existing:

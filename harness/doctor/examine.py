@@ -1,4 +1,4 @@
-"""Facts of every place in, one report out."""
+"""Runs the doctor: facts of every place in, one report out."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ _JOIN = "harness doctor --address <head>:6379   # or: --ray"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DoctorOptions:
-    """What is looked at. `address`: of a Ray cluster to join. `own_ray`: start a local cluster for the comparison.
-    `imports`: try what takes long, such as imports. `engines`: import each engine too. `command`: a job of a framework,
-    whose settings are looked at as well. `nodes`: a folder where this job's nodes leave their facts, to be compared
-    with."""
+    """What is examined.
+
+    `address`: of a Ray cluster to join. `own_ray`: start a local cluster for the comparison. `imports`: also do what
+    takes long, such as imports. `engines`: import each engine too. `command`: a framework's job, whose settings are
+    checked as well. `nodes`: a folder where the nodes of this job leave their facts to be compared.
+    """
 
     address: str | None = None
     own_ray: bool = False
@@ -43,10 +45,12 @@ def examine(
     reproduce: str = "",
     progress: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """Gather and judge. Takes 2 to 10 s for this shell, a few more for a cluster. Raises LaunchFailed when the cluster
-    cannot be joined, BadInput for a command of no known framework.
+    """Gather facts and judge them: 2 to 10 s for this shell, a few more for a cluster.
+
+    Raises LaunchFailed if the cluster cannot be joined, and BadInput for a command of no known framework.
     """
     began = time.monotonic()
+    # A wrong command is refused first, before anything that takes seconds.
     job: list[Item] = []
     if options.command:
         from harness.frameworks.examine import look as look_at
@@ -78,7 +82,8 @@ def examine(
 def compared(
     command: Sequence[str], against: str, *, framework: str = "auto", strict: bool = False, reproduce: str = ""
 ) -> Report:
-    """Two commands of jobs, setting by setting; nothing else is looked at. Raises BadInput for what cannot be read."""
+    """Compare the commands of two jobs setting by setting, and nothing else. Raises BadInput for a command that
+    cannot be read."""
     from harness.frameworks.against import compare, words
 
     began = time.monotonic()
@@ -88,7 +93,8 @@ def compared(
 
 
 def judge(places: Sequence[Facts], request: Asked) -> list[Item]:
-    """Every check of every place, and every comparison, on facts that are there; the others are not checked."""
+    """Run every check on every place, and every comparison. Checks whose facts are missing are reported as not
+    checked."""
     items: list[Item] = []
     for check in CHECKS:
         reported_gists: set[object] = set()
@@ -98,6 +104,7 @@ def judge(places: Sequence[Facts], request: Asked) -> list[Item]:
                 items.append(Unchecked(check.name, (place.where,), missing))
             else:
                 outcomes = list(check.look(place, request))
+                # A worker on the shell's own machine would repeat what the shell said about that machine.
                 if check.host and place.same_host:
                     outcomes = [outcome for outcome in outcomes if place.shell or _gist(outcome) not in reported_gists]
                     reported_gists |= {_gist(outcome) for outcome in outcomes}
@@ -120,9 +127,10 @@ def judge(places: Sequence[Facts], request: Asked) -> list[Item]:
 def report(
     items: Iterable[Item], places: Sequence[str], seconds: float, strict: bool = False, reproduce: str = ""
 ) -> Report:
-    """Items of the same content merged over places; hazards worst first, in the order of the checks within."""
+    """Build the report: items of equal content merged over places, hazards sorted by severity, then by the order of
+    checks."""
     items = list(items)
-    apart = [item for item in items if item.check == "environments"]  # each of its own versions
+    apart = [item for item in items if item.check == "environments"]  # each environment has its own versions
     merged_items = merged(item for item in items if item.check != "environments") + apart
     hazards = sorted(
         (item for item in merged_items if isinstance(item, Hazard)), key=lambda item: SEVERITIES.index(item.severity)
@@ -157,12 +165,12 @@ def _item(check: str, where: str, outcome: Outcome) -> Item:
 
 
 def _gist(outcome: Outcome) -> object:
-    """What two looks at one machine say in common: not the figures, which have moved meanwhile."""
+    """What two looks at one machine have in common: everything but the figures, which change in between."""
     return (outcome.severity, outcome.what) if isinstance(outcome, Problem) else type(outcome)
 
 
 def _missing(place: Facts, needs: Sequence[str]) -> str | None:
-    """Why a check of this place cannot be made; None when it can."""
+    """Why a check of this place cannot run; None if it can."""
     for name in needs:
         if getattr(place, name) is None:
             return place.gaps.get(name, f"{name} was not gathered")

@@ -1,6 +1,6 @@
-"""What was measured of one node, before anybody judges it: the sections of `gather`, rebuilt from what it returned.
+"""What was measured of one node, before anything is judged: the sections of `gather`, rebuilt from what it returned.
 
-Sizes are bytes, ages and durations seconds. A section that could not be gathered is None, and `gaps` says why.
+Sizes are bytes; ages and durations are seconds. A section that could not be gathered is None, and `gaps` says why.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reports import codec
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything of one place: the shell that asks, or a worker on a node of the cluster."""
+    """All facts of one place: the shell of the user, or a worker on a node of the cluster."""
 
     where: str
     shell: bool = True
@@ -37,11 +37,11 @@ class Facts:
     imports: Imports | None = None
     gpus: Gpus | None = None
     gaps: dict[str, str] = field(default_factory=dict)  # section -> why it is missing
-    skew_s: float | None = None  # clock of the node against ours
-    skew_error_s: float = 0.0  # how far off that may be: half the round trip
-    same_host: bool = True  # as the shell
+    skew_s: float | None = None  # seconds that the node's clock is ahead of ours
+    skew_error_s: float = 0.0  # error bound of that, half the round trip
+    same_host: bool = True  # the place is on the shell's host
 
     @staticmethod
     def from_dict(data: dict[str, Any], **more: Any) -> Facts:
-        """Rebuild from `gather.node()`; ValueError, one sentence, on a key that no field has or another type."""
+        """Rebuild from `gather.node()`. Raises ValueError with one sentence for an unknown key or a wrong type."""
         return codec.convert({**data, **more}, Facts)

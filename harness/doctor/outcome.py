@@ -1,4 +1,4 @@
-"""What a check says, and the register of checks: facts in, outcomes out, nothing measured here."""
+"""Outcomes of checks, and the register of checks: facts in, outcomes out, nothing is measured here."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from reports.doctor_model import Severity
 
 @dataclass(frozen=True)
 class Problem:
-    """A hazard, before the check's name and the place are known. `what` holds no measured value; every hazard has a
-    fix."""
+    """A hazard, before the check's name and the place are added. `what` contains no measured value; every hazard has
+    a fix."""
 
     severity: Severity
     what: str
@@ -40,12 +40,12 @@ Compare = Callable[[Sequence[Facts], "Asked"], Iterable[tuple[str, Outcome]]]  #
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user wants to run: thresholds and the shape of the cluster."""
+    """What the user wants to run: thresholds, and the shape of the cluster."""
 
-    stall_s: float = 60.0  # after how long `harness watch` calls a run stalled
-    joined: bool = False  # facts come from the workers of a Ray cluster, not from this shell alone
+    stall_s: float = 60.0  # seconds after which `harness watch` calls a run stalled
+    joined: bool = False  # the facts come from workers of a Ray cluster, not only from this shell
     nodes: int = 1
-    dead: tuple[str, ...] = ()  # nodes that Ray knows and that do not live
+    dead: tuple[str, ...] = ()  # nodes that Ray knows and that are dead
 
 
 class _Documented:
@@ -53,14 +53,17 @@ class _Documented:
 
     @property
     def rule(self) -> str:
-        """Its docstring: what it reads, and when it confirms the problem."""
+        """The docstring of the check: what it reads, and when it confirms the problem. `harness explain` prints it."""
         return " ".join((self.look.__doc__ or "").split())
 
 
 @dataclass(frozen=True)
 class Check(_Documented):
-    """One named check of one place. `needs`: sections of `Facts` without which it is not checked. `host`: it is about
-    the machine, so that a worker on the shell's own machine adds nothing to what the shell said."""
+    """One named check of one place.
+
+    `needs`: sections of `Facts` without which it cannot run. `host`: it is about the machine, so that a worker on the
+    shell's own machine adds nothing to the shell's outcome.
+    """
 
     name: str
     needs: tuple[str, ...]
@@ -108,7 +111,7 @@ GIB = 1 << 30  # bytes
 
 
 def bytes_(size: float) -> str:
-    """64.0 MiB, 12 GiB: three digits and a binary unit."""
+    """Format bytes with three digits and a binary unit: 64.0 MiB, 12 GiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
             return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
@@ -117,7 +120,7 @@ def bytes_(size: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """45 s, 12 min, 3.5 h, 2.1 days."""
+    """Format seconds: 45 s, 12 min, 3.5 h, 2.1 days."""
     for limit, unit, by in ((120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
         if abs(seconds) < limit:
             return f"{seconds / by:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""The plug-ins of other packages in the harness's own interpreter: which of them bring nothing, and why."""
+"""Plug-ins of other packages in the harness's own interpreter: which of them could not be used, and why."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness import extras
 from probes import plugins
 from reports.doctor_model import Hazard, Passed, Unchecked
 
-# The registry of each entry point group; what it brings is not there where its plug-ins are refused.
+# Entry point group -> the module of its registry, which says which plug-ins it refused.
 _REGISTRIES = {
     "rlhf_harness.checks": "harness.parity.checks.registry",
     "rlhf_harness.causes": "harness.parity.causes.registry",
@@ -20,7 +20,7 @@ _WHERE = ("harness",)
 
 
 def look() -> list[Hazard | Passed | Unchecked]:
-    """One answer a plug-in that is not used, and one for all others. Loads them all; nothing where there is none."""
+    """One answer for each plug-in that is not used, and one for all others. Loads them all; empty if there are none."""
     answers: list[Hazard | Passed | Unchecked] = []
     good = []
     for group, home in _REGISTRIES.items():
@@ -29,7 +29,7 @@ def look() -> list[Hazard | Passed | Unchecked]:
             continue
         try:
             refused = importlib.import_module(home).refused()
-        except ModuleNotFoundError as error:  # the core alone has no NumPy, and judges no runs
+        except ModuleNotFoundError as error:  # the core installation has no NumPy, and judges no runs
             fix = extras.install_command(extras.bringing(str(error.name)) or "diff")
             answers += [Unchecked("plug-ins", _WHERE, f"{title}: {error}", fix) for title in map(str, installed)]
             continue

@@ -1,8 +1,8 @@
-"""`harness doctor --against "COMMAND B" -- COMMAND A`: two jobs compared by their commands, before anything runs.
+"""`harness doctor --against "COMMAND B" -- COMMAND A`: compares two jobs by their commands, before anything runs.
 
-Every setting that is another one in the other command is named, with where it stands and what it does. Two commands of
-one framework are compared setting by setting; two frameworks in the terms of `meanings`. What an engine takes another
-way than the other engine is named too. What cannot be read is not checked, and never equal.
+Every setting that differs is named, with its place and its effect. Two commands of one framework are compared setting
+by setting; commands of two frameworks are compared in the terms of `meanings`. Settings that the two engines interpret
+differently are named too. What cannot be read is reported as not checked, never as equal.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from scenarios.engines.canonical import BY_NAME
 
 CHECK = "same-settings"
 MEANT = "same-meaning"
-SHOWN = 60  # characters of one value in a sentence
+SHOWN = 60  # characters of a value that a sentence shows
 _ANY = Concept("warning", "what it changes is not known here: a comparison of the runs may show it")
 _NOTHING = Concept("info", "it bears on no number that is compared")
 _REDIRECTION = re.compile(r"(?:\d|&)?>{1,2}&?\d?|<")
-# Canonical sampling parameter -> its concept, for what engines take another way together.
+# Canonical sampling parameter -> its concept, for parameters whose combinations engines interpret differently.
 _SAMPLING = {
     "temperature": "temperature", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p",
     "repetition_penalty": "repetition penalty",
@@ -43,7 +43,7 @@ _SAMPLING = {
 
 @dataclass(frozen=True)
 class Told:
-    """One command, read. `name`: A or B."""
+    """One command with its settings. `name`: A or B."""
 
     name: Literal["A", "B"]
     framework: Framework
@@ -54,7 +54,7 @@ class Told:
 
     @property
     def engine(self) -> str:
-        """That draws; empty where it is not known."""
+        """The engine that draws; empty if it is not known."""
         for name, meaning in self.framework.meanings.items():
             if meaning.concept == ENGINE and (name in self.settings.values or name in self.settings.unknown):
                 value = self.settings.values.get(name)
@@ -63,7 +63,8 @@ class Told:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Of the job beside the shell's own: those before the command, and of Ray's runtime environment."""
+        """The job's variables that differ from the shell's: those set in the command, and those of Ray's runtime
+        environment."""
         mine = {name: value for name, value in self.start.variables.items() if os.environ.get(name) != value}
         try:
             runtime = json.loads(option(self.start.before, "--runtime-env-json") or "{}")
@@ -72,7 +73,7 @@ class Told:
             return mine
 
     def stated(self, name: str) -> str:
-        """A setting as it stands, with where."""
+        """A setting with its value and where it is set, in words."""
         if name in self.settings.values:
             value = _scrubbed(self.settings.values[name])
             return f"{self.name}: {name}={value} ({self._where(name)})"
@@ -88,8 +89,10 @@ class Told:
 
 
 def compare(command_a: Sequence[str], command_b: Sequence[str], framework: str = AUTO) -> list[Item]:
-    """What differs between two commands. Raises BadInput for a command of no framework, and for one whose settings
-    stand in a shell script."""
+    """What differs between two commands.
+
+    Raises BadInput for a command of no framework, and for one whose settings are in a shell script.
+    """
     commands = read("A", command_a, framework), read("B", command_b, framework)
     report_items = [*items(CHECK, _settings(*commands), "the commands")]
     report_items += items(CHECK, _variables(*commands), "the commands")
@@ -101,7 +104,7 @@ def compare(command_a: Sequence[str], command_b: Sequence[str], framework: str =
 
 
 def words(command: str) -> list[str]:
-    """A command as a shell reads it, without what only tells where its output goes. Raises BadInput."""
+    """Split a command as a shell does, without redirections of its output. Raises BadInput."""
     try:
         parts = shlex.split(command.replace("\\\n", " "))
     except ValueError as error:
@@ -119,7 +122,7 @@ def words(command: str) -> list[str]:
 
 
 def read(name: Literal["A", "B"], command: Sequence[str], framework: str = AUTO) -> Told:
-    """One command. Nothing of it is run."""
+    """Read one command. Nothing of it is run."""
     job = detect(command, framework)
     start = taken_apart(command, job.framework.starts, os.environ)
     if not start.entry:
@@ -169,7 +172,8 @@ def _settings(command_a: Told, command_b: Told) -> Iterator[Outcome]:
 
 
 def _why_unknown(command_a: Told, command_b: Told, name: str) -> str | None:
-    """Why a setting cannot be compared; empty where it can; None where both are one word of the same shell."""
+    """Why a setting cannot be compared. Empty if it can; None if both are unknown for the same reason, such as one
+    shell word."""
     whys = [side.settings.why_unknown(name) for side in (command_a, command_b)]
     if all(whys) and whys[0] == whys[1]:
         return None
@@ -191,7 +195,8 @@ def _concept(framework: Framework, name: str) -> Concept:
 
 
 def _differs(concept: Concept, title: str, *stated: str, engine: str = "") -> Problem:
-    """`engine`: of the second command, to which a file of the user's may map the settings of the first."""
+    """The Problem for a difference. `engine`: that of the second command, to which a file of the user's may map
+    settings."""
     fix = "" if concept.severity == "info" else "write it alike in both commands, or expect what it does"
     if concept is CONCEPTS[ENGINE] and engine in registry.names(embedded=False):
         fix = f"harness mapping FILE.py --engine {engine}   # where a file of yours maps the settings"
@@ -199,7 +204,7 @@ def _differs(concept: Concept, title: str, *stated: str, engine: str = "") -> Pr
 
 
 def _concepts(command_a: Told, command_b: Told) -> Iterator[Outcome]:
-    """Two frameworks, in the terms that both have."""
+    """Compare commands of two frameworks, in the terms that both have."""
     yield Problem(
         "info", "the frameworks differ", f"A: {command_a.framework.name}; B: {command_b.framework.name}",
         "settings are compared by what they mean: those that only one of the two has are not",
@@ -236,8 +241,11 @@ def _concepts(command_a: Told, command_b: Told) -> Iterator[Outcome]:
 
 
 def _by_concept(side: Told) -> dict[str, tuple[str, Any, bool]]:
-    """Concept -> (the setting as it stands, its value in the concept's unit, None where it is not known; whether the
-    command, or a file of it, gives it)."""
+    """Concept -> (the setting in words, its value in the concept's unit, whether the command or one of its files sets
+    it).
+
+    The value is None if it is not known.
+    """
     entries: dict[str, tuple[str, Any, bool]] = {}
     for name, meaning in side.framework.meanings.items():
         if name in side.settings.unknown:
@@ -252,12 +260,12 @@ def _by_concept(side: Told) -> dict[str, tuple[str, Any, bool]]:
 
 
 def _set_in_command(side: Told) -> list[str]:
-    """Settings that the command itself gives."""
+    """Settings that the command itself sets."""
     return [name for name in side.settings.values if side._where(name) == "in the command"]
 
 
 def _unread(command_a: Told, command_b: Told) -> Iterator[Outcome]:
-    """Settings that may stand where nobody looked."""
+    """Report settings that may be in places that were not read."""
     for side in (command_a, command_b):
         if (
             side.settings.unread
@@ -267,7 +275,7 @@ def _unread(command_a: Told, command_b: Told) -> Iterator[Outcome]:
 
 
 def _kwargs(command_a: Told, command_b: Told) -> Iterator[Outcome]:
-    """Arguments that go straight to the engines, by what they amount to in each."""
+    """Compare arguments that are passed directly to the engines, by what they mean in each."""
     prefix = command_a.framework.engine_kwargs
     if not prefix:
         return
@@ -307,13 +315,15 @@ def _variables(command_a: Told, command_b: Told) -> Iterator[Outcome]:
 
 
 def _meant(command_a: Told, command_b: Told) -> Iterator[Outcome]:
-    """What both ask for alike, and the two engines take another way."""
+    """Report settings that are equal in both commands, but that the two engines interpret differently."""
     if not (command_a.engine and command_b.engine):
         yield Unseen("which engine draws in each is not known: what they take another way is not compared")
         return
     if command_a.engine == command_b.engine:
         yield Fine(f"both draw with {command_a.engine}")
         return
+    # Each side's own values are judged in both engines: equal values differ only if the engines interpret them
+    # differently.
     for side, other_side in ((command_a, command_b), (command_b, command_a)):
         asked_sampling = {name: BY_NAME[name].default for name in _SAMPLING}
         entries = _by_concept(side)
@@ -325,7 +335,7 @@ def _meant(command_a: Told, command_b: Told) -> Iterator[Outcome]:
                 given.unlike(side.engine, asked_sampling),
                 given.unlike(other_side.engine, asked_sampling),
             )
-        except TypeError:  # a value that is no number here
+        except TypeError:  # a value that is not a number
             continue
         for name, meaning in unlike.items():
             if elsewhere.get(name) != meaning:
@@ -349,7 +359,7 @@ def _meant(command_a: Told, command_b: Told) -> Iterator[Outcome]:
 
 
 def _left_out(command_a: Told, command_b: Told) -> Iterator[Outcome]:
-    """What engines do without an argument, where they do not do the same."""
+    """Report what engines do without an argument, if they do different things."""
     for name, parameter in BY_NAME.items():
         arguments = [given.table(parameter.part, side.engine).get(name) for side in (command_a, command_b)]
         first, second = arguments
@@ -366,7 +376,7 @@ def _left_out(command_a: Told, command_b: Told) -> Iterator[Outcome]:
 
 
 def _trapped(command_a: Told, command_b: Told) -> list[Item]:
-    """Traps that only one of the two has: they make a difference without any setting that differs."""
+    """Traps that only one of the commands has: they make a difference although no setting differs."""
     hazards = {side.name: [item for item in trapped(side.framework, side.settings, side.version)
                          if isinstance(item, Hazard)] for side in (command_a, command_b)}  # fmt: skip
     only: list[Item] = []
@@ -399,7 +409,7 @@ def _scrubbed(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as two commands can be compared in it: 5e-7 is text in YAML."""
+    """A value in the form in which two commands are compared: 5e-7 is text in YAML."""
     if isinstance(value, bool) or value is None:
         return value
     try:

@@ -1,5 +1,8 @@
-"""A plain command, taken apart: the variables before it, its launcher, the word that starts the framework, the words
-behind that. A shell script is not opened: its settings are examined when the job has started."""
+"""Splits a plain command into the variables before it, its launcher, the word that starts the framework, and the
+arguments.
+
+A shell script is not opened: its settings are examined when the job has started.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,11 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Start:
-    """`entry`: the word that starts the framework, empty where none is seen. `before`: variables, prefixes,
-    launchers; `arguments`: the words that the framework gets. `script`: the shell or shell script that runs instead."""
+    """A command, split.
+
+    `entry`: the word that starts the framework; empty if there is none. `before`: variables, prefixes and launchers.
+    `arguments`: the words that the framework gets. `script`: the shell or shell script that runs instead.
+    """
 
     entry: str = ""
     before: tuple[str, ...] = ()
@@ -25,7 +31,7 @@ class Start:
 
 
 def taken_apart(command: Sequence[str], starts: str, environ: Mapping[str, str]) -> Start:
-    """The start of a framework whose entry matches `starts`, by a command in that environment."""
+    """Split the command of a framework whose entry matches `starts`, as run in that environment."""
     words = tuple(command)
     for place, word in enumerate(words):
         if _SHELL.search(word):
@@ -41,7 +47,7 @@ def taken_apart(command: Sequence[str], starts: str, environ: Mapping[str, str])
 
 
 def _variables(before: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment as the program has it: `FOO=1 …`, `env FOO=1 …`, `env -u FOO …`, `env -i …`."""
+    """The environment that the program gets: `FOO=1 …`, `env FOO=1 …`, `env -u FOO …`, `env -i …`."""
     variables, env, at = dict(environ), False, 0
     while at < len(before):
         word = before[at]
@@ -61,7 +67,7 @@ def _variables(before: Sequence[str], environ: Mapping[str, str]) -> dict[str, s
 
 
 def option(words: Sequence[str], *names: str) -> str:
-    """The value of the last of these options, `--name value` or `--name=value`; empty where there is none."""
+    """The value of the last of these options, given as `--name value` or `--name=value`; empty if there is none."""
     last_value = ""
     for place, word in enumerate(words):
         name, joined, value = word.partition("=")

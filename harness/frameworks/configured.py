@@ -1,4 +1,4 @@
-"""The traps over the configuration that a job has recorded: named as soon as it has, without stopping the job."""
+"""Checks the configuration that a job records for traps, as soon as it is recorded and without stopping the job."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from probes.lines import decode_json
 from probes.plugins import PluginError
 from reports.doctor_model import Hazard
 
-POLL_S = 0.5  # between two looks at the journals of a running job
+POLL_S = 0.5  # seconds between two looks at the journals of a running job
 _CONFIGURATION, _ENVIRONMENT, _HOOKS = "configuration", "environment", "hooks"
 _WANTED = tuple(f'"kind":"{kind}"'.encode() for kind in (_CONFIGURATION, _ENVIRONMENT, _HOOKS))
 
 
 class Configured:
-    """Beside a running job: tells of the traps in the first configuration that one of its processes records."""
+    """Runs beside a job and reports the traps in the first configuration that one of its processes records."""
 
     def __init__(self, framework: Framework, directory: Path, say: Callable[[str], None]) -> None:
         self._framework, self._directory, self._say = framework, directory, say
-        self._read: dict[Path, int] = {}  # bytes of each journal
+        self._read: dict[Path, int] = {}  # journal -> bytes that were read of it
         self._events: dict[Path, dict[str, Mapping[str, Any]]] = {}
         self._told = False
         self._ended = threading.Event()
@@ -45,7 +45,8 @@ class Configured:
             self.look()
 
     def look(self, *, last: bool = False) -> None:
-        """Read what is new. The environment is recorded after the configuration: it is waited for, until the `last`."""
+        """Read what is new. The environment is recorded after the configuration and is waited for, except at the
+        `last` look."""
         for file in () if self._told else sorted((self._directory / EVENTS).glob("*.jsonl")):
             self._take(file)
             events = self._events.get(file, {})
@@ -62,10 +63,10 @@ class Configured:
             with open(file, "rb") as stream:
                 stream.seek(self._read.get(file, 0))
                 lines = stream.read().splitlines(keepends=True)
-        except OSError:  # its folder is being made
+        except OSError:  # its folder does not exist yet
             return
         for line in lines:
-            if not line.endswith(b"\n"):  # it is being written
+            if not line.endswith(b"\n"):  # the line is being written
                 break
             self._read[file] = self._read.get(file, 0) + len(line)
             if any(kind in line for kind in _WANTED):
@@ -74,7 +75,7 @@ class Configured:
 
 
 def of_recording(framework: Framework, directory: Path) -> list[Item] | None:
-    """The traps in a finished recording's configuration; None where no process recorded one."""
+    """The traps in a finished recording's configuration; None if no process recorded one."""
     try:
         run = Run(directory, strict=False)
     except FormatError:
@@ -91,7 +92,7 @@ def of_recording(framework: Framework, directory: Path) -> list[Item] | None:
 
 
 def _of(framework: Framework, events: Mapping[str, Mapping[str, Any]]) -> list[Item]:
-    """The traps in what one process recorded: its configuration, its environment, and the version of the framework."""
+    """The traps in what one process recorded: its configuration, its environment, and the framework's version."""
     variables = (events.get(_ENVIRONMENT) or {}).get("env") or {}
     try:
         settings = framework.configured(events[_CONFIGURATION], variables)

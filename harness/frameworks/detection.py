@@ -1,6 +1,6 @@
 """Which framework a command starts, in which version, and what in the command would keep the probes out.
 
-The command is read, never run: its words, and the scripts and shell files that it names.
+The command is read and never run: its words, and the Python and shell scripts that it names.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from harness.frameworks.spec import Framework, frameworks, names, refused
 from probes.adapters import DIGESTS, VARIABLE, Adapter
 
 AUTO = "auto"
-LARGEST_SCRIPT = 1 << 20  # bytes; a larger file is no script that somebody wrote
+LARGEST_SCRIPT = 1 << 20  # bytes; a larger file is no script that a person wrote
 _SCRIPT = re.compile(r"\.(py|sh|bash|slurm|sbatch)$")
-# Words before a command that change nothing of what it starts.
+# Words before a command that do not change what it starts.
 _PREFIXES = {"env", "nohup", "time", "nice", "stdbuf", "setsid", "timeout", "exec"}
 _SHELLS = {"bash", "sh", "zsh", "dash", "srun", "sbatch"}
-_LAUNCHERS = {"accelerate", "deepspeed", "torchrun", "trl"}  # programs of the interpreter that runs the job
+_LAUNCHERS = {"accelerate", "deepspeed", "torchrun", "trl"}  # programs that start with the interpreter of the job
 _OVERRIDES = re.compile(r"(?<![\w$])PYTHONPATH=(?!\S*\$\{?PYTHONPATH)")
 _DROPS = re.compile(
     r"\bunset\b[^\n;&|]*\bPYTHONPATH\b"
     r"|\benv\s+(?:(?:-u\s+\w+|-\w+|\w+=\S*)\s+)*?(?:-i\b|--ignore-environment\b|(?:-u\s*|--unset=)PYTHONPATH\b)"
 )
-# Switches of Python that keep the probes out -> how.
+# Python switches that keep the probes out -> the reason.
 _SWITCHES = {
     "I": "it reads neither PYTHONPATH nor sitecustomize", "E": "it does not read PYTHONPATH",
     "S": "it does not load sitecustomize",
@@ -40,7 +40,7 @@ _SWITCHES = {
 
 @dataclass(frozen=True)
 class Caution:
-    """What the user should know before the job starts, in a sentence, and what to do about it."""
+    """Something that the user should know before the job starts, in a sentence, and what to do about it."""
 
     what: str
     fix: str
@@ -48,8 +48,10 @@ class Caution:
 
 @dataclass(frozen=True)
 class Job:
-    """A command of a known framework. `python`, `installed`: its interpreter and what that has, where it can be told
-    from the command."""
+    """A command of a known framework.
+
+    `python`, `installed`: its interpreter and what is installed there, if the command tells.
+    """
 
     framework: Framework
     python: str
@@ -57,7 +59,7 @@ class Job:
     cautions: tuple[Caution, ...]
 
     def variables(self, *, digests: bool = False) -> dict[str, str]:
-        """What switches the hooks on in every process that inherits it."""
+        """The variables that switch the hooks on in every process that inherits them."""
         variables = {VARIABLE: f"{self.framework.handed}:{','.join(self.framework.adapter.triggers)}"}
         return {**variables, DIGESTS: "1"} if digests else variables
 
@@ -86,7 +88,7 @@ def of(command: Sequence[str], framework: str = AUTO) -> Framework:
 
 
 def framework_named(name: str) -> Framework:
-    """The framework of that name. Raises BadInput where there is none."""
+    """The framework of that name. Raises BadInput if there is none."""
     if name not in frameworks():
         message = f"there is no adapter for {name!r} (there are: {names()}){closest(name, frameworks())}"
         raise BadInput(_with_refused(message, name), fix="harness adapters list")
@@ -94,12 +96,12 @@ def framework_named(name: str) -> Framework:
 
 
 def _with_refused(message: str, name: str = "") -> str:
-    """The message with why plug-ins, or those of that name, bring no framework."""
+    """The message, with the reasons why plug-ins (or those of that name) bring no framework."""
     return "; ".join([message, *(str(error) for error in refused() if name in ("", error.name))])
 
 
 def recognised(command: Sequence[str]) -> list[Framework]:
-    """Every framework that the command's words, or the scripts among them, name."""
+    """Every framework that the words of the command or of its scripts name."""
     texts = list(command) + [text for _, text in scripts(command)]
     return [
         framework
@@ -109,7 +111,7 @@ def recognised(command: Sequence[str]) -> list[Framework]:
 
 
 def scripts(command: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(path, text) of the files in the command that are source or shell scripts."""
+    """Yield (path, text) of the files in the command that are Python or shell scripts."""
     for word in command:
         path = Path(word)
         if not _SCRIPT.search(word):
@@ -117,7 +119,7 @@ def scripts(command: Sequence[str]) -> Iterator[tuple[str, str]]:
         try:
             if path.is_file() and path.stat().st_size <= LARGEST_SCRIPT:
                 yield word, path.read_text(encoding="utf-8", errors="replace")
-        except OSError:  # it cannot be read from here: the job will say so itself, if it matters
+        except OSError:  # not readable from here: if it matters, the job itself will say so
             continue
 
 
@@ -128,8 +130,10 @@ def _job(framework: Framework, command: Sequence[str], environ: Mapping[str, str
 
 
 def refuse_absent(job: Job, command: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
-    """Refuse a module that the interpreter of the command has not. Raises BadInput. A script, or a command with a path
-    of its own, may bring it: only the job tells."""
+    """Raise BadInput if the command's interpreter does not have the module that the command starts.
+
+    A script, or a command that sets PYTHONPATH, may bring the module itself, so those are not refused.
+    """
     start = taken_apart(command, job.framework.starts, environ)
     package = start.entry.partition(".")[0]
     own_path = start.variables.get("PYTHONPATH") != environ.get("PYTHONPATH")
@@ -144,7 +148,7 @@ def refuse_absent(job: Job, command: Sequence[str], environ: Mapping[str, str] =
 
 
 def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:
-    """The Python that will run the job, as far as the command tells; empty where it does not."""
+    """The Python that will run the job, as far as the command tells; empty if it does not."""
     words = list(command)
     while words and (os.path.basename(words[0]) in _PREFIXES or "=" in words[0] or words[0].startswith("-")):
         words = words[2 if words[0] in ("-u", "--unset") else 1 :]  # env -u NAME
@@ -156,7 +160,7 @@ def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ)
         return ""
     if name.startswith("python"):
         return path
-    if name in _SHELLS:  # a script that is told its interpreter, or calls it or a launcher by its name
+    if name in _SHELLS:  # a script that is given its interpreter, or calls it or a launcher by name
         for word in (part for argument in words[1:] for part in argument.split()):
             program = shutil.which(word, path=environ.get("PATH"))
             if program and os.path.basename(word).startswith("python"):
@@ -168,7 +172,7 @@ def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ)
 
 
 def _shebang(path: str) -> str:
-    """The Python that a program's first line names; empty where it names none."""
+    """The Python in a program's first line; empty if it names none."""
     try:
         with open(path, "rb") as stream:
             first = stream.readline(500).decode(errors="replace")
@@ -199,7 +203,7 @@ def _cautions(
 
 
 def _kept_out(command: Sequence[str]) -> Iterator[Caution]:
-    """What takes the probes' way into the processes away: PYTHONPATH, and Python's own switches."""
+    """Yield what would keep the probes out of the processes: changes of PYTHONPATH, and Python's own switches."""
     keep = "PYTHONPATH=DIR:$PYTHONPATH   # in its place: it keeps what is there"
     for where in _overriding(command):
         yield Caution(f"{where} sets PYTHONPATH itself, so the probes are lost below it", keep)
@@ -224,6 +228,6 @@ def _kept_out(command: Sequence[str]) -> Iterator[Caution]:
 
 
 def _overriding(command: Sequence[str]) -> Iterator[str]:
-    """What sets PYTHONPATH without what it held."""
+    """Yield each place that sets PYTHONPATH without keeping its old value."""
     yield from ("the command" for word in command if _OVERRIDES.match(word))
     yield from (path for path, text in scripts(command) if not path.endswith(".py") and _OVERRIDES.search(text))

@@ -1,4 +1,5 @@
-"""What `harness doctor -- COMMAND` says of a framework's job before it starts, and its traps over any configuration."""
+"""What `harness doctor -- COMMAND` reports of a framework's job before it starts; and its traps, for any
+configuration."""
 
 from __future__ import annotations
 
@@ -26,8 +27,11 @@ Item = Hazard | Passed | Unchecked
 def look(
     command: Sequence[str], framework: str = AUTO, environ: Mapping[str, str] = os.environ, *, seed: int | None = None
 ) -> list[Item]:
-    """What will break the job that this command starts. `seed`: of the order of its prompts, where the harness gives
-    it one. Raises BadInput for a command of no framework, or of several."""
+    """What will break the job that this command starts.
+
+    `seed`: of the prompts' order, if the harness gives one. Raises BadInput for a command of no framework, or of
+    several.
+    """
     job = detect(command, framework, environ)
     start = taken_apart(command, job.framework.starts, environ)
     report_items = items("framework-version", _version(job))
@@ -46,14 +50,14 @@ def look(
 
 
 def trapped(framework: Framework, settings: Settings, version: str) -> list[Item]:
-    """Every trap of that version over a configuration."""
+    """Check a configuration for every trap of that version."""
     return [
         item for trap in framework.traps if trap.applies(version) for item in items(trap.check, trap.look(settings))
     ]
 
 
 def items(check: str, outcomes: Iterable[Outcome], where: str = "the command") -> list[Item]:
-    """Outcomes of a check, as the doctor's report has them."""
+    """The outcomes of a check as items of the doctor's report."""
     return [_item(check, outcome, (where,)) for outcome in outcomes]
 
 
@@ -82,7 +86,7 @@ def _at_the_start(start: Start, command: Sequence[str], framework: Framework) ->
 
 
 def _version(job: Job) -> Iterator[Outcome]:
-    """What `harness record` would say of the command before it starts it."""
+    """What `harness record` would say about the command before it starts it."""
     effect = "the recording, and what is checked here, may be about another version"
     for caution in job.cautions:
         yield Problem("warning", caution.what, "", effect, caution.fix)
@@ -91,7 +95,8 @@ def _version(job: Job) -> Iterator[Outcome]:
 
 
 def _builds(start: Start, environ: Mapping[str, str]) -> Iterator[Outcome]:
-    """Lock files in a folder of the command's own; the shell's is looked at with the machine."""
+    """Check for lock files in an extension folder that the command sets. The shell's own folder is checked with the
+    machine."""
     extensions_dir = start.variables.get("TORCH_EXTENSIONS_DIR", "")
     if extensions_dir == environ.get("TORCH_EXTENSIONS_DIR", ""):
         return

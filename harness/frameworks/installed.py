@@ -1,4 +1,5 @@
-"""What an interpreter has of a framework, found without importing any of it: its version, and where its source lies."""
+"""What an interpreter has installed of a framework, found without importing any of it: its version, and where its
+source is."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from harness.errors import BadInput
 from probes.adapters import Adapter
 
 NAME_IT = "command -v python   # in the job's environment, prints the interpreter to name"
-TIMEOUT_S = 30.0  # chosen: for a question that imports the standard library only
-PARSER_S = 120.0  # TRL's parser imports transformers: half a minute was seen on a cold disk
+TIMEOUT_S = 30.0  # chosen: for a query that imports only the standard library
+PARSER_S = 120.0  # TRL's parser imports transformers: half a minute was seen with a cold disk
 _PYTHON, _ANSWER = "rlhf-harness-python:", "rlhf-harness:"
-# Runs in the framework's interpreter, and says first that one is there: a program that is none does not get so far.
-# find_spec of a top-level name imports nothing.
+# Runs in the framework's interpreter. It first prints that an interpreter is there: a program that is none does not get
+# so far. find_spec of a top-level name imports nothing.
 _ASK = """
 import sys
 print("rlhf-harness-python:%d.%d" % sys.version_info[:2])
@@ -59,8 +60,11 @@ def answer(**found):
 
 @dataclass(frozen=True)
 class Installation:
-    """`version`: empty where it is not installed. `places`: top-level package -> the directories of its source.
-    `environ`: the environment in which it was asked."""
+    """What an interpreter has of a framework.
+
+    `version`: empty if it is not installed. `places`: top-level package -> the directories of its source. `environ`:
+    the environment in which the interpreter was asked.
+    """
 
     python: str
     version: str
@@ -68,11 +72,11 @@ class Installation:
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def query(self, code: str, *words: str) -> dict[str, Any]:
-        """As `query`, of this interpreter."""
+        """`query`, in this interpreter."""
         return query(self.python, code, words, self.environ)
 
     def source(self, module: str) -> Path | None:
-        """The file of a module's source; None where the installed packages have none."""
+        """The file of a module's source; None if the installed packages have none."""
         top, *submodules = module.split(".")
         for place in self.places.get(top, ()):
             base = Path(place).joinpath(*submodules)
@@ -90,8 +94,10 @@ class Installation:
 def ask(
     python: str, adapter: Adapter, environ: Mapping[str, str] = os.environ, *, beside: Sequence[str] = ()
 ) -> Installation:
-    """What that interpreter has of a framework and of the packages `beside` it. Raises BadInput where it is none, does
-    not run, or does not answer in `TIMEOUT_S`."""
+    """Find what that interpreter has of a framework, and of the packages `beside` it.
+
+    Raises BadInput if it is no interpreter, does not run, or does not answer within `TIMEOUT_S`.
+    """
     hooked = (hook.module.split(".")[0] for hook in adapter.hooks)
     packages = sorted({*adapter.triggers, *hooked, *beside})
     code, output, errors = _answer(python, _ASK, [adapter.distribution, *packages], environ, TIMEOUT_S)
@@ -113,7 +119,8 @@ def ask(
 
 
 def query(python: str, code: str, words: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
-    """What a program says in that interpreter, by `answer(**found)`; `unknown` says why there is no answer."""
+    """What a program run in that interpreter answers by `answer(**found)`. The key `unknown` says why there is no
+    answer."""
     try:
         _, output, errors = _answer(python, _SAY + code, words, environ, PARSER_S)
     except BadInput as error:
@@ -128,7 +135,7 @@ def query(python: str, code: str, words: Sequence[str], environ: Mapping[str, st
 def _answer(
     python: str, code: str, words: Sequence[str], environ: Mapping[str, str], timeout_s: float
 ) -> tuple[int, str, str]:
-    """(exit code, standard output, standard error) of the question; what the program started is ended with it."""
+    """(exit code, standard output, standard error) of a program. Everything that it started is killed with it."""
     environ = {name: value for name, value in environ.items() if not name.startswith("RLHF_HARNESS_")}
     folder = Path(python)
     if folder.is_dir():
@@ -153,7 +160,7 @@ def _answer(
     with process:
         try:
             output, errors = process.communicate(timeout=timeout_s)
-        except BaseException as error:  # Ctrl-C does not reach a session of its own either
+        except BaseException as error:  # Ctrl-C does not reach its session, so kill it for any exception
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):

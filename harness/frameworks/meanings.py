@@ -1,6 +1,6 @@
-"""What settings of a job mean, in terms that every framework has: two commands are compared in them.
+"""What settings of a job mean, in terms that all frameworks share, so that two commands can be compared.
 
-Each framework's folder says which of its settings is which of these, in which unit, and what it has without one.
+Each framework's folder maps its settings to these terms, with their unit and the default.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ ENGINE = "engine"
 
 @dataclass(frozen=True)
 class Concept:
-    """What another value of it does to a run: an error where the runs are no longer the same, a warning where they may
-    not be, info where nothing changes that is compared."""
+    """A term, and what a different value of it does to a run.
+
+    `severity`: error if the runs are no longer the same, warning if they may differ, info if nothing that is compared
+    changes.
+    """
 
     severity: Severity
     does: str
@@ -67,14 +70,17 @@ CONCEPTS: Mapping[str, Concept] = {
 
 
 def unchanged(value: Any, settings: Settings) -> Any:
-    """The value is what it means."""
+    """The value as it is."""
     return value
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """One setting. `concept`: of `CONCEPTS`. `default`: what the framework has without it; None: not known. `read`: the
-    value in the concept's unit; None where a setting that it needs is not known."""
+    """The meaning of one setting.
+
+    `concept`: a key of `CONCEPTS`. `default`: what the framework uses without the setting; None: not known. `read`:
+    returns the value in the concept's unit; None if another setting that it needs is not known.
+    """
 
     concept: str
     default: Any = None
@@ -82,7 +88,7 @@ class Meaning:
 
 
 def times(*names: tuple[str, int]) -> Callable[[Any, Settings], Any]:
-    """A count, times other settings: (name, its default)."""
+    """A reader that multiplies a count with other settings, each given as (name, default)."""
 
     def read(value: Any, settings: Settings) -> Any:
         product = value if isinstance(value, int) else None

@@ -1,4 +1,4 @@
-"""Options of a command, and whether the installed version's own parser takes them."""
+"""Options of a command, and whether the parser of the installed version accepts them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from harness.doctor.outcome import Outcome, Problem, Unseen
 from harness.frameworks.installed import Installation
 from harness.frameworks.settings import SHELL, parsed
 
-_DASHED = re.compile(r"--?[A-Za-z]")  # else a value: a negative number is one
-_SHOWN = 4  # names in one sentence
+_DASHED = re.compile(r"--?[A-Za-z]")  # other words are values, such as negative numbers
+_SHOWN = 4  # names that one sentence shows
 _ENDS = "its parser ends the job before it starts"
 _FIX = "take it out, or write it as this version does"
-# What the probes below print of a parser: option -> how many words follow, and its default.
+# Program text that describes a parser: option -> (how many words follow, its default).
 DESCRIBE = """
 def described(parser):
     import json
@@ -33,7 +33,7 @@ def described(parser):
 
 @dataclass(frozen=True)
 class Option:
-    """One option of argparse's. `bare`: no value stands with it, which an empty one in quotes does."""
+    """One option in argparse's form. `bare`: it has no value; an empty one in quotes is a value."""
 
     name: str
     value: str
@@ -41,14 +41,17 @@ class Option:
 
     @property
     def spelled(self) -> object:
-        """The value that it spells; a switch alone is on."""
+        """The value that it spells; True for a switch without a value."""
         return True if self.bare else parsed(self.value)
 
 
 @dataclass(frozen=True)
 class Parser:
-    """What a parser takes: option -> how many words follow (as argparse's nargs: 0, 1, ?, + or *; empty where that is
-    not known), and its default. `unknown`: why there may be more, empty where there is not."""
+    """What a parser accepts.
+
+    `names`: option -> how many words follow (argparse's nargs: 0, 1, ?, + or *; empty if not known). `defaults`: option
+    -> its default. `unknown`: why it may accept more options; empty if it accepts no others.
+    """
 
     where: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +60,7 @@ class Parser:
 
     @classmethod
     def of(cls, where: str, described: Mapping[str, tuple[str, object]], *, hyphens: bool = False) -> Parser:
-        """From the answer of `DESCRIBE`. `hyphens`: they count as underscores."""
+        """Make it from the answer of `DESCRIBE`. `hyphens`: treat hyphens as underscores."""
         plain = {name.replace("-", "_") if hyphens else name: description for name, description in described.items()}
         return cls(
             where,
@@ -67,7 +70,8 @@ class Parser:
 
 
 def dashed(words: Sequence[str], *, hyphens: bool = False) -> Iterator[Option]:
-    """The options `--name value` among words. `hyphens`: they count as underscores, as for Transformers' parser."""
+    """Yield the options `--name value` among words. `hyphens`: treat them as underscores, as Transformers' parser
+    does."""
     place = 0
     while place < len(words):
         word = words[place]
@@ -84,7 +88,7 @@ def dashed(words: Sequence[str], *, hyphens: bool = False) -> Iterator[Option]:
 
 
 def from_shell(words: Sequence[str]) -> str:
-    """The first word that may hold options, which only a shell knows; empty where there is none."""
+    """A sentence about the first word that may contain options known only to the shell; empty without one."""
     for before, word in zip(["", *words], words, strict=False):
         if SHELL.match(word) and not (before.startswith("--") and "=" not in before):
             return f"{word} may hold settings, which only the shell knows"
@@ -92,7 +96,7 @@ def from_shell(words: Sequence[str]) -> str:
 
 
 def values(options: Iterable[Option]) -> tuple[dict[str, object], dict[str, str]]:
-    """(values by name, names whose value only a shell knows -> why); the last option of a name holds."""
+    """(name -> value, name -> why its value is known only to the shell). The last option of a name counts."""
     known_values: dict[str, object] = {}
     unknown: dict[str, str] = {}
     for option in options:
@@ -106,11 +110,11 @@ def values(options: Iterable[Option]) -> tuple[dict[str, object], dict[str, str]
 
 
 def against(options: Iterable[Option], parser: Parser, version: str) -> Iterator[Outcome]:
-    """The options that the parser refuses; those whose form cannot be told."""
+    """Report the options that the parser refuses, and those whose form cannot be judged."""
     for option in options:
         if option.name == "help":
             continue
-        meant = [name for name in parser.names if name.startswith(option.name)]  # argparse takes prefixes
+        meant = [name for name in parser.names if name.startswith(option.name)]  # argparse accepts prefixes
         if option.name not in parser.names and len(meant) != 1:
             near = f": it may be {listed(meant)}" if meant else nearest(option.name, parser.names)
             what = f"{parser.where} has no such option{near}"
@@ -133,12 +137,12 @@ def against(options: Iterable[Option], parser: Parser, version: str) -> Iterator
 
 
 def refused(version: str, option_text: str, what: str, why: str) -> Problem:
-    """An option, argument or key that the installed version does not know."""
+    """The Problem for an option, argument or key that the installed version does not know."""
     return Problem("error", f"{version} does not know {option_text}", what, why, _FIX)
 
 
 def called(name: str, installed: Installation | None) -> str:
-    """A framework with its version, as a sentence begins."""
+    """The name and version of a framework, for the beginning of a sentence."""
     return f"{name} {installed.version if installed else ''}".strip()
 
 
@@ -148,7 +152,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """`; perhaps X`, of the name whose words are most alike."""
+    """ "; perhaps X" with the most similar name; empty if none is similar."""
     plain = {re.sub(r"[._-]", "", option_name): option_name for option_name in sorted(names)}
     matches = difflib.get_close_matches(re.sub(r"[._-]", "", name), plain, n=1, cutoff=0.6)
     return f"; perhaps {plain[matches[0]]}" if matches else ""

@@ -1,9 +1,10 @@
-"""`harness parity A B --framework NAME -- COMMAND`: the user's own job twice, its rollout engine swapped, and judged.
+"""`harness parity A B --framework NAME -- COMMAND`: runs the user's own job on two rollout engines, and judges the
+pair.
 
-The swap is the framework's own: verl reads its engine from `actor_rollout_ref.rollout.name`. A framework with one
-engine compares two interpreters, `vllm@A` with `vllm@B`, which is how an upgrade is gated. Nothing else of the command
-changes, and what differs between the recordings beyond the engine is a confounder of the verdict. A seed and coupled
-sampling are given to both (`steering`). A side that is run a second time measures the floor: how far the job is from
+The framework's own switch changes the engine: verl reads it from `actor_rollout_ref.rollout.name`. A framework with one
+engine compares two interpreters, `vllm@A` with `vllm@B`, which serves to test an upgrade. Nothing else in the command
+changes, and any difference between the recordings beyond the engine is a confounder of the verdict. Both sides get the
+same seed and coupled sampling (`steering`). Running a side a second time measures the floor: how far the job is from
 itself.
 """
 
@@ -34,16 +35,18 @@ from probes.format import SIDES, Run, write_manifest
 from reports.doctor_model import Hazard, Unchecked
 from reports.model import EXIT_CODES, Finding, Verdict
 
-PYTHON = "{python}"  # in a command: where the interpreter of the side stands
+PYTHON = "{python}"  # stands for the interpreter of the side in a command
 Repeat = Literal["baseline", "both", "none"]
-AGAIN = "-again"  # of the directory of a second run
+AGAIN = "-again"  # suffix of the directory of a second run
 UNSAID = "which engine drew is not recorded"
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two runs: its command and variables, ready to start. `python`: empty where the command's own stays,
-    and then nobody knows which `version` of the engine that has."""
+    """One of the two runs: its command and variables, ready to start.
+
+    `python`: empty if the command keeps its own interpreter; then the `version` of the engine is not known.
+    """
 
     name: str
     backend: str
@@ -56,14 +59,14 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """How a job is run on both engines, and judged.
+    """How a job is run on both engines and judged.
 
-    `digests`: of the weights, without which equal weights are not shown. `stall_s`: watch it, as `harness watch`; None:
-    nobody watches. `cap`: the largest rounding noise that is believed, in nats, instead of the dtype's own. `seed`: of
-    the order of the prompts, for a framework that seeds it nowhere. `coupled`: a seed, with which both engines draw the
-    same samples as far as they agree; without it each draws as it does. `repeat`: which sides are run a second time at
-    the end, without which no floor is measured and nothing is EQUIVALENT; None: the baseline's with coupled sampling,
-    where alone two runs can agree. `strict`: the exit code of a pass with reservations is 3.
+    `digests`: record digests of the weights, without which equal weights cannot be shown. `stall_s`: watch the job as
+    `harness watch` does; None: do not watch. `cap`: the largest rounding noise that is accepted, in nats, instead of
+    the dtype's own. `seed`: of the prompts' order, for a framework that does not seed it. `coupled`: a seed with which
+    both engines draw the same samples as long as they agree; None: each draws with its own sampler. `repeat`: which
+    sides run a second time at the end, to measure the floor without which nothing is EQUIVALENT; None: the baseline, if
+    sampling is coupled, since only then can two runs agree. `strict`: a pass with reservations has exit code 3.
     """
 
     framework: str = AUTO
@@ -84,7 +87,8 @@ def plan(
     options: JobOptions,
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[Job, Side, Side]:
-    """Both runs, nothing started; with a seed of the prompts' order, or of coupled sampling, where there is one.
+    """Prepare both runs without starting anything, with a seed of the prompts' order or of coupled sampling if there is
+    one.
 
     Raises BadInput for a pair that cannot run.
     """
@@ -96,7 +100,7 @@ def plan(
     its = job.framework
     refuse(its, seed=options.seed, coupled=options.coupled)
     sides = []
-    # Before anything is looked for: nobody should install a framework that cannot run the engine.
+    # Check the engines before looking for installations: nobody should install a framework that cannot run the engine.
     checked = [
         (side, backend, check_pair(its, backend)) for side, backend in zip(SIDES, (baseline, candidate), strict=True)
     ]
@@ -129,7 +133,7 @@ def plan(
 
 
 def check_pair(framework: Framework, backend: str) -> envs.Backend:
-    """The backend, of an engine that the framework generates with. Raises BadInput."""
+    """The backend, if the framework can generate with its engine. Raises BadInput otherwise."""
     wanted = envs.parse(backend)
     if wanted.engine in framework.engines:
         return wanted
@@ -154,8 +158,8 @@ def run_framework_parity(
 ) -> Verdict:
     """Run the command on both engines, one after the other, and judge the recordings.
 
-    A job that fails makes the verdict INCONCLUSIVE; a second run that does is no second run. Raises BadInput before
-    anything starts, also for settings that will break (`harness doctor`).
+    If a job fails, the verdict is INCONCLUSIVE; a failed second run only means that there is no floor. Raises BadInput
+    before anything starts, also for settings that will break the job (`harness doctor`).
     """
     from harness.parity.runs.recording import recording_in, written
 
@@ -164,6 +168,7 @@ def run_framework_parity(
     job, baseline_side, candidate_side = plan(baseline, candidate, command, options)
     its, name = job.framework, job.framework.name
     data_seed = (seed if coupled is None else coupled) if its.seeds_prompts else None
+    # Both sides are checked before either runs, because a run may take hours.
     hazards = {side.name: _hazards(side, its, data_seed, say) for side in (baseline_side, candidate_side)}
     for side in (baseline_side, candidate_side):
         _refuse_what_breaks(side, hazards[side.name], say)
@@ -171,7 +176,7 @@ def run_framework_parity(
     wanted = options.repeat or ("baseline" if coupled is not None else "none")
 
     def recorded(side: Side, place: Path) -> str:
-        """Why the recording of one run is none; empty where it is."""
+        """Record one run. Returns why its recording cannot be used; empty if it can."""
         say(f"{place.name}: {side.backend}")
         began = time.monotonic()
         result = record(
@@ -186,12 +191,14 @@ def run_framework_parity(
         why = result.unrecorded or _another_engine(place, side) or unsteered(place, its, seed=seed, coupled=coupled)
         return f"on {side.backend} {why}" if why else ""
 
+    # If the first run fails, the second is not started: the pair cannot be judged any more.
     with recording_in(options.out, f"parity-{name}-{baseline}-{candidate}") as folder:
         failed = recorded(baseline_side, folder / baseline_side.name) or recorded(
             candidate_side, folder / candidate_side.name
         )
         verdict = _verdict(folder, failed, cap)
         twice = {"none": [], "baseline": [baseline_side], "both": [baseline_side, candidate_side]}[wanted]
+        # The second runs come last, and only if their floor can still change the verdict.
         if twice and (failed or verdict.verdict == "CONFOUNDED"):
             say(f"no second run: the pair is {verdict.verdict} whatever it shows")
         elif twice:
@@ -244,8 +251,10 @@ def _refuse_what_breaks(side: Side, hazards: list[Hazard], say: Callable[[str], 
 
 
 def _traps(side: Side, framework: Framework, hazards: list[Hazard], recorded: Path) -> list[Finding]:
-    """Settings that make a difference without any engine's fault, as findings of the verdict: of the configuration that
-    the job recorded, and of its command where it recorded none."""
+    """Settings that make a difference without a fault of an engine, as findings of the verdict.
+
+    They come from the configuration that the job recorded, or from its command if it recorded none.
+    """
     resolved = of_recording(framework, recorded)
     items = hazards if resolved is None else [item for item in resolved if isinstance(item, Hazard)]
     traps = {trap.check for trap in framework.traps}
@@ -257,7 +266,8 @@ def _traps(side: Side, framework: Framework, hazards: list[Hazard], recorded: Pa
 
 
 def _hazards(side: Side, framework: Framework, seed: int | None, say: Callable[[str], None]) -> list[Hazard]:
-    """What `harness doctor` says of the job. What cannot be checked before the start refuses nothing; it is named."""
+    """What `harness doctor` says about the job. What cannot be checked before the start is reported, and refuses
+    nothing."""
     traps = {trap.check for trap in framework.traps}
     items = look(side.command, framework.name, side.environ, seed=seed)
     for item in items:
@@ -267,7 +277,8 @@ def _hazards(side: Side, framework: Framework, seed: int | None, say: Callable[[
 
 
 def _with_engine(words: list[str], switch: str, engine: str) -> list[str]:
-    """The words with the framework's own switch on that engine, at the end where there was none."""
+    """The words with the framework's own switch set to that engine; appended if the command does not have the
+    switch."""
     if not switch:
         return words
     pattern = re.compile(rf"\+{{0,2}}{re.escape(switch)}=")
@@ -280,7 +291,7 @@ def _with_engine(words: list[str], switch: str, engine: str) -> list[str]:
 def _with_python(
     words: list[str], python: str, environ: dict[str, str], backend: str
 ) -> tuple[list[str], dict[str, str]]:
-    """The command with that interpreter in place of its own, and first on PATH for what it starts by name."""
+    """The command with that interpreter instead of its own, and with it first on PATH for programs started by name."""
     job_python = interpreter(words, environ)
     if not python:
         return [word.replace(PYTHON, job_python) for word in words], environ
@@ -307,11 +318,11 @@ def _is(word: str, python: str, environ: Mapping[str, str]) -> bool:
 
 
 def _another_engine(folder: Path, side: Side) -> str:
-    """Why what drew was not this side's engine, or why nobody can say that it was; empty where it was.
+    """Why the samples were not drawn by this side's engine, or why that cannot be known; empty if they were.
 
-    A script that hands its arguments on to nobody, a job that generates without vLLM, workers of a Ray that was there
-    before: two runs of one engine agree, and would be called a proof of the other. So would two runs of engines that
-    recorded nothing of themselves.
+    It happens if a script does not pass its arguments on, if a job generates without vLLM, or if workers belong to an
+    older Ray cluster. Two runs of one engine would agree and be taken for proof about the other engine. So would two
+    runs whose engines recorded nothing about themselves.
     """
     if not (folder / "run.json").exists():
         return UNSAID
@@ -328,7 +339,7 @@ def _another_engine(folder: Path, side: Side) -> str:
 
 
 def _named(folder: Path, side: Side) -> None:
-    """Which side a recording is, in its run.json; a job that recorded nothing has none to write to."""
+    """Write into run.json which side a recording is. A job that recorded nothing has no run.json."""
     if (folder / "run.json").exists():
         run = Run(folder, strict=False)
         write_manifest(

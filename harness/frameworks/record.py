@@ -1,4 +1,4 @@
-"""`harness record`: a job of a known framework under the hooks of its adapter; its exit code passes through."""
+"""`harness record`: runs a job of a known framework with the hooks of its adapter. Its exit code is passed through."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from probes.format import FormatError, RecordingError
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions(WatchOptions):
-    """How a job of a framework is recorded. `digests`: digests of the weights as well, which reads all of them at each
-    sync. `seed`: of the order of the prompts, for a framework that seeds it nowhere. `stall_s`: also under the
-    watchdog, as `harness watch`."""
+    """How a job of a framework is recorded.
+
+    `digests`: also record digests of the weights, which reads all of them at each sync. `seed`: of the prompts' order,
+    for a framework that does not seed it. `stall_s`: also run the watchdog, as `harness watch` does.
+    """
 
     stall_s: float | None = None
     framework: str = AUTO
@@ -42,8 +44,8 @@ class RecordResult(WatchResult):
 def record(command: Sequence[str], options: RecordOptions | None = None, **changes: Any) -> RecordResult:
     """Run `command` with the hooks of its framework in every process; the recording is in the result's directory.
 
-    `changes`: fields of RecordOptions, instead of or on top of `options`. Raises BadInput for a command of no framework
-    or of several, and as `watch` does.
+    `changes`: fields of RecordOptions that replace those of `options`. Raises BadInput for a command of no framework or
+    of several, and as `watch` does.
     """
     options = replace(options or RecordOptions(), **changes)
     say = options.say

@@ -1,4 +1,4 @@
-"""After the job: what its processes recorded becomes a whole recording, and the hooks say whether they fired."""
+"""After the job: completes the recording from what its processes recorded, and reports whether the hooks fired."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.triage.collect import beats
 from probes.adapters import Adapter
 from probes.format import JournalIndex, Run, encode_line, seal, write_manifest
 
-# A job's last processes are ended by Ray after its driver has gone: some seconds were seen.
+# Ray ends a job's last processes after its driver has gone; some seconds were seen.
 PATIENCE_S = 10.0
 
 
@@ -36,14 +36,14 @@ class Hooks:
 
     @property
     def silent(self) -> list[str]:
-        """Hooks that every job of this framework should have called."""
+        """Hooks that were not called although every job of this framework should call them."""
         return [symbol for symbol, when in self.never.items() if not when]
 
 
 def finish(directory: Path, adapter: Adapter, exit_code: int) -> Hooks:
-    """Close what the job's end left open, and write what the processes said of their job into run.json.
+    """Close journals that the job's end left open, and add what the processes recorded about their job to run.json.
 
-    Raises FormatError where the directory is not a recording at all, RecordingError where run.json cannot be written.
+    Raises FormatError if the directory is no recording at all, and RecordingError if run.json cannot be written.
     """
     run = Run(directory, strict=False)
     if exit_code == 0 and run.incomplete:
@@ -58,7 +58,7 @@ def finish(directory: Path, adapter: Adapter, exit_code: int) -> Hooks:
 
 
 def lines(hooks: Hooks, adapter: Adapter) -> Iterator[str]:
-    """What the user should know of the hooks, a line each."""
+    """What the user should know about the hooks, one line each."""
     name = adapter.framework
     if not hooks.processes:
         return
@@ -123,7 +123,7 @@ def _process_fields(run: Run, adapter: Adapter, hooks: Hooks) -> dict[str, Any]:
         }  # fmt: skip
         missing |= event.get("missing") or {}
     resumed = [resume_event for resume_event in run.events("resume") if isinstance(resume_event.get("step"), int)]
-    if resumed:  # every rank says it
+    if resumed:  # every rank records it
         fields["resumed"] = {"step": resumed[0]["step"], "path": str(resumed[0].get("path") or "")}
     if "scenario" not in fields:
         missing["configuration"] = "no process recorded the resolved configuration"
@@ -136,7 +136,7 @@ def _process_fields(run: Run, adapter: Adapter, hooks: Hooks) -> dict[str, Any]:
 
 
 def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Several processes may each know a part of the configuration."""
+    """Merge two configurations: each of several processes may know a part of it."""
     merged = dict(first)
     for key, value in second.items():
         merged[key] = (
@@ -146,9 +146,11 @@ def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 
 def _close(run: Run) -> None:
-    """End the journals of processes that are no more: Ray and the engines end theirs by signal, after a job that
-    succeeded as well as after one that failed. A torn one stays open, and so does one of another host that still
-    beats."""
+    """Close the journals of processes that have ended.
+
+    Ray and the engines end their processes by signal after a job that succeeded as well as after one that failed. A
+    torn journal stays open, and so does that of a process on another host that still has a heartbeat.
+    """
     torn = {file for file, _ in run.torn}
     elsewhere = _Elsewhere(run.path)
     frames = Counter(frame.stem for frame in _frame_files(run))
@@ -171,16 +173,16 @@ def _frame_files(run: Run) -> Iterator[Path]:
 
 
 class _Elsewhere:
-    """Processes of other hosts, known by their heartbeats alone: asked once, when the first one is to be known."""
+    """Processes of other hosts, known only by their heartbeats. The heartbeats are read once, when first needed."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._silent: set[tuple[str, int]] | None = None
 
     def ended(self, host: str, pid: int) -> bool:
-        """Has it beaten, and no more since?"""
+        """Whether it had a heartbeat that has stopped."""
         if self._silent is None:
-            time.sleep(PATIENCE_S / 2)  # until Ray has ended the last of them
+            time.sleep(PATIENCE_S / 2)  # give Ray time to end the last of them
             before = self._counts()
             time.sleep(PATIENCE_S / 2)
             after = self._counts()
@@ -193,7 +195,7 @@ class _Elsewhere:
 
 
 def _has_ended(journal: JournalIndex, elsewhere: _Elsewhere) -> bool:
-    """Has the process of a journal ended? Waits for one that is about to."""
+    """Whether the process of a journal has ended. Waits for one that is about to end."""
     host, pid = str(journal.opening.get("host")), int(journal.opening["pid"])
     if host != os.uname().nodename:
         return elsewhere.ended(host, pid)

@@ -1,4 +1,4 @@
-"""A job's configuration as far as it is known: what the traps judge.
+"""A job's configuration as far as it is known, which is what the traps judge.
 
 It is read from a plain command before the start, and from the `configuration` event once the job has resolved it.
 """
@@ -10,14 +10,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-SHELL = re.compile(r"[$`]")  # in a value: only a shell knows it
+SHELL = re.compile(r"[$`]")  # a value with one of these is known only to the shell
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`values`: by the framework's own names; a setting that is absent has its default. `unknown`: setting -> why its
-    value is not known. `unread`: why an absent setting may not have its default; empty where it has. `variables`: of
-    the environment. `seed`: of the order of the prompts, where the harness gives one."""
+    """A job's settings.
+
+    `values`: by the framework's own names; an absent setting has its default. `unknown`: setting -> why its value is
+    not known. `unread`: why an absent setting may not have its default; empty if it has. `variables`: of the
+    environment. `seed`: of the prompts' order, if the harness gives one.
+    """
 
     values: Mapping[str, object] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
@@ -26,21 +29,21 @@ class Settings:
     seed: int | None = None
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A setting's value; `default` where it is absent or null."""
+        """The value of a setting; `default` if it is absent or null."""
         value = self.values.get(name)
         return default if value is None else value
 
     def number(self, name: str, default: int) -> int | None:
-        """A setting as a whole number; None where it is none."""
+        """A setting as a whole number; None if it is not one."""
         value = self.get(name, default)
         return int(value) if re.fullmatch(r"-?\d+", str(value)) else None
 
     def on(self, name: str) -> bool:
-        """Is a switch on?"""
+        """Whether a switch is on."""
         return str(self.get(name, False)).lower() in ("true", "1", "yes", "on", "t", "y")
 
     def why_unknown(self, *names: str) -> str:
-        """Why one of these settings is not known; empty where each is given or has its default."""
+        """Why one of these settings is not known; empty if each is given or has its default."""
         for name in names:
             for unknown_name, why in self.unknown.items():
                 if unknown_name == name or name.startswith(f"{unknown_name}.") or unknown_name.startswith(f"{name}."):
@@ -51,7 +54,7 @@ class Settings:
 
 
 def leaves(value: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted name -> value of everything that is no mapping, and of empty ones."""
+    """Yield (dotted name, value) of everything that is not a mapping, and of empty mappings."""
     for name, child in value.items():
         here = f"{under}.{name}" if under else str(name)
         if isinstance(child, dict) and child:
@@ -61,7 +64,7 @@ def leaves(value: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any
 
 
 def parsed(text: str) -> Any:
-    """The value that a word of a command spells, as YAML has it; the word itself where it spells none."""
+    """The value that a word of a command spells in YAML; the word itself if it spells none."""
     import yaml
 
     word = unquoted(text)
@@ -74,5 +77,5 @@ def parsed(text: str) -> Any:
 
 
 def unquoted(value: str) -> str:
-    """A value without the quotes around the whole of it."""
+    """A value without quotes around the whole of it."""
     return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value

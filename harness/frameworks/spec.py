@@ -1,7 +1,7 @@
-"""What the harness knows of a framework, and the registry of frameworks.
+"""What the harness knows about a framework, and the registry of frameworks.
 
-A folder beside this module that exports `FRAMEWORK` is one; so is each entry point of the group
-`rlhf_harness.frameworks`, which names a `Framework` of another package. General code asks the spec and compares no
+A folder beside this module that exports `FRAMEWORK` is a framework. So is each entry point of the group
+`rlhf_harness.frameworks`, which names a `Framework` of another package. General code asks the spec and never compares
 names.
 """
 
@@ -32,10 +32,10 @@ GROUP = "rlhf_harness.frameworks"
 
 @dataclass(frozen=True)
 class Trap:
-    """A setting that the framework accepts and that breaks the job all the same.
+    """A setting that the framework accepts although it breaks the job.
 
     `look` judges a configuration, whether it was read from a command or recorded by the job. `read_in`: the version
-    whose source shows it; `until`: the first version that no longer has it.
+    whose source shows the trap. `until`: the first version that no longer has it.
     """
 
     check: str
@@ -44,13 +44,13 @@ class Trap:
     until: str = ""
 
     def applies(self, version: str) -> bool:
-        """Does this version have the trap? An unknown version (an empty string) may."""
+        """Whether this version has the trap. An unknown version (an empty string) may have it."""
         return not (version and self.until) or compare(version, self.until) < 0
 
 
 @dataclass(frozen=True)
 class Examined:
-    """A command's settings, and what its options come to against those of the installed version."""
+    """A command's settings, and how its options compare with those of the installed version."""
 
     settings: Settings
     options: tuple[Outcome, ...] = ()
@@ -60,20 +60,21 @@ class Examined:
 class Framework:
     """One framework.
 
-    `module`: of its adapter in the job's processes, which has `ADAPTER` (distribution, tested versions, hooks, names of
-    actors). `commands`: patterns in the words of a command or in the scripts that it names. `starts`: a pattern of the
-    word that starts it, with the word behind it. `engines`: those that it generates with. `switch`: the option that
-    chooses one, as `NAME=ENGINE`; empty where there is one engine. `beside`: packages whose source its parser needs.
+    `module`: its adapter in the job's processes, which has `ADAPTER` (distribution, tested versions, hooks, names of
+    actors). `commands`: patterns that recognise it in the words of a command or in the scripts that it names. `starts`:
+    a pattern of the word that starts it and the word after that. `engines`: engines that it can generate with.
+    `switch`: the option that chooses one, as `NAME=ENGINE`; empty if there is only one. `beside`: packages whose source
+    its parser needs.
 
-    Coupled sampling: `overrides` are added to the command, `plugin` is the module that the adapters' loader imports in
-    each process; `entry_points`: of ours that the framework looks for itself, by group. `seeds_prompts`: the plugin
-    seeds the order of the prompts, which no option does; `own_seeds`: the options that do.
+    Coupled sampling: `overrides` are added to the command. `plugin` is the module that the adapters' loader imports in
+    each process. `entry_points`: those of ours that the framework looks for itself, by group. `seeds_prompts`: the
+    plugin seeds the order of the prompts, which no option does. `own_seeds`: the options that do.
 
-    `meanings`: setting -> what it is in terms that all frameworks have. `aside`: how settings begin that bear on no
-    number. `engine_kwargs`: before an engine's name and its own argument, a setting of that engine; empty: none is.
-
-    `examine` reads a plain command; `configured` turns a `configuration` event, and the variables of the process that
-    recorded it, into settings; `traps` judge both. `waits`: frames in which its processes wait for others.
+    `meanings`: setting -> what it is in terms that all frameworks share. `aside`: prefixes of settings that affect no
+    number. `engine_kwargs`: prefix of settings that are an engine's name followed by that engine's own argument; empty
+    if there are none. `examine` reads a plain command. `configured` turns a `configuration` event, and the variables of
+    the process that recorded it, into settings. `traps` judge the settings of both. `waits`: frames in which its
+    processes wait for others.
     """
 
     name: str
@@ -110,13 +111,13 @@ class Framework:
 
     @property
     def couples(self) -> bool:
-        """Can its engines draw coupled samples?"""
+        """Whether its engines can draw coupled samples."""
         return bool(self.overrides or self.plugin)
 
     @property
     def handed(self) -> str:
-        """How the job's processes find the adapter: by its name in `probes`, or by the file of a module of another
-        package, which need not be installed there."""
+        """How the job's processes find the adapter: by its name in `probes`, or by the file of another package's
+        module, which need not be installed there."""
         if self.module.startswith("probes."):
             return self.module
         module_spec = importlib.util.find_spec(self.module)
@@ -159,7 +160,7 @@ def refused() -> tuple[PluginError, ...]:
 
 
 def _guarded(framework: Framework, plugin: Plugin) -> Framework:
-    """A framework of another package. What its code raises over a job's settings is not tested, and ends nothing."""
+    """A framework of another package, guarded: an error of its code is reported as not checked, and ends nothing."""
 
     def examine(start: Start, installed: Installation | None) -> Examined:
         try:
@@ -185,7 +186,7 @@ def _guarded(framework: Framework, plugin: Plugin) -> Framework:
 
 
 def names(named_frameworks: Sequence[Framework] | None = None, between: str = ", ") -> str:
-    """The frameworks' names, as an error lists them."""
+    """The frameworks' names, as an error message lists them."""
     return between.join(
         framework.name for framework in (frameworks().values() if named_frameworks is None else named_frameworks)
     )

@@ -1,7 +1,7 @@
-"""What a framework's job is told beyond its own options: a seed for what it leaves unseeded, and coupled sampling.
+"""What a framework's job is given beyond its own options: a seed where it seeds nothing itself, and coupled sampling.
 
-Both are asked for (`--seed`, `--mode coupled`), both change the job, and both are in the recording. verl's engines and
-processes look for plugins themselves; OpenRLHF's and TRL's are given one by the adapters' loader.
+The user asks for both (`--seed`, `--mode coupled`); both change the job, and both are in the recording. verl's engines
+and processes look for plugins themselves. OpenRLHF's and TRL's are given one by the loader of the adapters.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from scenarios.engines import registry
 
 
 def refuse(framework: Framework, *, seed: int | None, coupled: int | None) -> None:
-    """Raises BadInput for a number that is no seed, and for one that a framework has options of its own for."""
+    """Raise BadInput for a number that is no seed, or a seed for which the framework has options of its own."""
     for number in (seed, coupled):
-        if number is not None and not 0 <= number < 1 << 32:  # NumPy, which is seeded with it, takes no other
+        if number is not None and not 0 <= number < 1 << 32:  # it seeds NumPy, which takes no other
             raise BadInput(f"--seed {number} is no seed: it lies between 0 and {(1 << 32) - 1}", fix="--seed 7")
     if coupled is None and seed is not None and not framework.seeds_prompts:
         fix = f"… {framework.own_seeds}" if framework.own_seeds else None
@@ -35,10 +35,11 @@ def steered(
     framework: Framework, words: Sequence[str], environ: Mapping[str, str], *, seed: int | None = None,
     coupled: int | None = None,
 ) -> tuple[list[str], dict[str, str]]:  # fmt: skip
-    """A command and its variables with a seed of the prompts' order, or with coupled sampling; as they are without.
+    """Add a seed of the prompts' order or coupled sampling to a command and its variables; without either, both stay
+    unchanged.
 
-    Coupled samples need equal prompts: where the framework leaves their order unseeded it gets the same seed. Raises
-    BadInput as `refuse`.
+    Coupled samples need equal prompts: a framework that leaves their order unseeded gets the same seed for it. Raises
+    BadInput as `refuse` does.
     """
     refuse(framework, seed=seed, coupled=coupled)
     if seed is None and coupled is None:
@@ -58,7 +59,7 @@ def steered(
 
 
 def unsteered(folder: Path, framework: Framework, *, seed: int | None, coupled: int | None) -> str:
-    """Why a recording is not as it was asked for; empty where it is."""
+    """Why a recording does not have the seed or the coupled sampling that was asked for; empty if it does."""
     if seed is None and coupled is None:
         return ""
     run = Run(folder, strict=False)

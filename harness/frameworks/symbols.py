@@ -1,4 +1,4 @@
-"""Whether a table's symbols are where it says, read in the framework's source: nothing of it is imported or run.
+"""Whether a table's symbols exist in the framework's source. Nothing of the framework is imported or run.
 
 A method may be inherited: base classes are followed through the imports of their module, as far as the source of the
 installed packages reaches.
@@ -14,12 +14,12 @@ from pathlib import Path
 from harness.frameworks.installed import Installation, ask
 from probes.adapters import Adapter
 
-DEEPEST = 12  # base classes and re-exports that are followed
+DEEPEST = 12  # depth to which base classes and re-exports are followed
 
 
 @dataclass(frozen=True)
 class Symbol:
-    """One hook of a table. `trouble`: why the hook cannot be put there; empty where it can."""
+    """One hook of a table. `trouble`: why the hook cannot be placed there; empty if it can."""
 
     symbol: str
     when: str
@@ -28,7 +28,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Checked:
-    """The table of one framework against one installation. `tested`: is the version within the tested range?"""
+    """The table of one framework against one installation. `tested`: whether its version is in the tested range."""
 
     framework: str
     python: str
@@ -47,9 +47,10 @@ class Checked:
 
 
 def check(adapter: Adapter, python: str) -> Checked:
-    """Look every symbol up in what that interpreter has installed; an engine that it does not have has no symbols.
+    """Look up every symbol in what that interpreter has installed. Symbols of an engine that it does not have are left
+    out.
 
-    Raises BadInput where it does not run.
+    Raises BadInput if the interpreter does not run.
     """
     installed = ask(python, adapter)
     tested = bool(installed.version) and adapter.tested(installed.version)
@@ -69,7 +70,7 @@ class _Source:
         self._parsed: dict[str, ast.Module | None] = {}
 
     def trouble(self, module: str, path: Sequence[str]) -> str:
-        """Why a name is not to be found; empty where it is."""
+        """Why a name cannot be found; empty if it can."""
         tree = self._tree(module)
         if tree is None:
             package = module.split(".")[0]
@@ -92,7 +93,7 @@ class _Source:
         return self._parsed[module]
 
     def _find(self, module: str, name: str, depth: int = DEEPEST) -> tuple[str, ast.stmt] | None:
-        """(module, statement) that defines a name, followed through imports."""
+        """The (module, statement) that defines a name, followed through imports; None if it is not found."""
         tree = self._tree(module)
         if tree is None or not depth:
             return None
@@ -107,7 +108,7 @@ class _Source:
         return (module, assigned) if assigned is not None else None
 
     def _package(self, module: str) -> str:
-        """The package that relative imports of a module start from."""
+        """The package from which relative imports of a module start."""
         file = self._installed.source(module)
         return module if file is not None and file.name == "__init__.py" else module.rpartition(".")[0]
 
@@ -127,12 +128,12 @@ class _Source:
 def _parsed(file: Path) -> ast.Module | None:
     try:
         return ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):  # unreadable, or another Python's: then nothing is found in it
+    except (OSError, SyntaxError, ValueError):  # unreadable, or of another Python version: nothing is found in it
         return None
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a body, those below if, try and with among them."""
+    """Yield the statements of a body, including those inside if, try and with."""
     for node in body:
         yield node
         for part in ("body", "orelse", "finalbody"):

@@ -1,1 +1,1 @@
-"""A user's mapping of settings from one engine to another, checked by calling it: no run, no engine, no torch."""
+"""Checks a user's mapping of settings from one engine to another by calling it: no run, no engine, no torch."""

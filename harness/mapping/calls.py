@@ -1,8 +1,8 @@
 """Calls the functions of a user's file: a program of its own, `python calls.py REQUEST RESULT`, standard library only.
 
-It runs in a process that the harness can end, in any Python from 3.8 on. REQUEST and RESULT are JSON files: see
-`harness.mapping.file`. Packages of engines and frameworks, whose import takes half a minute, are imported as stand-ins
-unless REQUEST wants the real ones; their classes keep what they are called with.
+It runs in a process that the harness can kill, in any Python from 3.8 on. REQUEST and RESULT are JSON files: see
+`harness.mapping.file`. Packages of engines and frameworks take half a minute to import, so they are replaced by
+stand-ins unless REQUEST wants the real ones. The stand-ins' classes keep the arguments that they are called with.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Callable, ClassVar, Iterator  # noqa: UP035  # as Python
 
 
 class Settings(dict):  # type: ignore[type-arg]  # dict[str, Any] is no base class in Python 3.8
-    """Settings that are read as a dictionary's items or as an object's attributes."""
+    """Settings that can be read as items of a dictionary or as attributes of an object."""
 
     defaults: ClassVar[dict[str, Any]] = {}
 
@@ -80,7 +80,7 @@ class _Finder:
 
 
 def plain(value: Any) -> Any:
-    """Native arguments as JSON has them. A type of torch is its name."""
+    """Native arguments in JSON's types. A type of torch becomes its name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -116,7 +116,8 @@ def arguments(result: Any) -> dict[str, Any]:
 
 
 def shape(name: str, function: Callable[..., Any], request: dict[str, Any]) -> tuple[str, list[str] | None]:
-    """How a function is called, and the settings that it takes; None: all. Raises TypeError where it cannot be."""
+    """How a function is called, and the settings that it accepts by name (None: all). Raises TypeError if it cannot
+    be called."""
     parameters = inspect.signature(function).parameters.values()
     positional = [item for item in parameters if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
     keywords = [item.name for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
@@ -145,7 +146,7 @@ def call(
         or (item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)
             and item.default is item.empty and item.name not in accepted)
     ]  # fmt: skip
-    if unnamed and model in accepted:  # (pretrain, **settings) and (*args, **settings): the model comes first
+    if unnamed and model in accepted:  # for (pretrain, **settings) and (*args, **settings): the model comes first
         return arguments(function(accepted.pop(model), **accepted))
     return arguments(function(**accepted))
 
@@ -157,7 +158,7 @@ def described(error: BaseException) -> str:
 def answered(
     function: Callable[..., Any], kind: str, takes: list[str] | None, request: dict[str, Any]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Part -> for each request of it the native arguments, or the error."""
+    """Part -> for each of its requests the native arguments, or the error."""
     answers: dict[str, list[dict[str, Any]]] = {}
     for part, requests in request["canonical" if kind == "canonical" else "native"].items():
         answers[part] = []
@@ -174,12 +175,12 @@ def answered(
 
 
 def table(names: dict[str, str | None]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """A dictionary of names as a function."""
+    """A function that renames settings by a dictionary of names."""
     return lambda settings: {new: value for name, value in settings.items() if (new := names.get(name))}
 
 
 def candidates(module: types.ModuleType, request: dict[str, Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Name -> function of the file, or of a table of names in it."""
+    """Yield (name, function) for each function of the file, and for each table of names in it."""
     wanted = request["functions"]
     for name, value in list(vars(module).items()):
         if (wanted and name not in wanted) or (not wanted and name.startswith("_")):

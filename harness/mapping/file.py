@@ -1,4 +1,4 @@
-"""From a user's file to a judged mapping: its functions are called in a process of their own, with a time limit."""
+"""Checks the mapping in a user's file: its functions are called in a process of their own, within a time limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from scenarios.engines.accepted import Accepted
 from scenarios.engines.mapping import PARTS
 from scenarios.engines.spec import EngineSpec
 
-_WITH_THE_REST = " with the rest"  # requests of a part, with the other part's settings beside it
+_WITH_THE_REST = " with the rest"  # suffix for requests of a part that also have the other part's settings
 _ADVICE = (
     "def to_engine(args): ...   # takes a dictionary of settings, or the settings by name, and returns the engine's "
     "arguments: harness mapping --help"
@@ -35,9 +35,12 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user asked for. `functions`: of the file; none: all. `ignored`: settings that are never set. `more`:
-    other settings that the functions read. `python`: the interpreter that runs the file, with its packages; empty: this
-    one, with stand-ins for the packages of engines and frameworks."""
+    """What the user asked for.
+
+    `functions`: those of the file to check; none: all. `ignored`: settings that are never set. `more`: other settings
+    that the functions read. `python`: the interpreter that runs the file, with its packages; empty: this one, with
+    stand-ins for packages of engines and frameworks.
+    """
 
     file: str
     engine: str
@@ -51,8 +54,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answers:
-    """One function of the file. `calls`: part -> the answer to each request. `takes`: settings by name; None: all.
-    `error`: why it cannot be called."""
+    """The answers of one function of the file.
+
+    `calls`: part -> the answer to each request. `takes`: the settings that it accepts by name; None: all. `error`: why
+    it cannot be called.
+    """
 
     name: str
     shape: str
@@ -61,18 +67,19 @@ class Answers:
     error: str
 
     def of(self, part: str) -> list[dict[str, Any]]:
-        """The answers to the requests of a part: with its settings only, or with those of both where it reads both."""
+        """The answers to the requests of a part: with that part's settings alone, or with both parts' if the
+        function reads both."""
         alone, combined = self.calls.get(part, []), self.calls.get(f"{part}{_WITH_THE_REST}", [])
         return alone if not combined or (alone and "native" in alone[0]) else combined
 
     def raised(self) -> tuple[int, str]:
-        """The line of the file where it raised the first error, and the error; 0 and nothing where it raised none."""
+        """The line of the file that raised the first error, and the error; (0, "") if none was raised."""
         first_calls = [calls[0] for calls in map(self.of, PARTS) if calls]
         errors = ((call["line"], call["error"]) for call in first_calls if call.get("line"))
         return next(errors, (0, ""))
 
     def trouble(self, file: str) -> str:
-        """Why it maps nothing, as far as it says."""
+        """Why the function maps nothing, as far as its answers tell."""
         line, error = self.raised()
         if line:
             return f"{file}:{line} {self.name} raised {error}"
@@ -82,8 +89,11 @@ class Answers:
 
 
 def check(options: Asked, takes: Takes | None = None) -> Mapping:
-    """Judge the mapping in a file. `takes`: to name the arguments that the engine does not take. Raises BadInput where
-    there is none that can be called."""
+    """Judge the mapping in a file.
+
+    `takes`: the argument names that the installed engines accept, to report unknown ones. Raises BadInput if the file
+    has no function that can be called.
+    """
     target, source = registry.get(options.engine), registry.get(options.source)
     plans = {"native": _without(settings(source, target), options), CANONICAL: settings(None, target)}
     functions, stand_ins = _called(options, plans)
@@ -113,14 +123,15 @@ def check(options: Asked, takes: Takes | None = None) -> Mapping:
 
 
 def installed(engine: str) -> Accepted:
-    """The names that an engine takes, as they were kept when its environment was made; nothing without one."""
+    """The argument names that an engine accepts, as stored when its environment was made; empty without an
+    environment."""
     environment = find(engine)
     return Accepted() if environment is None else accepted(environment, ask=False)
 
 
 @dataclass(frozen=True)
 class Judges:
-    """The judges of a mapping from the source engine's settings, and from canonical parameters."""
+    """The judge of a mapping from the source engine's settings, and the judge of one from canonical parameters."""
 
     native: Judge
     canonical: Judge
@@ -128,7 +139,7 @@ class Judges:
 
 @dataclass(frozen=True)
 class _Part:
-    """What was judged of a part of the settings. `arrived`: the names of the settings that arrive."""
+    """The judgement of one part of the settings. `arrived`: the names of settings that arrive."""
 
     part: str
     function: Answers
@@ -141,7 +152,7 @@ class _Part:
 def _judged(
     part: str, functions: list[Answers], plans: dict[str, tuple[Setting, ...]], judges: Judges, options: Asked
 ) -> _Part | None:
-    """The judgement of the function that maps this part; None where none does. Raises BadInput where several do."""
+    """The judgement of the function that maps this part; None if none does. Raises BadInput if several do."""
     function = _mapping_of(part, functions, plans, options)
     if function is None:
         return None
@@ -185,7 +196,7 @@ def _trials(part: str, function: Answers, of_part: tuple[Setting, ...]) -> list[
 def _mapping_of(
     part: str, functions: list[Answers], plans: dict[str, tuple[Setting, ...]], options: Asked
 ) -> Answers | None:
-    """The function that carries most settings of this part. Of several that which names the engine."""
+    """The function that carries most settings of this part. In a tie, the one that has the engine in its name."""
     scores = {function.name: _carried(part, function, _plan(function, plans)) for function in functions}
     best = max(scores.values(), default=(0, 0))
     if not best[1]:
@@ -200,10 +211,11 @@ def _mapping_of(
 
 
 def _carried(part: str, function: Answers, plan: tuple[Setting, ...]) -> tuple[int, int]:
-    """(settings whose own argument follows them, settings that anything follows)."""
+    """(number of settings whose own argument follows them, number of settings that any argument follows)."""
     answers = function.of(part)
     if not answers or "native" not in answers[0]:
         return 0, 0
+    # A setting counts as carried if any returned argument changes with it.
     trials = [trial for trial in _trials(part, function, _of_part(part, plan)) if trial.followers]
     targets = [(trial.setting.target, trial.followers) for trial in trials]
     return len([1 for target, followers in targets if target is not None and target.name in followers]), len(trials)
@@ -218,7 +230,7 @@ def _of_part(part: str, plan: tuple[Setting, ...]) -> tuple[Setting, ...]:
 
 
 def _without(plan: tuple[Setting, ...], options: Asked) -> tuple[Setting, ...]:
-    """The settings but for those that are never set. Raises BadInput for a name that is none."""
+    """The settings without those that are never set. Raises BadInput for an unknown name."""
     names = [item.source.name for item in plan]
     for name in options.ignored:
         if name not in names:
@@ -230,7 +242,7 @@ def _without(plan: tuple[Setting, ...], options: Asked) -> tuple[Setting, ...]:
 
 
 def _choice(name: str, names: list[str]) -> str:
-    """The word that an unknown one stands for, or the first there is with the rest behind it."""
+    """The known word nearest to an unknown one; without one the first, and the rest as a comment."""
     near = difflib.get_close_matches(name, names, n=1)
     first, *rest = near or dict.fromkeys(names)
     return first if near or not rest else f"{first}   # or {', '.join(rest)}"
@@ -240,7 +252,7 @@ def _choice(name: str, names: list[str]) -> str:
 
 
 def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list[Answers], list[str]]:
-    """The answers of every function of the file, and the packages that stand-ins were taken for."""
+    """The answers of every function of the file, and the packages that were replaced by stand-ins."""
     file = Path(options.file)
     _check_file(file, options.engine)
     with tempfile.TemporaryDirectory(prefix="harness-mapping-") as folder:
@@ -277,7 +289,7 @@ def _called(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> tuple[list
 
 
 def _check_file(file: Path, engine: str) -> None:
-    """Raises BadInput for what is no file of Python."""
+    """Raise BadInput if it is not a Python file."""
     if file.is_dir():
         raise BadInput(
             f"{file} is a directory, and a mapping is a file", fix=f"ls {shlex.quote(str(file))}   # and name the file"

@@ -1,10 +1,10 @@
-"""What of each setting arrives: judged by what the mapping gave when that setting alone was changed.
+"""Judges which settings arrive, by what the mapping returned when one setting alone was changed.
 
 1. What follows the setting? Nothing: it is dropped. Another setting's argument: the two are tied.
-2. What does its own argument mean in canonical terms, at both values? The opposite: inverted; a constant distance:
-   shifted; else: altered. A value that the engine does not take: rejected.
-3. Which names does it give that the target engine does not take, whatever is set?
-4. What does the mapping give where the setting is left out, and what would the source engine have done?
+2. What does its own argument mean in canonical terms, at both values? The opposite: inverted. A constant distance:
+   shifted. Anything else: altered. A value that the engine does not accept: rejected.
+3. Which argument names does it return that the target engine does not accept, whatever is set?
+4. What does it return if the setting is left out, and what would the source engine have done?
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ Part = Literal["engine", "sampling"]
 
 @dataclass(frozen=True)
 class Arrival:
-    """One setting that does not arrive. `setting`: the source engine's name, or an argument that the target engine does
-    not take; `parameter`: the canonical name, of such an argument empty. `asked`:
-    what was asked for, `gets`: what the target engine would be given for it, `meaning`: what that is there."""
+    """One setting that does not arrive.
+
+    `setting`: its name in the source engine, or an argument that the target engine does not accept. `parameter`: its
+    canonical name; empty for such an argument. `asked`: what was asked for. `gets`: what the target engine would be
+    given. `meaning`: what the parameter means there.
+    """
 
     setting: str
     parameter: str
@@ -48,8 +51,11 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Mapping:
-    """A judged mapping. `functions`: part -> the function of the file that maps it. `arrived`: settings that arrive.
-    `left_out`: what happens where a setting is not given. `differs`: what no mapping can make equal."""
+    """A judged mapping.
+
+    `functions`: part -> the function of the file that maps it. `arrived`: settings that arrive. `left_out`: what
+    happens if a setting is not given. `differs`: what no mapping can make equal.
+    """
 
     file: str
     source: str
@@ -80,8 +86,11 @@ class Mapping:
 
 @dataclass(frozen=True)
 class Trial:
-    """The calls of one setting: `base` and `varied` are native arguments at its first and its second value, `error` is
-    what the mapping raised at the second. `accepted`: can the function be given the setting at all?"""
+    """The calls of one setting.
+
+    `base`, `varied`: native arguments at its first and its second value. `error`: what the mapping raised at the
+    second. `accepted`: whether the function can be given the setting at all.
+    """
 
     setting: Setting
     base: dict[str, Any]
@@ -97,7 +106,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Takes:
-    """Names of the arguments that the installed engines take; empty where that is not known."""
+    """Argument names that the installed engines accept; empty if not known."""
 
     source: Accepted
     target: Accepted
@@ -112,7 +121,7 @@ class Judge:
         self.source_title = "the scenario" if source is None else source.title
 
     def arrivals(self, trial: Trial) -> Iterator[Arrival]:
-        """What is wrong with one setting, and with those that are tied to it."""
+        """What is wrong with one setting, and with the settings that are tied to it."""
         setting, target = trial.setting, trial.setting.target
         if trial.error:
             if target is not None:
@@ -127,8 +136,10 @@ class Judge:
         yield from self._ties(trial, setting.parameter)
 
     def unknown(self, part: Part, native: dict[str, Any]) -> Iterator[Arrival]:
-        """Arguments that the target engine takes neither to start nor to sample, since a function may map both; none
-        where its names are not known."""
+        """Arguments that the target engine accepts neither at its start nor for sampling (a function may map both).
+
+        None if the engine's argument names are not known.
+        """
         names = _names(self.takes.target)
         for name in sorted({*native} - names) if names else ():
             theirs = self.source is not None and name in _names(self.takes.source)
@@ -148,7 +159,7 @@ class Judge:
             )
 
     def left_out(self, setting: Setting, native: dict[str, Any]) -> str:
-        """What differs where the setting is not given at all; empty where nothing does, or it is not known."""
+        """What differs if the setting is not given at all; empty if nothing does, or if it is not known."""
         if setting.target is None or setting.parameter.carried or self.source is None:
             return ""
         default, target_value = setting.source.value_in({}), setting.target.value_in(native)
@@ -160,7 +171,7 @@ class Judge:
         return f"{name}: {self.source_title} has {default!r}; the mapping gives {written}, {self.target.title} {then}"
 
     def differs(self, of_sampling: Sequence[Setting]) -> tuple[str, ...]:
-        """What the engines' own samplers do otherwise with equal parameters."""
+        """What the engines' own samplers do differently with equal parameters."""
         values = {item.parameter.name: item.second for item in of_sampling if not item.parameter.carried}
         full = {**dataclasses.asdict(Sampling()), **values}
         mine = {} if self.source is None else self.source.unlike(full)

@@ -1,6 +1,6 @@
-"""The settings of one engine that a mapping to another has to carry, and the values with which it is tried.
+"""The settings of one engine that a mapping to another has to carry, and the values with which the mapping is tried.
 
-Every fact is of `scenarios.engines`: the canonical table, and each engine's own names and meanings.
+Every fact comes from `scenarios.engines`: the canonical table, and the names and meanings of each engine.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from scenarios.engines.parameter import Parameter
 from scenarios.engines.spec import EngineSpec
 from scenarios.settings import Engine, Sampling
 
-CANONICAL = "canonical"  # the source of a mapping as `harness parity --mapping` takes it
-# Values of a real run, so that a mapping's own limits do not act.
+CANONICAL = "canonical"  # the source in a mapping for `harness parity --mapping`
+# Values as in a real run, so that a mapping's own limits do not apply.
 _TYPICAL = {"dtype": "bfloat16", "max_model_len": 4096, "max_tokens": 1024, "seed": 1, "memory_fraction": 0.8,
             "generation_config": False, "graph_padding": True}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting. `source`, `target`: its native argument in each engine; without a target that engine has none.
-    `first`, `second`: canonical values with which the mapping is tried."""
+    """One setting.
+
+    `source`, `target`: its native argument in each engine; `target` is None if that engine has none. `first`, `second`:
+    canonical values with which the mapping is tried.
+    """
 
     parameter: Parameter
     source: Native
@@ -37,15 +40,16 @@ class Setting:
         return self.parameter.part
 
     def requested(self, value: Any) -> Any:
-        """What the source engine makes of a canonical value."""
+        """The canonical value as the source engine will read it back."""
         return self.source.read(self.source.write(value), {})
 
 
 def settings(source: EngineSpec | None, target: EngineSpec) -> tuple[Setting, ...]:
     """What a mapping from `source` (None: from canonical parameters) to `target` has to carry.
 
-    Without what only a CPU needs, without what changes no result and `target` has not, and without the model's
-    generation_config.json where `target` reads it at its OpenAI endpoint only, whatever a mapping gives.
+    Left out are settings that only a CPU needs, and settings that change no result and that `target` does not have.
+    Also left out is the model's generation_config.json if `target` reads it only at its OpenAI endpoint, whatever a
+    mapping gives.
     """
     made = []
     for parameter in (*ENGINE, *SAMPLING, *CARRIED):
@@ -60,14 +64,17 @@ def settings(source: EngineSpec | None, target: EngineSpec) -> tuple[Setting, ..
 
 
 def owners(target: EngineSpec) -> dict[tuple[str, str], Parameter]:
-    """(part, the target's native argument) -> the parameter that it is of."""
+    """(part, native argument of the target) -> the parameter to which it belongs."""
     pairs = ((parameter, parameter.argument(target.name)) for parameter in (*ENGINE, *SAMPLING, *CARRIED))
     return {(parameter.part, argument.name): parameter for parameter, argument in pairs if argument is not None}
 
 
 def asked_for(of_part: tuple[Setting, ...]) -> list[dict[str, Any]]:
-    """Native arguments of the source engine: those of every setting's first value, then with one setting after another
-    at its second value, then with one after another left out."""
+    """The requests for a part, as native arguments of the source engine.
+
+    First every setting has its first value. Then one setting after another has its second value. Then one after another
+    is left out.
+    """
     base = {item.source.name: item.source.write(item.first) for item in of_part}
     varied = [{**base, item.source.name: item.source.write(item.second)} for item in of_part]
     without = [{name: value for name, value in base.items() if name != item.source.name} for item in of_part]
@@ -75,7 +82,7 @@ def asked_for(of_part: tuple[Setting, ...]) -> list[dict[str, Any]]:
 
 
 def harness_gives(of_part: tuple[Setting, ...], requested: dict[str, Any]) -> dict[str, Any]:
-    """What the harness's own mapping would give for canonical parameters."""
+    """What the harness's own mapping gives for canonical parameters."""
     return {item.target.name: item.target.write(requested[item.source.name])
             for item in of_part if item.target is not None and item.source.name in requested}  # fmt: skip
 

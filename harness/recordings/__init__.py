@@ -1,1 +1,1 @@
-"""Read a run directory: files, scans, tables, compaction."""
+"""Reads a run directory: files, scans, tables, compaction."""

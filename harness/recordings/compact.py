@@ -1,4 +1,4 @@
-"""A recording as Parquet, for pandas and its kin: events.parquet and tokens.parquet beside run.json."""
+"""Writes a recording as Parquet, for pandas and similar tools: events.parquet and tokens.parquet beside run.json."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.recordings.store import Recording
 from harness.recordings.tables import Rows, Table
 from probes.files import FILE_MODE
 
-BATCH = 50_000  # events in memory at a time
+BATCH = 50_000  # events that are in memory at a time
 RESPONSES = {"rollout": "output", "experience": "tokens", "native": "output", "floor": "output"}  # kind -> its tokens
 
 _TEXT, _WHOLE = pa.string(), pa.int64()
@@ -29,16 +29,16 @@ EVENTS = pa.schema(
         ("t_ns", _WHOLE),
         ("kind", _TEXT),
         ("step", _WHOLE),
-        ("event", _TEXT),  # the line itself
+        ("event", _TEXT),  # the line as it is in the journal
     ]
 )
 
 
 def compact(path: str | os.PathLike[str], library: Library | None = None) -> tuple[Path, Path]:
-    """Write both files and return their paths; a torn recording is compacted as far as it reaches.
+    """Write both files and return their paths. A torn recording is compacted as far as it is readable.
 
-    tokens: one row for each response token of each frame, with kind, variant, step, rank, sample, position, token,
-    every array that has one value a token, and those with one value a sample, repeated. Raises FormatError as
+    tokens.parquet has one row per response token of each frame, with kind, variant, step, rank, sample, position,
+    token, every array with one value per token, and arrays with one value per sample, repeated. Raises FormatError as
     `Recording` does.
     """
     run = (library or Library()).open(Path(path))
@@ -70,11 +70,11 @@ def _events(run: Recording, target: Path) -> None:
 
 
 def _tokens(run: Recording, target: Path) -> None:
-    """One row group a frame's step, all with the columns of every kind."""
+    """Write one row group per step of each kind, all with the columns of every kind."""
     schema: pa.Schema | None = None
     parts = [(kind, step) for kind in RESPONSES for step in run.steps(kind)]
     fields: dict[str, pa.DataType] = {}
-    for kind in RESPONSES:  # the columns that any kind has
+    for kind in RESPONSES:  # collect the columns of all kinds
         steps = run.steps(kind)
         table = _flat(run, kind, steps[0])[0] if steps else None
         if table is not None:
@@ -91,7 +91,7 @@ def _tokens(run: Recording, target: Path) -> None:
 
 
 def _flat(run: Recording, kind: str, step: int) -> list[pa.Table]:
-    """The response tokens of one kind and step; one table for each variant of a floor."""
+    """The response tokens of one kind and step: one table, or one for each variant of a floor."""
     variants = ("base", "batch", "order", "prefill") if kind == "floor" else (None,)
     wanted = [{} if variant is None else {"variant": variant} for variant in variants]
     tables = [(fields.get("variant"), run.table(kind, step, **fields)) for fields in wanted]

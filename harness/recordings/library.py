@@ -1,4 +1,4 @@
-"""The recordings that one command opens, which grow while it runs: a file is scanned again only when it has grown."""
+"""The recordings that one command opens while they grow: a file is scanned again only if it has grown."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Library:
-    """Opens recordings. What is opened again takes over the scans of files that are as they were."""
+    """Opens recordings. If one is opened again, scans of unchanged files are reused."""
 
     def __init__(self) -> None:
         self._last: dict[Path, Recording] = {}
 
     def open(self, path: Path, *, tell: Callable[[str], None] = lambda doing: None) -> Recording:
         """The recording as it is now. Raises FormatError and OSError as `Recording` does."""
-        from harness.recordings.store import Recording  # NumPy, which no run needs
+        from harness.recordings.store import Recording  # imports NumPy, which no run needs
 
         recording = Recording(path, tell=tell, earlier=self._last.get(path))
         self._last[path] = recording

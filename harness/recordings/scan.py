@@ -1,7 +1,8 @@
-"""The fast scan of a journal: where the lines of each kind begin, block by block, without decoding them.
+"""The fast scan of a journal: finds where the lines of each kind begin, block by block, without decoding them.
 
-`probes.format.Run` parses every line (3.7 s for a million events on two cores); this reads the keys that every line of
-a recorder begins with (0.9 s). What is not as the recorders write it is `Irregular`, and is left to the reference.
+`probes.format.Run` parses every line (3.7 s for a million events on two cores). This module reads only the keys with
+which every line of a recorder begins (0.9 s). A journal that is not as the recorders write it raises `Irregular` and is
+left to the reference reader.
 """
 
 from __future__ import annotations
@@ -18,41 +19,41 @@ import numpy as np
 from probes.format import FormatError, JournalIndex, checked_open, decode_line
 from probes.lines import SEAL_BYTES, check_seal, is_sealed
 
-SCAN_BYTES = 1 << 20  # bytes read at a time: what stays in a processor's cache is gone through several times
-FEW = 1000  # lines that are sought one by one
+SCAN_BYTES = 1 << 20  # bytes read at a time: they stay in the processor's cache for several passes
+FEW = 1000  # up to this many lines are sought one by one
 LABELS = {
     "span": "name",
     "shapes": "phase",
-}  # kind -> the field that says of what it is, the first that recorders write
-MENTIONS = {"span": b'"rss":'}  # kind -> a text that few recordings have in its lines, or none
-HASHED = ("boundaries", "shapes")  # kinds whose lines are compared between recordings without parsing them
-# How a line begins that the recorders write, and of what kind it is; with its label, where that comes next. One group:
-# a tuple for each line would set off the garbage collector. It is sought from the newline before the line on, a literal
-# that the engine finds without trying each byte.
+}  # kind -> the field that names its subject, the first one that recorders write
+MENTIONS = {"span": b'"rss":'}  # kind -> a text that its lines contain in few recordings
+HASHED = ("boundaries", "shapes")  # kinds whose lines are compared between recordings without being parsed
+# The beginning of a line as the recorders write it: its kind, and its label if that comes next. It is one group,
+# because a tuple for each line would trigger the garbage collector. The match starts at the newline before the line, a
+# literal that the regex engine finds without trying each byte.
 _LABELLED = b"".join(b'%b","%b":"[^"\\\n]*|' % (kind.encode(), key.encode()) for kind, key in LABELS.items())
 _HEAD = re.compile(rb'\n\{"seq":\d+,"t_ns":-?\d+,"kind":"(' + _LABELLED + rb'[^"\\\n]+)"(?=,"|\})')
 _KIND = b'"kind":"%b"'
-_SEQ = len('{"seq":')  # where a line's number begins
-_ANY_DIGIT = ord(".")  # in the next line
+_SEQ = len('{"seq":')  # offset of a line's number
+_ANY_DIGIT = ord(".")  # stands for a checksum's digits in _SEAL
 _SEAL = np.frombuffer(b',"crc":"........"}\n', np.uint8)
 _DIGITS = _SEAL == _ANY_DIGIT
 _IS_HEXADECIMAL = np.isin(np.arange(256), np.frombuffer(b"0123456789abcdef", np.uint8))
 
 
 class Irregular(Exception):
-    """Lines that no recorder of ours writes, or damage."""
+    """Lines that none of our recorders writes, or damage."""
 
 
 @dataclass
 class Labels:
-    """The label of each line of one kind of a journal, in the order of the file: `labels[code]`."""
+    """The label of each line of one kind in a journal, in the order of the file: `labels[code]`."""
 
     labels: dict[str, int] = field(default_factory=dict)
     codes: array[int] = field(default_factory=lambda: array("i"))
-    incomplete: bool = False  # some lines have their label elsewhere: all have to be parsed
+    incomplete: bool = False  # some lines have their label in another place, so all have to be parsed
 
     def where(self, wanted: Callable[[str], bool]) -> np.ndarray:
-        """Which lines have a label of which this holds: a mask."""
+        """A mask of the lines whose label satisfies `wanted`."""
         codes = [code for label, code in self.labels.items() if wanted(label)]
         return np.isin(np.frombuffer(self.codes, np.int32), codes)
 
@@ -63,11 +64,11 @@ class Contents:
 
     labels: dict[str, Labels] = field(default_factory=dict)
     hashes: dict[str, array[int]] = field(default_factory=dict)
-    mentioning: set[str] = field(default_factory=set)  # of `MENTIONS`, the kinds whose text is in the file
+    mentioning: set[str] = field(default_factory=set)  # the kinds of `MENTIONS` whose text is in the file
 
 
 def blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(where it begins, whole lines) until the file's end; only the last may lack its newline."""
+    """Yield (position, whole lines) up to the end of the file. Only the last block may lack its newline."""
     begins, unfinished = 0, [b""]
     with open(path, "rb", buffering=0) as stream:
         while part := stream.read(SCAN_BYTES):
@@ -83,7 +84,7 @@ def blocks(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def lines_at(path: Path, places: Any) -> Iterator[bytes]:
-    """The lines that begin at these bytes, which rise."""
+    """Yield the lines that begin at these bytes, which must be ascending."""
     if len(places) < FEW:
         with open(path, "rb") as stream:
             for at in places:
@@ -96,7 +97,7 @@ def lines_at(path: Path, places: Any) -> Iterator[bytes]:
 
 
 def places_with(path: Path, places: Any, text: bytes) -> np.ndarray:
-    """Those of these lines that contain a text: where they begin."""
+    """The positions of those of these lines that contain a text."""
     matches: list[int] = []
     for base, data, begins in _blocks_with(path, places):
         line_begins = set(begins)
@@ -110,7 +111,7 @@ def places_with(path: Path, places: Any, text: bytes) -> np.ndarray:
 
 
 def _blocks_with(path: Path, places: Any) -> Iterator[tuple[int, bytes, list[int]]]:
-    """(where it begins, the block, the places within it) of each block with any of these places."""
+    """Yield (position, block, positions within it) of each block that contains any of these positions."""
     places = np.asarray(places)
     if len(places):
         for base, data in blocks(path):
@@ -120,7 +121,7 @@ def _blocks_with(path: Path, places: Any) -> Iterator[tuple[int, bytes, list[int
 
 
 def content(line: bytes, kind: str, sealed: bool) -> bytes:
-    """What follows the kind in a line, without the closing brace and the checksum."""
+    """The part of a line after its kind, without the closing brace and the checksum."""
     begin = line.index(_KIND % kind.encode())
     return line[begin + len(_KIND % kind.encode()) : -SEAL_BYTES if sealed else -len("}\n")]
 
@@ -153,7 +154,7 @@ def index(journal: JournalIndex, *, sealed: bool) -> Contents:
 
 
 def _check_block(data: bytes, before: int) -> int:
-    """CRC-32 of the file up to the end of this block; the checksum of its last line vouches for all of it."""
+    """CRC-32 of the file up to the end of this block. The checksum of the block's last line covers all of it."""
     try:
         return check_seal(data, before)
     except FormatError as error:
@@ -161,7 +162,7 @@ def _check_block(data: bytes, before: int) -> int:
 
 
 def _index_block(journal: JournalIndex, contents: Contents, base: int, data: bytes, before: int) -> int:
-    """Add one block, whose first line is number `before`; returns how many lines it has."""
+    """Add one block, whose first line has number `before`. Returns its number of lines."""
     buffer = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(buffer == ord("\n")) + 1
     heads: list[bytes] = _HEAD.findall(b"\n" + data)
@@ -170,6 +171,7 @@ def _index_block(journal: JournalIndex, contents: Contents, base: int, data: byt
     starts = np.concatenate([[0], ends[:-1]])
     if not counts_up(buffer, starts + _SEQ, before) or not _end_as_written(buffer, ends, journal.sealed):
         raise Irregular
+    # Few distinct beginnings occur, so each is decoded once and lines are handled by its code.
     number = {head: code for code, head in enumerate(dict.fromkeys(heads))}
     codes = np.fromiter(map(number.__getitem__, heads), np.int32, len(heads))
     by_kind: dict[str, dict[int, str | None]] = {}  # kind -> code -> its label; None: it was not read
@@ -195,7 +197,7 @@ def _index_block(journal: JournalIndex, contents: Contents, base: int, data: byt
 
 
 def _add_labels(into: Labels, labels: dict[int, str | None], codes: np.ndarray) -> None:
-    """Add the labels of lines of one kind. `labels`: what the codes of this block stand for; None: it was not read."""
+    """Add the labels of lines of one kind. `labels`: code in this block -> label; None: the label was not read."""
     into.incomplete |= None in labels.values()
     code_in_file = np.zeros(max(labels) + 1, np.int32)
     for code, label in labels.items():
@@ -204,7 +206,8 @@ def _add_labels(into: Labels, labels: dict[int, str | None], codes: np.ndarray) 
 
 
 def _content_begins(buffer: np.ndarray, starts: np.ndarray, kind: str) -> np.ndarray:
-    """Where the `content` of each of these lines begins: behind `seq` and `t_ns`, which end at commas, and the kind."""
+    """The position at which the `content` of each line begins: after `seq` and `t_ns`, which end at commas, and the
+    kind."""
     at = starts + _SEQ
     for following in (b',"t_ns":', b',"kind":"'):
         while (before := buffer[at] != ord(",")).any():
@@ -214,7 +217,7 @@ def _content_begins(buffer: np.ndarray, starts: np.ndarray, kind: str) -> np.nda
 
 
 def _end_as_written(buffer: np.ndarray, ends: np.ndarray, sealed: bool) -> bool:
-    """Does each line end with a brace, or with a checksum?"""
+    """Whether each line ends with a brace, or with a checksum if the journal is sealed."""
     if not sealed:
         return bool((buffer[ends - len("}\n")] == ord("}")).all())
     tails = np.lib.stride_tricks.sliding_window_view(buffer, SEAL_BYTES)[ends - SEAL_BYTES]
@@ -226,9 +229,10 @@ def _append(into: array[int], values: np.ndarray) -> None:
 
 
 def counts_up(buffer: np.ndarray, at: np.ndarray, first: int) -> bool:
-    """Do the decimal numbers that begin at these bytes read first, first + 1, first + 2, ...?"""
+    """Whether the decimal numbers at these positions are first, first + 1, first + 2, ..."""
     done, digits = 0, len(str(first))
     while done < len(at):
+        # Numbers with equally many digits are compared digit by digit, all lines at once.
         stop = min(10**digits - first, len(at))
         value, places = np.arange(first + done, first + stop), at[done:stop]
         for digit in range(digits - 1, -1, -1):

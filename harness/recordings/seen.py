@@ -1,4 +1,5 @@
-"""Frames of kind `seen`: the ids that an engine saw, joined to samples by request (docs/reference/format.md)."""
+"""Frames of kind `seen`: the token ids that an engine received, joined to samples by request
+(docs/reference/format.md)."""
 
 from __future__ import annotations
 
@@ -16,17 +17,17 @@ Read = Callable[[Path, Extent], FrameArrays]
 
 @dataclass(frozen=True)
 class _Process:
-    """The requests of one process, by their keys in order; of a request that came several times the first."""
+    """The requests of one process, sorted by key. If a request came several times, the first counts."""
 
     path: Path
     keys: np.ndarray
-    places: list[tuple[Extent, int]]  # frame and row of each
+    places: list[tuple[Extent, int]]  # frame and row of each request
 
 
 class Seen:
-    """An index of every `seen` frame of a recording; what they hold is read again when it is asked for.
+    """An index of every `seen` frame of a recording. The content of a frame is read again when it is needed.
 
-    Memory: some hundred bytes a request.
+    Memory: some hundred bytes per request.
     """
 
     def __init__(self, extents: Iterable[tuple[Path, Extent]], read: Read) -> None:
@@ -46,9 +47,10 @@ class Seen:
         ]
 
     def told(self, table: Table) -> Table:
-        """The table with `prompt_seen` of its requests, an empty row where no process saw one.
+        """The table with a column `prompt_seen` for its requests; an empty row if no process saw the request.
 
-        Where several did (the ranks of one engine), a prompt that is not the one that was sent comes first.
+        If several processes saw it (the ranks of one engine), a prompt that differs from the one that was sent is
+        preferred.
         """
         requests, sent = table.flat("request"), table.rows("prompt")
         if requests is None or sent is None or "prompt_seen" in table.columns or not self._processes:

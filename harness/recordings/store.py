@@ -1,8 +1,8 @@
-"""A run directory as tables: events by kind, spans and token frames as flat NumPy columns.
+"""A run directory as tables: events by kind, and spans and token frames as flat NumPy columns.
 
-`Recording` is `probes.format.Run` with a scan that does not decode what nobody asks for (`harness.recordings.scan`),
-and parses a kind when it is asked for. Both index the same lines and name the same damage; a test holds them together.
-A line that proves broken when it is parsed is added to `torn`.
+`Recording` is `probes.format.Run` with a scan that decodes nothing in advance (`harness.recordings.scan`); a kind is
+parsed when it is needed. Both index the same lines and report the same damage, which a test ensures. A line that proves
+broken when it is parsed is added to `torn`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from probes.format import (
 from probes.kinds import unread_of_frame
 from probes.lines import RESERVED
 
-# A verdict goes through a run step by step, and whatever it asks of a step it asks while that is at hand: so much of
-# the tables last asked for is kept, and the last two however large they are, a step's rollout and experience.
+# A verdict goes through a run step by step, and reads all that it needs of a step together. So the last tables up to
+# this size are kept, and always the last two: the rollout and the experience of a step.
 TABLES_BYTES = 8 << 20
-KEPT = 2  # tables, as said above
+KEPT = 2  # tables that are always kept
 _Index = TypeVar("_Index", JournalIndex, TokenLog)
 
 
@@ -48,8 +48,8 @@ class Recording(Run):
     """One recorded run. Damage never raises here: it is listed in `torn` and `incomplete`, and the judge refuses to
     pass it.
 
-    Raises FormatError for a directory without run.json and for another format version. Memory: 8 bytes an event, of
-    a span 12; one block of a journal while it is read; the tables last asked for, up to TABLES_BYTES or two of them.
+    Raises FormatError for a directory without run.json, and for another format version. Memory: 8 bytes per event, 12
+    per span; one block of a journal while it is read; the last tables, up to TABLES_BYTES or two of them.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Recording(Run):
         tell: Callable[[str], None] = lambda doing: None,
         earlier: Recording | None = None,
     ) -> None:
-        """`earlier`: the same directory as it was opened before; what it knows of files that are as they were is taken
-        over."""
+        """Open the directory. `earlier`: the same directory as opened before; its scans of unchanged files are
+        reused."""
         self._earlier = earlier
-        self._stamps: dict[Path, tuple[int, int]] = {}  # size and time of change of each file when it was scanned
-        self._tell = tell  # is told of each journal, which may take seconds
-        self._decoded: dict[tuple[str, str], list[dict[str, Any]]] = {}  # by kind and mention
-        self._contents: dict[str, scan.Contents] = {}  # by file, of those that the fast scan has read
+        self._stamps: dict[Path, tuple[int, int]] = {}  # size and modification time of each file when it was scanned
+        self._tell = tell  # called for each journal, whose scan may take seconds
+        self._decoded: dict[tuple[str, str], list[dict[str, Any]]] = {}  # parsed events by kind and mention
+        self._contents: dict[str, scan.Contents] = {}  # journal -> its contents, if the fast scan has read it
         self._hashes: dict[str, np.ndarray] = {}
         self._unread: dict[tuple[str, str], set[str]] = {}  # by file and kind of frame: names that nobody reads
         self._mentions: dict[tuple[str, str, str], np.ndarray] = {}  # by file, kind and text: where the lines begin
@@ -77,7 +77,7 @@ class Recording(Run):
 
     @property
     def scenario(self) -> dict[str, Any]:
-        """The resolved scenario of run.json; {} where another framework recorded none."""
+        """The resolved scenario of run.json; {} if another framework recorded none."""
         scenario = self.manifest.get("scenario")
         return scenario if isinstance(scenario, dict) else {}
 
@@ -93,15 +93,15 @@ class Recording(Run):
 
     @property
     def promised_steps(self) -> int:
-        """How many steps the scenario has; 0 where run.json names no number of steps."""
+        """The number of steps of the scenario; 0 if run.json does not name it."""
         steps = self.scenario.get("steps")
         return steps if isinstance(steps, int) and not isinstance(steps, bool) else 0
 
     def restrict(self, steps: range) -> None:
-        """From now on hold these steps only: their events and frames, and the weights that they began with and left.
+        """From now on use only these steps: their events and frames, and the weights with which they began and ended.
 
-        What belongs to no step stays, and so does the floor, which speaks of the engine. Call it before anything is
-        asked for.
+        Events without a step stay, and so does the floor, which describes the engine. Call this before reading
+        anything.
         """
         self.window = steps
 
@@ -114,11 +114,11 @@ class Recording(Run):
         return not isinstance(step, int) or step < 0 or step in self.window
 
     def all(self, kind: str, mention: str = "") -> list[dict[str, Any]]:
-        """Every event of one kind, with role, rank, pid and file of its process; parsed once. Broken lines go to
+        """Every event of one kind, with role, rank, pid and file of its process. Parsed once; broken lines go to
         `torn`.
 
-        `mention`: only lines in which a JSON string ends with this, before they are parsed: of a kind with one event
-        for each micro-batch all would neither be parsed in time nor fit.
+        `mention`: parse only lines in which a JSON string ends with this text. A kind with one event for each
+        micro-batch would otherwise take too long to parse and not fit into memory.
         """
         if (kind, mention) not in self._decoded:
             places = (self._places_with(journal, kind, f'{mention}"') if mention else journal.kinds.get(kind, ())
@@ -127,7 +127,7 @@ class Recording(Run):
         return self._decoded[kind, mention]
 
     def labelled(self, kind: str, ending: str) -> list[dict[str, Any]]:
-        """Of a kind of `scan.LABELS` the events whose label ends with this, as `all` gives them."""
+        """For a kind in `scan.LABELS`: the events whose label ends with this text, in the form of `all`."""
         if (kind, ending) not in self._decoded:
             key = scan.LABELS[kind]
             places = (self._labelled_places(journal, kind, lambda label: label.endswith(ending))
@@ -137,7 +137,7 @@ class Recording(Run):
         return self._decoded[kind, ending]
 
     def _decode(self, places: Iterable[Any]) -> list[dict[str, Any]]:
-        """The events that begin at these places of each journal."""
+        """The events that begin at these positions of each journal."""
         events: list[dict[str, Any]] = []
         for journal, at in zip(self._journals, places, strict=True):
             anchor = {"file": journal.name, **{key: journal.opening.get(key) for key in ("role", "rank", "pid")}}
@@ -148,7 +148,8 @@ class Recording(Run):
         return events
 
     def _labelled_places(self, journal: JournalIndex, kind: str, wanted: Callable[[str], bool]) -> Any:
-        """Where lines with such labels begin; all of the kind, where some labels were not read ahead."""
+        """The positions of lines with such labels; of all lines of the kind if some labels were not read by the
+        scan."""
         places: Any = journal.kinds.get(kind, ())
         contents = self._contents.get(journal.name)
         labels = contents.labels.get(kind) if contents is not None else None
@@ -157,7 +158,7 @@ class Recording(Run):
         return np.frombuffer(places, np.int64)[labels.where(wanted)]
 
     def _places_with(self, journal: JournalIndex, kind: str, text: str) -> np.ndarray:
-        """Where the lines of one kind with this text in them begin."""
+        """The positions of the lines of one kind that contain this text."""
         key = journal.name, kind, text
         if key not in self._mentions:
             contents, places = self._contents.get(journal.name), journal.kinds.get(kind, ())
@@ -167,8 +168,10 @@ class Recording(Run):
         return self._mentions[key]
 
     def keys(self, kind: str) -> set[str]:
-        """The keys of the events of one kind, beside those of every event: of all where somebody has parsed them, else
-        of each journal's first one."""
+        """The keys of the events of one kind, without those that every event has.
+
+        They are those of all events if the kind was parsed, else those of the first event of each journal.
+        """
         parsed = self._decoded.get((kind, ""))
         if parsed is None:
             journals = [journal for journal in self._journals if journal.kinds.get(kind)]
@@ -196,22 +199,22 @@ class Recording(Run):
         return sum(len(journal.kinds.get(kind, ())) for journal in self._journals)
 
     def lines(self, kind: str) -> Iterator[tuple[JournalIndex, bytes]]:
-        """The lines of one kind as they are in the file, for what can be compared without parsing."""
+        """The lines of one kind as they are in the file, for comparisons that need no parsing."""
         for journal in self._journals:
             for line in self._kept(journal, kind):
                 yield journal, line
 
     def every_line(self) -> Iterator[tuple[JournalIndex, bytes]]:
-        """All lines, each process's in its own order."""
+        """All lines; the lines of each process are in their own order."""
         for journal in self._journals:
             for base, data in scan.blocks(journal.path):
                 for line in data[: max(0, journal.end - base)].splitlines(keepends=True):
                     yield journal, line
 
     def content_hashes(self, kind: str) -> np.ndarray:
-        """A 64-bit hash of what follows the kind in each line, in the order of `lines`: equal for equal content.
+        """A 64-bit hash of what follows the kind in each line, in the order of `lines`. Equal content has equal hashes.
 
-        The hash is Python's, which differs between processes: compare within one.
+        The hash is Python's, which differs between processes: compare only within one process.
         """
         if kind not in self._hashes:
             hashes = [self._content_hashes(journal, kind) for journal in self._journals]
@@ -220,7 +223,7 @@ class Recording(Run):
 
     def _content_hashes(self, journal: JournalIndex, kind: str) -> np.ndarray:
         contents = self._contents.get(journal.name)
-        if contents is None:  # not as the recorders write: the whole line stands for its content
+        if contents is None:  # not written by our recorders: hash the whole line
             return np.fromiter(map(hash, self._kept(journal, kind)), np.int64)
         if self.window is not None:
             lines = self._kept(journal, kind)
@@ -235,7 +238,7 @@ class Recording(Run):
         return spans.where((spans.step < 0) | np.isin(spans.step, self.window))
 
     def steps(self, kind: str) -> list[int]:
-        """The steps that have a frame of this kind, in order."""
+        """The steps that have a frame of this kind, in ascending order."""
         steps = {step for frame_kind, step in self._extents if frame_kind == kind}
         if self.window is not None and kind != "floor":
             steps = {step for step in steps if step < 0 or step in self.window}
@@ -248,9 +251,9 @@ class Recording(Run):
         }
 
     def table(self, kind: str, step: int, **fields: Any) -> Table | None:
-        """The frames of one kind and step whose fields have these values, as columns; None where there is none.
+        """The frames of one kind and step whose fields have these values, as columns; None if there are none.
 
-        Raises FormatError when the arrays of a frame disagree about the number of samples.
+        Raises FormatError if the arrays of a frame disagree about the number of samples.
         """
         key = (kind, step, *sorted(fields.items()))
         if key in self._tables:
@@ -268,12 +271,12 @@ class Recording(Run):
         return table
 
     def said(self, kind: str, field: str) -> set[str]:
-        """Every value, as text, that the frames of one kind have in one field; None is no value. Reads headers only."""
+        """Every value (as text) of one field in the frames of one kind, without None. Reads only headers."""
         values = [value for step in self.steps(kind) for value in self.values_of(kind, step, field)]
         return {str(value) for value in values if value is not None}
 
     def values_of(self, kind: str, step: int, field: str) -> list[Any]:
-        """What the header of each frame of one kind and step has in one field; None where it has not."""
+        """The value of one field in the header of each frame of one kind and step; None if it is missing."""
         values = []
         for path, at in self._extents.get((kind, step), ()):
             values.append(self._header(path, at)["fields"].get(field))
@@ -292,13 +295,15 @@ class Recording(Run):
 
     @cached_property
     def _seen(self) -> Seen:
-        """What engines' own processes saw, which know neither steps nor samples."""
+        """What the engines' own processes received; these know neither steps nor samples."""
         places = [place for (kind, _), extents in self._extents.items() if kind == "seen" for place in extents]
         return Seen(places, self._whole_frame)
 
     def frames_of(self, kind: str, step: int, **fields: Any) -> Iterator[FrameArrays]:
-        """The frames of one kind and step whose fields have these values, each checked by NumPy: checking offsets in
-        Python took longer than the whole comparison."""
+        """Yield the frames of one kind and step whose fields have these values.
+
+        NumPy checks their offsets: checking them in Python took longer than the whole comparison.
+        """
         for path, at in self._extents.get((kind, step), ()):
             frame = self._frame(path, at, fields)
             if frame is not None:
@@ -310,12 +315,12 @@ class Recording(Run):
         return frame
 
     def _frame(self, path: Path, at: Extent, fields: dict[str, Any]) -> FrameArrays | None:
-        """None where a field has another value; then its arrays are not read."""
+        """The frame, or None if a field has another value; its arrays are then not read."""
         with open(path, "rb", buffering=0) as stream:
             header = self._read_header(stream, path, at)
             if any(header["fields"].get(name) != value for name, value in fields.items()):
                 return None
-            payload = np.empty(at.payload, np.uint8)  # of huge pages, where the system has them: half the time of bytes
+            payload = np.empty(at.payload, np.uint8)  # in huge pages, if there are any: half the time of bytes
             arrays = arrays_of(header, payload.data[: stream.readinto(payload.data)])
         return FrameArrays(at.kind, at.step, at.rank, header["fields"], arrays)
 
@@ -328,7 +333,7 @@ class Recording(Run):
         return extents
 
     def _kept(self, journal: JournalIndex, kind: str) -> Iterator[bytes]:
-        """The lines of one kind within the window."""
+        """Yield the lines of one kind within the window."""
         for line in self._lines(journal, kind):
             if self.window is None or self._within(self.parsed(journal, line) or {}):
                 yield line
@@ -337,13 +342,13 @@ class Recording(Run):
         return scan.lines_at(journal.path, journal.kinds.get(kind, ()))
 
     def parsed(self, journal: JournalIndex, line: bytes) -> dict[str, Any] | None:
-        """The event of one line; None for a broken one, which goes to `torn`."""
+        """The event of one line; None for a broken line, which is added to `torn`."""
         try:
             event: dict[str, Any] = decode_json(line)
         except (ValueError, RecursionError) as error:
             self._broken(journal, error)
             return None
-        event.pop("crc", None)  # the scan has checked it
+        event.pop("crc", None)  # the scan has already checked it
         return event
 
     def _broken(self, journal: JournalIndex, error: Exception) -> None:
@@ -363,8 +368,11 @@ class Recording(Run):
     def numbers(
         self, kind: str, mention: str, keys: tuple[str, ...]
     ) -> Iterator[tuple[JournalIndex, dict[str, np.ndarray]]]:
-        """`name` and these numbers of each line of one kind with the text `mention` in it, journal by journal; NaN
-        where a line lacks one. `step` is among the keys."""
+        """For each journal: `name` and these numbers of each line of one kind that contains the text `mention`; NaN if
+        missing.
+
+        `step` must be among the keys.
+        """
         for journal in self._journals:
             lines = list(scan.lines_at(journal.path, self._places_with(journal, kind, mention)))
             if lines:
@@ -375,7 +383,7 @@ class Recording(Run):
     def _columns(self, journal: JournalIndex, lines: list[bytes], keys: tuple[str, ...]) -> dict[str, np.ndarray]:
         """`name` and these numbers of many lines."""
         columns = _arrow_columns(lines, keys) if len(lines) > 1000 else None
-        if columns is None:  # few; or a broken line, or a foreign writer with other types
+        if columns is None:  # few lines, a broken line, or another writer's types
             events = [self.parsed(journal, line) or {} for line in lines]
             columns = {"name": np.array([str(event.get("name")) for event in events], object)}
             columns |= {key: np.array([number(event.get(key)) for event in events]) for key in keys}
@@ -403,7 +411,7 @@ class Recording(Run):
         return super()._scan_frames(path)
 
     def _as_it_was(self, path: Path, indexes: Callable[[Recording], list[_Index]]) -> _Index | None:
-        """The index of an undamaged file that has not changed since it was scanned; None of any other."""
+        """The index of an undamaged file that has not changed since its last scan; None for any other file."""
         status = path.stat()
         self._stamps[path] = status.st_size, status.st_mtime_ns
         earlier = self._earlier
@@ -416,11 +424,11 @@ class Recording(Run):
 
 
 _NUMBERS = ("step", "start_ns", "dur_ns")
-_OF_EVERY_EVENT = RESERVED | {"file", "role", "rank", "pid"}  # as `all` returns it
+_OF_EVERY_EVENT = RESERVED | {"file", "role", "rank", "pid"}  # keys that `all` gives every event
 
 
 def _arrow_columns(lines: list[bytes], keys: tuple[str, ...]) -> dict[str, np.ndarray] | None:
-    """The columns of many events, parsed at once; None where they are not as the recorders write them."""
+    """The columns of many events, parsed at once; None if they are not as the recorders write them."""
     import pyarrow as pa
     import pyarrow.json as arrow_json
 

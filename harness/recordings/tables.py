@@ -14,7 +14,7 @@ from probes.format import FormatError
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of unequal length, flat: row r is `values[offsets[r]:offsets[r + 1]]`."""
+    """Rows of unequal length in one flat array: row r is `values[offsets[r]:offsets[r + 1]]`."""
 
     values: np.ndarray
     offsets: np.ndarray  # int64
@@ -30,9 +30,11 @@ class Rows:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
     def joined_at(self, rows: np.ndarray) -> np.ndarray:
-        """The values of these rows, one row after the other. Copies only where rows are left out or change places."""
+        """The values of these rows, concatenated. Copies only if rows are left out or reordered."""
         if np.array_equal(rows, np.arange(len(self))):
             return self.values
+        # Build the index of every value without a loop over rows: the row's start, repeated, plus the position within
+        # the row.
         lengths = self.lengths[rows]
         ends = np.cumsum(lengths)
         place = np.repeat(self.offsets[:-1][rows] - (ends - lengths), lengths)
@@ -42,7 +44,7 @@ class Rows:
 
     @staticmethod
     def joined(parts: list[Rows]) -> Rows:
-        """The rows of several, in turn."""
+        """The rows of several parts, concatenated."""
         if len(parts) == 1:
             return parts[0]
         starts = np.cumsum([0, *(part.offsets[-1] for part in parts)])
@@ -52,10 +54,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class Table:
-    """Every frame of one kind and step, joined: one entry per sample in each column.
+    """Every frame of one kind and step, joined: each column has one entry per sample.
 
-    `fields` are the first frame's, without `finish`; `finish` is one reason per sample where the frames have it.
-    `rank` is the rank of the process that recorded the sample.
+    `fields` are those of the first frame without `finish`, except what the frames disagree about. `finish` is one
+    reason per sample if the frames have it. `rank` is the rank of the process that recorded the sample.
     """
 
     kind: str
@@ -92,8 +94,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Spans:
-    """Spans, one entry for each in every column. `process`: the journal it is in; `step`: -1 where it has none; `start`
-    and `seconds` in seconds, NaN where unsaid."""
+    """Spans as columns with one entry per span.
+
+    `process`: the journal that holds it. `step`: -1 if it has none. `start` and `seconds`: in seconds, NaN if not
+    recorded.
+    """
 
     process: np.ndarray
     name: np.ndarray
@@ -106,7 +111,7 @@ class Spans:
 
     @staticmethod
     def joined(parts: list[Spans]) -> Spans:
-        """Those of several, in turn."""
+        """The spans of several parts, concatenated."""
         columns = [[getattr(part, key.name) for part in parts] for key in fields(Spans)]
         return Spans(*(np.concatenate(column) if column else np.zeros(0) for column in columns))
 
@@ -121,7 +126,7 @@ class FrameArrays:
 
 
 def arrays_of(header: dict[str, Any], payload: bytes | memoryview) -> dict[str, np.ndarray | Rows]:
-    """The arrays of a frame as views of its payload. Raises FormatError where `probes.format` does."""
+    """The arrays of a frame as views of its payload. Raises FormatError for a malformed array."""
     arrays: dict[str, np.ndarray | Rows] = {}
     for name, spec in header["arrays"].items():
         try:
@@ -139,8 +144,10 @@ def arrays_of(header: dict[str, Any], payload: bytes | memoryview) -> dict[str, 
 
 
 def table_of(frames: list[FrameArrays]) -> Table:
-    """The samples of several frames of one kind and step, with the arrays that all of them have. Raises FormatError
-    where a frame's arrays disagree about the samples."""
+    """Join the samples of several frames of one kind and step, with the arrays that all of them have.
+
+    Raises FormatError if the arrays of a frame disagree about the number of samples.
+    """
     first = frames[0]
     names = sorted(set(first.arrays).intersection(*(frame.arrays for frame in frames[1:])))
     for frame in frames:
@@ -172,17 +179,17 @@ def _check_samples(frame: FrameArrays, names: list[str]) -> None:
 
 
 def _finish(frames: list[FrameArrays]) -> np.ndarray | None:
-    """The finish reason of each sample; None where a frame has none."""
+    """The finish reason of each sample; None if a frame has none."""
     if not all(isinstance(frame.fields.get("finish"), list) for frame in frames):
         return None
     return np.array([reason for frame in frames for reason in frame.fields["finish"]], dtype=object)
 
 
 def _fields(frames: list[FrameArrays]) -> dict[str, Any]:
-    """What the first frame says of all samples, without what another one says otherwise."""
+    """The first frame's fields, without values that do not hold for all frames."""
     fields = {key: value for key, value in frames[0].fields.items() if key != "finish"}
     versions = [frame.fields.get("weight_version") for frame in frames]
-    if any(version != versions[0] for version in versions):  # there is none that all samples were drawn with
+    if any(version != versions[0] for version in versions):  # no single version drew all samples
         fields["weight_version"] = None
     if any(uncompared := [frame.fields.get("uncompared") for frame in frames]):
         fields["uncompared"] = next(value for value in uncompared if value)

@@ -1,6 +1,6 @@
-"""How often this process did what costs time: `("scan", file)`, `("gather", directory of a recording)`.
+"""Counts how often this process did expensive work: `("scan", file)`, `("gather", directory of a recording)`.
 
-Tests hold the commands to it; nothing else reads it.
+Tests check the commands with it; nothing else reads it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""An evidence directory as a zip, and a zip from anybody as a directory: no path leaves it, and its size is bounded."""
+"""Packs an evidence directory into a zip, and unpacks a zip from anybody: no path leaves the directory, and its size
+is bounded."""
 
 from __future__ import annotations
 
@@ -19,23 +20,25 @@ from harness.errors import BadInput
 from probes.files import FILE_MODE
 from reports import places
 
-MAX_BYTES = 4 << 30  # unpacked; 1,024 dumps of 2,000 entries are about 1 GiB
+MAX_BYTES = 4 << 30  # unpacked size; 1,024 dumps of 2,000 entries are about 1 GiB
 MAX_FILES = 20_000  # chosen: 1,024 ranks with a dump and a process file each are a tenth of it
 MAX_DEPTH, MAX_NAME = 8, 1_000  # folders and characters of a member's path
-MEMORY_BYTES = 1 << 30  # of the process that unpacks; a directory of 20,000 members takes some 30 MiB
+MEMORY_BYTES = 1 << 30  # memory of the process that unpacks; a directory of 20,000 members takes some 30 MiB
 DEADLINE_S = 300.0  # 4 GiB take 20 s
 INDEX = "evidence.json"
 BLOCK = 1 << 20  # bytes read at a time
 _ROOT = str(Path(__file__).resolve().parents[2])
-# -I: neither the current folder nor PYTHONPATH has a say in what is imported
+# -I: neither the current folder nor PYTHONPATH affects imports
 _START = f"import sys; sys.path.insert(0, {_ROOT!r}); from {__name__} import main; main(*sys.argv[1:])"
 _BY_HAND = "unzip FILE, then harness triage DIR"
 _ENDED = "{file} ended the process that unpacked it: refused"
 
 
 def pack(folder: Path, target: Path | None = None) -> Path:
-    """Zip `folder` into `target`, without one into `<folder>.zip`, replacing an earlier one; links are left out.
-    BadInput where there is none."""
+    """Zip `folder` into `target`, by default `<folder>.zip`, and replace an earlier zip. Links are left out.
+
+    Raises BadInput if there is no such folder.
+    """
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such directory", fix=f"ls {shlex.quote(str(folder.parent))}")
     folder = folder.resolve()
@@ -56,11 +59,10 @@ def pack(folder: Path, target: Path | None = None) -> Path:
 
 
 def unpack(file: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES) -> Path:
-    """The zip's files in a temporary directory that goes when this process ends.
+    """Unpack a zip into a temporary directory that is removed when this process ends.
 
-    A process of its own unpacks them, with a cap on its memory and its time. Raises BadInput, and leaves nothing
-    behind, for a file that is no zip, is damaged, is too large when unpacked, or has a member whose path would leave
-    the directory.
+    A separate process unpacks it, with limits on memory and time. Raises BadInput, and leaves nothing behind, for a
+    file that is no zip, is damaged, is too large when unpacked, or has a member whose path would leave the directory.
     """
     folder = Path(tempfile.mkdtemp(prefix="harness-evidence-")).resolve()
     words = [str(Path(file).resolve()), str(folder), str(max_bytes), str(max_files)]
@@ -82,7 +84,7 @@ def unpack(file: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
 
 
 def unpack_into(folder: Path, file: Path, max_bytes: int, max_files: int) -> None:
-    """What the process of its own does. Raises BadInput."""
+    """Unpack `file` into `folder`, in the separate process. Raises BadInput."""
     try:
         with zipfile.ZipFile(file) as zipped:
             members = [member for member in zipped.infolist() if not member.is_dir()]
@@ -118,7 +120,7 @@ def main(file: str, folder: str, max_bytes: str, max_files: str) -> None:
 
 
 def cap(memory: int, seconds: int, file_bytes: int) -> None:
-    """Limits of this process: address space, processor time, the size of a file."""
+    """Limit this process's address space, processor time and file size."""
     import resource
 
     wanted = ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_FSIZE, file_bytes))
@@ -128,7 +130,7 @@ def cap(memory: int, seconds: int, file_bytes: int) -> None:
 
 
 def _top(members: list[zipfile.ZipInfo]) -> str:
-    """The folder that the whole zip lies in, when somebody zipped the directory itself; empty otherwise."""
+    """The folder that contains everything in the zip, if the directory itself was zipped; empty otherwise."""
     heads = {member.filename.split("/", 1)[0] for member in members if "/" in member.filename}
     flat = any("/" not in member.filename for member in members)
     [head] = heads if len(heads) == 1 else [""]
@@ -140,7 +142,7 @@ def _safe(file: Path, member: zipfile.ZipInfo, top: str) -> PurePosixPath:
     name = member.filename.removeprefix(top)
     path = PurePosixPath(name)
     kind = stat.S_IFMT(member.external_attr >> 16)
-    link = kind not in (0, stat.S_IFREG)  # a link, a device, a pipe
+    link = kind not in (0, stat.S_IFREG)  # true for a link, a device or a pipe
     if len(path.parts) > MAX_DEPTH or len(name) > MAX_NAME:
         raise BadInput(f"{file}: the member {name[:100]!r} has too long a path: nothing was unpacked", fix=_look(file))
     if link or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or not path.parts:
@@ -152,7 +154,8 @@ def _safe(file: Path, member: zipfile.ZipInfo, top: str) -> PurePosixPath:
 
 
 def _extract(zipped: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, remaining_bytes: int, file: Path) -> int:
-    """Unpack one member, counting what really comes out, not what its header promises; bytes still allowed."""
+    """Unpack one member. Counts the bytes that really come out, not those that the header promises; returns how many
+    are left."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with zipped.open(member) as source, open(target, "xb") as sink:
         while block := source.read(BLOCK):

@@ -1,7 +1,7 @@
 """The evidence directory: plain files that hold one `Evidence`, readable without the run (docs/reference/evidence.md).
 
-Everything is JSON except flight recorder dumps, which lie there as the job wrote them. A directory (or its zip) may
-come from a stranger: paths that leave it are refused, sizes are bounded, and nothing in it is executed or unpickled.
+Everything is JSON except flight recorder dumps, which are stored as the job wrote them. A directory (or its zip) may
+come from a stranger, so paths that leave it are refused, sizes are bounded, and nothing in it is executed or unpickled.
 """
 
 from __future__ import annotations
@@ -29,25 +29,27 @@ from probes.files import make_folder, write_whole
 from probes.format import MANIFEST, decode_json, encode_json
 from reports import codec
 
-FORMAT_VERSION = 1  # of the evidence directory
+FORMAT_VERSION = 1  # version of the evidence directory's format
 PROCESSES, RECORDER = "processes", "recorder"
-# A process with a thousand threads is under 1 MiB. 16 MiB of empty lists, the worst, take 395 MiB for a moment.
-MAX_JSON_BYTES = 16 << 20  # of the index
-# Of one process, seen twice with 300 threads of 40 frames, and of all of them: 10,000 with 25 kB, as 60 threads have.
+# Limit of the index. A process with a thousand threads is under 1 MiB. The worst case, 16 MiB of empty lists, takes 395
+# MiB for a moment.
+MAX_JSON_BYTES = 16 << 20  # bytes
+# Limits of one process file (two looks at 300 threads of 40 frames each), and of all together (10,000 with 25 kB, as of
+# 60 threads).
 MAX_PROCESS_BYTES, MAX_PROCESSES_BYTES = 4 << 20, 256 << 20
-MAX_DUMP_BYTES = 256 << 20  # a ring of 2,000 takes 0.3 to 2 MB; this is one of more than 200,000
-MAX_TEXT, MAX_ITEMS = 20_000, 100_000  # of a field: characters, items of a list or object
-MAX_DEPTH = 16  # nesting of a file
+MAX_DUMP_BYTES = 256 << 20  # a ring of 2,000 takes 0.3 to 2 MB; this holds more than 200,000
+MAX_TEXT, MAX_ITEMS = 20_000, 100_000  # limits of a field: characters, and items of a list or object
+MAX_DEPTH = 16  # nesting depth of a file
 MAX_PROCESSES, MAX_NOTES, MAX_NOTE = 20_000, 2_000, 1_000
-MAX_NUMBER = 1 << 63  # numbers of 64 bits
+MAX_NUMBER = 1 << 63  # larger numbers are refused
 T = TypeVar("T")
 READS = "harness triage --help   # lists what it reads"
 
 
 def write(evidence: Evidence, directory: str | os.PathLike[str], *, complete: bool = True) -> None:
-    """Write every file of `evidence` but its dumps, each whole or not at all; OSError where that cannot be done.
+    """Write every file of `evidence` except its dumps, each whole or not at all. Raises OSError if that fails.
 
-    `complete=False`: a collector is still at work, and a reader of what is there says so.
+    `complete=False`: a collector is still at work, which readers of the directory will report.
     """
     folder = Path(directory)
     names: dict[str, Process] = {}
@@ -62,20 +64,20 @@ def write(evidence: Evidence, directory: str | os.PathLike[str], *, complete: bo
 
 
 def write_process(process: Process, directory: str | os.PathLike[str], name: str = "") -> None:
-    """Write the file of one process: what a collector does as soon as it has something."""
+    """Write the file of one process. A collector calls this as soon as it has something."""
     _write(Path(directory) / PROCESSES / (name or file_name(process.host, process.pid)), msgspec.to_builtins(process))
 
 
 def file_name(host: str, pid: int, suffix: str = ".json") -> str:
-    """The name of a file about one process, in letters that every file system takes."""
+    """The name of a file about one process, in characters that every file system accepts."""
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', host)[:100]}-{pid}{suffix}"
 
 
 def read(path: str | os.PathLike[str]) -> Evidence:
-    """The evidence in a directory, in its zip, or in a bare directory of flight recorder dumps.
+    """Read the evidence in a directory, in its zip, or in a bare directory of flight recorder dumps.
 
-    A file that is damaged or missing is left out and named in `notes`. A zip is unpacked into a temporary directory,
-    which is `path` of the result and goes when this process ends. Raises BadInput where nothing is there to read.
+    A damaged or missing file is left out and named in `notes`. A zip is unpacked into a temporary directory, which is
+    `path` of the result and is removed when this process ends. Raises BadInput if there is nothing to read.
     """
     source = Path(path)
     if not source.exists():
@@ -102,12 +104,13 @@ def read(path: str | os.PathLike[str]) -> Evidence:
 
 
 def pack(directory: str | os.PathLike[str]) -> Path:
-    """Zip an evidence directory beside itself, to send it to a colleague; the path of the zip."""
+    """Zip an evidence directory next to itself, to send it to a colleague. Returns the path of the zip."""
     return archive.pack(Path(directory))
 
 
 def adopt(file: Path, into: Path) -> Evidence:
-    """The evidence in a zip, with its dumps copied into the evidence directory `into`, where they keep their names."""
+    """Read the evidence in a zip, and copy its dumps into the evidence directory `into`, where they keep their
+    names."""
     folder = archive.unpack(file)
     try:
         part = read(folder)
@@ -124,7 +127,7 @@ def readable(path: Path) -> bool:
     """Whether a directory holds evidence or flight recorder dumps."""
     try:
         return is_evidence(path) or any(_is_dump(file) and file.stat().st_size for file in path.iterdir())
-    except OSError:  # nobody may list it
+    except OSError:  # it may not be listed
         return False
 
 
@@ -158,7 +161,7 @@ def _index(folder: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _processes(folder: Path, listed: Any, notes: list[str]) -> tuple[Process, ...]:
-    """Those that the index names, in its order, then any others that lie there."""
+    """The processes that the index names, in its order, then those of other files in the folder."""
     try:
         file_names = sorted(file.name for file in (folder / PROCESSES).glob("*.json"))
     except OSError as error:
@@ -201,8 +204,8 @@ def _within_world(process: Process, expected_world: int | None, notes: list[str]
 
 
 def _decoded(fields: dict[str, Any], notes: list[str]) -> Evidence:
-    """The evidence of an index, with fields that do not fit left at their defaults and named."""
-    hints = typing.get_type_hints(Evidence, include_extras=True)  # their bounds are extras
+    """The evidence of an index. Fields that do not fit keep their defaults and are named in `notes`."""
+    hints = typing.get_type_hints(Evidence, include_extras=True)  # the bounds are in the extras
     kept: dict[str, Any] = {"source": "directory", "taken": "", "stall_s": 0.0}
     for key, value in fields.items():
         if key in hints:
@@ -214,7 +217,7 @@ def _decoded(fields: dict[str, Any], notes: list[str]) -> Evidence:
 
 
 def _bare(folder: Path, source: Path) -> Evidence:
-    """A directory of flight recorder dumps from anybody's job: one file a rank, JSON or pickle."""
+    """The evidence of a bare directory of flight recorder dumps: one file per rank, JSON or pickle."""
     dumps = {file.name: file.name for file in sorted(folder.iterdir()) if _is_dump(file)}
     if not dumps:
         raise BadInput(
@@ -225,23 +228,24 @@ def _bare(folder: Path, source: Path) -> Evidence:
 
 
 def _is_dump(file: Path) -> bool:
-    """Told by its first byte: `{` of JSON, 0x80 of a pickle; an empty file with a number is a dump that was lost."""
+    """Whether a file is a dump by its first byte: `{` for JSON, 0x80 for a pickle. An empty file with a number is a
+    lost dump."""
     if file.name.startswith(".") or file.is_symlink() or not file.is_file():
         return False
     try:
         with open(file, "rb") as stream:
             first = stream.read(1)
     except OSError:
-        return True  # unreadable: the reader of dumps says why
+        return True  # the reader of dumps reports why it cannot be read
     if not first:
         return file.stem[-1:].isdigit()
     return first in b"{\x80" and file.name not in (MANIFEST, VERDICT)
 
 
 def _inside(folder: Path, relative: str, notes: list[str]) -> bool:
-    """Whether a dump lies in the directory; symbolic links and `..` may not lead out of it."""
+    """Whether a dump is inside the directory. Symbolic links and `..` may not lead out of it."""
     try:
-        target = Path(os.path.realpath(folder / relative))  # of a link to itself, the link, which is no file
+        target = Path(os.path.realpath(folder / relative))  # a link to itself resolves to itself, which is no file
         if not target.is_relative_to(os.path.realpath(folder)):
             notes.append(f"a dump called {relative!r} lies outside the evidence and is ignored")
             return False
@@ -276,9 +280,9 @@ def _why(error: BaseException) -> str:
 
 
 def decode(kind: type[T], value: Any) -> T:
-    """A type of harness.triage.evidence from JSON values; keys that it does not know are ignored.
+    """Decode JSON values into a type of harness.triage.evidence. Unknown keys are ignored.
 
-    Raises ValueError that names the place which does not fit, or is larger than its bound.
+    Raises ValueError that names the place that does not fit or exceeds its bound.
     """
     try:
         return msgspec.convert(_bounded(value), kind, dec_hook=_number)
@@ -291,7 +295,7 @@ def _number(kind: Any, value: Any) -> float:
 
 
 def _bounded(value: Any, where: str = "$", depth: int = 0) -> Any:
-    """The same value with texts cut to their bound; ValueError for anything else that is larger than its own."""
+    """Return the value with texts cut to their bound. Raises ValueError for anything else that exceeds its bound."""
     if isinstance(value, str):
         return value[:MAX_TEXT]
     if isinstance(value, int) and abs(value) > MAX_NUMBER:

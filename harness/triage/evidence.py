@@ -1,7 +1,7 @@
-"""What was seen of a job that stands still: plain frozen data, whoever collected it.
+"""Evidence of a job that stands still, as plain frozen data.
 
-Times are seconds unless the name says otherwise; ages are measured at the moment the evidence was taken. `None` and
-empty mean "not had", and a note says why. Nothing here judges.
+It is the same whoever collected it. Times are seconds unless the name says otherwise; ages are measured when the
+evidence was taken. `None` and empty mean that a value was not collected, and a note says why. Nothing here judges.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Ranks = Annotated[int, msgspec.Meta(ge=0, le=RANKS)]  # a rank, or how many ther
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame of a stack; never with locals."""
+    """One frame of a stack, never with locals."""
 
     function: str
     file: str
@@ -29,7 +29,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Thread:
-    """One thread, `frames` innermost first. `native`: frames of C and C++ are among them."""
+    """One thread, `frames` innermost first. `native`: the frames include C and C++ ones."""
 
     name: str
     tid: int  # the operating system's thread id, 0 where unknown
@@ -39,12 +39,12 @@ class Thread:
     gil: bool = False  # holds the interpreter lock
     native: bool = False
     cpu_s: Number | None = None  # user + system time of this thread so far
-    io_bytes: int | None = None  # that it read and wrote so far
-    delay_s: Number | None = None  # that it was runnable so far and had no processor
-    wchan: str = ""  # kernel function that it sleeps in
+    io_bytes: int | None = None  # bytes that it read and wrote so far
+    delay_s: Number | None = None  # seconds so far in which it was runnable without a processor
+    wchan: str = ""  # kernel function in which it sleeps
 
 
-# How a note of a process begins that says why no Python stack of it was had.
+# Beginnings of notes that say why there is no Python stack of a process.
 NOT_PERMITTED = "ptrace is not permitted"
 NOT_PYTHON = "not a Python process"
 ENDED = ("gone", "Z", "X")  # states of a process that is over
@@ -59,23 +59,23 @@ class Sample:
     cpu_s: Number = 0.0  # user + system time so far, all threads
     switches: int = 0  # voluntary context switches of all threads so far
     io_bytes: int = 0  # read + written so far, from /proc/PID/io
-    wchan: str = ""  # kernel function that the main thread sleeps in
+    wchan: str = ""  # kernel function in which the main thread sleeps
     threads: tuple[Thread, ...] = ()
-    net_bytes: int = 0  # through its open TCP connections so far, both ways
-    main_cpu_s: Number | None = None  # of its main thread alone
+    net_bytes: int = 0  # bytes through its open TCP connections so far, both ways
+    main_cpu_s: Number | None = None  # CPU seconds of its main thread alone
     main_io_bytes: int | None = None
-    main_switches: int | None = None  # voluntary ones of its main thread
-    net_quiet_s: Number | None = None  # since data last went through one of its connections, but those to its store
-    main_delay_s: Number | None = None  # that its main thread was runnable so far and had no processor
-    beat_delay_s: Number | None = None  # the same of the thread that makes its heartbeat
-    beat_state: str = ""  # of that thread, as `state`
-    service_cpu_s: Number = 0.0  # of its threads that only serve a device: CUDA's and NCCL's, which poll
-    reading: str = ""  # the pipe or socket that its main thread waits to read from, "pipe:[7]"
-    writing: str = ""  # the full pipe to which a thread of it waits to write, "pipe:[7]"
-    timed: bool = False  # the call in which its main thread waits has a time limit: a sleep, or a wait that gives up
+    main_switches: int | None = None  # voluntary context switches of its main thread
+    net_quiet_s: Number | None = None  # seconds since data went through its connections, except those to its store
+    main_delay_s: Number | None = None  # seconds in which its main thread was runnable without a processor
+    beat_delay_s: Number | None = None  # the same for the thread that writes its heartbeat
+    beat_state: str = ""  # state of that thread, as `state`
+    service_cpu_s: Number = 0.0  # CPU seconds of threads that only serve a device: CUDA's and NCCL's, which poll
+    reading: str = ""  # pipe or socket that its main thread waits to read from, "pipe:[7]"
+    writing: str = ""  # full pipe to which one of its threads waits to write, "pipe:[7]"
+    timed: bool = False  # its main thread waits with a time limit, as in a sleep
     polled: tuple[
         str, ...
-    ] = ()  # what that call waits for at once: TCP peers, "127.0.0.1:80", or "anon_inode:[eventfd]"
+    ] = ()  # what that call waits for at once: TCP peers such as "127.0.0.1:80", or "anon_inode:[eventfd]"
     heard: tuple[tuple[str, Number], ...] = ()  # TCP peer -> seconds since data last came from it
 
 
@@ -90,27 +90,28 @@ class OpenSpan:
 
 @dataclass(frozen=True)
 class Beat:
-    """The heartbeat of the probe in the process: the interpreter is alive (`age_s`), and work progresses
+    """The heartbeat of the probe in a process: that the interpreter is alive (`age_s`), and that work progresses
     (`progress_age_s`)."""
 
     count: int
-    age_s: Number  # since the last beat; large while the GIL is held or the process is stopped
-    progress_age_s: Number  # since the main thread's stack, a collective counter or the journal last changed
+    age_s: Number  # seconds since the last beat; large while the interpreter lock is held or the process is stopped
+    progress_age_s: Number  # seconds since the main thread's stack, a collective counter or the journal changed
     period_s: Number = 1.0
     open_spans: tuple[OpenSpan, ...] = ()
     sequences: dict[str, int] = field(default_factory=dict)  # process group -> collectives that this process enqueued
-    breakpoint: bool = False  # the process sits in a debugger: nobody may call that a hang
-    wait: str = ""  # what its main thread waits for by its own word: idle, collective, backward, ray, http, child, ...
+    breakpoint: bool = False  # the process sits in a debugger, which is no hang
+    wait: str = ""  # what its main thread waits for, by the probe: idle, collective, backward, ray, http, child, ...
     stack: tuple[str, ...] = ()  # innermost frames of its main thread, "file:line function"
     ended: bool = False  # the last beat of an interpreter that ended in order
-    tid: int = 0  # of the thread that makes the beats, as the kernel counts; 0 where unknown
-    # what the process said of itself: "engine": running, waiting (requests), kv_usage (0 to 1), age_s of these figures
+    tid: int = 0  # thread id of the heartbeat's thread, as the kernel counts; 0 if unknown
+    # States that the process reported, as "engine": running, waiting (requests), kv_usage (0 to 1), age_s of these
+    # figures.
     states: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an engine as its session recorded it."""
+    """One call of an engine, as its session recorded it."""
 
     name: str
     ok: bool
@@ -121,69 +122,69 @@ class Call:
 
 @dataclass(frozen=True)
 class Group:
-    """A process group: `members` are global ranks in the group's order, empty where nobody recorded them."""
+    """A process group. `members` are global ranks in the group's order; empty if nobody recorded them."""
 
-    name: str  # as the flight recorder calls it
+    name: str  # its name in the flight recorder
     members: tuple[int, ...] = ()
     backend: str = ""
     desc: str = ""
     world_size: Ranks = 0  # expected number of members; 0 where unknown
-    rank: Ranks | None = None  # in it, of the process that recorded it, where the members are not known
+    rank: Ranks | None = None  # rank in it of the process that recorded it, if the members are not known
 
 
 @dataclass(frozen=True)
 class Journal:
-    """The end of what the process recorded of itself."""
+    """The end of a process's own recording."""
 
     path: str
     events: int
-    last_age_s: Number  # since the last event
+    last_age_s: Number  # seconds since the last event
     last_span: str = ""
     calls: tuple[Call, ...] = ()  # the last few engine calls, oldest first
     errors: tuple[tuple[Number, str], ...] = ()  # (age_s, text) of spans and calls that failed, oldest first
     groups: tuple[Group, ...] = ()
-    closed: bool = False  # it ended its recording properly
+    closed: bool = False  # the process closed its recording
     engine_stats: dict[str, Any] = field(default_factory=dict)  # the engine's last report: running, waiting, kv_usage
-    closing_error: str = ""  # with which it closed its recording
-    full: bool = False  # the disk was full, and records are missing
+    closing_error: str = ""  # error with which it closed its recording
+    full: bool = False  # the disk was full, so that records are missing
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process of the job. `rank`: of torch.distributed, global; None where it has none or none is known."""
+    """One process of the job. `rank`: its global rank in torch.distributed; None if it has none or none is known."""
 
     host: str
     pid: int
     ppid: int = 0
-    command: str = ""  # argv, secrets taken out
-    title: str = ""  # what the process calls itself: sglang::scheduler, ray::Stage.step, ...
+    command: str = ""  # argv, without secrets
+    title: str = ""  # the title that it gave itself: sglang::scheduler, ray::Stage.step, ...
     role: str = ""  # actor, critic, rollout, trainer, driver, launcher, ...: from the journal, Ray, or the title
     engine: str = ""  # vllm, sglang
     rank: Ranks | None = None
     world_size: Ranks | None = None
-    age_s: Number = 0.0  # since it was started
-    exit_code: int | None = None  # of a process that has ended, where known
-    error: str = ""  # first error that it left: an actor's death cause, the tail of a traceback
+    age_s: Number = 0.0  # seconds since it was started
+    exit_code: int | None = None  # of a process that has ended, if known
+    error: str = ""  # its first error: an actor's death cause, the tail of a traceback
     error_age_s: Number | None = None
     samples: tuple[Sample, ...] = ()
-    native: tuple[Thread, ...] = ()  # one native stack, where it was asked for and allowed
+    native: tuple[Thread, ...] = ()  # one native stack, if it was asked for and allowed
     beat: Beat | None = None
     journal: Journal | None = None
     dump: str = ""  # flight recorder dump of this process, relative to the evidence directory
-    # Wall clock of its host, ns, when the dump was taken; 0 where that clock was set while the process ran, None where
-    # nobody noted it.
+    # Wall clock of its host in ns when the dump was taken. 0 if that clock was set while the process ran; None if
+    # nobody recorded the time.
     dump_taken_ns: int | None = None
     environ: dict[str, str] = field(default_factory=dict)  # rank, NCCL and network variables it was started with
-    listening: tuple[str, ...] = ()  # TCP addresses that it serves, "127.0.0.1:8000"
+    listening: tuple[str, ...] = ()  # TCP addresses at which it listens, "127.0.0.1:8000"
     peers: tuple[str, ...] = ()  # other ends of its established TCP connections
-    notes: tuple[str, ...] = ()  # what could not be had of it, and how to enable it
-    unanswered: tuple[str, ...] = ()  # "own other": ends of connections whose data the other one does not acknowledge
-    asked: tuple[str, ...] = ()  # addresses that it asks for a connection again and again, without an answer
-    writer: int = 0  # the one other process of its host that can write what its main thread reads; 0: several, or none
+    notes: tuple[str, ...] = ()  # what could not be collected of it, and how to enable it
+    unanswered: tuple[str, ...] = ()  # "local remote": connections whose data the other end does not acknowledge
+    asked: tuple[str, ...] = ()  # addresses to which it keeps asking for a connection without an answer
+    writer: int = 0  # the one other process on its host that can write what its main thread reads; 0: several or none
     fed: bool = (
         False  # another process of its host can write what its main thread reads, from the first look to the last
     )
-    reader: int = 0  # the one other process of its host that can read the full pipe to which a thread of it writes
+    reader: int = 0  # the one other process on its host that can read the full pipe to which it writes
 
     @property
     def key(self) -> str:
@@ -193,7 +194,7 @@ class Process:
 @dataclass(frozen=True)
 class RayActor:
     actor_id: str
-    name: str  # class name, or the name given
+    name: str  # class name, or the name that it was given
     state: str  # ALIVE, DEAD, PENDING_CREATION, RESTARTING, DEPENDENCIES_UNREADY
     host: str = ""
     pid: int = 0
@@ -209,19 +210,19 @@ class RayTask:
     host: str = ""  # where it runs
     pid: int = 0
     actor_id: str = ""
-    caller_pid: int = 0  # the process that submitted it, 0 where Ray does not say
+    caller_pid: int = 0  # the process that submitted it, 0 if Ray does not say
     error: str = ""
     caller_host: str = ""
 
 
 @dataclass(frozen=True)
 class RayNode:
-    """A node of the Ray cluster as its GCS knows it."""
+    """A node of the Ray cluster, as its GCS describes it."""
 
     host: str
     alive: bool
-    death: str = ""  # why it is dead, as Ray says it
-    silent: str = ""  # why a look at it was asked for and did not come
+    death: str = ""  # why it is dead, in Ray's words
+    silent: str = ""  # why it sent no evidence when asked
 
 
 @dataclass(frozen=True)
@@ -256,24 +257,24 @@ class Silence:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that was taken at one moment. `path`: the directory it lies in."""
+    """Everything that was collected at one moment. `path`: the directory that holds it."""
 
     path: str
     source: str  # watch, live, directory, dumps
     taken: str  # ISO 8601, UTC
-    stall_s: Number  # how long nothing had progressed when it was taken; 0 where nobody watched
+    stall_s: Number  # seconds without progress before it was taken; 0 if nobody watched
     processes: tuple[Process, ...] = ()
     ray_actors: tuple[RayActor, ...] = ()
     ray_tasks: tuple[RayTask, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     ras: dict[str, Any] = field(default_factory=dict)  # NCCL RAS, host -> answer
-    dumps: dict[str, str] = field(default_factory=dict)  # dumps that belong to no seen process: name -> relative path
-    expected_world: Ranks | None = None  # ranks that the launcher was asked for
-    threshold_s: Number = 0.0  # after how long without progress the watch looks; 0 where nobody watched
+    dumps: dict[str, str] = field(default_factory=dict)  # dumps of processes that were not seen: name -> relative path
+    expected_world: Ranks | None = None  # number of ranks that the launcher was asked for
+    threshold_s: Number = 0.0  # seconds without progress after which the watch looks; 0 if nobody watched
     notes: tuple[str, ...] = ()
     ray_nodes: tuple[RayNode, ...] = ()
     ray_lost: str = (
-        ""  # the cluster's address and why nobody can connect to it; empty where somebody can, or none is known
+        ""  # the Ray cluster's address and why it accepts no connection; empty if it does, or no cluster is known
     )
     unreached: dict[str, Silence] = field(default_factory=dict)  # by the address of the watch
     locks: tuple[FileLock, ...] = ()  # of files, whoever holds them

@@ -1,7 +1,7 @@
-"""Evidence in, verdict out: compare the recorders, build the graph, ask the rules, write down who and why.
+"""Evidence in, verdict out: compares the recorders, builds the wait graph, asks the rules, and writes down who and why.
 
-Nothing is blamed on thin evidence: where waiting ends at something that was not seen the verdict is INSUFFICIENT, and
-what was missing stands in it by name.
+Nothing is blamed on thin evidence. If waiting ends at something that was not seen, the verdict is INSUFFICIENT and
+names what is missing.
 """
 
 from __future__ import annotations
@@ -21,16 +21,20 @@ from harness.triage.rules import RULES, Case, Ruling
 from harness.triage.stacks import main_stack
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
 
-MAX_MISSING = 32  # lines of a verdict; how many more there are is said
-MAX_STACKS = 64  # processes whose stack stands in a verdict, the parties first; the evidence has all of them
+MAX_MISSING = 32  # lines of missing evidence in a verdict; a last line counts the rest
+MAX_STACKS = 64  # processes with a stack in the verdict, the parties first; the evidence has all of them
 MAX_PATHS = 8  # directories of nodes that are shown; the command that reproduces the verdict has all
 
 
 def triage(
     evidence: Evidence, comparison: Comparison | None = None, *, clock: Callable[[], float] = time.perf_counter
 ) -> Verdict:
-    """The verdict on what was seen. `comparison`: of the evidence's flight recorder dumps, read here when not given."""
+    """Return the verdict on the evidence.
+
+    `comparison`: of the evidence's flight recorder dumps; they are read here if it is not given.
+    """
     began = clock()
+    # Inherited ranks would show as a second process of the same rank.
     evidence = without_inherited(evidence)
     if comparison is None:
         comparison = comparison_of(evidence)
@@ -60,7 +64,8 @@ def triage(
 
 
 def _paths(evidence: Evidence) -> dict[str, str]:
-    """Where the evidence lies. Of several nodes: no folder need hold their directories and nothing else."""
+    """The paths of the evidence. With several nodes each directory has its own, because their common folder may hold
+    other things."""
     several = evidence.directories[:MAX_PATHS]
     if len(several) < 2:
         return {"evidence": evidence.path} if evidence.path else {}
@@ -82,7 +87,7 @@ def _ask(case: Case) -> Ruling:
 
 
 def _unseen(case: Case) -> Ruling:
-    """Nothing says what the processes do: why, where a note of theirs tells it."""
+    """INSUFFICIENT: nothing says what the processes do. Explain why, if a note of theirs tells it."""
     watched = "for the next run: harness watch -- COMMAND, whose heartbeats need no stacks from outside"
     processes = [subject.process for subject in case.live() if subject.process]
     notes = [note for process in processes for note in process.notes]
@@ -127,6 +132,7 @@ def _body(case: Case, ruling: Ruling) -> Triage:
     graph = case.graph
     blamed = {key: why for key, why in ruling.culprits.items() if key in graph.subjects}
     roots = set(blamed) | set(ruling.cycle)
+    # Only waits that lead to a culprit or into the ring make a victim; other waiters are bystanders.
     victims = graph.waiters(roots) if ruling.verdict in ("HUNG", "SLOW") and roots else []
     victims = [key for key in victims if not graph.subjects[key].launcher]
     titles = {group.group.name: title(group) for group in case.groups}
@@ -158,7 +164,7 @@ def _body(case: Case, ruling: Ruling) -> Triage:
 
 
 def _filled(case: Case, ruling: Ruling, step: str) -> str:
-    """Advice with the process that it is about: the culprit, else who waits."""
+    """Put the pid of the process that a piece of advice is about into it: the culprit, else a waiter."""
     if "--pid PID" not in step:
         return step
     subjects = [case.subject(key) for key in ruling.culprits if key in case.graph.subjects]

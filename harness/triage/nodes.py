@@ -1,7 +1,7 @@
-"""The evidence of several nodes, a directory each, as the evidence of one job.
+"""Unites the evidence of several nodes, one directory each, into the evidence of one job.
 
-A host and a pid name a process. Clocks of hosts are never compared: every age is one of its own host, measured when
-that host was looked at, and what puts the hosts in order is the numbers of their collectives (`rules/nodes.py`).
+A host and a pid identify a process. Clocks of hosts are never compared: every age was measured on its own host when
+that host was looked at. The sequence numbers of collectives put the hosts in order (`rules/nodes.py`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from harness.triage.graph.worlds import met_at
 from harness.triage.recorders import nanoseconds
 
 T = TypeVar("T")
-World = tuple[tuple[str, ...], str, int]  # where its ranks meet (empty: nobody noted it), engine, size
+World = tuple[tuple[str, ...], str, int]  # (where its ranks meet, empty if unknown; engine; size)
 
 
 def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence] | None = None) -> Evidence:
-    """One evidence of what the directories hold; BadInput where they cannot be of one moment of one job.
+    """Unite the evidence of several directories. Raises BadInput if they cannot be of one moment of one job.
 
-    `unreached`: by address, the watches that gave no evidence. A process that was looked at on its own host counts, and
-    not what another directory says of it from afar.
+    `unreached`: address -> watch that gave no evidence. A process that its own host looked at is taken from there, not
+    from what another directory says about it.
     """
     _refuse_dumps(parts)
     _refuse_twice(parts)
@@ -36,11 +36,12 @@ def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence] | Non
         _refuse_two_jobs(first_path, first, second_path, second)
     common = Path(os.path.commonpath([Path(part.path).resolve() for part in parts.values()]))
     all_parts = list(parts.values())
+    # The job as a whole stood still only as long as the host with the shortest stall.
     stalls = [part.stall_s for part in all_parts if any(process.samples for process in part.processes)]
     return Evidence(
         path=str(common),
         source=_source(all_parts, stalls),
-        taken="",  # each host has a clock of its own
+        taken="",  # no common time: each host has its own clock
         stall_s=min(stalls, default=0.0),
         processes=_processes(all_parts, common),
         ray_actors=_distinct(part.ray_actors for part in all_parts),
@@ -60,17 +61,18 @@ def unite(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence] | Non
 
 
 def _distinct(groups: Iterable[Iterable[T]]) -> tuple[T, ...]:
-    """What several directories say, each of it once, in their order."""
+    """What several directories contain, without repetitions, in their order."""
     return tuple(dict.fromkeys(chain.from_iterable(groups)))
 
 
 def _source(parts: list[Evidence], stalls: list[float]) -> str:
-    """Live where anybody looked without a watch, whose stall is then not known; else that of the first directory."""
+    """ "live" if some host was looked at without a watch, so that its stall is not known; else that of the first
+    directory."""
     return "live" if any(part.source == "live" and 0.0 in stalls for part in parts) else parts[0].source
 
 
 def _processes(parts: list[Evidence], common: Path) -> tuple[Process, ...]:
-    """Each process by the directory of its own host, which looked at it; else by any that mentions it."""
+    """Each process from the directory of its own host, which looked at it; else from any that mentions it."""
     processes: dict[str, Process] = {}
     for part in parts:
         for process in part.processes:
@@ -99,12 +101,12 @@ def _notes(parts: Mapping[Path, Evidence], unreached: Mapping[str, Silence]) -> 
 
 
 def missing_ranks(evidence: Evidence) -> dict[World, list[int]]:
-    """World -> its ranks that no process holds, of the worlds that lack any."""
+    """World -> its ranks that no process has, for each world that lacks some."""
     missing_by_world = {}
     world_ranks = worlds(evidence)
     for world, ranks in world_ranks.items():
         held_ranks = set(ranks)
-        for peer, peer_ranks in world_ranks.items():  # one job, of which not every process noted where its ranks meet
+        for peer, peer_ranks in world_ranks.items():  # one world whose processes did not all record where they meet
             if peer[1:] == world[1:] and not (peer[0] and world[0]):
                 held_ranks |= set(peer_ranks)
         if missing := [rank for rank in range(world[2]) if rank not in held_ranks]:
@@ -113,7 +115,7 @@ def missing_ranks(evidence: Evidence) -> dict[World, list[int]]:
 
 
 def worlds(evidence: Evidence) -> dict[World, dict[int, Process]]:
-    """World -> its ranks, of the processes that know their rank in it, and how many they are."""
+    """World -> {rank: process}, for processes that know their rank and how many ranks their world has."""
     processes_by_world: dict[World, dict[int, Process]] = {}
     for process in evidence.processes:
         size = process.world_size or (0 if process.engine else evidence.expected_world)
@@ -143,7 +145,7 @@ def _refuse_dumps(parts: Mapping[Path, Evidence]) -> None:
 
 
 def _refuse_twice(parts: Mapping[Path, Evidence]) -> None:
-    """Whether two directories hold one process, or one rank of one world on two processes that both live."""
+    """Raise BadInput if two directories hold the same process, or the same rank of one world on two live processes."""
     holders: dict[str, Path] = {}
     ranks: dict[tuple[World, int], tuple[Path, Process]] = {}
     for path, part in parts.items():
@@ -158,7 +160,7 @@ def _refuse_twice(parts: Mapping[Path, Evidence]) -> None:
                 )
         for world, its in worlds(part).items():
             for rank, process in its.items():
-                if not process.samples or not world[0]:  # two engines without an address both have a rank 0
+                if not process.samples or not world[0]:  # two engines without an address may both have a rank 0
                     continue
                 first, rival = ranks.setdefault((world, rank), (path, process))
                 if rival.key != process.key and first != path:
@@ -170,8 +172,10 @@ def _refuse_twice(parts: Mapping[Path, Evidence]) -> None:
 
 
 def _refuse_two_jobs(first_path: Path, first: Evidence, second_path: Path, second: Evidence) -> None:
-    """Two jobs: worlds of one kind that met at different places, have worked, and lack ranks. While they still form,
-    another address is a fault of one job (K5)."""
+    """Raise BadInput for two jobs: worlds of one kind that met at different addresses, have worked, and lack ranks.
+
+    While they are still forming, a different address is a fault inside one job (K5).
+    """
     for (world, ranks), (its, peer_ranks) in _pairs(worlds(first), worlds(second)):
         meets_elsewhere = bool(world[0] and its[0]) and world[0] != its[0] and world[1:] == its[1:]
         if meets_elsewhere and len(ranks) < world[2] > len(peer_ranks) and _worked(ranks) and _worked(peer_ranks):
@@ -185,7 +189,7 @@ def _refuse_two_jobs(first_path: Path, first: Evidence, second_path: Path, secon
 def _pairs(
     first: dict[World, dict[int, Process]], second: dict[World, dict[int, Process]]
 ) -> Iterator[tuple[tuple[World, dict[int, Process]], tuple[World, dict[int, Process]]]]:
-    """Worlds of the one directory with those of the other, but not a world that both have a part of."""
+    """Yield each world of the first directory with each world of the second, except worlds that occur in both."""
     for mine in first.items():
         for its in second.items():
             if mine[0] not in second and its[0] not in first:

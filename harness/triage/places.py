@@ -1,7 +1,7 @@
-"""Places that a frame can stand in: a collective, a rendezvous, ray.get, a scheduler's loop, a checkpoint, ...
+"""Classifies a frame by the place it stands in: a collective, a rendezvous, ray.get, a scheduler's loop, a checkpoint.
 
-One table, matched from the top; a new place is one line of it. Places of an engine or of a framework stand in its spec.
-Frames of C and C++ are matched by entries whose function begins with <native>.
+There is one table, matched from the top; a new place is one more line in it. Places of an engine or a framework are in
+its spec. Frames of C and C++ are matched by entries whose function begins with <native>.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from harness.triage.evidence import Frame
 from scenarios.engines.registry import names, specs
 from scenarios.engines.spec import FramePattern
 
-# A process in one of these can be woken by another process only.
+# Kinds in which only another process can wake a process up.
 WAITING = frozenset({"collective", "p2p", "store", "ray_get", "http_client", "engine_call", "join", "build_lock"})
-# A loop that waits for work: idle, whatever its processor time says (schedulers poll).
+# Loops that wait for work. They are idle whatever their processor time says, because schedulers poll.
 IDLE = frozenset({"scheduler", "orders", "ray_idle", "http_server", "queue", "finished"})
 
 
-# A work frame of one engine lies inside its loop: the loop comes after it, whichever engine's pattern it is.
+# An engine's work frames lie inside its loop, so patterns of loops come after patterns of work, of whichever engine.
 _OF_ENGINES = ("transition", "compute", "orders", "scheduler", "engine_call")
 _ENGINES = "|".join(map(re.escape, names(embedded=False)))
 _TORCH = r"torch/distributed/"
@@ -31,16 +31,16 @@ _COLLECTIVES = (
     # under FSDP, and the functional ones, whose result is waited for
     r"|_all_gather_base|_reduce_scatter_base|(all_gather|reduce_scatter)_tensor\w*|wait_tensor"
 )
-# Of a process group's own threads, which ask and beat for ever, none is a wait of the program.
+# Threads of a process group itself, which poll and beat for ever: none of them is a wait of the program.
 _OF_GROUP = r"(?!.*(watchdog|heartbeat|monitor|runloop|runhookloop|iscompleted))"
 
 TABLE: tuple[FramePattern, ...] = (
-    # debuggers: before everything, since they sit on top of any other place
+    # debuggers come first, since they sit on top of any other place
     FramePattern("debugger", r"interaction|cmdloop|_cmdloop", r"(^|/)(pdb|bdb|cmd|ipdb)\.py|IPython/"),
     FramePattern("debugger", r"wait_for_client|_do_wait_suspend|do_wait_suspend", r"debugpy|pydevd"),
     FramePattern("debugger", r"set_trace", r"ray/util/(rpdb|debugpy)"),
     FramePattern("debugger", r"<native>pydevd.*", ""),
-    # groups that form: before collectives, for their frames lie in the same files
+    # groups that form come before collectives, because their frames are in the same files
     FramePattern(
         "store", r"init_process_group|_new_process_group_helper|new_group|_new_group_with_tag|split_group", _TORCH
     ),
@@ -90,7 +90,7 @@ TABLE: tuple[FramePattern, ...] = (
         "",
         "synchronize",
     ),
-    # inside the driver, which has no symbols: also where a launch waits because a stuck device's queue is full
+    # inside the driver, which has no symbols; a launch also waits here if a stuck device's queue is full
     FramePattern(
         "device", r"<native>.*", r"(^|/)lib(cuda|amdhip64|hsa-runtime64|ascendcl|musa)[-.\w]*\.so", "synchronize"
     ),
@@ -137,8 +137,8 @@ TABLE: tuple[FramePattern, ...] = (
         r"torch/|transformers/|safetensors|deepspeed"
         r"|accelerate|megatron|peft/",
     ),
-    # by the name alone, which may say what kind of hang it is, and never who is to blame (rules/groups.py); a name such
-    # as checkpointed_forward, save_experience or validate_batch is of a step that every rank runs
+    # by the name alone. A name may say what kind of hang it is, but never who is to blame (rules/groups.py). Names such
+    # as checkpointed_forward, save_experience or validate_batch belong to a step that every rank runs.
     FramePattern(
         "checkpoint",
         r"_*(save|export|write|store|publish)(_and_\w+|_all|_to_disk)?"
@@ -155,7 +155,7 @@ TABLE: tuple[FramePattern, ...] = (
         r"|log_metrics|upload\w*|push_to_hub",
         "<user>",
     ),
-    # compilers; torch's extensions are built by whoever makes the lock file, and the others wait until it is gone
+    # compilers; the process that makes the lock file builds torch's extensions, and the others wait until it is gone
     FramePattern("build_lock", r"wait", r"torch/utils/file_baton", "the lock file of a build"),
     FramePattern(
         "compile",
@@ -173,7 +173,7 @@ TABLE: tuple[FramePattern, ...] = (
     ),
     FramePattern(
         "lock",
-        # a thread that is joined is of this process: no other one has to do anything for it
+        # a joined thread is of the same process: no other process has to do anything
         r"wait|acquire|__enter__|wait_for|result|join|_wait_for_tstate_lock",
         r"threading\.py|multiprocessing/synchronize|futures/_base",
     ),
@@ -190,14 +190,14 @@ _FOREIGN = re.compile(
     r"site-packages/|dist-packages/|/lib/python3[^/]*/|^<|\.so(\.|$)|^lib[^/]*$|/probes/((site|adapters)/)?\w+\.py$"
     r"|^[^/]*$(?<!\.py)"
 )
-# Shared objects, the interpreter itself, and source lines of compiled code, where its debug information is there.
+# Compiled code: shared objects, the interpreter itself, and source files of compiled code with debug information.
 _COMPILED = re.compile(r"\.so(\.[\w.]+)?$|\.(c|cc|cpp|cxx|cu|cuh|h|hh|hpp|rs|pyx|pxd|S)$|(^|/)python[\d.]*$")
 _LIBRARY_SHORT = re.compile(rf"^(torch|ray|{_ENGINES}|transformers|threading|socket|selectors|asyncio)(/|\.py$)")
 
 
 @lru_cache(maxsize=65536)
 def match(frame: Frame) -> FramePattern | None:
-    """The first entry of TABLE that a frame fits."""
+    """The first entry of TABLE that matches a frame; None without one."""
     native = bool(_COMPILED.search(frame.file)) or (frame.line == 0 and "::" in frame.function)
     function = f"<native>{frame.function}" if native else plain(frame.function)
     mine = not native and users(frame)
@@ -215,7 +215,7 @@ def match(frame: Frame) -> FramePattern | None:
 
 
 def users(frame: Frame) -> bool:
-    """Whether a frame is of the user's code: not installed, of the standard library, compiled, or our own."""
+    """Whether a frame is of the user's code: not installed, not of the standard library, not compiled, and not ours."""
     foreign = (_FOREIGN, _LIBRARY_SHORT, _COMPILED)
     return bool(frame.file) and not any(pattern.search(frame.file) for pattern in foreign)
 

@@ -1,8 +1,8 @@
-"""Which process is a rank, where several claim one number of one world.
+"""Which process is a rank, if several claim the same number in one world.
 
-RANK is inherited: by a loader's workers, a logger's daemon, a server or an engine that a rank starts, and a shell has
-it before the program that it runs. A child whose parent is seen is told by that parent; one that was let go outlives
-it, and looks like a second rank that stands still, or like a new attempt of one that died.
+RANK is inherited: by a loader's workers, a logger's daemon, a server or an engine that a rank starts. A shell has it
+before the program that it runs. A child is recognised by its parent if the parent was seen. A child that was let go
+outlives its parent, and looks like a second rank that stands still, or like a new attempt of a rank that died.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from harness.triage.graph.worlds import met_at
 
 
 def without_inherited(evidence: Evidence) -> Evidence:
-    """The same evidence, in which a number is held by who has it of itself.
+    """The same evidence, in which only the process that is the rank itself has the number.
 
-    Of two that lived at the same time, that is the one with more to show for it: it took part in groups, its probe
-    calls it a rank, its environment does; of two with as much, the one that was started first. Attempts of one rank
-    follow each other, and all keep it. A dump that an heir found is its rank's: NCCL names the file by RANK.
+    Of two processes that lived at the same time, the one with more evidence for its rank keeps it: it took part in
+    groups; else its probe calls it a rank; else its environment does. With equal evidence the one that started first
+    keeps it. Attempts of one rank follow each other in time, and all keep it. A dump found for an heir belongs to its
+    rank, because NCCL names the file by RANK.
     """
     claims: dict[tuple[object, ...], list[Process]] = {}
     for process in evidence.processes:
+        # Only processes that met at an address can claim the same place. A Ray worker is a child of its raylet, and
+        # inherits nothing from a rank.
         if process.rank is not None and met_at(process) and not process.title.startswith("ray::"):
             place = process.host, process.rank, process.world_size, met_at(process)
             claims.setdefault(place, []).append(process)
@@ -46,8 +49,10 @@ def without_inherited(evidence: Evidence) -> Evidence:
 
 
 def _forked(evidence: Evidence) -> set[str]:
-    """Children of a process that has their rank and no less to show for it. One that ended has no environment left
-    that says where its world meets; its journal knows its parent."""
+    """Keys of children that have their parent's rank and no more evidence for it than the parent.
+
+    A process that ended has no environment left that says where its world meets, but its journal names its parent.
+    """
     ranked = {process.key: process for process in evidence.processes if process.rank is not None}
     return {
         process.key
@@ -60,7 +65,8 @@ def _forked(evidence: Evidence) -> set[str]:
 
 
 def _heirs(claims: Iterable[Process]) -> list[Process]:
-    """Those of them that only inherited it. An heir leaves nothing to others: who it is, is asked of the rest."""
+    """Those that only inherited the rank. They are compared with holders only: an heir proves nothing against
+    others."""
     holders: list[Process] = []
     heirs: list[Process] = []
     for claimant in sorted(claims, key=lambda each: (-_rank_evidence(each), -each.age_s)):
@@ -74,12 +80,12 @@ def _inherits(process: Process, holder: Process) -> bool:
         return False
     if _rank_evidence(holder) != _rank_evidence(process):
         return _rank_evidence(holder) > _rank_evidence(process)
-    # ranks that one launcher starts, twice by mistake too, begin within a second
+    # ranks of one launcher, even a rank that was started twice by mistake, start within a second
     return process.age_s > 0 and holder.age_s > process.age_s + RESTART_S
 
 
 def _rank_evidence(process: Process) -> int:
-    """What a process has to show for its rank: 2 groups with it, 1 its probe's word, 0 its environment."""
+    """The evidence of a process for its rank: 2 groups that contain it, 1 its probe says it, 0 only its environment."""
     groups = process.journal.groups if process.journal else ()
     counted = process.beat.sequences if process.beat else {}
     if any(process.rank in group.members for group in groups) or any(counted.values()):
@@ -88,7 +94,7 @@ def _rank_evidence(process: Process) -> int:
 
 
 def _met(process: Process, peer: Process) -> bool:
-    """Whether both are known to have lived at the same time, in one attempt of their rank."""
+    """Whether both are known to have lived at the same time, in the same attempt of their rank."""
     attempts = {_attempt(process), _attempt(peer)} - {""}
     if len(attempts) > 1:
         return False
@@ -100,7 +106,7 @@ def _attempt(process: Process) -> str:
 
 
 def _since_end_s(process: Process) -> float:
-    """Seconds since the last word of a process that has ended; infinite where it left none."""
+    """Seconds since the last heartbeat or journal line of a process; infinity without either."""
     ages = [process.beat.age_s] if process.beat else []
     ages += [process.journal.last_age_s] if process.journal else []
     return min(ages, default=math.inf)

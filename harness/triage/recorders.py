@@ -1,7 +1,7 @@
-"""The flight recorder dumps of one evidence, loaded and compared, world by world.
+"""Loads and compares the flight recorder dumps of one evidence, world by world.
 
-A trainer and an engine number their ranks alike, from 0, and are two worlds of one job: processes are told apart by
-where they met and how many they are before their recorders are compared.
+A trainer and an engine both number their ranks from 0, and are two worlds of one job. So processes are separated by
+where they met and by how many they are before their recorders are compared.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from harness.triage import flight
 from harness.triage.evidence import Evidence, Group, Process
 from harness.triage.flight.model import Comparison, GroupState
 
-CLOCK_S = 2.0  # an operation that is later than its dump, or older than its process, was timed by another clock
+CLOCK_S = 2.0  # an operation later than its dump, or older than its process, by more than this had another clock
 MAX_SPAN = 1 << 16  # members of a group that spans several worlds
-MAX_SPANS = 1 << 20  # of all of them; a job has one for each weight sync, with a member for each rank and engine
+MAX_SPANS = 1 << 20  # members of all such groups; a job has one for each weight sync, with a member per rank and engine
 World = tuple[str, str, str, int | None, str]
 
 
 def comparison_of(evidence: Evidence) -> Comparison | None:
-    """All dumps of the evidence side by side; None where there is none. A dump that cannot be read is a note."""
+    """Compare all dumps of the evidence; None if there are none. A dump that cannot be read becomes a note."""
     if evidence.source == "dumps":
         return flight.compare(flight.load_directory(evidence.path))
     taken_ns = nanoseconds(evidence.taken)
@@ -31,6 +31,7 @@ def comparison_of(evidence: Evidence) -> Comparison | None:
             worlds.setdefault(_world(process), []).append(process)
     notes: list[str] = []
     flights = _loaded(evidence, taken_ns, notes)
+    # Groups that span worlds have ranks of their own, so they are compared apart from the worlds.
     spanning = _spanning(evidence.processes, notes)
     parts = [_world_of(members, flights, frozenset(spanning)) for members in worlds.values()]
     parts += [_span(name, members, flights) for name, members in spanning.items()]
@@ -41,13 +42,13 @@ def comparison_of(evidence: Evidence) -> Comparison | None:
 
 
 def _world(process: Process) -> World:
-    """Where it met whom. The roles of a PPO job that met nobody are worlds of one rank each."""
+    """Where a process met which others. Roles of a PPO job that met nobody are worlds of one rank each."""
     address, port = process.environ.get("MASTER_ADDR", ""), process.environ.get("MASTER_PORT", "")
     return address, port, process.engine, process.world_size, "" if port else process.role
 
 
 def _loaded(evidence: Evidence, taken_ns: int | None, notes: list[str]) -> dict[str, flight.Flight]:
-    """Process -> its dump."""
+    """Process key -> its dump."""
     dumped = [process for process in evidence.processes if process.dump]
     read = flight.load_each([(Path(evidence.path) / process.dump, process.rank) for process in dumped])
     flights = {}
@@ -66,7 +67,7 @@ def _loaded(evidence: Evidence, taken_ns: int | None, notes: list[str]) -> dict[
 
 
 def _one_clock(loaded: flight.Flight, taken_ns: int, age_s: float) -> bool:
-    """Whether the times of a dump fit the time when it was taken, and the age of its process where that is known."""
+    """Whether the times in a dump fit the time at which it was taken, and the age of its process if that is known."""
     created = [at for at in loaded.created_ns if at > 0]
     if not taken_ns or not created:
         return bool(taken_ns) or not created
@@ -75,8 +76,11 @@ def _one_clock(loaded: flight.Flight, taken_ns: int, age_s: float) -> bool:
 
 
 def _spanning(processes: tuple[Process, ...], notes: list[str]) -> dict[str, tuple[int, dict[int, Process]]]:
-    """Groups made beside torch's register, as of a weight sync: name -> its size, and own rank -> process. Each process
-    recorded its own rank only; where two claim one rank, the name does not say whose belong together."""
+    """Groups beside torch's register, such as that of a weight sync: name -> (size, {own rank: process}).
+
+    Each process recorded only its own rank. If two claim the same rank, the name does not tell which processes belong
+    together, and the group is left out with a note.
+    """
     claims_by_name: dict[str, list[tuple[int, int, Process]]] = {}
     for process in processes:
         for group in process.journal.groups if process.journal else ():
@@ -96,7 +100,7 @@ def _spanning(processes: tuple[Process, ...], notes: list[str]) -> dict[str, tup
 
 
 def _span(name: str, span: tuple[int, dict[int, Process]], flights: dict[str, flight.Flight]) -> Comparison:
-    """One such group over all processes that are in it, whatever worlds they are of."""
+    """Compare one such group over all its processes, whatever worlds they are of."""
     size, members = span
     its = {
         process.key: flights[process.key].only(name, rank)
@@ -116,7 +120,8 @@ def _world_of(members: list[Process], loaded: dict[str, flight.Flight], spanning
         if process.key in loaded and (len(members) > 1 or len(loaded[process.key]))
     }
     comparison = _renamed(flight.compare(flights, _memberships(members)))
-    # A process without a rank, such as an engine's end of a weight sync, says what it did, not who was missing.
+    # A process without a rank, such as an engine's end of a weight sync, shows what it did, but not which ranks are
+    # missing.
     return (
         comparison
         if any(process.rank is not None for process in members)
@@ -139,7 +144,7 @@ def _memberships(processes: list[Process] | tuple[Process, ...]) -> tuple[Group,
 
 
 def _renamed(comparison: Comparison) -> Comparison:
-    """Our own processes are of one job, even where their numbering says otherwise."""
+    """The processes of one evidence are of one job, even if their numbering suggests otherwise."""
     return dataclasses.replace(comparison, jobs=1) if comparison.jobs > 1 else comparison
 
 
@@ -159,7 +164,7 @@ def _joined(parts: list[Comparison]) -> Comparison:
 
 
 def nanoseconds(timestamp: str) -> int | None:
-    """The wall clock of an evidence; None where it says none."""
+    """The wall clock of an evidence in ns; None if it does not record one."""
     try:
         return int(datetime.fromisoformat(timestamp).timestamp() * 1e9)
     except ValueError:

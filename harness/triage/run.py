@@ -1,4 +1,5 @@
-"""`harness triage WHAT`: finds out what WHAT is, takes or reads the evidence, judges it, writes the verdict down."""
+"""`harness triage WHAT`: finds out what WHAT is, takes or reads the evidence, judges it, and writes the verdict
+down."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ from reports import places
 from reports.model import Verdict
 
 LIVE = "events", "beats"
-MAX_DRIVERS = 4  # that the line names which says what was looked at
-WATCH = "watch"  # of a directory of harness parity
+MAX_DRIVERS = 4  # drivers named in the line that says what was looked at
+WATCH = "watch"  # watch folder in a directory of harness parity
 
 
 def triage(
@@ -44,12 +45,11 @@ def triage(
     token_file: str = "",
     tell: Callable[[str], None] = lambda line: None,
 ) -> Verdict:
-    """The verdict on `what`; `auto` or nothing is the Ray cluster of this host.
+    """Return the verdict on `what`. `auto` or an empty list is the Ray cluster of this host.
 
-    Live processes are looked at now, for at most some ten seconds, and their evidence is kept under `out` (a new
-    directory under runs/ without it); so is that of watches that serve it, of which `token_file` holds the token. What
-    is there already is read, and nothing is written into it.
-    `tell` takes a line for the user. Raises BadInput for what is none of these.
+    Live processes are looked at now, for at most some ten seconds, and their evidence is kept under `out` (by default a
+    new directory under runs/). So is evidence that watches serve, with the token in `token_file`. Existing evidence is
+    read, and nothing is written into it. `tell` takes a line for the user. Raises BadInput for anything else.
     """
     if out:
         _check_writable(Path(out), what)
@@ -65,14 +65,14 @@ def triage(
     try:
         make_folder(folder)
         write_whole(path, written.to_json().encode())
-    except OSError as error:  # a full disk costs the file, and not the answer
+    except OSError as error:  # a full disk must not cost the answer
         note = f"the verdict could not be written to {path}: {error.strerror or error}"
         return dataclasses.replace(verdict, missing=[*verdict.missing, note])
     return written
 
 
 def _check_writable(out: Path, what: list[str]) -> None:
-    """Raises BadInput where nothing can be written into `out`, before anything is looked at; it is not made yet."""
+    """Raise BadInput if nothing can be written into `out`, before anything is looked at. `out` is not created yet."""
     existing = next(path for path in (out, *out.absolute().parents) if os.path.lexists(path))
     if not existing.is_dir():
         raise _unwritable(out, what, f"{existing} is no directory")
@@ -109,7 +109,8 @@ def _evidence(
 
 
 def _absent(path: Path) -> BadInput:
-    """The error of a path that leads nowhere: what is like it, else what lies where the path still led somewhere."""
+    """The error for a path that does not exist. Its fix names a similar path, else the last folder of the path that
+    exists."""
     parent = next(folder for folder in (path.parent, *path.parent.parents, Path("/")) if folder.is_dir())
     try:
         names = sorted(entry.name for entry in parent.iterdir()) if parent == path.parent else []
@@ -131,7 +132,7 @@ def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path |
         return directory.read(path), None
     path = _watched(path)
     latest = newest(path)
-    if latest is None and is_bundle(word) and (path / LIVE[0]).is_dir():  # its pids are of another machine
+    if latest is None and is_bundle(word) and (path / LIVE[0]).is_dir():  # the pids of a bundle are of another machine
         raise BadInput(
             f"{word} holds a recorded run and no evidence of a hang",
             fix=f"harness report {shlex.quote(word)}",
@@ -194,6 +195,8 @@ def _nodes(
             ended |= set() if alive(parts[path]) else {path}
         else:
             parts[path] = directory.read(latest or path)
+    # If every node has ended, the run is over and its end is the answer; otherwise the nodes were seen at different
+    # times.
     if len(ended) < len(parts):
         for path in ended:
             last_words = tuple(dataclasses.replace(process, samples=()) for process in parts[path].processes)
@@ -205,7 +208,7 @@ def _nodes(
 
 
 def _free(path: Path) -> Path:
-    """The path, or with a number behind it where something lies there."""
+    """The path, with a number appended if it exists."""
     names = chain([path], (path.with_name(f"{path.name}-{number}") for number in count(2)))
     return next(free_path for free_path in names if not free_path.exists())
 
@@ -216,7 +219,7 @@ def alive(evidence: Evidence) -> bool:
 
 
 def _watched(path: Path) -> Path:
-    """Of a directory of `harness parity`, its `watch/`: there both runs are watched. Any other path as it is."""
+    """For a directory of `harness parity`, its `watch/`, where both runs are watched. Any other path unchanged."""
     sides = [path / name for name in SIDES]
     if not path.is_dir() or any((path / name).is_dir() for name in LIVE) or not any(side.is_dir() for side in sides):
         return path
@@ -265,7 +268,7 @@ def newest(run: Path) -> Path | None:
     """The newest evidence directory of a run; None where it has none."""
     try:
         evidence_paths = [path for path in (run / "evidence").iterdir() if directory.is_evidence(path)]
-    except OSError:  # no such folder: nothing was ever taken
+    except OSError:  # no such folder: no evidence was ever taken
         return None
     return max(evidence_paths, key=lambda path: order(path.name), default=None)
 
@@ -290,7 +293,7 @@ def _live(what: list[str], out: Path | None, tell: Callable[[str], None] = lambd
 
 
 def _unasked(address: str, evidence: Evidence) -> str:
-    """Without a target, what was looked at."""
+    """A line that says what was looked at when no target was given."""
     drivers = [f"driver pid {process.pid}, command {process.command}" for process in evidence.processes
                if process.role == "driver"]  # fmt: skip
     return "; ".join([f"no target given: the Ray cluster at {address}", *drivers[:MAX_DRIVERS]])

@@ -1,10 +1,10 @@
-"""What the program text says about the place where a process stands, where that file can be read here.
+"""What the source text says about the place where a process stands, if the file can be read here.
 
-Nine questions, answered from the syntax tree and never guessed: is a line inside an `except` or `finally`, under an
-`if` that asks for the rank, in a loop without an end, in one that looks again until something has come, in one that
-goes on after an error, or behind a loop that holds another line; does its function hand something on, or ask whether
-processes have ended; does the line wait for a device? A file that is absent, too large, or does not have the frame's
-function at that line (it changed since) answers nothing.
+Nine questions are answered from the syntax tree and never guessed. Is a line inside an `except`, under an `if` that
+asks for the rank, in a loop without an end, in a loop that repeats until something has come, in a loop that continues
+after an error, or behind a loop that contains another line? Does its function hand something on, or ask if processes
+have ended? Does the line wait for a device? A file that is absent, too large, or does not have the frame's function at
+that line (it changed since) answers nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from harness.triage.evidence import Frame
 
-MAX_BYTES = 2 << 20  # of a program's text; a generated one is not read
+MAX_BYTES = 2 << 20  # bytes of source text; larger files are generated and not read
 _RANK_WORDS = ("rank", "is_main", "is_master", "is_leader", "main_process", "is_first")
 
 
@@ -46,7 +46,7 @@ def rank_condition(frame: Frame) -> str:
 
 
 def endless_loop(frame: Frame) -> bool:
-    """Whether the innermost loop around a frame is `while True`: how a program waits for work."""
+    """Whether the innermost loop around a frame is `while True`, which is how a program waits for work."""
     body = _function(frame)
     loops = [
         node
@@ -57,18 +57,21 @@ def endless_loop(frame: Frame) -> bool:
 
 
 class Loop(Enum):
-    """The innermost loop around a line. `UNTIL`: it looks again until something has come: by its condition, or a way
-    out in its body. `ENDLESS`: it has no way out. `ROUNDS`: it goes through rounds, whatever comes."""
+    """The innermost loop around a line.
+
+    `UNTIL`: it repeats until something has come, by its condition or by a way out in its body. `ENDLESS`: it has no way
+    out. `ROUNDS`: it goes through a fixed number of rounds, whatever comes.
+    """
 
     NONE = "none"
     UNTIL = "until"
     ENDLESS = "endless"
     ROUNDS = "rounds"
-    UNKNOWN = "unknown"  # the text cannot be read
+    UNKNOWN = "unknown"  # the source text cannot be read
 
 
 def loop_around(frame: Frame) -> Loop:
-    """What kind of loop a frame stands in, in its own function."""
+    """The kind of loop in which a frame stands, within its own function."""
     body = _function(frame)
     if body is None:
         return Loop.UNKNOWN
@@ -98,8 +101,11 @@ _OF_CHILDREN = frozenset({"poll", "is_alive", "returncode", "exitcode", "waitpid
 
 
 def outlives_error(frames: Sequence[Frame]) -> int:
-    """The line of an `except` that catches every error of a call in these frames (innermost first), after which a loop
-    around it goes on; 0 without one."""
+    """The line of an `except` that catches every error of a call in these frames, and after which a loop around it
+    continues.
+
+    `frames` are innermost first. 0 if there is none.
+    """
     for at, frame in enumerate(frames):
         body = _function(frame)
         for node in ast.walk(body) if body is not None else ():
@@ -114,7 +120,7 @@ def outlives_error(frames: Sequence[Frame]) -> int:
     return 0
 
 
-_ENDS = frozenset({"exit", "_exit", "abort"})  # the process
+_ENDS = frozenset({"exit", "_exit", "abort"})  # calls that end the process
 
 
 def _catches_all(handler: ast.ExceptHandler) -> bool:
@@ -128,7 +134,7 @@ def _leaves(handler: ast.ExceptHandler, *how: type[ast.stmt]) -> bool:
 
 
 def _in_loop(frame: Frame, within: ast.AST | None = None) -> bool:
-    """Whether a loop of its function holds a frame's line, and `within` with it."""
+    """Whether a loop of the function contains a frame's line, and `within` as well."""
     body = _function(frame)
     return any(
         isinstance(node, (ast.For, ast.While, ast.AsyncFor))
@@ -138,24 +144,25 @@ def _in_loop(frame: Frame, within: ast.AST | None = None) -> bool:
     )
 
 
-# Calls by which a thread ends the wait of another one.
+# Calls with which a thread ends the wait of another thread.
 _HANDS_ON = frozenset({
     "put", "put_nowait", "send", "send_bytes", "set_result", "set_exception", "set", "notify", "notify_all", "release",
     "call_soon_threadsafe",
 })  # fmt: skip
 _OF_DEVICE = frozenset({"item", "cpu", "tolist", "numpy", "synchronize", "nonzero", "unique", "masked_select"})
-_OF_VALUE = frozenset({"float", "int", "bool"})  # of a tensor, its value
+_OF_VALUE = frozenset({"float", "int", "bool"})  # for a tensor, these fetch its value
 
 
 def hands_on(frame: Frame) -> bool:
-    """Whether the function of a frame calls what may end another thread's wait; True where its text cannot be read."""
+    """Whether the function of a frame calls something that may end another thread's wait; True if its text cannot be
+    read."""
     body = _function(frame)
     return body is None or any(name in _HANDS_ON for name in _called(body))
 
 
 def waits_for_device(frame: Frame) -> bool:
-    """Whether the line of a frame calls what waits for a device: `.item()`, `.cpu()`, `.tolist()`, `synchronize()`,
-    `float(x)`."""
+    """Whether the line of a frame calls something that waits for a device: `.item()`, `.cpu()`, `.tolist()`,
+    `synchronize()`, `float(x)`."""
     body = _function(frame)
     lines = [node for node in ast.walk(body) if _holds(node, frame.line)] if body is not None else []
     here = [node for node in lines if isinstance(node, ast.Call) and node.end_lineno == node.lineno == frame.line]
@@ -180,7 +187,7 @@ def _called(body: ast.AST) -> set[str]:
 
 @lru_cache(maxsize=4096)
 def behind_loop(frame: Frame, loop_frame: Frame) -> int:
-    """The line of a loop that holds `loop_frame` and that `frame`, in the same function, has left; 0 without one."""
+    """The line of a loop that contains `loop_frame` and that `frame`, in the same function, has left; 0 without one."""
     body = _function(frame)
     if body is None or (frame.file, frame.function) != (loop_frame.file, loop_frame.function):
         return 0
@@ -198,7 +205,7 @@ def _holds(node: ast.AST, line: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def _function(frame: Frame) -> ast.AST | None:
-    """The function of a frame, if the file has one of that name at that line."""
+    """The function of a frame, if the file has one of that name at that line; else None."""
     tree = _tree(frame.file)
     if tree is None:
         return None
@@ -220,5 +227,5 @@ def _tree(file: str) -> ast.Module | None:
         if not path.is_absolute() or path.suffix != ".py" or not path.is_file() or path.stat().st_size > MAX_BYTES:
             return None
         return ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):  # absent, or no Python of this version: no answer
+    except (OSError, SyntaxError, ValueError, RecursionError):  # absent, or not valid for this Python version
         return None

@@ -1,8 +1,9 @@
-"""What a process is doing, read from its stack: one table of places, matched from the innermost frame outward.
+"""What a process is doing, read from its stack with one table of places, matched from the innermost frame outwards.
 
-A thread has one innermost kind (what it is blocked on or busy with) and the kinds of the frames around it: a collective
-inside a checkpoint is both. Python frames decide; native ones are read where they are there. A blocking C call
-(`time.sleep`, `work.wait()`) leaves no Python frame of its own, so the kernel's wait channel and the native stack help.
+A thread has one innermost kind (what it is blocked on or busy with), and the kinds of the frames around it: a
+collective inside a checkpoint is both. Python frames decide; native frames are used if they are there. A blocking C
+call (`time.sleep`, `work.wait()`) has no Python frame of its own, so the kernel's wait channel and the native stack
+help.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from harness.triage.evidence import Frame, Process, Sample, Thread
 from harness.triage.places import IDLE, WAITING, match, plain, users
 from scenarios.engines import registry
 
-# Kinds whose frames say around what something else happens, not what it is blocked on.
+# Kinds that say inside what something happens, not what the thread is blocked on.
 _AROUND = frozenset(
     {
         "checkpoint",
@@ -32,23 +33,24 @@ _AROUND = frozenset(
     }
 )
 MAX_SHOWN = 40  # frames of a stack in a verdict; the evidence has all of them
-# Loops that hand work to the user's code and are idle only while they do not.
+# Loops that run user code, and are idle only while they do not.
 _SERVING = frozenset({"ray_idle", "http_server"})
 EVENT_LOOP = "AsyncIO Thread"  # the name that Ray gives to the thread in which an asyncio actor's coroutines run
-_LOOP = re.compile(r"asyncio/|uvloop|selectors\.py|/threading\.py")  # an event loop that waits, in its thread
+_LOOP = re.compile(r"asyncio/|uvloop|selectors\.py|/threading\.py")  # frames of a waiting event loop and of its thread
 _ASYNC, _WAITS = re.compile(r"asyncio/|uvloop"), re.compile(r"asyncio/|uvloop|selectors\.py")
-_TASK = "actor_method_executor"  # of ray/_private/function_manager.py, which calls a method
-# Of a function of the user's, as `Doing.frame` ends: beside the main thread, what writes metrics or lines of a log.
+_TASK = "actor_method_executor"  # the function in ray/_private/function_manager.py that calls an actor's method
+# User functions, as `Doing.frame` ends, that write metrics or log lines if they run beside the main thread.
 _VERB = re.compile(r" in _*(write|store|export|publish)(_all|_to_disk)?$")
-# Of frameworks with an adapter, of those without one, and of engines.
+# Frameworks with an adapter, engines, and frameworks without an adapter.
 _FRAMEWORKS = re.compile(rf"/({'|'.join((*frameworks(), *registry.names(embedded=False)))}|slime|areal|nemo_rl)/")
 
 
 @dataclass(frozen=True)
 class Doing:
-    """What one thread was doing. `kind`: of TABLE, or user (in the user's code, with nothing known below), or unknown.
+    """What one thread was doing.
 
-    `active`: on a processor when it was sampled.
+    `kind`: one of TABLE, "user" (in the user's code, with nothing known below it), or "unknown". `active`: on a
+    processor when it was sampled.
     """
 
     kind: str = "unknown"
@@ -61,12 +63,12 @@ class Doing:
 
     @property
     def idle(self) -> bool:
-        """In a loop that waits for work."""
+        """Whether it is in a loop that waits for work."""
         return self.kind in IDLE or (self.kind in ("select", "lock", "sleep") and bool(IDLE & set(self.around)))
 
     @property
     def waiting(self) -> bool:
-        """Blocked on something that another process has to do."""
+        """Whether it is blocked on something that another process has to do."""
         return self.kind in WAITING
 
     def within(self, *kinds: str) -> bool:
@@ -78,15 +80,17 @@ UNKNOWN = Doing()
 
 
 def doing(process: Process, sample: int = -1) -> Doing:
-    """What a process does as a whole: its main thread, or another thread when that only waits or says nothing."""
+    """What a process does as a whole: its main thread, or another thread if the main one only waits or says nothing."""
     if not process.samples or not -len(process.samples) <= sample < len(process.samples):
         return UNKNOWN
     look = process.samples[sample]
     places = {thread.tid: _innermost(thread) for thread in look.threads}
+    # A native stack is taken once, after the last look, so it may only be joined with threads that stand in the same
+    # Python frame.
     natives = {
         thread.tid: thread
         for thread in process.native if sample == -1
-        if _innermost(thread) in (None, places.get(thread.tid))  # it was taken later, and may be of another place
+        if _innermost(thread) in (None, places.get(thread.tid))  # it was taken later, and may show another place
     }  # fmt: skip
     doings = [
         (_is_main(thread, index, process.pid), classify(thread, look, natives.get(thread.tid)))
@@ -100,6 +104,7 @@ def doing(process: Process, sample: int = -1) -> Doing:
         ]
     mains = [thread_doing for main, thread_doing in doings if main]
     main = mains[0] if mains else doings[0][1] if doings else UNKNOWN
+    # A main thread that is blocked on something known speaks for the process. Otherwise a side thread may say more.
     if main.waiting or main.kind in ("device", "debugger", "checkpoint", "evaluation", "transition", "compile"):
         return main
     if (side_work := _side_work([thread_doing for _, thread_doing in doings if thread_doing is not main])) is not None:
@@ -110,8 +115,8 @@ def doing(process: Process, sample: int = -1) -> Doing:
 
 
 def _side_work(doings: list[Doing]) -> Doing | None:
-    """What says more than an idle main thread: a debugger first; then a backward pass, an executor thread or a request
-    handler that works beside it. A thread that writes metrics or lines of a log says nothing."""
+    """The side thread that says more than an idle main thread: a debugger first, else a backward pass, an executor
+    thread or a request handler. A thread that only writes metrics or log lines says nothing."""
     for side_work in doings:
         if side_work.kind == "debugger":
             return side_work
@@ -124,13 +129,16 @@ def _side_work(doings: list[Doing]) -> Doing | None:
 
 
 def _innermost(thread: Thread) -> tuple[str, str] | None:
-    """The innermost Python frame of a thread; None where all are of compiled code."""
+    """The innermost Python frame of a thread; None if all its frames are of compiled code."""
     return next(((frame.function, frame.file) for frame in thread.frames if frame.file.endswith(".py")), None)
 
 
 def in_ray_task(threads: Iterable[Thread]) -> Thread | None:
-    """Of a Ray worker whose main thread is idle: the thread in which a task runs, with the task's frames. An asyncio
-    actor's loop, or a thread of a pool, where an actor has concurrency groups; None where there is no such thread."""
+    """The thread in which a Ray task runs while the worker's main thread is idle, with the frames of the task; None
+    without one.
+
+    It is an asyncio actor's loop, or a thread of a pool if the actor has concurrency groups.
+    """
     for thread in threads:
         if called := _called_by_loop(thread):
             return replace(thread, frames=called)
@@ -140,8 +148,10 @@ def in_ray_task(threads: Iterable[Thread]) -> Thread | None:
 
 
 def _called_by_loop(thread: Thread) -> tuple[Frame, ...]:
-    """The frames of what Ray's event loop calls at this moment; none while it waits for something to do. uvloop's own
-    loop has no frame, so that what it calls stands right above the thread's."""
+    """The frames of what Ray's event loop is calling now; none while it waits.
+
+    uvloop's own loop has no frame, so what it calls stands right above the thread's frames.
+    """
     if not thread.name.startswith(EVENT_LOOP):
         return ()
     outer = ("_run_once", "run_forever", "run")
@@ -151,7 +161,7 @@ def _called_by_loop(thread: Thread) -> tuple[Frame, ...]:
 
 
 def awaits(thread: Thread) -> bool:
-    """An event loop that waits: for whatever its coroutines await, which are in no stack."""
+    """Whether the thread is an event loop that waits for whatever its coroutines await, which no stack shows."""
     if thread.name.startswith(EVENT_LOOP):
         return not _called_by_loop(thread)
     inner = thread.frames[0].file if thread.frames else ""
@@ -159,8 +169,11 @@ def awaits(thread: Thread) -> bool:
 
 
 def in_event_loop(process: Process, sample: Sample) -> bool:
-    """Whether a process waits in an event loop: in its main thread; or, as Ray's asyncio actors do, in a thread of that
-    name while the main one waits too. What it waits for is in tasks, which no stack shows."""
+    """Whether a process waits in an event loop, for tasks that no stack shows.
+
+    The loop may be in its main thread or, as in Ray's asyncio actors, in a thread of its own name while the main one
+    waits.
+    """
     for index, thread in enumerate(sample.threads):
         if _is_main(thread, index, process.pid):
             if awaits(thread):
@@ -171,7 +184,7 @@ def in_event_loop(process: Process, sample: Sample) -> bool:
 
 
 def classify(thread: Thread, sample: Sample | None = None, native: Thread | None = None) -> Doing:
-    """One thread's stack as a `Doing`; `native` is the same thread with its C frames, where somebody took them."""
+    """Classify one thread's stack. `native`: the same thread with its C frames, if they were taken."""
     kinds = _kinds(thread, native)
     if kinds:
         kind, op = _waits_in(kinds)
@@ -199,7 +212,7 @@ def _kinds(thread: Thread, native: Thread | None) -> list[tuple[str, str]]:
         if entry is None:
             continue
         if entry.kind in _SERVING and any(map(_served, thread.frames[:index])):
-            continue  # the loop around a task or a request that is being worked on
+            continue  # the loop around a task or a request in progress
         kinds.append((entry.kind, entry.op or plain(frame.function)))
     if native is not None and (not kinds or kinds[0][0] in _AROUND):
         below = [(entry.kind, entry.op) for entry in map(match, native.frames) if entry and entry.function[0] == "<"]
@@ -208,12 +221,12 @@ def _kinds(thread: Thread, native: Thread | None) -> list[tuple[str, str]]:
 
 
 def _from_the_call(kinds: list[tuple[str, str]], *, leading: bool) -> list[tuple[str, str]]:
-    """Without the queue or the lock in which a call waits for its answer."""
+    """The kinds without the queue or lock in which a call waits for its answer."""
     in_queue = next((at for at, (kind, _) in enumerate(kinds) if kind != "queue"), 0)
     if in_queue and kinds[in_queue][0] == "engine_call":
-        kinds = kinds[in_queue:]  # the queue of an engine's answers: the call is what it waits in
+        kinds = kinds[in_queue:]  # the queue of an engine's answers: it waits in the engine call
     if [kind for kind, _ in kinds[:2]] == ["lock", "http_client"] and leading:
-        kinds = kinds[1:]  # gRPC waits in a lock; a stream that a thread beside keeps open says nothing of the process
+        kinds = kinds[1:]  # gRPC waits in a lock; only the leading thread counts, since side threads keep streams open
     return kinds
 
 
@@ -221,10 +234,10 @@ _AT_EXIT = ("finished", "the end of the interpreter")
 
 
 def _waits_in(kinds: list[tuple[str, str]]) -> tuple[str, str]:
-    """What the frames mean together, and the operation as its caller named it."""
+    """What the frames mean together: the kind, and the operation as its caller named it."""
     kind, op = kinds[0]
     if kind in ("join", "lock") and _AT_EXIT in kinds:
-        return _AT_EXIT  # it joins threads that keep the process
+        return _AT_EXIT  # it joins threads that keep the process alive
     if kind == "wait":
         kind = "collective"
     ops = [name for frame_kind, name in kinds if frame_kind == kind and name != "wait"]
@@ -238,8 +251,7 @@ def _served(frame: Frame) -> bool:
 
 
 def user_frame(frames: Iterable[Frame]) -> str:
-    """The innermost frame of the user's code; where everything is installed packages, of the RLHF framework or engine;
-    else empty."""
+    """The innermost frame of the user's code; without one, that of the RLHF framework or engine; else empty."""
     frames = list(frames)
     for frame in frames:
         if users(frame):
@@ -251,7 +263,7 @@ def user_frame(frames: Iterable[Frame]) -> str:
 
 
 def main_stack(process: Process | None) -> list[str]:
-    """The main thread's stack at the last look with one, or that of a Ray worker's task, innermost frame first."""
+    """The main thread's stack at the last look that has one, or that of a Ray worker's task, innermost frame first."""
     for look in reversed(process.samples if process is not None else ()):
         if frames := trail(look.threads, process.pid if process is not None else 0):
             return [f"{plain(function)} ({file}:{line})" for function, file, line in frames[:MAX_SHOWN]]
@@ -264,9 +276,9 @@ def describe(frame: Frame) -> str:
 
 
 def trail(threads: Iterable[Thread], pid: int = 0) -> tuple[tuple[str, str, int], ...]:
-    """The main thread's stack as comparable data, or that of a Ray worker's task: unequal trails of one process mean
-    that it moved."""
-    threads = [thread for thread in threads if _is_leading(thread) or not _ours(thread)]  # its end may be ours, too
+    """The main thread's stack, or that of a Ray worker's task, as comparable data. If two trails of a process
+    differ, it moved."""
+    threads = [thread for thread in threads if _is_leading(thread) or not _ours(thread)]  # may end in our probe
     mains = [thread for index, thread in enumerate(threads) if _is_main(thread, index, pid)]
     chosen = mains[0] if mains else threads[0] if threads else None
     if chosen is not None and classify(chosen).kind == "ray_idle":
@@ -279,7 +291,7 @@ def _is_main(thread: Thread, index: int, pid: int) -> bool:
 
 
 def beside(thread: Thread) -> bool:
-    """A thread of the program beside its main one that is on a processor."""
+    """Whether it is a side thread of the program that is on a processor."""
     return thread.active and not _is_leading(thread) and not _ours(thread)
 
 
@@ -288,6 +300,6 @@ def _is_leading(thread: Thread) -> bool:
 
 
 def _ours(thread: Thread) -> bool:
-    """Our own probe's threads: heartbeat and worker server are no work of the program."""
+    """Whether it is a thread of our own probe: heartbeat and worker server are no work of the program."""
     inner = [frame.file for frame in thread.frames if not frame.file.endswith(("threading.py", "socketserver.py"))]
     return bool(inner) and all(re.search(r"/probes/(site/)?\w+\.py$", file) for file in inner)

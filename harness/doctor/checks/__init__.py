@@ -1,6 +1,6 @@
-"""Every check, in the order of the report: by module, and within one as they are written.
+"""Every check, in the order of the report: by module, and within a module as they are written.
 
-A new check is a function of facts under `@check` in one of these modules; a new fact is a field of its section in
+A new check is a function of facts under `@check` in one of these modules. A new fact is a field of its section in
 `harness.doctor.gather`.
 """
 

@@ -1,4 +1,4 @@
-"""Lock files that a killed build of torch's extensions left: the next job waits for them for ever."""
+"""Lock files that a killed build of torch's extensions left behind: the next job waits for them for ever."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.doctor.facts import Facts
 from harness.doctor.gather.builds import Builds
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem, check, duration
 
-SHOWN = 4  # of a list in one line
+SHOWN = 4  # items of a list that one line shows
 
 
 @check("build-locks", "builds", host=True)
@@ -22,7 +22,7 @@ def locks(facts: Facts, request: Asked) -> Iterator[Outcome]:
 
 
 def judge_locks(builds: Builds) -> Iterator[Outcome]:
-    """An error if no process can hold the file open, a warning if one that was not seen may."""
+    """An error if no process can hold the file open, a warning if a holder may not have been seen."""
     abandoned_locks = [lock for lock in builds.locks if not lock.holder]
     active_locks = [lock for lock in builds.locks if lock.holder]
     if not abandoned_locks:

@@ -1,4 +1,5 @@
-"""What differs between this shell and Ray's workers, and between nodes. Each takes all places, the shell first."""
+"""Checks of differences between this shell and Ray's workers, and between nodes. Each gets all places, the shell
+first."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ _STEERING = re.compile(
     r"((NCCL|GLOO|TORCH_NCCL|TORCH_FR|TORCH_DISTRIBUTED|TP_SOCKET|UCX|RCCL|HF|FLASHINFER|PYTORCH)_"
     rf"|{'|'.join(registry.variables())}).*|CUDA_DEVICE_MAX_CONNECTIONS|CUDA_LAUNCH_BLOCKING|PYTHONHASHSEED"
 )
-_LOCAL = re.compile(r".*(IFNAME|IB_HCA|HOSTID|HOST_IP|_PORT)$")  # may rightly differ from node to node
-_SAME = re.compile(r"rlhf-harness|pandas|pyarrow")  # of no account to the workers
+_LOCAL = re.compile(r".*(IFNAME|IB_HCA|HOSTID|HOST_IP|_PORT)$")  # variables that may differ from node to node
+_SAME = re.compile(r"rlhf-harness|pandas|pyarrow")  # packages that workers do not need
 
 
 @comparison("worker-libraries", "software")
@@ -222,7 +223,7 @@ def _variables(place: Facts) -> dict[str, str]:
 
 
 def _runtime_env(variables: dict[str, str]) -> str:
-    """The option that carries variables into every worker of a job."""
+    """The option that passes variables to every worker of a job."""
     return f"ray job submit --runtime-env-json={shlex.quote(json.dumps({'env_vars': variables}))} …"
 
 

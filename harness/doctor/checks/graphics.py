@@ -1,4 +1,4 @@
-"""GPUs: driver, kinds, memory that somebody holds, and the variables that say who sees which."""
+"""Checks of GPUs: driver, models, memory in use, and the variables that say which process sees which GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.doctor.outcome import GIB, Asked, Fine, Outcome, Problem, Unseen, b
 
 _NONE = "no NVIDIA GPU here"
 _SICK, _ASK = "the GPU driver does not answer as it should (gpu-driver)", "nvidia-smi"
-_OLDEST_DRIVER = {"11": 450, "12": 525, "13": 580}  # for a CUDA major version (CUDA release notes, Linux)
+_OLDEST_DRIVER = {"11": 450, "12": 525, "13": 580}  # CUDA major version -> oldest driver (CUDA release notes, Linux)
 
 
 @check("gpu-driver", "gpus", "software", host=True)
@@ -36,7 +36,7 @@ def driver(facts: Facts, request: Asked) -> Iterator[Outcome]:
 
 
 def _fitting(detected: Gpus, software: Software) -> Outcome:
-    """Driver and torch together."""
+    """Whether driver and torch fit together."""
     gpus, cuda = detected.found, software.torch_cuda
     versions = sorted({gpu.driver for gpu in gpus})
     needs = _OLDEST_DRIVER.get(cuda.partition(".")[0], 0)

@@ -1,4 +1,4 @@
-"""Names, interfaces, ports, proxies: how ranks, engines and Ray find each other."""
+"""Checks of names, interfaces, ports and proxies: how ranks, engines and Ray find each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.doctor.gather.network import Interface, Network
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem, check
 
 _RAY_PORTS = {6379: "Ray's head", 8265: "Ray's dashboard and jobs", 10001: "Ray's client server"}
-_RAY_WORKERS = range(10_002, 20_000)  # `ray start`'s default for its workers
+_RAY_WORKERS = range(10_002, 20_000)  # worker ports of `ray start` by default
 _RAY = re.compile(r"gcs_server|raylet|ray::|ray[/.](dashboard|util|_private)|/ray start")
 
 
@@ -93,7 +93,7 @@ def interfaces(facts: Facts, request: Asked) -> Iterator[Outcome]:
 def _misnamed(
     name: str, wanted: str, interfaces_by_name: dict[str, Interface], *, several_nodes: bool
 ) -> Iterator[Problem]:
-    """What is wrong with the interfaces that a variable `name` asks for: absent, down, or loopback."""
+    """Yield what is wrong with the interfaces that the variable `name` asks for: absent, down, or loopback."""
     exact = not name.startswith("NCCL")
     matched = [interfaces_by_name[item] for item in _matching(wanted, list(interfaces_by_name), exact=exact)]
     missing = [item for item in wanted.split(",") if item not in ("", *interfaces_by_name)] if exact else []
@@ -278,7 +278,8 @@ def proxy(facts: Facts, request: Asked) -> Iterator[Outcome]:
 
 
 def _matching(wanted: str, names: list[str], exact: bool = False) -> list[str]:
-    """Names that NCCL's syntax means: prefixes, `=` exact ones, `^` all others; a port behind `:` is left out."""
+    """The names that a value in NCCL's syntax matches: prefixes, `=` exact names, `^` all others. A port after `:`
+    is ignored."""
     excluded, wanted = wanted.startswith("^"), wanted.removeprefix("^")
     is_exact, wanted = exact or wanted.startswith("="), wanted.removeprefix("=")
     parts = [part.partition(":")[0] for part in wanted.split(",") if part]

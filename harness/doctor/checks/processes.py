@@ -1,4 +1,4 @@
-"""What an earlier run left running."""
+"""Checks for processes that an earlier run left running."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness.doctor.facts import Facts
 from harness.doctor.gather.processes import Leftover
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem, check, duration
 
-_AGENTS = ("ray::Dashboard", "ray::RuntimeEnv")  # beside each raylet, no worker of a job
+_AGENTS = ("ray::Dashboard", "ray::RuntimeEnv")  # processes beside each raylet that are no workers of a job
 
 
 @check("leftover-engines", "processes", host=True)

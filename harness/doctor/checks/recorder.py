@@ -1,6 +1,6 @@
-"""Settings of NCCL and of torch's flight recorder: will a hang leave a record, and before anything is torn down?
+"""Checks of the settings of NCCL and torch's flight recorder: will a hang leave a record before anything is torn down?
 
-Names and defaults as in torch's ProcessGroupNCCL.cpp and FlightRecorder.hpp.
+Names and defaults are those of torch's ProcessGroupNCCL.cpp and FlightRecorder.hpp.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Which libraries a process really gets: the undefined symbol that appears in one shell and not in the other."""
+"""Checks of the libraries that a process really loads: the undefined symbol that appears in one shell and not in
+another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared memory and disks: what NCCL, Ray and the kernel's own services need to go on."""
+"""Checks of shared memory and disks: what NCCL, Ray and the kernel's own services need."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from harness.doctor.facts import Facts
 from harness.doctor.gather.storage import Place
 from harness.doctor.outcome import GIB, Asked, Fine, Outcome, Problem, bytes_, check, duration
 
-_RAY_SLOW = 10**10  # above it Ray refuses to start rather than use a disk (REQUIRE_SHM_SIZE_THRESHOLD)
-_RAY_SHARE, _RAY_MOST = 0.3, 200 * 10**9  # of the memory, for the object store (ray/_private/ray_constants.py)
-# Of Ray's longest, below its temporary directory.
+_RAY_SLOW = 10**10  # above this size Ray refuses to start rather than use a disk (REQUIRE_SHM_SIZE_THRESHOLD)
+_RAY_SHARE, _RAY_MOST = 0.3, 200 * 10**9  # share and upper bound of the object store (ray/_private/ray_constants.py)
+# Length of Ray's longest socket path below its temporary directory.
 _SOCKET_NAME = len("/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
 _SOCKET_MOST = 107  # bytes of a Unix socket's path on Linux
 
@@ -70,7 +70,7 @@ def stale_segments(facts: Facts, request: Asked) -> Iterator[Outcome]:
         return
     oldest = max(shm.stale, key=lambda item: item.age_s)
     measured = f"{count} files, {bytes_(size)}, the oldest {duration(oldest.age_s)} old ({oldest.name}){blind}"
-    # without `command -v`, a missing fuser would read as "nobody uses it"
+    # Without `command -v` a missing fuser would look like "no process uses it".
     fix = (
         'command -v fuser && find /dev/shm -maxdepth 1 -type f -user "$(id -un)" -mmin +60 '
         '-exec sh -c \'fuser -s "$1" || rm -- "$1"\' _ {} \\;'
@@ -205,7 +205,7 @@ def old_sessions(facts: Facts, request: Asked) -> Iterator[Outcome]:
 
 
 def _disks(places: tuple[Place, ...]) -> list[Place]:
-    """One place a file system: the first that is on it."""
+    """One place per file system: the first that is on it."""
     return list({place.device: place for place in reversed(places)}.values())[::-1]
 
 

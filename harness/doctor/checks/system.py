@@ -1,4 +1,4 @@
-"""The kernel and the container: tracing, files, threads, cores, memory, and what Slurm gave."""
+"""Checks of the kernel and the container: tracing, files, threads, cores, memory, and the Slurm allocation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Measures one node: what `harness.doctor.facts` holds, as plain dictionaries.
+"""Measures one node: the content of `harness.doctor.facts`, as plain dictionaries.
 
-Everything here runs on the standard library and `probes.environment` alone, because Ray ships it by value to workers
-that may not have the harness. Nothing here judges.
+Everything here uses only the standard library and `probes.environment`, because Ray ships it by value to workers that
+may not have the harness. Nothing here judges.
 """
 
 from harness.doctor.gather.node import SECTIONS, SLOW, node

@@ -1,7 +1,7 @@
 """Lock files of torch's extension builds (`torch.utils.cpp_extension`), and which of them a process still holds.
 
-Whoever makes the file keeps it open until its build is done (`torch/utils/file_baton.py`), and whoever finds it waits
-until it is gone, without a limit: one that nobody has open was left by a build that was killed.
+The process that makes the file keeps it open until its build is done (`torch/utils/file_baton.py`). A process that
+finds it waits until it is gone, without a limit. A file that no process has open was left by a build that was killed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.doctor.gather.files import pids, read
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock file of a build of torch's extensions. `holder`: a process that has it open, 0 where none is known."""
+    """A lock file of a build of torch's extensions. `holder`: a process that has it open; 0 if none is known."""
 
     path: str
     age_s: float
@@ -29,39 +29,40 @@ class Lock:
 class Builds:
     folder: str
     locks: tuple[Lock, ...] = ()
-    unreadable: int = 0  # processes that could not be asked what they have open
-    remote: bool = False  # a file system of the network: a holder may be on another machine
+    unreadable: int = 0  # processes whose open files could not be read
+    remote: bool = False  # a network file system: a holder may be on another machine
 
 
 _REMOTE = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "ceph", "cifs", "smb3", "9p", "fuse")
-_MOST = 10_000  # directories
-# What torch writes beside its lock: a `lock` without any of it is another program's.
+_MOST = 10_000  # directories that are searched
+# Files that torch writes beside its lock. A `lock` without any of them belongs to another program.
 _BUILT = re.compile(r"build\.ninja|\.ninja_(?:log|deps)|main\.cpp|.*\.(?:so|o)")
 
 
 def builds() -> dict[str, Any]:
-    """The fields of `Builds`, of the folder that this process's torch would build in."""
+    """Return the fields of `Builds` for the folder in which this process's torch would build."""
     return look(folder(os.environ))
 
 
 def folder(environ: Mapping[str, str]) -> str:
-    """Where torch builds (`_get_build_directory`, `get_default_build_root`)."""
+    """The folder in which torch builds (`_get_build_directory`, `get_default_build_root`)."""
     cache = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(cache, "torch_extensions")
 
 
 def look(root: str) -> dict[str, Any]:
-    """The lock files below a folder: it has a directory for each extension, or one for each Python and CUDA first."""
+    """Find the lock files below a folder. It has a directory per extension, possibly below one per Python and CUDA
+    version."""
     now = time.time()
     locks: list[dict[str, Any]] = []
     for path in _locks(root):
         try:
             about = os.stat(path)
-        except OSError:  # its build ended while we looked
+        except OSError:  # its build ended meanwhile
             continue
         key = (about.st_dev, about.st_ino)
         locks.append({"path": path, "age_s": max(0.0, now - about.st_mtime), "key": key, "owner": about.st_uid})
-    owners = {lock["owner"] for lock in locks}  # who made a file holds it
+    owners = {lock["owner"] for lock in locks}  # the user that made a lock file also holds it
     holders, unreadable = _holders({lock["key"] for lock in locks}, owners) if locks else ({}, 0)
     current = [
         {"path": lock["path"], "age_s": lock["age_s"], "holder": holders.get(lock["key"], 0)}
@@ -79,7 +80,7 @@ def _locks(root: str) -> list[str]:
         visited += 1
         try:
             entries = list(os.scandir(place))
-        except OSError:  # there is none, or it is not ours to read
+        except OSError:  # it does not exist, or we may not read it
             continue
         built = any(_BUILT.fullmatch(entry.name) for entry in entries)
         for entry in entries:
@@ -91,7 +92,7 @@ def _locks(root: str) -> list[str]:
 
 
 def _holders(keys: set[tuple[int, int]], owners: set[int]) -> tuple[dict[tuple[int, int], int], int]:
-    """(device, inode) -> a process that has it open; and how many processes of these users could not be asked."""
+    """(device, inode) -> a process that has it open; and how many processes of these users could not be inspected."""
     holders: dict[tuple[int, int], int] = {}
     unreadable = 0
     for pid in pids():

@@ -1,4 +1,4 @@
-"""Small readers of /proc and /sys: a file that is missing is an empty answer, as it is on another kernel."""
+"""Small readers of /proc and /sys. A missing file gives an empty answer, because other kernels may lack it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import os
 
 
 def read(path: str) -> str:
-    """The text of a file, stripped; empty where it cannot be read."""
+    """The text of a file, stripped; empty if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().strip()
-    except OSError:  # absent on this kernel, or not ours to read: both mean "not told"
+    except OSError:  # absent on this kernel, or not readable: both mean "not known"
         return ""
 
 
 def integer(path: str) -> int | None:
-    """The integer in a file; None where there is none, and for `max`."""
+    """The integer in a file; None if there is none, and for `max`."""
     text = read(path).split()
     try:
         return int(text[0]) if text else None
@@ -31,19 +31,19 @@ def pids() -> list[int]:
 
 
 def status(pid: int) -> dict[str, str]:
-    """/proc/PID/status as a dictionary; empty when the process has gone."""
+    """/proc/PID/status as a dictionary; empty if the process is gone."""
     lines = read(f"/proc/{pid}/status").splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def title(pid: int) -> str:
-    """What the process calls itself: its command line, else its name."""
+    """The title of a process: its command line, else its name."""
     command = read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
     return command or read(f"/proc/{pid}/comm")
 
 
 def age(pid: int) -> float:
-    """Seconds since the process was started; 0 when it has gone."""
+    """Seconds since the process was started; 0 if it is gone."""
     after = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     uptime = read("/proc/uptime").split()
     if len(after) < 20 or not uptime:

@@ -1,4 +1,4 @@
-"""The node's GPUs as the driver tells, without initialising one."""
+"""The node's GPUs as the driver reports them, without initialising one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Gpu:
     used: int
     total: int
     mig: bool = False
-    uncorrected: int = 0  # ECC errors since the driver was loaded
+    uncorrected: int = 0  # uncorrected ECC errors since the driver was loaded
     holders: tuple[tuple[int, str], ...] = ()  # (pid, command) of the processes that hold memory
 
 
@@ -27,17 +27,17 @@ class Gpu:
 class Gpus:
     found: tuple[Gpu, ...] = ()
     amd: int = 0  # AMD GPUs that the kernel knows
-    error: str = ""  # why the driver could not be asked, where there is one
+    error: str = ""  # why the driver could not be asked, if there is one
 
 
-_PATIENCE_S = 15.0  # chosen: nvidia-smi of a healthy host answers within a few seconds, also when it wakes the driver
+_PATIENCE_S = 15.0  # chosen: on a healthy host nvidia-smi answers within seconds, even if it wakes the driver
 _FIELDS = (
     "index,uuid,name,driver_version,memory.used,memory.total,mig.mode.current,ecc.errors.uncorrected.volatile.total"
 )
 
 
 def gpus() -> dict[str, Any]:
-    """The fields of `Gpus`; `found` is empty where there is none, or `error` says why nobody can tell."""
+    """Return the fields of `Gpus`. `found` is empty if there are none, or if `error` says why they cannot be listed."""
     try:
         has_nvidia = os.path.isdir("/proc/driver/nvidia/gpus") or _program()
         return {"found": _nvidia() if has_nvidia else [], "amd": _amd()}
@@ -89,7 +89,7 @@ def _mib(word: str) -> int:
 
 
 def _amd() -> int:
-    """GPUs among the kernel's compute nodes; processors have the id 0."""
+    """Number of GPUs among the kernel's compute nodes; processors have the id 0."""
     root = "/sys/class/kfd/kfd/topology/nodes"
     names = os.listdir(root) if os.path.isdir(root) else []
     return sum(read(f"{root}/{name}/gpu_id") not in ("", "0") for name in names)

@@ -1,4 +1,4 @@
-"""Limits of this process and its container: files, threads, cores, memory; cgroup versions 1 and 2."""
+"""Limits of this process and its container: files, threads, cores, memory. Reads cgroup versions 1 and 2."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.doctor.gather.files import integer, read
 
 @dataclass(frozen=True)
 class Limits:
-    """None is unlimited, or not told by this kernel."""
+    """Limits of the process. None: unlimited, or not reported by this kernel."""
 
     files_soft: int | None = None
     files_hard: int | None = None
@@ -22,17 +22,17 @@ class Limits:
     map_count: int | None = None
     tasks_max: int | None = None  # pids.max of the cgroup
     tasks_now: int | None = None
-    cpus: int = 1  # of the host
-    cpus_allowed: int = 1  # by affinity
-    cpu_quota: float | None = None  # by cgroup, in cores
+    cpus: int = 1  # cores of the host
+    cpus_allowed: int = 1  # cores that the affinity allows
+    cpu_quota: float | None = None  # quota of the cgroup, in cores
 
 
 @dataclass(frozen=True)
 class Memory:
     total: int
     available: int
-    limit: int | None = None  # of the cgroup, where it is below the host's total
-    used: int | None = None  # of the cgroup, without page cache that can be dropped
+    limit: int | None = None  # limit of the cgroup, if it is below the host's total
+    used: int | None = None  # use of the cgroup, without page cache that can be dropped
     overcommit: int = 0  # vm.overcommit_memory
 
 
@@ -40,7 +40,7 @@ _UNLIMITED = 1 << 60  # cgroup version 1 writes a number close to 2**63 for "no 
 
 
 def limits() -> dict[str, Any]:
-    """The fields of `Limits`."""
+    """Return the fields of `Limits`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return {
         "files_soft": _bounded(soft), "files_hard": _bounded(hard),
@@ -54,7 +54,7 @@ def limits() -> dict[str, Any]:
 
 
 def memory() -> dict[str, Any]:
-    """The fields of `Memory`."""
+    """Return the fields of `Memory`."""
     kib = dict(re.findall(r"^(\w+):\s+(\d+) kB", read("/proc/meminfo"), re.MULTILINE))
     total = int(kib.get("MemTotal", 0)) * 1024
     limit = _smallest("memory", "memory.limit_in_bytes", "memory.max")
@@ -66,7 +66,7 @@ def memory() -> dict[str, Any]:
 
 
 def _used() -> int | None:
-    """Memory of the cgroup without inactive file pages, which the kernel drops before it kills anybody."""
+    """Memory of the cgroup without inactive file pages, which the kernel drops before it kills a process."""
     used = _controller_value("memory", "memory.usage_in_bytes", "memory.current")
     for folder in _folders("memory"):
         match = re.search(r"^(?:total_)?inactive_file (\d+)", read(f"{folder}/memory.stat"), re.MULTILINE)
@@ -102,7 +102,7 @@ def _controller_value(controller: str, *names: str) -> int | None:
 
 
 def _folders(controller: str) -> list[str]:
-    """This process's cgroup directories of a controller, own first, then its parents."""
+    """This process's cgroup directories of a controller: its own first, then its parents."""
     folders = []
     for line in read("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

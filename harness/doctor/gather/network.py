@@ -1,4 +1,4 @@
-"""The node's interfaces, its own name, who listens on which port."""
+"""The node's interfaces, its own name, and which process listens on which port."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Interface:
 class Listener:
     port: int
     address: str
-    pid: int = 0  # 0: another user's, or in another container
+    pid: int = 0  # 0: of another user or in another container
     command: str = ""
 
 
@@ -40,18 +40,18 @@ class Network:
     resolve_s: float = 0.0
     listening: tuple[Listener, ...] = ()
     ephemeral: tuple[int, int] = (32768, 60999)
-    ray_address_open: bool | None = None  # whether something listens at $RAY_ADDRESS; None: it is not set
-    ray_remembered: str = ""  # address of the last `ray start`, which ray.init() without an address takes
+    ray_address_open: bool | None = None  # whether something listens at $RAY_ADDRESS; None: not set
+    ray_remembered: str = ""  # address of the last `ray start`, which ray.init() uses without an address
     ray_remembered_file: str = ""
     ray_remembered_open: bool | None = None
 
 
 _LISTEN = "0A"
-_PATIENCE_S = 5.0  # a resolver with a dead server takes 5 s a try, and so do gloo and torch's store
+_PATIENCE_S = 5.0  # with a dead server a resolver takes 5 s per try, as gloo and torch's store then do
 
 
 def network() -> dict[str, Any]:
-    """The fields of `Network`. Sends nothing but a question about the host's own name."""
+    """Return the fields of `Network`. Sends nothing except a query for the host's own name."""
     name = socket.gethostname()
     resolved, error, seconds = _resolve(name)
     low, _, high = read("/proc/sys/net/ipv4/ip_local_port_range").replace("\t", " ").partition(" ")
@@ -80,7 +80,7 @@ def _resolve(name: str) -> tuple[list[str], str, float]:
             answer["error"] = error.strerror or str(error)
 
     began = time.monotonic()
-    thread = threading.Thread(target=ask, daemon=True)  # getaddrinfo knows no time limit
+    thread = threading.Thread(target=ask, daemon=True)  # getaddrinfo has no time limit
     thread.start()
     thread.join(_PATIENCE_S)
     seconds = time.monotonic() - began
@@ -89,7 +89,7 @@ def _resolve(name: str) -> tuple[list[str], str, float]:
 
 
 def _open(address: str) -> bool | None:
-    """Whether something listens there; None where no host and port are named (`auto`, `local`, empty)."""
+    """Whether something listens there; None if the text has no host and port (`auto`, `local`, empty)."""
     match = re.fullmatch(r"(?:ray://|https?://)?\[?([^/\[\]]+?)\]?:(\d+)/?", address)
     if not match:
         return None
@@ -111,7 +111,7 @@ def _interfaces() -> list[dict[str, Any]]:
 
 
 def _addresses() -> dict[str, list[str]]:
-    """Interface -> its addresses: IPv4 by ioctl, IPv6 from /proc; link-local ones left out."""
+    """Interface -> its addresses: IPv4 by ioctl, IPv6 from /proc, without link-local ones."""
     import fcntl
 
     addresses: dict[str, list[str]] = {}
@@ -147,7 +147,7 @@ def _listening() -> list[dict[str, Any]]:
 
 
 def _owners(inodes: set[str]) -> dict[str, int]:
-    """Socket inode -> a process that has it, among those that we may look into."""
+    """Socket inode -> a process that has it, among the processes that we may inspect."""
     owners: dict[str, int] = {}
     for pid in pids():
         try:

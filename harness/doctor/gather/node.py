@@ -1,4 +1,4 @@
-"""All sections of one node, side by side in threads; one that fails or is late costs only itself."""
+"""Gathers all sections of one node in parallel threads. A section that fails or is late costs only itself."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SLOW = ("imports",)
 
 
 def node(skip: tuple[str, ...] = (), patience_s: float = 75.0) -> dict[str, Any]:
-    """Section -> what was measured, and `gaps`: section -> why it is missing. Never raises for a sick section.
+    """Section -> what was measured, and `gaps`: section -> why it is missing. Never raises for a section that fails.
 
-    Takes what its slowest section takes: 2 to 10 s where torch is imported in a process of its own.
+    Takes as long as its slowest section: 2 to 10 s if torch is imported in a process of its own.
     """
     gaps = dict.fromkeys(skip, "left out on request")
     answers: queue.SimpleQueue[tuple[str, Any, str]] = queue.SimpleQueue()
@@ -35,12 +35,12 @@ def node(skip: tuple[str, ...] = (), patience_s: float = 75.0) -> dict[str, Any]
     def run(name: str) -> None:
         try:
             answers.put((name, SECTIONS[name](), ""))
-        except Exception as error:  # one sick section (an odd /proc, a driver) must not hide the others; it is told
+        except Exception as error:  # a failing section (an odd /proc, a driver) must not hide the others; it is named
             answers.put((name, None, f"{type(error).__name__}: {error}"[:300]))
 
     waiting = {name for name in SECTIONS if name not in gaps}
     for name in waiting:
-        # daemons: one that hangs in a dead file system must not keep the process from ending
+        # daemon threads: one that hangs in a dead file system must not keep the process alive
         threading.Thread(target=run, args=(name,), daemon=True).start()
     sections: dict[str, Any] = {"where": socket.gethostname()}
     until = time.monotonic() + patience_s

@@ -1,4 +1,4 @@
-"""Processes of Ray and of engines on this node, ours and an earlier run's."""
+"""Processes of Ray and of engines on this node, ours and those of an earlier run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scenarios.engines import registry
 
 @dataclass(frozen=True)
 class Leftover:
-    """A process of Ray or of an engine. `orphan`: whoever started it has ended."""
+    """A process of Ray or of an engine. `orphan`: the process that started it has ended."""
 
     pid: int
     title: str
@@ -33,14 +33,16 @@ class Processes:
     shell_age_s: float = 0.0
 
 
-FOLLOW_S = 2.0  # chosen: within which a process that sees its parent's end has ended too
-# Names that the programs give themselves: engines with setproctitle, Ray's workers as ray::<task>.
+FOLLOW_S = 2.0  # chosen: a process that watches its parent ends within this time after it
+# Titles that the programs set: engines with setproctitle, Ray's workers as ray::<task>.
 _RAY = re.compile(r"^ray::|/raylet/raylet\b|/gcs/gcs_server\b|^raylet\b|^gcs_server\b")
 
 
 def processes() -> dict[str, Any]:
-    """The fields of `Processes`. The doctor and everything above it are left out. Orphans are looked at once more after
-    a moment: a worker of Ray whose raylet has ended follows it by itself."""
+    """Return the fields of `Processes`, without the doctor and everything above it.
+
+    Orphans are looked at once more after a moment: a Ray worker whose raylet has ended soon ends by itself.
+    """
     above = _ancestors(os.getpid())
     leftovers = _now(above)
     if any(process["orphan"] and not process["zombie"] for process in leftovers):
@@ -75,13 +77,14 @@ def _now(above: set[int]) -> list[dict[str, Any]]:
 
 
 def _short(name: str) -> str:
-    """Ray's daemons by their program: their command lines begin with a long path."""
+    """A short title: for Ray's daemons the program, because their command lines begin with a long path."""
     program = os.path.basename(name.split(" ", 1)[0])
     return program if program in ("raylet", "gcs_server") else name[:120]
 
 
 def _orphan(pid: int, name: str) -> bool:
-    """Whether whoever started it has ended. Ray's daemons are nobody's children by design: their session decides."""
+    """Whether the process that started it has ended. Ray's daemons never count as orphans: they have no parent by
+    design."""
     if re.search(r"raylet\b|gcs_server\b", name) and not name.startswith("ray::"):
         return False
     parent = int(status(pid).get("PPid", "0") or 0)
@@ -89,7 +92,7 @@ def _orphan(pid: int, name: str) -> bool:
 
 
 def _reaper(pid: int) -> bool:
-    """Whether that process adopts orphans: init systems and what containers have in place of one."""
+    """Whether that process adopts orphans: init systems, and what containers have instead."""
     return bool(re.match(r"(/\S+/)?(systemd|init|tini|dumb-init|docker-init|catatonit|s6-svscan)\b", title(pid)))
 
 

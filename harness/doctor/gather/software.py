@@ -1,4 +1,5 @@
-"""The interpreter, its packages, the variables that steer a run, and which libraries the linker would really take."""
+"""The interpreter, its packages, the variables that steer a run, and the libraries that the linker would really
+load."""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ class Software:
     python: str = ""
     executable: str = ""
     packages: dict[str, str] = field(default_factory=dict)
-    variables: dict[str, str] = field(default_factory=dict)  # whitelisted names only, none that sounds like a secret
-    proxies: tuple[str, ...] = ()  # names of the proxy variables that are set; their values may hold passwords
+    variables: dict[str, str] = field(default_factory=dict)  # whitelisted names only, and none that looks like a secret
+    proxies: tuple[str, ...] = ()  # names of the proxy variables that are set; values may contain passwords
     no_proxy: tuple[str, ...] = ()
     in_front: tuple[tuple[str, str], ...] = ()  # (library, path) that LD_LIBRARY_PATH puts before the packages' own
     own: dict[str, str] = field(default_factory=dict)  # library -> path below this interpreter's packages
     torch_cuda: str = ""  # CUDA version that torch was built for
-    writable: dict[str, bool] = field(default_factory=dict)  # variable that names a file prefix -> can it be written
+    writable: dict[str, bool] = field(default_factory=dict)  # variable with a file prefix -> whether it can be written
 
 
 @dataclass(frozen=True)
@@ -45,24 +46,24 @@ class Imports:
     """What happened when compiled packages were imported in a process of their own."""
 
     tried: tuple[Import, ...] = ()
-    foreign: tuple[tuple[str, str], ...] = ()  # (library, path) that they loaded in place of the interpreter's own
+    foreign: tuple[tuple[str, str], ...] = ()  # (library, path) that they loaded instead of the interpreter's own
 
 
 _MORE = re.compile(
     r"TMPDIR|SLURM_(JOB_ID|JOB_NUM_NODES|NNODES|NTASKS_PER_NODE|CPUS_PER_TASK|GPUS_PER_NODE|JOB_END_TIME|NODEID|PROCID)"
 )
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
-# Libraries of which a process must have exactly one, and the right one.
+# Libraries that a process must load exactly once, and in the right build.
 _SHARED = re.compile(
     r"lib(torch|torch_cpu|torch_cuda|torch_python|c10|c10_cuda|nccl|cudnn\w*|cublas|cublasLt|cudart|cusparse|cusparseLt"
     r"|nvJitLink|nvshmem_host|rccl)[-.].*so.*|libc10\.so|libtorch\.so"
 )
-_COMPILED = {  # distribution -> a module that pulls its compiled part in
+_COMPILED = {  # distribution -> a module that loads its compiled part
     "torch": "torch", "flash-attn": "flash_attn_2_cuda", "xformers": "xformers.ops",
     **{name: module for engine in ENGINES.values() for name, module in engine.compiled.items()},
     "transformer-engine": "transformer_engine.pytorch", "apex": "amp_C", "deepspeed": "deepspeed",
 }  # fmt: skip
-_PATIENCE_S = 60.0  # chosen: an import that reads a GiB of libraries from a cold network disk
+_PATIENCE_S = 60.0  # chosen: enough to read a GiB of libraries from a cold network disk
 _TRY = """
 import importlib, json, sys
 for name in sys.argv[1:]:
@@ -79,7 +80,7 @@ print("\\n" + json.dumps({"mapped": paths}), flush=True)
 
 
 def software() -> dict[str, Any]:
-    """The fields of `Software`."""
+    """Return the fields of `Software`."""
     names = {name: value for name, value in os.environ.items() if _MORE.fullmatch(name)}
     kept = {**variables(), **{name: redaction.text(value) for name, value in names.items()}}
     outside = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
@@ -94,7 +95,7 @@ def software() -> dict[str, Any]:
 
 
 def imports() -> dict[str, Any]:
-    """The fields of `Imports`: installed compiled packages, imported in a process with this one's variables."""
+    """Return the fields of `Imports`: installed compiled packages, imported in a process with this one's variables."""
     modules = [module for name, module in _COMPILED.items() if name in packages() and _is_installed(module)]
     if not modules:
         return {"tried": []}
@@ -118,7 +119,7 @@ def imports() -> dict[str, Any]:
     for module in modules:
         tried.append({"name": module, "ok": errors.get(module) == "", "error": errors.get(module, ended)})
         if module not in errors:
-            break  # those behind it were never reached
+            break  # the modules after it were never tried
     return {"tried": tried, "foreign": _foreign(printed)}
 
 
@@ -135,7 +136,7 @@ def _foreign(printed: str) -> list[tuple[str, str]]:
 
 
 def _is_installed(module: str) -> bool:
-    """Whether the module's package can be found; its own import is what is on trial."""
+    """Whether the module's package can be found. Whether it can be imported is what `imports` tests."""
     try:
         return importlib.util.find_spec(module.split(".")[0]) is not None
     except (ImportError, ValueError):
@@ -156,7 +157,8 @@ def _own_libraries() -> dict[str, str]:
 
 
 def _in_front(own_paths: dict[str, str]) -> list[tuple[str, str]]:
-    """Libraries of LD_LIBRARY_PATH that are not this interpreter's own: the linker takes them before a RUNPATH."""
+    """Libraries in LD_LIBRARY_PATH that are not this interpreter's own. The linker takes them before those of a
+    RUNPATH."""
     shadowing: dict[str, str] = {}
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         for name in _shared(folder):
@@ -169,25 +171,25 @@ def _in_front(own_paths: dict[str, str]) -> list[tuple[str, str]]:
 def _shared(folder: str) -> list[str]:
     try:
         return sorted(name for name in os.listdir(folder) if _SHARED.fullmatch(name)) if folder else []
-    except OSError:  # LD_LIBRARY_PATH may name what is not there
+    except OSError:  # LD_LIBRARY_PATH may name missing folders
         return []
 
 
 def _torch_cuda() -> str:
-    """From torch/version.py, a handful of assignments, without importing torch."""
+    """The CUDA version in torch/version.py, a few assignments, read without importing torch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.origin:
         return ""
     try:
         with open(os.path.join(os.path.dirname(spec.origin), "version.py")) as file:
             match = re.search(r"^cuda[^=\n]*= *['\"]([^'\"]+)", file.read(), re.MULTILINE)
-    except OSError:  # a torch that was built elsewhere, without it
+    except OSError:  # this build of torch has no version.py
         return ""
     return match[1] if match else ""
 
 
 def _prefixes() -> dict[str, bool]:
-    """Of the variables that name a dump's file prefix: whether a file can be made there."""
+    """For each variable that names a dump's file prefix: whether a file can be created there."""
     writable = {}
     for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
         if value := os.environ.get(name):

@@ -1,4 +1,4 @@
-"""Where a run writes: shared memory and what earlier runs left in it, Ray's directory, caches, dumps."""
+"""Where a run writes: shared memory and what earlier runs left there, Ray's directory, caches, dumps."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ class SharedMemory:
     total: int
     free: int
     stale: tuple[Segment, ...] = ()
-    unreadable: int = 0  # of our processes, how many could not be asked what they have mapped
+    unreadable: int = 0  # number of our processes whose maps could not be read
 
 
 @dataclass(frozen=True)
 class Place:
-    """A directory that a run writes to. `existing`: the nearest parent that is there; sizes are of its file system."""
+    """A directory to which a run writes. `existing`: the nearest parent that exists; the sizes are of its file
+    system."""
 
     purpose: str
     path: str
@@ -39,7 +40,7 @@ class Place:
     device: int
     total: int
     free: int
-    inodes: int = 0  # 0: the file system has none to count
+    inodes: int = 0  # 0: the file system does not count inodes
     inodes_free: int = 0
     writable: bool = True
 
@@ -51,16 +52,17 @@ class Storage:
     root_device: int = 0
     sessions: int = 0  # Ray sessions of earlier runs whose processes are gone
     sessions_size: int = 0
-    sessions_partial: bool = False  # there were too many files to count
+    sessions_partial: bool = False  # there were too many files to count all
 
 
 _SHM = "/dev/shm"
-_YOUNG_S = 60.0  # a segment may be made before it is mapped
-_MOST_FILES = 20_000  # of old sessions that are counted: about half a second
+_YOUNG_S = 60.0  # a younger segment may not be mapped yet
+_MOST_FILES = 20_000  # files of old sessions that are counted: about half a second
 
 
 def shm() -> dict[str, Any]:
-    """The fields of `SharedMemory`. Only the doctor's own files can be stale: others' users cannot be seen."""
+    """Return the fields of `SharedMemory`. Only files of the doctor's own user can be stale: processes of others are
+    not visible."""
     vfs = os.statvfs(_SHM)
     mapped, unreadable = _in_use()
     stale, now = [], time.time()
@@ -72,7 +74,7 @@ def shm() -> dict[str, Any]:
         age = now - about.st_mtime
         if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or age < _YOUNG_S:
             continue
-        if about.st_ino not in mapped:  # its blocks: a segment of gigabytes takes memory where it was written only
+        if about.st_ino not in mapped:  # count blocks: a large segment takes memory only where it was written
             stale.append({"name": entry.name, "size": about.st_blocks * 512, "age_s": age})
     return {
         "total": vfs.f_blocks * vfs.f_frsize,
@@ -83,7 +85,7 @@ def shm() -> dict[str, Any]:
 
 
 def _in_use() -> tuple[set[int], int]:
-    """Inodes below /dev/shm that a process has mapped or open, and how many of our processes could not be asked."""
+    """Inodes below /dev/shm that a process has mapped or open, and how many of our processes could not be inspected."""
     inodes, unreadable = set(), 0
     for pid in pids():
         try:
@@ -108,7 +110,7 @@ def _in_use() -> tuple[set[int], int]:
 
 
 def storage() -> dict[str, Any]:
-    """The fields of `Storage`."""
+    """Return the fields of `Storage`."""
     ray = ray_directory()
     named = [("Ray's logs and spilled objects", ray), ("/tmp", "/tmp"), ("the working directory", os.getcwd())]
     home = os.path.expanduser("~")
@@ -123,8 +125,8 @@ def storage() -> dict[str, Any]:
 
 
 def ray_directory() -> str:
-    """Where Ray puts its sessions: what the raylet above us was told, else $RAY_TMPDIR, $TMPDIR or /tmp, and `ray`
-    (ray/_common/utils.py)."""
+    """Where Ray puts its sessions: the directory that the raylet above us was given, else `ray` in $RAY_TMPDIR,
+    $TMPDIR or /tmp (ray/_common/utils.py)."""
     pid = os.getppid()
     while pid > 1:
         if match := re.search(r"raylet .*--temp[-_]dir=(\S+)", title(pid)):
@@ -146,7 +148,7 @@ def _place(purpose: str, path: str) -> dict[str, Any]:
 
 
 def _old_sessions(ray: str) -> tuple[int, int, bool]:
-    """Number and bytes of Ray sessions that no process lives in, and whether counting was cut short."""
+    """Number and bytes of Ray sessions in which no process lives, and whether counting was cut short."""
     try:
         names = sorted(name for name in os.listdir(ray) if re.fullmatch(r"session_\d.*", name))
     except OSError:  # Ray never ran here
@@ -170,7 +172,7 @@ def _old_sessions(ray: str) -> tuple[int, int, bool]:
 
 
 def _named_by_processes(ray: str) -> set[str]:
-    """Sessions that the command line of a living process names: a raylet's and its agents' do."""
+    """Sessions that the command line of a living process names, as those of a raylet and its agents do."""
     sessions = set()
     for pid in pids():
         sessions.update(re.findall(re.escape(ray) + r"/(session_[^/\s\0]+)", read(f"/proc/{pid}/cmdline")))

@@ -1,4 +1,4 @@
-"""May stacks be read here? The kernel's rules, and what py-spy really does to a child of ours."""
+"""Whether stacks can be read here: the kernel's rules, and what py-spy can really do to a child of ours."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from harness.doctor.gather.files import integer, status
 
 @dataclass(frozen=True)
 class Tracing:
-    """Whether one process may read another's stack. `attempt`: what py-spy did to a child of ours."""
+    """Whether one process may read the stack of another. `attempt`: what py-spy could do to a child of ours."""
 
     uid: int = 0
     ptrace: bool = True  # CAP_SYS_PTRACE is effective
-    scope: int | None = None  # kernel.yama.ptrace_scope; None where the kernel has no Yama
+    scope: int | None = None  # kernel.yama.ptrace_scope; None if the kernel has no Yama
     seccomp: int = 0  # 0 none, 2 a filter, as containers have
     attempt: str = "allowed"  # allowed, only nonblocking, denied, absent, failed
     detail: str = ""
@@ -27,11 +27,11 @@ class Tracing:
 
 _CAP_SYS_PTRACE = 1 << 19  # bit 19, linux/capability.h
 _CHILD = "import sys; print(flush=True); sys.stdin.read()"
-_PATIENCE_S = 15.0  # chosen: py-spy takes a second or two of an interpreter that does nothing
+_PATIENCE_S = 15.0  # chosen: py-spy takes a second or two for an idle interpreter
 
 
 def tracing() -> dict[str, Any]:
-    """The fields of `Tracing`. Starts a Python of our own for py-spy to look at and ends it: 0.1 to 1 s."""
+    """Return the fields of `Tracing`. Starts a Python for py-spy to look at and ends it again: 0.1 to 1 s."""
     process_status = status(os.getpid())
     attempt, detail = _attempt()
     return {
@@ -49,7 +49,7 @@ def _attempt() -> tuple[str, str]:
     child = subprocess.Popen([sys.executable, "-I", "-S", "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         if child.stdout:
-            child.stdout.readline()  # from here on the interpreter has a stack to show
+            child.stdout.readline()  # from here on the interpreter has a stack
         message = ""
         for mode, flags in (("allowed", []), ("only nonblocking", ["--nonblocking"])):
             try:

@@ -1,4 +1,4 @@
-"""OpenRLHF: PPO with Ray, vLLM only, prompts that nobody seeds."""
+"""OpenRLHF: PPO with Ray, vLLM only, and prompts whose order nothing seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.frameworks.openrlhf.meanings import ASIDE, MEANINGS
 from harness.frameworks.settings import Settings
 from harness.frameworks.spec import Examined, Framework, Trap
 
-_OTHER = "openrlhf.other_trainer"  # set where a trainer starts that is not PPO's, whose traps these are
+_OTHER = "openrlhf.other_trainer"  # set if a trainer other than PPO's starts: the traps are PPO's
 
 
 def _examine(start: Start, installed: Installation | None) -> Examined:

@@ -1,4 +1,4 @@
-"""OpenRLHF's command, against the parser that the installed module makes."""
+"""OpenRLHF's command, checked against the parser that the installed module builds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from harness.frameworks.options import DESCRIBE, Parser, against, called, dashed
 from harness.frameworks.settings import Settings
 from harness.frameworks.spec import Examined
 
-# A module of openrlhf.cli makes its parser below `if __name__ == "__main__"`: that block runs up to where it parses,
-# with what the file imports of the standard library. OpenRLHF itself is not imported.
+# A module of openrlhf.cli builds its parser below `if __name__ == "__main__"`. That block is run up to the point where
+# it parses, with the file's imports from the standard library. OpenRLHF itself is not imported.
 _PARSER = f"""
 import ast
 {DESCRIBE}
@@ -29,7 +29,7 @@ answer(options=described(names["parser"]))
 
 
 def examine(start: Start, installed: Installation | None) -> Examined:
-    """The settings of a command, with the defaults of the installed parser where it can be asked."""
+    """The settings of a command, with the defaults of the installed parser if it can be queried."""
     options = list(dashed(start.arguments))
     known_values, unknown = values(options)
     unread = from_shell(start.arguments)

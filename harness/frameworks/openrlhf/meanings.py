@@ -1,5 +1,7 @@
-"""OpenRLHF's settings in the terms of `harness.frameworks.meanings`: the names of 0.11.2 (cli/train_ppo_ray.py), and
-the flat ones of 0.5 to 0.9, which many scripts still have."""
+"""OpenRLHF's settings in the terms of `harness.frameworks.meanings`.
+
+They have the names of 0.11.2 (cli/train_ppo_ray.py), and the flat names of 0.5 to 0.9, which many scripts still use.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,9 @@ _NEW: Mapping[str, Meaning] = {
     "vllm.enforce_eager": Meaning("eager", False),
     "ds.zero_stage": Meaning("sharding", 2),
 }
-# The flat names; their defaults changed between versions, so that an absent one is not known.
+# The flat names. Their defaults changed between versions, so the value of an absent one is not known.
 _OLD: Mapping[str, Meaning] = {
-    "backend": Meaning(ENGINE, "vllm"),  # of forks with a second engine
+    "backend": Meaning(ENGINE, "vllm"),  # an option of forks with a second engine
     "rollout_batch_size": Meaning("prompts a step"),
     "n_samples_per_prompt": Meaning("samples a prompt"),
     "train_batch_size": Meaning("samples an update"),
@@ -83,7 +85,8 @@ _OLD: Mapping[str, Meaning] = {
     "zero_stage": Meaning("sharding"),
 }
 MEANINGS: Mapping[str, Meaning] = {**_NEW, **_OLD}
-# Options that bear on no number: where results go, how often they are said; the flat names of 0.5 to 0.9 as well.
+# Options that affect no number, such as where results go and how often they are logged; the flat names of 0.5 to 0.9
+# too.
 ASIDE = (
     *WITHOUT_EFFECT,
     "save_path", "save_steps", "save_hf_ckpt", "ckpt_path", "max_ckpt_num", "max_ckpt_mem", "logging_steps",

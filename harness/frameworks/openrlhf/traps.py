@@ -1,4 +1,4 @@
-"""Settings that OpenRLHF's PPO accepts and that break the job all the same. Read in OpenRLHF 0.11.2."""
+"""Settings that OpenRLHF's PPO accepts although they break the job. Source: OpenRLHF 0.11.2."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 from harness.frameworks.settings import Settings
 
-FOREIGN = "openrlhf.cli"  # unknown where something else than a module of OpenRLHF's own starts
+FOREIGN = "openrlhf.cli"  # in `unknown` if something other than a module of OpenRLHF starts
 
 
 def order(settings: Settings) -> Iterator[Outcome]:
-    """OpenRLHF takes samples as they are finished, and numbers the rows of its experience by that order."""
+    """OpenRLHF takes samples in the order in which they finish, and numbers the rows of its experience in that
+    order."""
     if why := settings.unknown.get(FOREIGN):
         yield Unseen(why)
         return
@@ -23,8 +24,10 @@ def order(settings: Settings) -> Iterator[Outcome]:
 
 
 def data(settings: Settings) -> Iterator[Outcome]:
-    """OpenRLHF 0.11 shuffles prompts in its driver, a process that is in no group and that nobody seeds: three runs of
-    one command had three orders."""
+    """OpenRLHF 0.11 shuffles prompts in its driver, a process outside any group that nothing seeds.
+
+    Three runs of one command had three orders.
+    """
     if settings.seed is not None:
         yield Fine(f"the prompts are shuffled with the seed {settings.seed}")
     elif why := settings.unknown.get(FOREIGN):
@@ -40,7 +43,7 @@ def data(settings: Settings) -> Iterator[Outcome]:
 
 
 def seed(settings: Settings) -> Iterator[Outcome]:
-    """Engine i gets seed + i, no request has a seed, and prompts go to whichever engine has least to do."""
+    """Engine i gets seed + i, no request has a seed, and each prompt goes to the engine with the least work."""
     engines = settings.number("vllm.num_engines", 0)
     first = None if settings.why_unknown("train.seed") else settings.get("train.seed", 42)
     if why := settings.why_unknown("vllm.num_engines"):
@@ -59,7 +62,7 @@ def seed(settings: Settings) -> Iterator[Outcome]:
 
 
 def dtype(settings: Settings) -> Iterator[Outcome]:
-    """OpenRLHF starts every engine in bfloat16, and its weight sync asserts that the trainer's dtype is the same."""
+    """OpenRLHF starts every engine in bfloat16, and its weight sync asserts that the trainer has the same dtype."""
     trainer = settings.get("ds.param_dtype", "bf16")
     if why := settings.why_unknown("ds.param_dtype"):
         yield Unseen(why)
@@ -73,7 +76,7 @@ def dtype(settings: Settings) -> Iterator[Outcome]:
 
 
 def colocation(settings: Settings) -> Iterator[Outcome]:
-    """The equalities that OpenRLHF asserts when models share GPUs."""
+    """Equalities that OpenRLHF asserts if models share GPUs."""
     roles = ("actor", "ref", "critic", "reward")
     shared = ("colocate_all", "colocate_actor_ref", "colocate_critic_reward", "async_enable")
     why = settings.why_unknown(
@@ -100,7 +103,7 @@ def colocation(settings: Settings) -> Iterator[Outcome]:
         return
     assert nodes is not None and each is not None
     everything = settings.on("train.colocate_all")
-    critic = settings.get("algo.advantage.estimator", "gae") == "gae"  # without it OpenRLHF 0.11 takes no critic
+    critic = settings.get("algo.advantage.estimator", "gae") == "gae"  # OpenRLHF 0.11 has a critic only with this one
     problems = []
     if (everything or settings.on("train.colocate_actor_ref")) and reference and size["actor"] != size["ref"]:
         problems.append(("actor and reference share GPUs and have other numbers of them",

@@ -1,4 +1,5 @@
-"""TRL: a script or the `trl` command, processes of accelerate or torchrun, vLLM in the same process or on a server."""
+"""TRL: a script or the `trl` command, processes of accelerate or torchrun, and vLLM in the same process or on a
+server."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _COMMANDS = "distillation|dpo|env|grpo|kto|reward|rloo|sft|skills|vllm-serve"
 
 
 def configured(event: Mapping[str, Any], variables: Mapping[str, str]) -> Settings:
-    """The adapter keeps the engine's settings apart. The model is loaded by then: its dtype is known."""
+    """The settings of a recorded configuration. The adapter keeps the engine's apart; the loaded model's dtype is
+    known."""
     scenario = event.get("scenario") or {}
     values = {**(event.get("settings") or {}), **(scenario.get("rollout_engine") or {})}
     values[LOADED] = (scenario.get("model") or {}).get("dtype")

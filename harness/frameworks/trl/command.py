@@ -1,4 +1,4 @@
-"""TRL's command: `trl grpo --flags`, or a Python script with its flags, a YAML file and the literals in its source."""
+"""TRL's command: `trl grpo --flags`, or a Python script with its flags, a YAML file, and literals in its source."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from harness.frameworks.trl.traps import LOADED, TRAINER
 
 _LOADS = re.compile(r"Model\w*\.from_pretrained\(")
 _UNSLOTH = re.compile(r"^\s*(?:import|from)\s+unsloth\b", re.MULTILINE)
-# The parser of one of TRL's scripts, that of accelerate behind it, and the arguments of TRL's configuration classes.
+# Describes the parser of one of TRL's scripts, accelerate's parser behind it, and the arguments of TRL's configuration
+# classes.
 _PARSERS = f"""
 import importlib, inspect
 {DESCRIBE}
@@ -49,7 +50,8 @@ answer(options=found, classes=taken)
 
 
 def examine(start: Start, installed: Installation | None) -> Examined:
-    """The settings of a command; its options against the installed parser, where one of TRL's own scripts starts."""
+    """The settings of a command. Its options are checked against the installed parser if one of TRL's own scripts
+    starts."""
     script = start.entry.endswith(".py")
     source = _source(start.entry) if script else ""
     options = list(dashed(start.arguments, hyphens=True))
@@ -63,7 +65,7 @@ def examine(start: Start, installed: Installation | None) -> Examined:
     filed = {**read.keywords, **{key: value for file_settings in keys.values() for key, value in file_settings.items()}}
     computed = {name: f"{name} is {text}, which only the script knows" for name, text in read.computed.items()}
     unknown |= {name: why for name, why in computed.items() if name not in option_values}
-    for name in [switch for switch in option_values if switch.startswith("no_")]:  # a switch that is on by default
+    for name in [switch for switch in option_values if switch.startswith("no_")]:  # turns off a switch that is on
         option_values[name.removeprefix("no_")] = False
     package = installed.source("trl") if installed else None
     launch, unsure = launched(start, not script, source, package, variables)
@@ -81,7 +83,7 @@ def examine(start: Start, installed: Installation | None) -> Examined:
 
 
 def _source(entry: str) -> str:
-    """The text of a script; empty where it cannot be read."""
+    """The text of a script; empty if it cannot be read."""
     try:
         path = Path(entry)
         small = path.is_file() and path.stat().st_size <= LARGEST_SCRIPT
@@ -93,7 +95,8 @@ def _source(entry: str) -> str:
 def _files(
     start: Start, script: bool, source: str, options: Sequence[Option], read: Script
 ) -> tuple[dict[str, dict[str, object]], dict[str, str], list[str]]:
-    """(file -> its settings, the environment with theirs, why settings are not read) of `--config FILE`."""
+    """For each `--config FILE`: (file -> its settings, the environment with the files' variables, why settings are
+    not read)."""
     keys: dict[str, dict[str, object]] = {}
     variables, reasons = dict(start.variables), []
     for file in (option.value for option in options if option.name == "config"):
@@ -115,7 +118,7 @@ def _judged(
     start: Start, options: Sequence[Option], keys: Mapping[str, Mapping[str, object]], read: Script,
     installed: Installation | None, replaced: str,
 ) -> Iterator[Outcome]:  # fmt: skip
-    """Options, keys of a file and arguments of a configuration class that the installed version does not take."""
+    """Options, keys of a file and arguments of a configuration class that the installed version does not accept."""
     if installed is None or not installed.version:
         return
     if "unsloth" in replaced:
@@ -127,6 +130,7 @@ def _judged(
     if not is_trl_command and not read.calls:
         yield Unseen(f"{start.entry} makes a parser of its own, which refuses what it does not know when it starts")
         return
+    # The `trl` command passes what it does not know to accelerate; `python -m trl.scripts.NAME` does not.
     through = is_trl_command and not module
     answer = installed.query(_PARSERS, name.replace("-", "_"), "1" if through else "", *sorted(read.calls))
     if "unknown" in answer:
@@ -143,6 +147,7 @@ def _judged(
                     problems.append(Unseen(f"{key} of {file} is no option of {parser.where}, which drops it"))
                 else:
                     problems.append(refused(version, f"{key}: of {file}", what, "it ends the job before it starts"))
+    # A script's own calls are checked too: a wrong argument raises a TypeError there.
     for call, arguments in read.calls.items():
         accepted = answer["classes"].get(call)
         for argument in arguments if accepted else ():

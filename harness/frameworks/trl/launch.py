@@ -1,4 +1,4 @@
-"""What starts TRL's processes, and in which precision: torchrun, accelerate and its files."""
+"""What starts TRL's processes and in which precision: torchrun, accelerate and its files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.frameworks.options import dashed
 from harness.frameworks.settings import SHELL
 from harness.frameworks.trl.traps import MIXED, PROCESSES
 
-_LARGEST = 1 << 20  # bytes of a YAML file
+_LARGEST = 1 << 20  # largest YAML file that is read, in bytes
 # Words of a command that may start several processes.
 _SEVERAL = frozenset({
     "accelerate", "accelerate.commands.launch", "deepspeed", "mpiexec", "mpirun", "srun", "submit",
@@ -24,7 +24,7 @@ _UNSAID = "the command does not say how many there are"
 
 
 def mapping(path: str) -> tuple[dict[str, Any], str]:
-    """(what a YAML file holds, why it is not read): one of the two is empty."""
+    """(content of a YAML file, why it cannot be read): one of the two is empty."""
     import yaml
 
     try:
@@ -49,9 +49,11 @@ def mapping(path: str) -> tuple[dict[str, Any], str]:
 def launched(
     start: Start, is_trl_command: bool, source: str, package: Path | None, environ: Mapping[str, str]
 ) -> tuple[dict[str, object], dict[str, str]]:
-    """(what is known of the processes and their precision, what is not -> why). `is_trl_command`: the `trl` command,
-    which hands what it does not know to accelerate; `source`: of the script; `package`: TRL's; `environ`: as the job
-    has it."""
+    """What is known about the processes and their precision, and what is not known -> why.
+
+    `is_trl_command`: whether it is the `trl` command, which passes unknown options to accelerate. `source`: text of the
+    script. `package`: TRL's own. `environ`: of the job.
+    """
     given_words = start.arguments if is_trl_command else ()
     programs = {os.path.basename(word) for word in start.before}
     accelerated = (
@@ -82,8 +84,10 @@ def launched(
 def _accelerate(
     words: Sequence[str], given_words: Sequence[str], environ: Mapping[str, str], package: Path | None
 ) -> tuple[dict[str, str], str]:
-    """(`num_processes` and `mixed_precision` as accelerate will have them, why they cannot be told). Without a file it
-    takes the one that `accelerate config` wrote."""
+    """(`num_processes` and `mixed_precision` as accelerate will set them, why they are not known).
+
+    Without a file, accelerate uses the one that `accelerate config` wrote.
+    """
     file = option(words, "--config_file", "--config-file") or option(given_words, "--config_file", "--config-file")
     named = option(given_words, "--accelerate_config")
     if named and not file:
@@ -104,15 +108,15 @@ def _accelerate(
 
 
 def _defaults(environ: Mapping[str, str]) -> Iterator[str]:
-    """The files that `accelerate config` may have written."""
+    """Yield the files that `accelerate config` may have written."""
     cache = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME", ""), ".cache")
     home = environ.get("HF_HOME") or os.path.join(cache, "huggingface")
-    for end in ("json", "yaml", "yml"):  # JSON is YAML
+    for end in ("json", "yaml", "yml"):  # JSON is read as YAML
         yield os.path.join(home, "accelerate", f"default_config.{end}")
 
 
 def _torchrun(before: Sequence[str]) -> dict[str, str]:
-    """The number of processes of torchrun, as far as it is a number."""
+    """The number of torchrun's processes, if the command gives it as a number."""
     launch_options = {
         dashed_option.name.replace("-", "_"): dashed_option.value.split(" ")[0] for dashed_option in dashed(before)
     }

@@ -1,4 +1,4 @@
-"""TRL's settings of GRPO in the terms of `harness.frameworks.meanings`. Read in TRL 1.16.0 (trainer/grpo_config.py)."""
+"""TRL's GRPO settings in the terms of `harness.frameworks.meanings`. Source: TRL 1.16.0 (trainer/grpo_config.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _engine(value: Any, settings: Settings) -> str:
 
 
 def _prompts(value: Any, settings: Settings) -> int | None:
-    """Samples of one generation, in groups of one prompt."""
+    """The number of prompts: samples of one generation, divided by the samples of each prompt."""
     samples = times(("gradient_accumulation_steps", 1), (PROCESSES, 1))(value, settings)
     group = None if settings.why_unknown("num_generations") else settings.number("num_generations", 8)
     stated = any(settings.get(name) is not None for name in ("steps_per_generation", "generation_batch_size"))

@@ -1,4 +1,5 @@
-"""What a Python script of TRL's asks for: the calls of a configuration class in it, read and not run."""
+"""The settings in a Python script for TRL: the calls of configuration classes in its source, which is read and not
+run."""
 
 from __future__ import annotations
 
@@ -6,16 +7,19 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-# Classes named …Config that hold no setting of a trainer.
+# Classes named …Config that have no settings of a trainer.
 _OTHERS = ("Lora", "BitsAndBytes", "Auto", "Peft", "Model")
 _FROM_WORDS = ("parse_args", "parse_known_args", "parse_args_into_dataclasses", "parse_args_and_config")
 
 
 @dataclass
 class Script:
-    """`calls`: of TRL's configuration classes -> the names of their arguments. `keywords`: settings that are literals;
-    `computed`: those that are not, as they are written; `unread`: why a setting that is in neither may still not be its
-    default, empty where it is."""
+    """The settings of a script.
+
+    `calls`: TRL's configuration classes -> the names of their arguments. `keywords`: settings with a literal value.
+    `computed`: settings with any other value, as source text. `unread`: why a setting in neither may still not have its
+    default; empty if it has.
+    """
 
     calls: dict[str, list[str]] = field(default_factory=dict)
     keywords: dict[str, object] = field(default_factory=dict)
@@ -24,11 +28,11 @@ class Script:
 
 
 def settings(path: str, text: str) -> Script:
-    """The settings that a script writes down, and whether it takes others from where they cannot be seen."""
+    """The settings in a script, and whether it takes others from places that cannot be read."""
     script = Script()
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):  # another Python's: the job will say so itself
+    except (SyntaxError, ValueError):  # of another Python version: the job itself will say so
         return Script(unread=f"{path} cannot be read as Python")
     configured = False
     imported = {
@@ -60,7 +64,7 @@ def settings(path: str, text: str) -> Script:
 
 
 def _keyword(script: Script, keyword: ast.keyword, opaque: str) -> None:
-    if keyword.arg is None:  # **settings: a name that stands in the call cannot be among them
+    if keyword.arg is None:  # **settings: they cannot contain a name that the call also gives
         script.unread = script.unread or opaque
         return
     try:
@@ -73,7 +77,7 @@ def _keyword(script: Script, keyword: ast.keyword, opaque: str) -> None:
 
 
 def _set_elsewhere(node: ast.AST) -> Iterator[str]:
-    """Names of settings given otherwise than in a configuration's call: `args.bf16 = …`, a subclass's defaults,
+    """Yield settings that are set outside a configuration's call: `args.bf16 = …`, a subclass's defaults,
     `replace(args, bf16=…)`."""
     if isinstance(node, ast.Assign):
         for target in node.targets:

@@ -1,6 +1,6 @@
-"""Settings that TRL accepts and that break the job all the same. Read in TRL 1.16.0.
+"""Settings that TRL accepts although they break the job. Source: TRL 1.16.0.
 
-`launch.*` are no settings of TRL's but of what starts it: the processes, accelerate's mixed precision, the trainer.
+`launch.*` are not settings of TRL but of what starts it: the processes, accelerate's mixed precision, the trainer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PROCESSES, MIXED, TRAINER, LOADED = (
 
 
 def seed(settings: Settings) -> Iterator[Outcome]:
-    """TRL seeds a colocated vLLM with the process's number over the tensor parallel size, not with args.seed."""
+    """TRL seeds a colocated vLLM with the process's number divided by the tensor parallel size, not with args.seed."""
     used = settings.on("use_vllm")
     why = settings.why_unknown("use_vllm") or (settings.why_unknown("vllm_mode") if used else "")
     if why:
@@ -34,10 +34,10 @@ def seed(settings: Settings) -> Iterator[Outcome]:
 
 
 def group(settings: Settings) -> Iterator[Outcome]:
-    """A seed among the generation arguments is every request's."""
+    """A seed among the generation arguments applies to every request."""
     generation_kwargs, size = settings.get("generation_kwargs", {}), settings.get("num_generations", 8)
     seeded = isinstance(generation_kwargs, dict) and "seed" in generation_kwargs
-    # Any of the three settles it: no seed there, no vLLM, groups of one. Else all three have to be known.
+    # One of the three is enough: no seed there, no vLLM, or groups of one. Otherwise all three have to be known.
     fine = {"generation_kwargs": not seeded, "num_generations": size == 1, "use_vllm": not settings.on("use_vllm")}
     why = {name: _unknown(settings, name) for name in fine}
     settled = any(good and not why[name] for name, good in fine.items())
@@ -55,8 +55,11 @@ def group(settings: Settings) -> Iterator[Outcome]:
 
 
 def dtype(settings: Settings) -> Iterator[Outcome]:
-    """vLLM's dtype auto loads a float32 model as bfloat16. TRL 1.16 loads it as float32 unless told otherwise
-    (`create_model_from_path`), and computes in bfloat16 all the same unless `bf16` is off (`_BaseConfig`)."""
+    """vLLM's dtype auto loads a float32 model as bfloat16.
+
+    TRL 1.16 loads it as float32 unless told otherwise (`create_model_from_path`), but still computes in bfloat16 unless
+    `bf16` is off (`_BaseConfig`).
+    """
     used = settings.on("use_vllm")
     why = settings.why_unknown("use_vllm") or (settings.why_unknown("bf16", "fp16") if used else "")
     off = settings.get("bf16") is False and not settings.on("fp16")
@@ -67,7 +70,7 @@ def dtype(settings: Settings) -> Iterator[Outcome]:
     if used and off and not why and LOADED not in settings.values:
         why = _unknown(settings, "model_init_kwargs", "dtype")
     single = off and model != "bfloat16"
-    mixed = settings.get(MIXED, "no")  # what is neither bf16 nor fp16 is what accelerate was told
+    mixed = settings.get(MIXED, "no")  # accelerate's setting, which applies if bf16 and fp16 are off
     if used and single and not why:
         why = settings.unknown.get(MIXED, "")
     if why:
@@ -89,8 +92,11 @@ def dtype(settings: Settings) -> Iterator[Outcome]:
 
 
 def sizes(settings: Settings) -> Iterator[Outcome]:
-    """GRPO's generation batch has to hold whole groups: 1.16 asserts it in `GRPOConfig.__post_init__`, in every process
-    that the job has started by then. The defaults are Transformers' (8 samples a process, 1 step) and TRL's."""
+    """GRPO's generation batch has to contain whole groups.
+
+    TRL 1.16 asserts it in `GRPOConfig.__post_init__`, in every process that the job has started by then. The defaults
+    are those of Transformers (8 samples per process, 1 step) and TRL.
+    """
     names = ("num_generations", "per_device_train_batch_size", "generation_batch_size", "steps_per_generation",
              "gradient_accumulation_steps")  # fmt: skip
     if why := settings.unknown.get(TRAINER) or settings.why_unknown(*names):
@@ -122,7 +128,8 @@ def sizes(settings: Settings) -> Iterator[Outcome]:
 
 
 def _unknown(settings: Settings, *names: str) -> str:
-    """`Settings.why_unknown`, and arguments that are no mapping here, as those in a file of their own."""
+    """As `Settings.why_unknown`, and also for arguments that are no mapping here because a file of their own has
+    them."""
     if why := settings.why_unknown(*names):
         return why
     for name in names:

@@ -1,4 +1,4 @@
-"""verl: Hydra's command line, vLLM and SGLang, plugins of its own."""
+"""verl: Hydra's command line, vLLM and SGLang, and plugins of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _KWARGS = f"{ROLLOUT}.engine_kwargs"
 
 
 def configured(event: Mapping[str, Any], variables: Mapping[str, str]) -> Settings:
-    """The adapter keeps the engine and its seed apart from the settings that bear on the numbers."""
+    """The settings of a recorded configuration. The adapter keeps the engine and its seed apart from the other
+    settings."""
     backend = event.get("backend")
     values = {**(event.get("settings") or {}), f"{ROLLOUT}.name": backend}
     if backend == "sglang":
@@ -38,7 +39,8 @@ FRAMEWORK = Framework(
     starts=r"^(?:\S*[./])?verl[./]trainer[./]main_ppo(?:_v0)?(?:\.py)?(?: |$)",
     engines=("vllm", "sglang"),
     switch=f"{ROLLOUT}.name",
-    # How its engines load the processors of coupled sampling, and give log-probabilities of the model's distribution.
+    # Lets the engines load the processors of coupled sampling, and report log-probabilities of the model's own
+    # distribution.
     overrides=(
         f"++{_KWARGS}.vllm.logits_processors=['scenarios.engines.vllm.coupled:Coupled']",
         f"++{_KWARGS}.vllm.async_scheduling=False",
@@ -60,7 +62,7 @@ FRAMEWORK = Framework(
         Trap("verl-sizes", traps.sizes, "0.9.1"),
         Trap("verl-amd", traps.amd, "0.9.1"),
     ),
-    # Asks its replay buffer until agents, which are called from elsewhere, have filled it.
+    # Polls its replay buffer until agents, which are called from elsewhere, have filled it.
     waits=(
         FramePattern("ray_get", r"_wait_for_next_poll", r"verl/trainer/ppo/v1/replay_buffer", "samples of the rollout"),
     ),

@@ -16,9 +16,9 @@ from harness.frameworks.spec import Examined
 _NAME = r"[A-Za-z_][\w@/]*(?:\.[\w@]+)*"
 _OVERRIDE = re.compile(rf"([+~]{{0,2}})({_NAME})=(.*)", re.DOTALL)
 _CONFIG = ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", "-cd", "--experimental-rerun")
-_MOST_REFUSED = 5  # overrides that are named; each takes Hydra some seconds to find
-# Composes as `hydra.main` does. `pkg://verl…` in a file would import verl, and torch with it: those names get their
-# folders alone. Of what is refused, the shortest beginning that Hydra refuses names the word.
+_MOST_REFUSED = 5  # refused overrides that are named; finding each takes some seconds of Hydra
+# Composes as `hydra.main` does. `pkg://verl…` in a file would import verl, and torch with it, so only the folders of
+# those packages are registered. The word that Hydra refuses is the last word of the shortest beginning that it refuses.
 _COMPOSE = """
 import contextlib, importlib.machinery, io, os, types
 main, most, *words = sys.argv[1:]
@@ -86,7 +86,7 @@ with initialize_config_dir(folder, version_base=None):
 
 
 def examine(start: Start, installed: Installation | None) -> Examined:
-    """The settings of a command, from Hydra where it is there and from the overrides alone where it is not."""
+    """The settings of a command: from Hydra if it is installed, else from the overrides alone."""
     plain, unknown = _overrides(start.arguments)
     unread = next((f"{word} may hold settings, which only the shell knows" for word in start.arguments
                    if SHELL.search(word.partition("=")[0])), "")  # fmt: skip
@@ -120,7 +120,7 @@ def examine(start: Start, installed: Installation | None) -> Examined:
 def _judged(
     answer: Mapping[str, Any], given_words: Sequence[str], composed_values: Mapping[str, Any], version: str
 ) -> Iterator[Outcome]:
-    """What Hydra says of the overrides."""
+    """What Hydra says about the overrides."""
     if why := answer.get("unknown"):
         yield Unseen(f"verl's options cannot be looked up: {' '.join(str(why).split())[:300]}")
         return
@@ -138,7 +138,8 @@ def _judged(
 
 
 def _overrides(words: Sequence[str]) -> tuple[dict[str, object], dict[str, str]]:
-    """(values, names whose value is not known -> why) of Hydra's overrides, without Hydra; the last of a name holds."""
+    """The overrides without Hydra: (name -> value, name -> why its value is not known). The last override of a name
+    counts."""
     values: dict[str, object] = {}
     unknown: dict[str, str] = {}
     for word in words:

@@ -1,4 +1,4 @@
-"""verl's settings in the terms of `harness.frameworks.meanings`. Read in verl 0.9.1 (config/ppo_trainer.yaml)."""
+"""verl's settings in the terms of `harness.frameworks.meanings`. Source: verl 0.9.1 (config/ppo_trainer.yaml)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MEANINGS: Mapping[str, Meaning] = {
     f"{ROLLOUT}.name": Meaning(ENGINE, "vllm"),
     "data.train_batch_size": Meaning("prompts a step", 1024),
     f"{ROLLOUT}.n": Meaning("samples a prompt", 1),
-    # It counts prompts; their samples follow them (workers/config/actor.py).
+    # It counts prompts; each has `rollout.n` samples (workers/config/actor.py).
     f"{ACTOR}.ppo_mini_batch_size": Meaning("samples an update", 256, times((f"{ROLLOUT}.n", 1))),
     f"{ACTOR}.ppo_micro_batch_size_per_gpu": Meaning("samples a micro-batch"),
     f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": Meaning("samples a scoring batch"),

@@ -1,4 +1,4 @@
-"""Settings that verl accepts and that break the job all the same. Read in verl 0.9.1."""
+"""Settings that verl accepts although they break the job. Source: verl 0.9.1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MIXED = f"{ACTOR}.fsdp_config.mixed_precision"
 
 
 def seed(settings: Settings) -> Iterator[Outcome]:
-    """verl 0.9 gives vLLM `rollout.seed` plus the replica's number, and SGLang no seed at all."""
+    """verl 0.9 gives vLLM `rollout.seed` plus the number of the replica, and SGLang no seed at all."""
     name = settings.get(f"{ROLLOUT}.name", "vllm")
     why = settings.why_unknown(f"{ROLLOUT}.name") or (settings.why_unknown(SGLANG_SEED) if name == "sglang" else "")
     if why:
@@ -33,7 +33,7 @@ def seed(settings: Settings) -> Iterator[Outcome]:
 
 
 def determinism(settings: Settings) -> Iterator[Outcome]:
-    """Under full_determinism verl's vLLM server gives every request the seed of its replica."""
+    """With full_determinism verl's vLLM server gives every request the seed of its replica."""
     group, name = settings.number(f"{ROLLOUT}.n", 1), settings.get(f"{ROLLOUT}.name", "vllm")
     why = settings.why_unknown(f"{ROLLOUT}.full_determinism")
     on = settings.on(f"{ROLLOUT}.full_determinism")
@@ -85,7 +85,7 @@ def _fsdp(settings: Settings) -> bool:
 
 
 def sizes(settings: Settings) -> Iterator[Outcome]:
-    """The equalities that verl asserts after Ray and the models were started, or never."""
+    """Equalities that verl asserts only after Ray and the models have started, or never."""
     names = {
         "trainer.nnodes": 1, "trainer.n_gpus_per_node": 8, "data.train_batch_size": 1024, f"{ROLLOUT}.n": 1,
         f"{ACTOR}.ppo_mini_batch_size": 256, f"{ROLLOUT}.tensor_model_parallel_size": 2,
@@ -108,6 +108,7 @@ def sizes(settings: Settings) -> Iterator[Outcome]:
         measured = f"GPUs {nodes} × {each}, replicas of {replica}, batch {batch} × {group}, mini-batch {mini}"
         yield Problem("error", "a size is less than 1", measured, "nothing can be shared out", "make the sizes agree")
         return
+    # verl asserts the last two equalities only without dynamic batches, which are measured in tokens.
     dynamic, problems = settings.on(f"{ACTOR}.use_dynamic_bsz"), []
     if gpus % replica:
         problems.append((f"{gpus} GPUs are not whole rollout replicas of {replica}",
@@ -128,7 +129,7 @@ def sizes(settings: Settings) -> Iterator[Outcome]:
 
 
 def amd(settings: Settings) -> Iterator[Outcome]:
-    """verl's workers raise when ROCR_VISIBLE_DEVICES stands beside HIP's or CUDA's, or when those two differ."""
+    """verl's workers raise if ROCR_VISIBLE_DEVICES is set beside HIP's or CUDA's, or if those two differ."""
     rocr, hip, cuda = device_lists = [
         settings.variables.get(f"{name}_VISIBLE_DEVICES", "") for name in ("ROCR", "HIP", "CUDA")
     ]

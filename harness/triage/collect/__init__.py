@@ -1,8 +1,8 @@
-"""Evidence of a job that stands still, taken from outside and from sources that do not depend on one another.
+"""Collect evidence of a job that stands still, from outside and from sources that do not depend on each other.
 
-/proc, py-spy, the flight recorder in each process, the harness's own journals and heartbeats, Ray's GCS, nvidia-smi and
-NCCL RAS are asked at once, each within its own limit: one stuck layer blinds none of the others. What could not be had
-is a note that says how to have it next time. Nothing here judges.
+The sources are /proc, py-spy, the flight recorder of each process, the harness's own journals and heartbeats, Ray's
+GCS, nvidia-smi and NCCL RAS. All are asked at once, each within its own limit, so that one stuck layer hides none of
+the others. A note says what could not be collected and how to have it next time. Nothing here judges.
 """
 
 from harness.triage.collect.conduct import collect

@@ -1,4 +1,4 @@
-"""Heartbeats: D/beats/<pid>.json, rewritten in place every second by the probe in the process."""
+"""Heartbeats: the probe in a process rewrites D/beats/<pid>.json in place every second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, Recu
 
 @dataclass(frozen=True)
 class Pulse:
-    """A beat file: whose it is, and what it says."""
+    """One beat file: the process that it belongs to, and what it says."""
 
     host: str
     pid: int
@@ -29,23 +29,23 @@ class Pulse:
     role: str = ""
     rank: int | None = None
     world_size: int | None = None
-    socket: str = ""  # of the process's worker server
-    start_ticks: int = 0  # field 22 of /proc/PID/stat: tells the process from a later one with its pid; 0 unknown
-    journals: tuple[str, ...] = ()  # files that the process writes events to, wherever they lie
-    error: str = ""  # that it ended with
-    file: str = ""  # that it was read from
-    read_ns: int = 0  # when; monotonic time of this host
-    at_ns: int = 0  # of the beat; monotonic time of its own host
+    socket: str = ""  # Unix socket of the process's worker server
+    start_ticks: int = 0  # field 22 of /proc/PID/stat, which differs for a later process of this pid; 0 unknown
+    journals: tuple[str, ...] = ()  # files that the process writes events to, in any folder
+    error: str = ""  # the error that it ended with
+    file: str = ""  # path of the beat file
+    read_ns: int = 0  # when it was read; monotonic time of this host
+    at_ns: int = 0  # when the beat was written; monotonic time of its own host
 
 
 def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tuple[str, ...]]:
-    """Every beat of a watch directory by (host, pid), and notes about files that cannot be read.
+    """Read every beat of a watch directory: {(host, pid): Pulse}, and notes about files that cannot be read.
 
-    `now_ns`: CLOCK_MONOTONIC of this host. Another host's is another clock: the ages in its beats are as of the beat. A
-    beat caught in the middle of being rewritten is read once more.
+    `now_ns`: CLOCK_MONOTONIC of this host. Another host has another clock, so the ages in its beats are measured at the
+    moment of the beat. A beat that was being rewritten is read once more.
     """
     pulses, notes, here = {}, [], socket.gethostname()
-    for file in sorted((directory / FOLDER).glob("[0-9]*.json")):  # the watchdog's own beat lies there too
+    for file in sorted((directory / FOLDER).glob("[0-9]*.json")):  # skips the watchdog's own beat
         for last in (False, True):
             try:
                 pulse = parse(_block(file), now_ns, here)
@@ -62,11 +62,12 @@ def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tu
 
 
 def again(pulse: Pulse, now_ns: int) -> Pulse:
-    """The same process's next beat; the one that is there where none has come, it cannot be read, or is another's.
+    """Read the next beat of the same process; return `pulse` if there is none, it cannot be read, or another process
+    wrote it.
 
-    Without a new one the age stays as it was when looking began: a host that is too busy to beat while it is looked at
-    would seem to hold its interpreter lock (a control was blamed so, at 5 s with four busy jobs for two cores). A beat
-    of another host, whose clock is not ours, is as old as we have waited for the next one.
+    Without a new beat the age stays as it was at the first look. Otherwise a host too busy to beat while it is looked
+    at would seem to hold its interpreter lock (a control was blamed this way, at 5 s with four busy jobs on two cores).
+    The beat of another host, whose clock differs, is as old as the time that we have waited for the next one.
     """
     here = socket.gethostname()
     try:
@@ -93,9 +94,10 @@ def _block(file: Path) -> bytes:
 
 
 def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
-    """One beat; `here`: the host whose clock `now_ns` is. One of _DAMAGED for anything else."""
+    """Parse one beat. `here`: the host whose clock `now_ns` is. Raises one of _DAMAGED for anything that is no beat."""
     fields: dict[str, Any] = json.loads(block.rstrip(b" \n\0").decode())
     check_whole(fields)
+    # Another host's clock cannot be compared with ours: measure its ages at the moment of its beat.
     if here and fields["host"] != here:
         now_ns = int(fields["t_ns"])
     spans = tuple(
@@ -117,6 +119,7 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
         states={str(name): _state(now_ns, state) for name, state in (fields.get("states") or {}).items()},
     )
     world, rank = _number(fields.get("world_size")), _number(fields.get("rank"))
+    # A damaged file must not make the reader count to an absurd number of ranks.
     for name, value in (("world_size", world), ("rank", rank)):
         bounded(value or 0, RANKS, name)
     role, socket = str(fields.get("role") or ""), str(fields.get("socket") or "")
@@ -136,7 +139,7 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
 
 
 def _state(now_ns: int, fields: dict[str, Any]) -> dict[str, Any]:
-    """A process's word about itself; the time of the look becomes an age."""
+    """The state that a process reports of itself, with the time of its look turned into an age."""
     kept = redact.fields({key: value for key, value in fields.items() if key != "t_ns"})
     return kept | ({"age_s": _age(now_ns, fields["t_ns"])} if "t_ns" in fields else {})
 

@@ -1,8 +1,9 @@
-"""Work that is given up on: daemon threads whose answer may never come, and programs that are ended when time is up.
+"""Run work that may never return: in daemon threads that can be left behind, and programs that are killed at a time
+limit.
 
-A read of /proc blocks while the kernel holds the process's memory lock, and a program that waits on a device cannot be
-killed. Such a thread or program is left behind; nothing here ever waits for it without a limit. (ThreadPoolExecutor
-waits for its threads when the interpreter ends.)
+A read of /proc blocks while the kernel holds the process's memory lock, and a program that waits for a device cannot be
+killed. Such a thread or program is left behind, and nothing here waits for it without a limit. (ThreadPoolExecutor
+would wait for its threads when the interpreter ends.)
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-REAP_S = 0.3  # for a child that was killed to be collected
+REAP_S = 0.3  # seconds for a killed child to end and be reaped
 
 
 class NoThread(Exception):
-    """The system lets this process have no more threads."""
+    """The system allows this process no more threads."""
 
     def __str__(self) -> str:
         return "no thread was left to look at everybody: raise `ulimit -u` or the container's pids limit"
 
 
 class Work(Future[Any]):
-    """A future with the name of what is asked."""
+    """A future with the name of the source that it asks."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -36,14 +37,16 @@ class Work(Future[Any]):
 
 
 def start(name: str, work: Callable[..., Any], *args: Any) -> Work:
-    """Run `work` in a daemon thread of its own; the future holds its result or its exception, NoThread where none is
-    to be had."""
+    """Run `work` in a daemon thread of its own.
+
+    The future holds its result or its exception, and NoThread if no thread could be started.
+    """
     future = Work(name)
 
     def run() -> None:
         try:
             future.set_result(work(*args))
-        except BaseException as error:  # it belongs to whoever asks for the result, in another thread
+        except BaseException as error:  # it is raised where the result is asked for, in another thread
             future.set_exception(error)
 
     try:
@@ -55,7 +58,7 @@ def start(name: str, work: Callable[..., Any], *args: Any) -> Work:
 
 @dataclass(frozen=True)
 class Done:
-    """What a program said. `code`: its exit status, None when it was ended because its time was up."""
+    """The output of a program. `code`: its exit status, None if it was killed because its time was up."""
 
     code: int | None
     out: str
@@ -63,9 +66,10 @@ class Done:
 
 
 def run(argv: Sequence[str], timeout_s: float, *, env: Mapping[str, str] | None = None, cwd: str | None = None) -> Done:
-    """Run a program for at most `timeout_s` (and 0.3 s to end it). Raises OSError when it cannot be started.
+    """Run a program for at most `timeout_s`, and 0.3 s to end it. Raises OSError if it cannot be started.
 
-    It has a session of its own, which a terminal's Ctrl-C does not reach: it is ended where its caller is interrupted.
+    It runs in a session of its own, which a terminal's Ctrl-C does not reach, so it is ended if its caller is
+    interrupted.
     """
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=cwd,
@@ -91,6 +95,6 @@ def run(argv: Sequence[str], timeout_s: float, *, env: Mapping[str, str] | None 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the program and what it started."""
+    """Kill the program and everything that it started."""
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""Who is at the other end of the pipe or socket that a process reads from.
+"""Which process is at the other end of the pipe or socket that a process reads from or writes to.
 
-/proc/PID/syscall names the descriptor of a thread's blocking call. The other end of a pipe has the same inode; that of
-a Unix socket is told by sock_diag(7), that of a TCP connection within the host stands in the tables of sockets. A call
-that waits for several at once (poll, epoll) names none of them and is not read.
+/proc/PID/syscall names the descriptor of a thread's blocking call. Both ends of a pipe have the same inode. The other
+end of a Unix socket is found with sock_diag(7), that of a TCP connection within the host in the socket tables. A call
+that waits for several descriptors at once (poll, epoll) names none of them, and is not read here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from harness.triage.collect.traffic import BY_FAMILY, DONE, DUMP, ERROR, HEADER,
 # read, readv, recvfrom and recvmsg: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
 _READS = {"x86_64": ("0", "19", "45", "47"), "aarch64": ("63", "65", "207", "212")}.get(platform.machine(), ())
 _WRITES = {"x86_64": ("1", "20"), "aarch64": ("64", "66")}.get(platform.machine(), ())  # write, writev
-# Calls that wait, and which argument says how long: a pointer, 0 for no limit, or milliseconds, -1 for none.
+# Calls that wait -> the position of the argument that limits the wait. It is a pointer (0: no limit) or, for
+# _MILLISECONDS, a number of milliseconds (-1: no limit).
 _TIMEOUT_AT = {
     "x86_64": {202: 3, 7: 2, 271: 2, 23: 4, 270: 4, 232: 3, 281: 3, 441: 3, 220: 3},
     "aarch64": {98: 3, 73: 2, 72: 4, 22: 3, 441: 3, 192: 3},
@@ -29,14 +30,14 @@ _TIMEOUT_AT = {
 _SLEEPS = {"x86_64": (35, 230), "aarch64": (101, 115)}.get(platform.machine(), ())  # nanosleep, clock_nanosleep
 _MILLISECONDS = {"x86_64": (7, 232, 281), "aarch64": (22,)}.get(platform.machine(), ())
 _POLLS = {"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ())
-MAX_POLLED = 64  # descriptors of one call that are read
+MAX_POLLED = 64  # descriptors of one poll that are read
 SHOW_PEER, PEER = 4, 2  # UDIAG_SHOW_PEER, UNIX_DIAG_PEER of linux/unix_diag.h
-MESSAGE = 16  # struct unix_diag_msg, whose inode is its second word
+MESSAGE = 16  # size of struct unix_diag_msg, whose inode is its second word
 
 
 def reading(pid: int) -> str:
-    """The pipe or socket that the main thread waits to read from, "pipe:[7]"; empty where it does something else, or
-    nobody may know."""
+    """The pipe or socket that the main thread waits to read from, as "pipe:[7]"; empty if it does something else or
+    may not be inspected."""
     try:
         words = (PROC / str(pid) / "syscall").read_text().split()
         if len(words) < 2 or words[0] not in _READS:
@@ -48,15 +49,17 @@ def reading(pid: int) -> str:
 
 
 class Waiting(NamedTuple):
-    """How a thread waits in its system call. `timed`: it gives up after a time, as a sleep does; `polled`: the links of
-    the descriptors of a poll, such as "socket:[7]"."""
+    """How a thread waits in its system call.
+
+    `timed`: the wait has a time limit, as a sleep does. `polled`: links of the descriptors of a poll, as "socket:[7]".
+    """
 
     timed: bool = False
     polled: tuple[str, ...] = ()
 
 
 def waiting(pid: int) -> Waiting:
-    """How the main thread of a process waits; nothing where it runs, or nobody may know."""
+    """How the main thread of a process waits; `Waiting()` if it runs or may not be inspected."""
     try:
         words = (PROC / str(pid) / "syscall").read_text().split()
         if len(words) < 7:
@@ -74,7 +77,7 @@ def waiting(pid: int) -> Waiting:
 
 
 def _polled(pid: int, address: int, count: int) -> tuple[str, ...]:
-    """The descriptors of a poll, which stand in the memory of whoever calls it."""
+    """Links of the descriptors of a poll, read from the memory of the process that called it."""
     with open(PROC / str(pid) / "mem", "rb", buffering=0) as memory:
         memory.seek(address)
         data = memory.read(8 * min(count, MAX_POLLED))
@@ -84,7 +87,7 @@ def _polled(pid: int, address: int, count: int) -> tuple[str, ...]:
 
 
 def writing(pid: int) -> str:
-    """The pipe to which a thread of a process waits to write, because it is full; empty where there is none."""
+    """The full pipe to which a thread of a process waits to write; empty if there is none."""
     with contextlib.suppress(OSError):  # it ended, or it is another user's
         for tid in os.listdir(PROC / str(pid) / "task"):
             task = PROC / str(pid) / "task" / tid
@@ -98,8 +101,10 @@ def writing(pid: int) -> str:
 
 
 def readers(written: Mapping[int, str]) -> dict[int, int]:
-    """Who writes -> the one other process seen on this host that can read what it writes; left out where several can,
-    or none is known. `written`: pid -> what `writing` says of it."""
+    """Writer -> the one other process of this host that can read what it writes.
+
+    Left out if several processes can, or none is known. `written`: pid -> the result of `writing`.
+    """
     holders: dict[str, set[int]] = {link: set() for link in written.values()}
     for pid, link in _holders(set(holders), os.O_WRONLY):
         holders[link].add(pid)
@@ -108,18 +113,21 @@ def readers(written: Mapping[int, str]) -> dict[int, int]:
 
 
 def writers(read: Mapping[int, str], sockets: Sockets) -> dict[int, int]:
-    """Who reads -> the one process seen on this host that can write what it reads; left out where several can, it could
-    itself, or none is known. `read`: pid -> what `reading` says of it."""
+    """Reader -> the one process of this host that can write what it reads.
+
+    Left out if several processes can, if the reader itself can, or if none is known. `read`: pid -> the result of
+    `reading`.
+    """
     return alone(feeders(read, sockets))
 
 
 def alone(feeding: Mapping[int, Collection[int]]) -> dict[int, int]:
-    """Of those whom a single process feeds that is not themselves: that process."""
+    """Reader -> its only possible writer, for readers with exactly one that is not the reader itself."""
     return {pid: next(iter(its)) for pid, its in feeding.items() if len(its) == 1 and pid not in its}
 
 
 def feeders(read: Mapping[int, str], sockets: Sockets) -> dict[int, set[int]]:
-    """Who reads -> all processes seen on this host that can write what it reads, itself among them."""
+    """Reader -> all processes of this host that can write what it reads, itself included."""
     unix = _unix_peers() if any(link.startswith("socket:") for link in read.values()) else {}
     ends = {}
     for pid, link in read.items():
@@ -134,7 +142,8 @@ def feeders(read: Mapping[int, str], sockets: Sockets) -> dict[int, set[int]]:
 
 
 def _holders(wanted: set[str], besides: int) -> Iterator[tuple[int, str]]:
-    """Every process of this host that holds one of these open, in another mode than `besides` (O_RDONLY, O_WRONLY)."""
+    """Yield (pid, link) of each process of this host that has one of `wanted` open in a mode other than `besides`
+    (O_RDONLY or O_WRONLY)."""
     for name in os.listdir(PROC) if wanted else ():
         if not name.isdigit():
             continue
@@ -153,7 +162,7 @@ def _mode(info: str) -> int:
 
 
 def _unix_peers() -> dict[str, str]:
-    """The inode of every connected Unix socket of this network namespace -> that of its other end."""
+    """Inode of each connected Unix socket of this network namespace -> inode of its other end."""
     request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, SHOW_PEER, 0xFFFFFFFF, 0xFFFFFFFF)
     peer_inodes: dict[str, str] = {}
     try:
@@ -168,7 +177,7 @@ def _unix_peers() -> dict[str, str]:
 
 
 def _read_answers(data: bytes, peer_inodes: dict[str, str]) -> bool:
-    """One datagram of answers; whether more are to come."""
+    """Parse one datagram of answers. Returns whether more are to come."""
     while len(data) >= HEADER:
         length, kind = struct.unpack_from("=IH", data)
         if kind in (DONE, ERROR) or length < HEADER:

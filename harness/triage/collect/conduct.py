@@ -1,7 +1,7 @@
-"""Asks every source at once, under one deadline, and writes what comes in as it comes.
+"""Asks every source at once, under one deadline, and writes each answer as it comes in.
 
-Each process has a thread of its own that looks twice (slow is told from stuck by two looks), so that one process which
-the kernel does not let anybody look at holds up only its own thread.
+Each process has its own thread, which looks twice, because two looks tell slow from stuck. A process that the kernel
+lets nobody inspect holds up only its own thread.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from harness.triage.evidence import ENDED, Evidence, Process, RayNode, Sample, T
 from probes.files import make_folder
 
 NODES = "the cluster's other nodes"
-CLOSING_S = 0.4  # kept of the deadline for putting together what came in
-AT_LEAST_S = 0.05  # that every source is waited for
-# The journals are waited for beyond the deadline, so many seconds for all of them: one of a few MiB is read in 0.1 s. A
-# rank that is alone in its world has no number without its own ("actor (host:pid)", seen once at a load of 12).
+CLOSING_S = 0.4  # seconds before the deadline that are kept for putting the answers together
+AT_LEAST_S = 0.05  # seconds that every source is given, even after the deadline
+# Journals may take this long beyond the deadline, all together: one of a few MiB is read in 0.1 s. A rank that is alone
+# in its world has no number without its journal and shows as "actor (host:pid)" (seen once at a load of 12).
 JOURNALS_S = 2.0
 NATIVE_AT_LEAST_S = 1.0  # a native stack takes 0.3 to 1.1 s, once its libraries' symbols are in the page cache
 
 
 @dataclasses.dataclass(frozen=True)
 class _Terms:
-    """What every look is bound by."""
+    """Limits that every look of one collection shares."""
 
     out: Path
     began: float
@@ -59,7 +59,7 @@ class _Terms:
     deadline_s: float
     native: bool
     clock: Callable[[], float]
-    spies: threading.Semaphore  # py-spy is bound by the CPU: more at once would only make each slower
+    spies: threading.Semaphore  # limits parallel py-spy runs: they need the CPU, and more would only slow each other
     sockets: connections.Sockets
 
     def remaining_s(self) -> float:
@@ -70,10 +70,10 @@ class _Terms:
 class CollectOptions:
     """How evidence is taken.
 
-    `stall_s`: how long the watchdog saw no progress, `threshold_s`: after how long it looks (0: nobody watched).
-    `samples` looks, `gap_s` apart. `native`: C and C++ frames too, of processes whose Python frames do not explain the
-    wait. `nodes`: also on the other nodes of a Ray cluster, which have `nodes_s`, because Ray starts a worker there
-    first (13 s in all on two busy cores).
+    `stall_s`: how long the watchdog saw no progress. `threshold_s`: after how long it looks (0: nobody watched).
+    `samples`: number of looks, `gap_s` apart. `native`: also take C and C++ frames of processes whose Python frames do
+    not explain the wait. `nodes`: also collect on the other nodes of a Ray cluster, within `nodes_s`. That limit is
+    longer because Ray starts a worker there first (13 s in all on two busy cores).
     """
 
     stall_s: float = 0.0
@@ -88,10 +88,10 @@ class CollectOptions:
 
 
 def collect(scope: Scope, options: CollectOptions | None = None, *, out: Path, **changes: Any) -> Evidence:
-    """Take evidence of every process in `scope` into the directory `out`, within `deadline_s`; returned as well.
+    """Collect evidence of every process in `scope` into the directory `out` within `deadline_s`, and return it.
 
-    `changes`: fields of CollectOptions, instead of or on top of `options`. What cannot be had is noted, whatever state
-    a process is in; HarnessError only without /proc.
+    `changes`: fields of CollectOptions that replace those of `options`. What cannot be collected is noted, whatever
+    state a process is in. Raises HarnessError only if there is no /proc.
     """
     options = dataclasses.replace(options or CollectOptions(), **changes)
     if not PROC.joinpath("self").exists():
@@ -120,6 +120,7 @@ def collect(scope: Scope, options: CollectOptions | None = None, *, out: Path, *
 def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, nodes_s: float) -> Evidence:
     host, address, notes = local_cast.host, local_cast.ray_address, list(local_cast.notes)
     drafts = {pid: Draft(host, pid, local_cast.pulses.get((host, pid))) for pid in local_cast.pids}
+    # Every local source starts before any is waited for, so that the deadline is shared and not added up.
     work = [bounded.start(f"process {pid}", _look, draft, terms) for pid, draft in drafts.items()]
     set_s = local_cast.clock_set_s
     work += [bounded.start(f"recorder {pid}", _record, draft, terms, set_s) for pid, draft in drafts.items()]
@@ -136,11 +137,13 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
         cluster = _cluster(local_cast, terms, notes)
         if nodes_s:
             elsewhere = bounded.start("other nodes", _elsewhere, local_cast, scope, cluster.nodes, later)
+        # Ray may name drivers that run below none of the roots; only its answer tells their pids.
         for pid in _drivers_beside(cluster, host, drafts):
             drafts[pid] = Draft(host, pid, local_cast.pulses.get((host, pid)))
             work.append(bounded.start(f"process {pid}", _look, drafts[pid], terms))
     for future in work:
         _result(future, terms, None, notes)
+    # The ends of pipes need both looks of every process, so they come after the looks.
     _join_pipes(drafts, terms, notes)
     recordings = _recordings(histories, terms, notes)
     for pid, draft in drafts.items():
@@ -172,33 +175,35 @@ def _gather(empty: Evidence, scope: Scope, local_cast: Cast, terms: _Terms, node
 
 
 def _cluster(local_cast: Cast, terms: _Terms, notes: list[str]) -> ray.Cluster:
-    """What Ray says of its cluster."""
+    """Ask Ray for the state of its cluster."""
     address = local_cast.ray_address
     state = bounded.start(
         "Ray state", lambda: ray.state(address, timeout_s=terms.remaining_s() - 2 * bounded.REAP_S - ray.CONNECT_S)
     )
     cluster: ray.Cluster = _result(state, terms, ray.Cluster(), notes)
     notes += [cluster.note] if cluster.note else []
-    if local_cast.clock_set_s:  # Ray's times are the wall clock's: no task's age is known
+    if local_cast.clock_set_s:  # Ray's times are wall-clock times, so no task's age is known
         tasks = tuple(dataclasses.replace(task, age_s=0.0) for task in cluster.tasks)
         cluster = dataclasses.replace(cluster, tasks=tasks)
     return cluster
 
 
 def _drivers_beside(cluster: ray.Cluster, host: str, drafts: dict[int, Draft]) -> Iterator[int]:
-    """Live drivers of this host that no root has below it, and what each has started: the same processes as where its
-    pid is named."""
+    """Yield live drivers on this host that are below no root, and everything that they started.
+
+    These are the processes that would be collected if the driver's pid had been given.
+    """
     here = tuple(pid for at, pid in cluster.drivers if at in ("", host) and pid not in drafts and proc.alive(pid))
     table = proc.parents() if here else {}
     above_drivers = {pid: parent for pid, parent in table.items() if pid not in here}
-    ours = proc.descendants((os.getpid(),), above_drivers)  # the collector and its programs, not a job that it started
+    ours = proc.descendants((os.getpid(),), above_drivers)  # the collector's own programs, if a driver started it
     for pid in proc.descendants(here, table):
         if pid not in drafts and pid not in ours and not roles.infrastructure(proc.arguments(pid)):
             yield pid
 
 
 def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> None:
-    """Note of each process who is at the other end of the pipe or socket in which it waits."""
+    """Store for each process which process is at the other end of the pipe or socket in which it waits."""
     reads = {pid: link for pid, draft in drafts.items() if (link := _read_throughout(draft))}
     feeders = _result(bounded.start("ends of pipes", channels.feeders, reads, terms.sockets), terms, {}, notes)
     for pid, writer in channels.alone(feeders).items():
@@ -214,7 +219,8 @@ def _join_pipes(drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> No
 def _recordings(
     histories: dict[tuple[str, int], bounded.Work], terms: _Terms, notes: list[str]
 ) -> dict[tuple[str, int], journals.Recording]:
-    """(host, pid) -> what the journals of a process say; all of them have `JOURNALS_S` together beyond the deadline."""
+    """(host, pid) -> what the journals of a process say. All journals together have `JOURNALS_S` beyond the
+    deadline."""
     recordings: dict[tuple[str, int], journals.Recording] = {}
     by = terms.clock() + max(terms.remaining_s(), JOURNALS_S)
     for history in histories.values():
@@ -225,12 +231,12 @@ def _recordings(
 
 
 def _with_silence(nodes: Iterable[RayNode], silent: Mapping[str, str]) -> tuple[RayNode, ...]:
-    """The nodes, each live one with why it sent no evidence."""
+    """The nodes, each live one with the reason why it sent no evidence."""
     return tuple(dataclasses.replace(node, silent=silent.get(node.host, "") if node.alive else "") for node in nodes)
 
 
 def _with_far_beats(local_cast: Cast) -> Cast:
-    """Heartbeats of other hosts, which come in through a shared directory, as they are by now."""
+    """Read again the heartbeats of other hosts, which arrive through a shared directory."""
     far = {
         key: beats.again(pulse, time.monotonic_ns())
         for key, pulse in local_cast.pulses.items()
@@ -240,7 +246,7 @@ def _with_far_beats(local_cast: Cast) -> Cast:
 
 
 def _ras(host: str, drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> dict[str, Any]:
-    """NCCL's own word, where a process has a GPU open."""
+    """NCCL's own status, if some process has a GPU open; {} otherwise."""
     environ = next((draft.facts.environ for draft in drafts.values() if draft.uses_cuda), None)
     if environ is None:
         return {}
@@ -251,7 +257,8 @@ def _ras(host: str, drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -
 
 
 def _look(draft: Draft, terms: _Terms) -> None:
-    """Everything that is had of one process from outside, in order of worth; written down after each step."""
+    """Collect everything about one process from outside, most valuable first. The draft is written to disk after
+    each look."""
     draft.doing = "its /proc files"
     draft.learn(proc.facts(draft.pid))
     draft.connections = terms.sockets.of(draft.pid)
@@ -269,9 +276,9 @@ def _look(draft: Draft, terms: _Terms) -> None:
         draft.doing = "its /proc files"
         at, look = terms.clock() - terms.began, proc.look(draft.pid, store)
         if look.start_ticks != draft.facts.start_ticks and look.start_ticks and draft.facts.start_ticks:
-            look = proc.Look("gone")  # another process has its number by now
+            look = proc.Look("gone")  # the pid now belongs to another process
         draft.doing = "its Python stacks"
-        if blind:  # py-spy may be late: what /proc says is kept. Beside a look with stacks it would hide those.
+        if blind:  # Keep what /proc says, in case py-spy is late. Beside a look with stacks it would hide those.
             draft.samples.append(_sample(draft, at, look, ()))
         if late:
             return
@@ -289,9 +296,10 @@ def _look(draft: Draft, terms: _Terms) -> None:
             draft.notes.append(python_stacks.note)
             silent = not python_stacks.threads
         draft.samples[number:] = [_sample(draft, at, look, python_stacks.threads)]
-        with contextlib.suppress(OSError):  # a full disk: the end says so, and what was had goes on
+        with contextlib.suppress(OSError):  # a full disk is reported at the end, and collecting goes on
             directory.write_process(draft.freeze(), terms.out)
-    # A span that was open at the first look may be over at the last, and a beat of then beside a stack of now lies.
+    # A span that was open at the first look may be over at the last. An old beat beside a new stack would be
+    # misleading.
     if draft.pulse:
         draft.pulse = beats.again(draft.pulse, time.monotonic_ns())
     draft.doing = "its native stack"
@@ -305,7 +313,7 @@ def _look(draft: Draft, terms: _Terms) -> None:
 
 
 def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, ...]) -> Sample:
-    """One look, each Python thread with what the kernel says of it."""
+    """Return one look as a Sample, with the kernel's figures for each Python thread."""
     measured_threads = tuple(
         dataclasses.replace(
             thread, cpu_s=its.cpu_s, io_bytes=its.io_bytes, delay_s=its.delay_s, wchan=proc.wchan(draft.pid, thread.tid)
@@ -341,20 +349,21 @@ def _sample(draft: Draft, at_s: float, look: proc.Look, threads: tuple[Thread, .
 
 
 def _read_throughout(draft: Draft) -> str:
-    """What its main thread waits to read from, in one sleep from the first look to the last; empty where it woke up."""
+    """What the main thread waited to read from, if it slept from the first look to the last without a wake-up; else
+    empty."""
     looks = draft.samples
     asleep = len(looks) > 1 and len({look.main_switches for look in looks}) == 1 and looks[0].main_switches is not None
     return looks[0].reading if asleep and len({look.reading for look in looks}) == 1 else ""
 
 
 def _written_throughout(draft: Draft) -> str:
-    """The full pipe to which a thread of it waits to write, at every look; empty where there is none."""
+    """The full pipe to which one of its threads waited to write at every look; empty if there is none."""
     links = {look.writing for look in draft.samples}
     return links.pop() if len(draft.samples) > 1 and len(links) == 1 else ""
 
 
 def _inside(draft: Draft, terms: _Terms) -> stacks.Stacks:
-    """What the process says of its own stacks, where nobody may look from outside."""
+    """The stacks that the process reports of itself, for when nobody may inspect it from outside."""
     reported_stacks = stacks.Stacks()
     if draft.socket:
         reported_stacks = recorder.traceback(
@@ -377,7 +386,7 @@ def _spied(draft: Draft, terms: _Terms) -> stacks.Stacks:
 
 
 def _record(draft: Draft, terms: _Terms, clock_set_s: float) -> None:
-    """The flight recorder of one process: from its own worker server, else from the file that NCCL wrote."""
+    """Fetch the flight recorder of one process from its own worker server, else from the file that NCCL wrote."""
     if draft.socket:
         limit = min(recorder.TIMEOUT_S, max(0.1, terms.remaining_s()))
         draft.dump, note = recorder.from_socket(draft.socket, draft.host, draft.pid, terms.out, timeout_s=limit)
@@ -397,7 +406,7 @@ def _record(draft: Draft, terms: _Terms, clock_set_s: float) -> None:
 def _elsewhere(
     local_cast: Cast, scope: Scope, nodes: Sequence[RayNode], terms: _Terms
 ) -> tuple[list[Evidence], dict[str, str]]:
-    """What the cluster's other nodes collected, unpacked into the same directory; host -> why one sent nothing."""
+    """What other nodes of the cluster collected, unpacked into `out`; and host -> why it sent nothing."""
     if not [node for node in nodes if node.alive and node.host != local_cast.host]:
         return [], {}
     folder = terms.out / "nodes"
@@ -418,18 +427,19 @@ def _elsewhere(
 
 
 def _merged(here: Evidence, parts: Sequence[Evidence], clock_set_s: float) -> Evidence:
-    """One evidence of what this host and the others gave."""
+    """Merge the evidence of this host with that of the others."""
     everyone = {process.key: process for process in here.processes}
     notes, cards, answers, file_locks = list(here.notes), here.gpus, dict(here.ras), here.locks
     for part in parts:
-        everyone |= {process.key: process for process in part.processes if process.samples}  # they were looked at there
+        everyone |= {process.key: process for process in part.processes if process.samples}  # its own host looked at it
         notes += part.notes
         cards += part.gpus
         file_locks += part.locks
         answers |= part.ras
     python = [process for process in everyone.values() if any(sample.threads for sample in process.samples)]
-    python = [process for process in python if process.rank is not None] or python  # a launcher has no recorder to miss
+    python = [process for process in python if process.rank is not None] or python  # launchers have no recorder
     blind = [process for process in python if process.beat is None and not process.dump]
+    # Say before the next run what would have helped in this one.
     if blind:
         notes.append(
             f"no flight recorder from {len(blind)} of {len(python)} Python processes: start the job with `harness "
@@ -453,7 +463,8 @@ def _merged(here: Evidence, parts: Sequence[Evidence], clock_set_s: float) -> Ev
 def _other_dumps(
     processes: Sequence[Process], world: int, out: Path, clock_set_s: float
 ) -> tuple[dict[str, str], list[str]]:
-    """NCCL's dump files of the ranks without one, by the name that the ranks of this host have for theirs; notes."""
+    """Find NCCL's dump files of ranks without a dump, named as the ranks of this host name theirs. Returns (paths,
+    notes)."""
     ranked = [process for process in processes if process.rank is not None and process.age_s and process.environ]
     missing = sorted(
         set(range(world)) - {process.rank for process in processes if process.dump and process.rank is not None}
@@ -468,21 +479,21 @@ def _other_dumps(
 def _result(
     future: bounded.Work, terms: _Terms, otherwise: Any, notes: list[str], *, least_s: float = AT_LEAST_S
 ) -> Any:
-    """What a source gave by the deadline, or within `least_s` from now; else `otherwise` and a note."""
+    """What a source gave by the deadline, or within `least_s` from now; else `otherwise`, and a note is added."""
     try:
         return future.result(max(AT_LEAST_S, terms.remaining_s(), least_s))
     except TimeoutError:
-        if not future.name.startswith("process"):  # whose draft says what it was waiting for
+        if not future.name.startswith("process"):  # the draft of a process says itself what was missing
             notes.append(f"{future.name}: no answer in time")
     except bounded.NoThread as error:
         notes.append(str(error))
-    except Exception as error:  # whatever it is, it must not cost what the other sources gave; it is named
+    except Exception as error:  # no failure of one source may cost the answers of the others; the note names it
         notes.append(f"{future.name}: {type(error).__name__}: {error}"[:500])
     return otherwise
 
 
 def _kept(evidence: Evidence, out: Path, *, complete: bool) -> Evidence:
-    """Written to its directory; a disk that takes nothing more is a note, and the evidence lives on in memory."""
+    """Write the evidence to its directory. If the disk is full, the evidence stays in memory with a note."""
     try:
         directory.write(evidence, out, complete=complete)
     except OSError as error:

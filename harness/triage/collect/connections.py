@@ -1,4 +1,4 @@
-"""TCP connections of a process: what it serves and whom it talks to, from /proc/PID/net/tcp and its descriptors."""
+"""TCP connections of a process: its listening addresses and its peers, from /proc/PID/net/tcp and its descriptors."""
 
 from __future__ import annotations
 
@@ -15,29 +15,33 @@ from harness.triage.collect.traffic import kept_s
 
 PROC = Path("/proc")
 ESTABLISHED, CONNECTING, LISTEN = "01", "02", "0A"  # include/net/tcp_states.h
-RETRANSMITS = "01"  # the timer of a socket that waits for an acknowledgement, of net/ipv4/tcp_ipv4.c
-# So often sent again, and not acknowledged: 1.4 s after the first time, with Linux's first timeout of 0.2 s, doubled
-# each time (RFC 6298). On a link that loses one packet in a hundred each way it happens once in 100,000 packets.
+RETRANSMITS = "01"  # timer code of a socket that waits for an acknowledgement, of net/ipv4/tcp_ipv4.c
+# Retransmissions without an acknowledgement. The third comes 1.4 s after the first try, with Linux's first timeout of
+# 0.2 s, doubled each time (RFC 6298). On a link that loses one packet in a hundred each way it happens once in 100,000
+# packets.
 SENT_AGAIN = 3
-CONNECT_AGAIN = 2  # the same of a connection that is asked for: 3 s, with Linux's first timeout of 1 s
-MAX_SHOWN = 200  # of one process, for evidence of a bounded size
+CONNECT_AGAIN = 2  # the same for connection requests: 3 s, with Linux's first timeout of 1 s
+MAX_SHOWN = 200  # per process, so that evidence stays small
 
 
 @dataclass
 class _Tables:
-    """Every TCP socket of one network namespace, when it was read, and how long that took."""
+    """All TCP sockets of one network namespace, when they were read, and how long reading took."""
 
     rows: dict[str, list[str]] = field(default_factory=dict)  # inode -> its row
-    clients: dict[str, dict[str, None]] = field(default_factory=dict)  # port -> own addresses that somebody is at
-    served: set[str] = field(default_factory=set)  # ports that somebody listens at
-    here: set[tuple[str, str]] = field(default_factory=set)  # both ends of every connection, the own one first
+    clients: dict[str, dict[str, None]] = field(default_factory=dict)  # port -> local addresses with a connection
+    served: set[str] = field(default_factory=set)  # ports with a listener
+    here: set[tuple[str, str]] = field(default_factory=set)  # (local, remote) of every connection
     read_s: float = 0.0
     took_s: float = 0.0
 
 
 class Connections(NamedTuple):
-    """Of a process, each as "host:port": what it serves, whom it is connected to, "own other" of the connections
-    whose data the other end does not acknowledge, and to whom it asks for a connection again and again."""
+    """Connections of one process, each end as "host:port".
+
+    `served`: where it listens. `peers`: to whom it is connected. `unanswered`: "local remote" of connections whose data
+    the other end does not acknowledge. `retried`: to whom it keeps asking for a connection.
+    """
 
     served: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
@@ -46,19 +50,22 @@ class Connections(NamedTuple):
 
 
 class Sockets:
-    """The sockets of this host while one look at it goes on: the tables of a network namespace list those of all its
-    processes, so they are read once for all of them."""
+    """Socket tables of this host for the time of one look.
+
+    The tables of a network namespace list the sockets of all its processes, so they are read once for all.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._tables: dict[str, _Tables] = {}
 
     def of(self, pid: int) -> Connections:
-        """The connections of a process; empty where nobody may look.
+        """The connections of a process; empty if it may not be inspected.
 
-        Of connections within the host, only those to somebody who listens: the other end of one that it accepted is a
-        client's. Of one that listens on every address (0.0.0.0) those that somebody is connected to are listed as well,
-        so that a client's peer is found among them. IPv6 addresses stand in brackets; IPv4 ones inside IPv6 as IPv4.
+        Of connections within the host, only those to a listener are peers: the other end of an accepted connection is a
+        client's. If the process listens on every address (0.0.0.0), addresses with a connection are listed as well, so
+        that a client's peer can be matched. IPv6 addresses are in brackets; IPv4 addresses mapped into IPv6 are shown
+        as IPv4.
         """
         socket_inodes = inodes(pid)
         if not socket_inodes:
@@ -95,14 +102,14 @@ class Sockets:
     def _read(self, pid: int) -> _Tables:
         try:
             space = os.readlink(PROC / str(pid) / "ns" / "net")
-        except OSError:  # it ended, or it is another user's: then its tables serve nobody else
+        except OSError:  # it ended, or belongs to another user: its tables are not shared
             space = ""
         with self._lock:
             cached_tables, now = self._tables.get(space) if space else None, self._clock()
             if cached_tables is not None and now - cached_tables.read_s <= kept_s(cached_tables.took_s):
                 return cached_tables
             rows = [row for table in ("tcp", "tcp6") for row in _rows(pid, table)]
-            if not rows and cached_tables is not None:  # it ended while its tables were asked for
+            if not rows and cached_tables is not None:  # it ended while its tables were read
                 return cached_tables
             tables = self._tables[space] = _Tables({row[9]: row for row in rows}, read_s=now)
             for row in rows:
@@ -126,7 +133,7 @@ def _decoded(coded: Iterable[str]) -> tuple[str, ...]:
 
 
 def address(coded: str) -> str:
-    """`0100007F:1F90` as 127.0.0.1:8080: each 32-bit word of the address is in the host's byte order."""
+    """Decode `0100007F:1F90` to 127.0.0.1:8080. Each 32-bit word of the address is in the host's byte order."""
     host, _, port = coded.partition(":")
     words = [bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8)]
     ip = ipaddress.ip_address(b"".join(words))
@@ -135,7 +142,7 @@ def address(coded: str) -> str:
 
 
 def inodes(pid: int) -> set[str]:
-    """Of the sockets that a process has open; empty where nobody may look."""
+    """Inodes of the sockets that a process has open; empty if it may not be inspected."""
     socket_inodes = set()
     folder = f"{PROC}/{pid}/fd"
     try:

@@ -1,4 +1,4 @@
-"""One process while evidence of it comes in: several threads add to it, and it can be frozen at any moment."""
+"""One process while its evidence comes in. Several threads add to it, and it can be frozen at any moment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from harness.triage.evidence import Process, Sample, Thread
 
 
 class Draft:
-    """What is known so far. Lists grow, and items and fields are replaced whole, so no lock is needed to read them."""
+    """What is known of a process so far. Lists only grow, and items and fields are replaced whole, so no lock is
+    needed to read them."""
 
     def __init__(self, host: str, pid: int, pulse: Pulse | None) -> None:
         self.host, self.pid = host, pid
@@ -30,10 +31,10 @@ class Draft:
         self.dump = self.recorder_note = ""
         self.dump_taken_ns: int | None = None
         self.notes: list[str] = []
-        self.doing = "its /proc files"  # what was being asked for when time was up; empty when all was had
+        self.doing = "its /proc files"  # the source being asked, for a note if time runs out; empty if all answered
 
     def learn(self, facts: Facts) -> None:
-        """Take in what /proc says, and drop a beat that an earlier process of this pid left."""
+        """Store what /proc says, and drop a beat that an earlier process of this pid left."""
         self.facts = facts
         if not facts.ppid and not facts.argv:
             return
@@ -43,7 +44,7 @@ class Draft:
     recording: Recording | None
 
     def remember(self, recording: Recording) -> None:
-        """Take in its journal, unless an earlier process of this pid wrote it."""
+        """Store its journal, unless an earlier process of this pid wrote it."""
         facts, now_ns = self.facts, time.monotonic_ns()
         if same_process(recording.start_ticks, recording.opened_ns, facts.start_ticks, facts.age_s, now_ns):
             self.recording = recording
@@ -54,14 +55,14 @@ class Draft:
 
     @property
     def recorded_rank(self) -> int | None:
-        """The global rank by the process's own word, where it belongs to a world of several."""
+        """The global rank that the process itself reported; None unless it belongs to a world of several ranks."""
         if self.recording and self.recording.rank is not None:
             return self.recording.rank
         return self.pulse.rank if self.pulse and (self.pulse.world_size or 0) > 1 else None
 
     @property
     def uses_cuda(self) -> bool:
-        """Whether it has a GPU's driver open; False where that cannot be seen."""
+        """Whether it has a GPU driver open; False if that cannot be seen."""
         try:
             folder = f"/proc/{self.pid}/fd"
             return any(os.readlink(f"{folder}/{name}").startswith("/dev/nvidia") for name in os.listdir(folder))
@@ -69,13 +70,14 @@ class Draft:
             return False
 
     def freeze(self, cluster: ray.Cluster | None = None, drafts_by_pid: Mapping[int, Draft] | None = None) -> Process:
-        """The process as evidence. `cluster`, `drafts_by_pid`: name its actor and tell an inherited rank from its
+        """Return the process as evidence. `cluster` names its actor; `drafts_by_pid` tell an inherited rank from its
         own."""
         facts = self.facts
         cluster = cluster or ray.Cluster()
+        # Only the parent tells whether a rank is the process's own or inherited.
         rank, world = self._rank((drafts_by_pid or {}).get(facts.ppid))
         error, error_age_s = self._error()
-        # of a process that has ended /proc has none; its own rank is not told by it, for that may be its parent's
+        # /proc has no environment of an ended process. The journal's is not used for its rank, which may be inherited.
         environ = facts.environ or (dict(self.recording.environ) if self.recording else {})
         notes = [*facts.notes, *self.notes, "" if self.dump else self.recorder_note]
         if self.doing and drafts_by_pid is not None:
@@ -112,20 +114,20 @@ class Draft:
         )
 
     def _rank(self, parent: Draft | None) -> tuple[int | None, int | None]:
-        """Rank and world size: by its own word, else by its environment, where they are not its parent's."""
+        """(rank, world size): as it reported them, else from its environment, unless they are its parent's."""
         if self.recorded_rank is None:
             return roles.own_rank(self.facts, parent.facts if parent else None)
         if parent is not None and parent.recorded_rank == self.recorded_rank:
-            return None, None  # a forked child has its parent's recording and group: a loader worker is no second rank
+            return None, None  # a forked child, such as a loader worker, shares its parent's recording and is no rank
         world = self.recording.world_size if self.recording else None
         return self.recorded_rank, world or (self.pulse.world_size if self.pulse else None)
 
     def _error(self) -> tuple[str, float | None]:
-        """The error in its heartbeat, and how old it is."""
+        """The error in its heartbeat, and its age in seconds."""
         pulse = self.pulse
         if pulse is None or not pulse.error:
             return "", None
-        # one that has not ended failed when it last did anything
+        # A process that has not ended failed at its last progress.
         return pulse.error, pulse.beat.age_s if pulse.beat.ended else pulse.beat.progress_age_s
 
     def _role(self, cluster: ray.Cluster) -> str:
@@ -139,7 +141,8 @@ class Draft:
 
 
 def absent(local_cast: Cast, recordings: Mapping[tuple[str, int], Recording]) -> Iterator[Process]:
-    """Processes that the scope or the watch directory names and that are not on this host: ended, or elsewhere."""
+    """Yield processes that the scope or the watch directory names and that are not on this host: ended, or
+    elsewhere."""
     local_keys = {(local_cast.host, pid) for pid in local_cast.pids}
     named = dict.fromkeys(
         [*((local_cast.host, pid) for pid in local_cast.ended), *local_cast.pulses, *local_cast.journals]
@@ -152,7 +155,7 @@ def absent(local_cast: Cast, recordings: Mapping[tuple[str, int], Recording]) ->
         if host == local_cast.host:
             draft.samples.append(Sample(0.0, "gone"))
             draft.notes.append(f"process {pid} has ended")
-            if draft.recording is not None and draft.recording.opened_ns:  # it was started a little before
+            if draft.recording is not None and draft.recording.opened_ns:  # it began shortly before that
                 age_s = max(0.0, (time.monotonic_ns() - draft.recording.opened_ns) / 1e9)
                 ticks, ppid = draft.recording.start_ticks, draft.recording.ppid
                 draft.facts = Facts(pid, ppid, age_s=age_s, start_ticks=ticks)

@@ -1,5 +1,6 @@
-"""GPUs of this host and whose processes are on them, by nvidia-smi: a program that can be given up on, unlike NVML in
-this process, which never returns from a driver that hangs.
+"""GPUs of this host and the processes on them, by nvidia-smi.
+
+A program can be given up on. NVML in this process would never return from a driver that hangs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ FIELDS = "uuid,index,name,memory.used,memory.total,utilization.gpu"
 
 
 def look(host: str, *, timeout_s: float = TIMEOUT_S) -> tuple[tuple[Gpu, ...], str]:
-    """The GPUs, and a note where there is a driver that does not answer. Nothing and no note where there are none."""
+    """Return the GPUs, and a note if there is a driver that does not answer. Without GPUs: nothing and no note."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return (), "no GPU state: nvidia-smi is not on the PATH" if DRIVER.exists() else ""
@@ -32,7 +33,7 @@ def look(host: str, *, timeout_s: float = TIMEOUT_S) -> tuple[tuple[Gpu, ...], s
 
 
 def _ask(program: str, query: str, timeout_s: float) -> list[list[str]] | str:
-    """Rows of a query, or what to note."""
+    """Rows that a query returned, or the text of a note."""
     try:
         done = bounded.run([program, query, "--format=csv,noheader,nounits"], timeout_s)
     except OSError as error:
@@ -63,7 +64,7 @@ def _mib(cell: str) -> int:
 
 
 def _number(cell: str) -> float:
-    """0 for what a card does not report: [N/A], [Not Supported]."""
+    """The number in a cell; 0 for what a card does not report: [N/A], [Not Supported]."""
     try:
         return float(cell)
     except ValueError:

@@ -1,8 +1,8 @@
-"""The end of what each process recorded of itself: D/events/*.jsonl, read from behind.
+"""The end of each process's journal (D/events/*.jsonl), read backwards.
 
-A journal may have a million events, so only its first line, its `group` events (found by their bytes: 2 GB/s, and each
-byte once, however often it is looked at) and its last stretch are decoded. Damage costs the damaged line and nothing
-else.
+A journal may have a million events, so only three parts are decoded: the first line, the `group` events, and the last
+stretch. Group events are found by their bytes, at 2 GB/s; each byte is searched once, however many looks there are.
+Damage costs only the damaged line.
 """
 
 from __future__ import annotations
@@ -25,40 +25,46 @@ from probes.format import EVENTS, FormatError, checked_open, decode_line
 from probes.lines import check_tail
 from probes.redaction import MAX_TEXT
 
-TAIL_BYTES = 1 << 20  # about 5,000 events; more where the last event alone is larger
-MAX_EVENT = 64 << 20  # a larger one is known by its number, time and kind
-SCAN_BYTES = 1 << 30  # of one journal, a look
-BLOCK = 8 << 20  # a longer line is no group: 100,000 members take 0.6 MiB
+TAIL_BYTES = 1 << 20  # about 5,000 events; more if the last event alone is larger
+MAX_EVENT = 64 << 20  # of a larger event only number, time and kind are read
+SCAN_BYTES = 1 << 30  # bytes of one journal that one look scans
+BLOCK = 8 << 20  # a longer line cannot be a group: 100,000 members take 0.6 MiB
 CALLS, ERRORS, MAX_GROUPS = 20, 20, 4_096
 MAX_SCANS = 4_096  # journals whose groups are remembered between looks
-LONGEST = 4 * MAX_TEXT  # characters of a message that are looked at: fewer are shown
+LONGEST = 4 * MAX_TEXT  # characters of a message that are scrubbed; fewer are shown
 _HEAD = re.compile(rb'\{"seq":(\d+),"t_ns":(\d+),"kind":"(\w+)"')
 
 
-BUSY_S = 1.0  # for another look at the same journal; a scan takes 0.5 s a GB
-REUSE_S = 2.0  # a journal that is older than the process by more belongs to an earlier one of that pid
+BUSY_S = 1.0  # wait for an earlier look that still scans this journal; a scan takes 0.5 s per GB
+REUSE_S = 2.0  # a journal older than its process by more belongs to an earlier process of that pid
 
 
 @dataclass(frozen=True)
 class Opening:
-    """The first line of a journal: whose it is. `start_ticks`: when its process was started, in ticks since boot, 0
-    where it does not say; `opened_ns`: monotonic time of its host."""
+    """The first line of a journal: which process wrote it.
+
+    `start_ticks`: start of the process in ticks since boot; 0 if not recorded. `opened_ns`: monotonic time of its host.
+    """
 
     path: Path
     host: str
     pid: int
     start_ticks: int
     opened_ns: int
-    wall_ns: int = 0  # Unix time of the same moment, by the clock as it was set then; 0 where it does not say
+    wall_ns: int = 0  # Unix time of the same moment, by the clock as it was set then; 0 if not recorded
 
     def by(self, start_ticks: int, age_s: float, now_ns: int) -> bool:
-        """Whether a process of this pid wrote it that was started then, `age_s` ago, and not an earlier one."""
+        """Whether the process of this pid that started at `start_ticks`, `age_s` ago, wrote the journal, and not an
+        earlier one."""
         return same_process(self.start_ticks, self.opened_ns, start_ticks, age_s, now_ns)
 
 
 def same_process(recorded_ticks: int, opened_ns: int, start_ticks: int, age_s: float, now_ns: int) -> bool:
-    """Whether a journal is of the process that began at `start_ticks`, `age_s` ago: by its own word, without one by its
-    age. Both clocks are monotonic: a wall clock that was set neither hides a journal nor lends one."""
+    """Whether a journal belongs to the process that started at `start_ticks`, `age_s` ago.
+
+    The recorded start decides; without one, the age of the journal. Both clocks are monotonic, so setting the wall
+    clock neither hides a journal nor assigns one to the wrong process.
+    """
     if recorded_ticks and start_ticks:
         return recorded_ticks == start_ticks
     return not start_ticks or -REUSE_S <= (now_ns - opened_ns) / 1e9 <= age_s + REUSE_S
@@ -66,27 +72,27 @@ def same_process(recorded_ticks: int, opened_ns: int, start_ticks: int, age_s: f
 
 @dataclass(frozen=True)
 class Recording:
-    """One journal and whose it is. `rank`: global, where the process belongs to a group of torch.distributed."""
+    """One journal and its process. `rank` is global, and set if the process belongs to a group of torch.distributed."""
 
     host: str
     pid: int
-    roles: tuple[str, ...]  # of its journals, the latest first
+    roles: tuple[str, ...]  # roles in its journals, latest first
     journal: Journal
     rank: int | None = None
     world_size: int | None = None
     opened_ns: int = 0  # monotonic time of its host
-    start_ticks: int = 0  # of its process, 0 unknown
+    start_ticks: int = 0  # start of its process, 0 unknown
     environ: Mapping[str, str] = field(default_factory=dict)  # as Process.environ
-    ppid: int = 0  # of its parent when it began, 0 where it does not say
+    ppid: int = 0  # pid of its parent when it started, 0 if not recorded
 
 
 def files(directory: Path) -> list[Path]:
-    """The journals of a run or watch directory: its regular files, since a pipe never ends."""
+    """The journals of a run or watch directory. Only regular files: a pipe never ends."""
     return sorted(file for file in (directory / EVENTS).glob("*.jsonl") if os.path.isfile(file))
 
 
 def owners(paths: Iterable[Path], here: str) -> tuple[dict[tuple[str, int], list[Opening]], list[str]]:
-    """(host, pid) -> the journals of that process, by their first lines alone; notes about files that have none."""
+    """(host, pid) -> the journals of that process, by their first lines alone; and notes about files without one."""
     openings: dict[tuple[str, int], list[Opening]] = {}
     notes = []
     for file in paths:
@@ -106,11 +112,11 @@ def owners(paths: Iterable[Path], here: str) -> tuple[dict[tuple[str, int], list
 
 
 def read(paths: Iterable[Path], now_ns: Mapping[str, int]) -> tuple[dict[tuple[str, int], Recording], list[str]]:
-    """What every process recorded by (host, pid), and notes about damage.
+    """Read what each process recorded: {(host, pid): Recording}, and notes about damage.
 
-    A process may have several journals: those that are open are read as one, and of those that it closed before only
-    the groups count. `now_ns`: host -> its CLOCK_MONOTONIC: of this host now, of another as of its last beat. Of a host
-    that is not in it, ages are as of the last event of the journal: wall clocks can be set, and differ between hosts.
+    A process may have several journals. Open ones are read as one; of those that it closed earlier only the groups
+    count. `now_ns`: host -> its CLOCK_MONOTONIC, now for this host and at the last beat for another. For a host that is
+    missing, ages count from the last event of the journal, because wall clocks can be set and differ between hosts.
     """
     recordings: dict[tuple[str, int], Recording] = {}
     notes = []
@@ -132,7 +138,7 @@ def read(paths: Iterable[Path], now_ns: Mapping[str, int]) -> tuple[dict[tuple[s
 
 
 def _opening(stream: BinaryIO) -> dict[str, Any]:
-    """The first line of a journal, with what is optional filled in; FormatError, ValueError, TypeError."""
+    """The first line of a journal, with optional fields filled in. Raises FormatError, ValueError or TypeError."""
     opening = checked_open(decode_line(stream.readline(BLOCK)))
     optional = {"wall_ns": 0, "world_size": 1, "start_ticks": 0}
     return {**opening, **{name: int(opening.get(name) or value) for name, value in optional.items()}}
@@ -161,7 +167,9 @@ def _recording(file: Path, clocks: Mapping[str, int]) -> Recording:
         if failure:
             text = failure if kind == "engine_died" else f"{event.get('name') or kind}: {failure}"
             errors.append((age, redact.text(text[:LONGEST])))
+        # Only a close as the last event counts.
         closed, closing_error = kind == "close", redact.text(failure[:LONGEST]) if kind == "close" else ""
+    # A rank in a group of torch wins over the one that the process was opened with.
     rank, world = scan.rank, scan.world
     if rank is None and opening["world_size"] > 1:
         rank, world = opening["rank"], opening["world_size"]
@@ -196,17 +204,18 @@ def _recording(file: Path, clocks: Mapping[str, int]) -> Recording:
 
 
 class _Scan:
-    """The `group` events of one journal, as far as it was gone through. A recorder only appends."""
+    """The `group` events of one journal up to the position `at`. Journals are append-only, so a later look continues
+    there."""
 
     def __init__(self) -> None:
         self.at, self.groups = 0, dict[str, Group]()
-        self.rank: int | None = None  # global rank and world size by the first group that has the ranks 0 to n - 1
+        self.rank: int | None = None  # global rank and world size, by the first group that has ranks 0 to n - 1
         self.world: int | None = None
         self.lock = threading.Lock()
-        self._within = False  # `at` is inside a line that is too long for a group
+        self._within = False  # `at` lies inside a line that is too long to be a group
 
     def go_on(self, stream: BinaryIO) -> None:
-        """Read what was added, in blocks; a line that is not whole yet is read again next time."""
+        """Scan in blocks what was added. An unfinished line is read again next time."""
         stream.seek(self.at)
         remaining_bytes, partial_line = SCAN_BYTES, b""
         while remaining_bytes > 0 and (block := stream.read(BLOCK)):
@@ -233,7 +242,7 @@ class _Scan:
             at = text.find(b'"group"', end)
 
     def add(self, event: dict[str, Any]) -> None:
-        """A group that was made beside torch's register (a weight sync) numbers its members in a way of its own."""
+        """Store a group. A group made beside torch's register (a weight sync) numbers its members itself."""
         members, place = event.get("members"), event.get("rank")
         if event["kind"] != "group" or len(self.groups) >= MAX_GROUPS or not isinstance(members, list):
             return
@@ -241,7 +250,7 @@ class _Scan:
             return
         name = str(event.get("name", ""))
         size = int(event["world_size"]) if isinstance(event.get("world_size"), int) else len(members)
-        torch_name = str(event.get("torch_name", name))  # what the flight recorder calls it
+        torch_name = str(event.get("torch_name", name))  # its name in the flight recorder
         desc, own_rank = "" if torch_name == name else name, None if members or not isinstance(place, int) else place
         self.groups[torch_name] = Group(torch_name, tuple(members), str(event.get("backend", "")), desc, size, own_rank)
         is_world_group = torch_name != "" and members == list(range(len(members)))
@@ -253,8 +262,10 @@ _scans: OrderedDict[tuple[int, int, int], _Scan] = OrderedDict()  # (device, ino
 
 
 def _scanned(stream: BinaryIO, opened_ns: int) -> _Scan:
-    """The groups of a journal. A look that was given up on may still read it: it is waited for a moment, then those are
-    taken that it has found so far."""
+    """The groups of a journal.
+
+    A look that was given up on may still be scanning it. Wait for that one a moment, then use the groups found so far.
+    """
     file_stat = os.fstat(stream.fileno())
     identity = file_stat.st_dev, file_stat.st_ino, opened_ns
     scan = _scans.pop(identity, None)
@@ -272,7 +283,8 @@ def _scanned(stream: BinaryIO, opened_ns: int) -> _Scan:
 
 
 def _tail(stream: BinaryIO) -> Iterator[dict[str, Any]]:
-    """Events of the last stretch, the last whole one at least, however large; an unfinished last line is dropped."""
+    """Yield the events of the last stretch: at least the last whole one, however large. An unfinished last line is
+    dropped."""
     end, size = stream.seek(0, 2), TAIL_BYTES
     while True:
         begin = stream.seek(max(0, end - size))
@@ -290,8 +302,8 @@ def _tail(stream: BinaryIO) -> Iterator[dict[str, Any]]:
 
 
 def _head_of_last(stream: BinaryIO, end: int) -> Iterator[dict[str, Any]]:
-    """Number, time and kind of the last whole event, which is too large to be decoded."""
-    last = True  # line ends are looked for from behind: of the last whole line, then of the one before it
+    """Yield number, time and kind of the last whole event, which is too large to decode."""
+    last = True  # search line ends backwards: the end of the last whole line, then that of the line before it
     at = end
     while at > max(0, end - SCAN_BYTES):
         begin = max(0, at - BLOCK)
@@ -309,7 +321,7 @@ def _head_of_last(stream: BinaryIO, end: int) -> Iterator[dict[str, Any]]:
 
 
 def _decoded(line: bytes) -> dict[str, Any] | None:
-    """None for a damaged line: the rest of the journal still tells what it can."""
+    """The event of a line; None for a damaged line, so that the rest of the journal is still read."""
     try:
         return decode_line(line)
     except FormatError:
@@ -325,7 +337,7 @@ def _call(event: dict[str, Any], age_s: float) -> Call:
 
 
 def _failure(event: dict[str, Any]) -> str:
-    """What an event says that went wrong, in a line; empty when nothing did."""
+    """What an event says went wrong, in one line; empty if nothing did."""
     kind = event["kind"]
     if kind == "engine_died":
         return str(event.get("message", "an engine process died"))
@@ -335,7 +347,7 @@ def _failure(event: dict[str, Any]) -> str:
 
 
 def _joined(later: Recording, earlier: Recording) -> Recording:
-    """Two journals of one process as one."""
+    """Join two journals of one process."""
     new, old = later.journal, earlier.journal
     groups = {group.name: group for group in (*old.groups, *new.groups)}
     if old.closed:

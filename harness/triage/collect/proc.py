@@ -1,7 +1,7 @@
-"""What the kernel says of a process: /proc, read from outside, whatever state the process is in.
+"""What the kernel says about a process: /proc, read from outside, whatever state the process is in. Linux only.
 
-Only Linux has it. Fields are those of proc(5). Another user's process shows its state and command line, but neither
-its environment, its I/O nor its kernel stack: the notes say so.
+Fields are those of proc(5). A process of another user shows its state and command line, but not its environment, its
+I/O or its kernel stack. Notes say so.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ OTHER_USER = "it belongs to another user: run harness as that user or as root"
 MORE_RIGHTS = "it has more rights than harness: run harness as root; a container needs --cap-add SYS_PTRACE"
 
 
-# Names that CUDA, NCCL and torch give to threads of their own, which poll and do no work of a step (15 characters).
+# Names (of 15 characters) that CUDA, NCCL and torch give to their own threads, which poll and do no work of a step.
 _SERVICE = re.compile(r"NCCL|ncclProxy|pt_nccl|cuda[-0]|pt_tcpstore")
 
 
 class Spent(NamedTuple):
-    """What one thread has had so far: CPU seconds, bytes where they may be read, seconds that it was runnable without a
-    processor where the kernel counts them; and its state."""
+    """What one thread has used so far, and its state.
+
+    CPU seconds; bytes of I/O, None if they may not be read; seconds in which it was runnable without a processor, None
+    if the kernel does not count them. `service`: a thread of CUDA, NCCL or torch itself.
+    """
 
     cpu_s: float
     io_bytes: int | None
@@ -40,7 +43,7 @@ class Spent(NamedTuple):
 
 @dataclass(frozen=True)
 class Look:
-    """One look at a process: the numbers of an evidence.Sample, but for its time and its Python threads."""
+    """One look at a process: the figures of an evidence.Sample, without its time and its Python threads."""
 
     state: str
     cpu_s: float = 0.0
@@ -61,14 +64,14 @@ class Look:
 
 @dataclass(frozen=True)
 class Facts:
-    """What does not change while a process is watched. `environ` is filtered: redact.variables."""
+    """What does not change while a process is watched. `environ` is filtered by redact.variables."""
 
     pid: int
     ppid: int = 0
     argv: tuple[str, ...] = ()
     command: str = ""
     comm: str = ""
-    title: str = ""  # where the process replaced its command line by one: sglang::scheduler, ray::Actor.step
+    title: str = ""  # if the process replaced its command line: sglang::scheduler, ray::Actor.step
     environ: dict[str, str] = field(default_factory=dict)
     age_s: float = 0.0
     exit_code: int | None = None  # of a zombie
@@ -77,14 +80,16 @@ class Facts:
 
 
 def look(pid: int, store: Collection[int] = ()) -> Look:
-    """State, CPU seconds, voluntary switches, bytes and kernel function of a process now; state "gone" without one.
+    """State, CPU seconds, voluntary switches, bytes and kernel function of a process now; state "gone" if it does not
+    exist.
 
-    Its threads cost 80 µs each. `store`: ports of its rendezvous store, which NCCL's monitor asks once a second.
+    Each of its threads takes 80 µs. `store`: ports of its rendezvous store, which NCCL's monitor asks once a second.
+    Their traffic is no sign of work.
     """
     stat = _stat(pid)
     if stat is None:
         return Look("gone")
-    cpu = (int(stat[11]) + int(stat[12])) / TICKS  # utime and stime: fields 14 and 15 of proc(5), ours begin at 3
+    cpu = (int(stat[11]) + int(stat[12])) / TICKS  # utime and stime: fields 14 and 15 of proc(5); index 0 is field 3
     sockets = connections.inodes(pid)
     total, quiet_s = traffic.of(sockets, store)
     switches, waits = _switches(pid), channels.waiting(pid)
@@ -113,7 +118,7 @@ def _heard(sockets: set[str]) -> tuple[tuple[str, float], ...]:
 
 
 def facts(pid: int) -> Facts:
-    """Everything else; for a process that is gone, a note."""
+    """Everything about a process that does not change; for a process that is gone, only a note."""
     stat = _stat(pid)
     if stat is None:
         return Facts(pid, notes=(f"process {pid} is gone: it ended before it could be looked at",))
@@ -152,13 +157,13 @@ def facts(pid: int) -> Facts:
 
 
 def _whose(pid: int) -> str:
-    """Why the kernel does not let harness read it: of the same user, it has capabilities that harness lacks."""
+    """Why the kernel does not let harness read it. A process of the same user has capabilities that harness lacks."""
     uids = next((line.split()[1:] for line in _read(pid, "status").splitlines() if line.startswith("Uid:")), [])
     return MORE_RIGHTS if set(uids) == {str(os.geteuid())} else OTHER_USER
 
 
 def born(pid: int) -> tuple[int, float]:
-    """When a process was started, in ticks since boot, and how many seconds ago; (0, 0.0) when it is gone."""
+    """When a process was started: (ticks since boot, seconds ago); (0, 0.0) if it is gone."""
     stat = _stat(pid)
     if stat is None:
         return 0, 0.0
@@ -166,7 +171,7 @@ def born(pid: int) -> tuple[int, float]:
 
 
 def parents() -> dict[int, int]:
-    """pid -> parent pid of every process that can be seen now."""
+    """Pid -> parent pid of every visible process."""
     table = {}
     for entry in PROC.iterdir():
         if entry.name.isdigit() and (stat := _stat(int(entry.name))):
@@ -188,13 +193,13 @@ def descendants(roots: tuple[int, ...], table: dict[int, int]) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """It exists and is not a zombie."""
+    """Whether it exists and is not a zombie."""
     stat = _stat(pid)
     return stat is not None and stat[0] not in ("Z", "X")
 
 
 def started_wall_s(pid: int) -> float | None:
-    """Unix time at which a process began; None when it is gone."""
+    """Unix time at which a process began; None if it is gone."""
     stat = _stat(pid)
     if stat is None:
         return None
@@ -202,12 +207,12 @@ def started_wall_s(pid: int) -> float | None:
 
 
 def arguments(pid: int) -> tuple[str, ...]:
-    """The command line as it is: for deciding what a process is, never for writing down."""
+    """The command line unscrubbed: to decide what a process is, never to be written down."""
     return tuple(argument for argument in _read(pid, "cmdline").rstrip("\0 ").split("\0") if argument)
 
 
 def _stat(pid: int, name: str = "stat") -> list[str] | None:
-    """Fields of /proc/PID/stat from the state on (index 0 is field 3); None when there is no such process."""
+    """Fields of /proc/PID/stat from the state on (index 0 is field 3); None if there is no such process."""
     text = _read(pid, name)
     return text.rpartition(")")[2].split() if text else None
 
@@ -220,7 +225,7 @@ def _read(pid: int, name: str) -> str:
 
 
 def _switches(pid: int) -> dict[int, int]:
-    """Thread -> its voluntary context switches so far."""
+    """Thread id -> its voluntary context switches so far."""
     switches_by_tid = {}
     with contextlib.suppress(OSError):  # it ended while its threads were counted
         for task in (PROC / str(pid) / "task").iterdir():
@@ -244,24 +249,28 @@ def _threads(pid: int) -> dict[int, Spent]:
 
 
 def wchan(pid: int, tid: int) -> str:
-    """The kernel function that a thread sleeps in; empty where it runs, or nobody may know."""
+    """The kernel function in which a thread sleeps; empty if it runs or may not be inspected."""
     return _read(pid, f"task/{tid}/wchan").strip("0 \n")
 
 
 def delay_s(pid: int, tid: int) -> float | None:
-    """Seconds that a thread was runnable so far and had no processor; None where the kernel does not count them."""
+    """Seconds in which a thread was runnable without a processor so far; None if the kernel does not count them."""
     words = _read(pid, f"task/{tid}/schedstat").split()
     return int(words[1]) / 1e9 if len(words) > 1 and words[1].isdigit() else None
 
 
 def main_cpu_s(pid: int) -> float | None:
-    """CPU seconds of the main thread of a process; None when it is gone."""
+    """CPU seconds of the main thread of a process; None if it is gone."""
     fields = _stat(pid, f"task/{pid}/stat")
     return None if fields is None else (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def _io(pid: int, name: str = "io") -> int:
-    """Bytes through read(2) and write(2), cached ones and pipes included, and those that storage moved for it: a page
-    fault is no read(2), and a write(2) counts only once it returns. 0 where it is another user's."""
+    """Bytes through read(2) and write(2), cached ones and pipes included, plus those that storage moved for the
+    process.
+
+    Both are needed: a page fault is no read(2), and a write(2) counts only once it returns. 0 for another user's
+    process.
+    """
     counters = dict(line.split(": ", 1) for line in _read(pid, name).splitlines() if ": " in line)
     return sum(int(counters.get(key, 0)) for key in ("rchar", "wchar", "read_bytes", "write_bytes"))

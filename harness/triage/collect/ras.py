@@ -1,4 +1,4 @@
-"""NCCL's own RAS service: per-communicator counts that it gives even while the job hangs (NCCL 2.24 and later).
+"""NCCL's RAS service: counts per communicator, which it gives even while the job hangs (NCCL 2.24 and later).
 
 The protocol is lines of text on a local TCP port, as `echo verbose status | nc localhost 28028` shows.
 """
@@ -12,20 +12,20 @@ from typing import Any
 
 PORT = 28028  # NCCL's default, docs of NCCL_RAS_ADDR
 TIMEOUT_S = 3.0  # chosen: within the eight seconds of a look (`collect`)
-MAX_BYTES = 16 << 20  # chosen: of 1,024 ranks it is far less
+MAX_BYTES = 16 << 20  # chosen: the answer for 1,024 ranks is far smaller
 
 
 def ask(environ: Mapping[str, str], *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
-    """What RAS says on this host: its JSON, or {"text": ...} of one that has no JSON; {} where nobody answers.
+    """Ask RAS on this host. Returns its JSON, {"text": ...} from a version without JSON, or {} if nobody answers.
 
-    `environ`: of a process of the job; NCCL_RAS_ADDR in it names another local port. Only loopback is asked.
+    `environ`: variables of a process of the job; NCCL_RAS_ADDR in it names another local port. Only loopback is asked.
     """
     port = environ.get("NCCL_RAS_ADDR", "").rpartition(":")[2]
     address = "127.0.0.1", int(port) if port.isdigit() and int(port) < 65536 else PORT
     for opening in (b"set format json\nverbose status\n", b"verbose status\n"):
         try:
             text = _talk(address, opening, timeout_s).decode(errors="replace")
-        except OSError:  # nobody listens there, or it is no RAS: silent by design, most jobs have none
+        except OSError:  # nobody listens there, or it is no RAS: no note, since most jobs have none
             return {}
         begin = text.find("{")
         if begin >= 0:
@@ -50,7 +50,7 @@ def _talk(address: tuple[str, int], opening: bytes, timeout_s: float) -> bytes:
             try:
                 block = connection.recv(1 << 16)
             except TimeoutError:
-                break  # what it has said so far counts: RAS waits for ranks that are stuck
+                break  # keep what came so far: RAS itself waits for ranks that are stuck
             if not block:
                 break
             reply += block

@@ -1,5 +1,6 @@
-"""A Ray cluster's actors and tasks, and its processes on other nodes; every question goes through a program that can be
-given up on, so that a wedged Ray never blocks the collector.
+"""A Ray cluster's actors and tasks, and the processes on its other nodes.
+
+Every question goes through a program that can be given up on, so that a wedged Ray never blocks the collector.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from harness.triage.evidence import RayActor, RayNode, RayTask
 from probes.identity import WATCH
 from scenarios.ports import refused
 
-CONNECT_S = 2.0  # two losses of a SYN: the kernel sends it again after 1 s (RFC 6298)
+CONNECT_S = 2.0  # longer than one lost SYN, which the kernel sends again after 1 s (RFC 6298)
 ROOT = Path(__file__).resolve().parents[3]
-# The question about state is asked by the job's own Python and Ray, which may be older than the harness's, or the only
-# ones here. So nothing of the harness is on the path, and the current folder, which is anybody's, is taken off.
+# The job's own Python and Ray ask for the state. They may be older than the harness's, or the only ones here. So no
+# package of the harness is imported, and the current folder, in which anybody may have put modules, is taken off the
+# path.
 _STATE = (
     "-c",
     "import sys; del sys.path[0]; import runpy; "
@@ -34,8 +36,11 @@ _NODES = ("-P", "-m", f"{__package__}.ray_nodes")
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a cluster says of itself. `drivers`: (host, pid) of live drivers, the host empty
-    where no node has its address. `classes`: (host, pid) -> class of the actor."""
+    """What a cluster says about itself.
+
+    `drivers`: (host, pid) of live drivers; the host is empty if no node has the driver's address. `classes`: (host,
+    pid) -> class of the actor there.
+    """
 
     actors: tuple[RayActor, ...] = ()
     tasks: tuple[RayTask, ...] = ()
@@ -43,16 +48,16 @@ class Cluster:
     drivers: tuple[tuple[str, int], ...] = ()
     classes: Mapping[tuple[str, int], str] = field(default_factory=dict)
     note: str = ""
-    lost: str = ""  # its address and why it takes no connection
+    lost: str = ""  # its address, and why it accepts no connection
 
     @cached_property
     def deaths(self) -> dict[tuple[str, int], str]:
-        """(host, pid) -> why the first actor there died; empty where it lives."""
+        """(host, pid) -> why the first actor there died; empty if it lives."""
         return {(actor.host, actor.pid): actor.death for actor in reversed(self.actors)}
 
 
 def state(address: str, *, timeout_s: float) -> Cluster:
-    """Actors, tasks, nodes and drivers of the cluster whose GCS is at `address`; a note where it does not answer."""
+    """Actors, tasks, nodes and drivers of the cluster whose GCS is at `address`; a note if it does not answer."""
     try:
         return _cluster(json.loads(_run(interpreter(address), _STATE, [address], timeout_s)))
     except _Failed as error:
@@ -62,17 +67,17 @@ def state(address: str, *, timeout_s: float) -> Cluster:
 
 
 def _unreachable(address: str) -> str:
-    """The address with the reason why it takes no connection; empty where it takes one, or names no port."""
+    """The address with the reason why it accepts no connection; empty if it accepts one or names no port."""
     host, _, port = address.rpartition(":")
     why = refused(host, int(port), CONNECT_S) if port.isdigit() else ""
     return f"{address} ({why})" if why else ""
 
 
 def other_nodes(address: str, out: Path, *, here: str, timeout_s: float, options: Mapping[str, Any]) -> dict[str, str]:
-    """Collect on every live node but this host, one Ray task a node, into `out` as `<node>.zip`; host -> why nothing
-    came from it, "" of all of them.
+    """Collect on every live node except this host, one Ray task per node, into `out` as `<node>.zip`.
 
-    `options`: keyword arguments of `collect` there. `here`: empty to ask this host's nodes too.
+    Returns host -> why it sent nothing; the host "" stands for all nodes. `options`: keyword arguments of `collect`
+    there. `here`: empty to ask this host's nodes too.
     """
     request = json.dumps({"out": str(out), "here": here, "timeout_s": timeout_s - 1.0, "options": dict(options)})
     try:
@@ -83,15 +88,15 @@ def other_nodes(address: str, out: Path, *, here: str, timeout_s: float, options
 
 
 def local_raylets(address: str = "") -> dict[int, str]:
-    """pid -> GCS address of the raylets on this host, those of one cluster where `address` names it."""
+    """Pid -> GCS address of the raylets on this host; only those of one cluster if `address` names it."""
     addresses = {pid: roles.raylet_address(proc.arguments(pid)) for pid in proc.parents()}
     return {pid: where for pid, where in addresses.items() if where and address in ("", "auto", where)}
 
 
 def interpreter(address: str) -> str:
-    """The Python that a cluster's raylet on this host starts its workers with; ours where there is none.
+    """The Python with which the raylet on this host starts workers; our own if there is no raylet.
 
-    Another user's is never run: root would run whatever that user put there.
+    A raylet of another user is skipped: root would run whatever that user put there.
     """
     for pid in local_raylets(address):
         [command] = [
@@ -107,16 +112,16 @@ def interpreter(address: str) -> str:
 
 
 class _Failed(Exception):
-    """The program gave no answer; the message says why, in words that follow a colon."""
+    """The program gave no answer. The message says why, in words that follow a colon."""
 
 
 def _run(python: str, program: tuple[str, ...], arguments: list[str], timeout_s: float) -> str:
-    """What a program beside this module printed. Raises _Failed."""
-    # An empty or a relative entry is the current folder, which is anybody's.
+    """Return what a program beside this module printed. Raises _Failed."""
+    # An empty or relative entry means the current folder, in which anybody may have put modules.
     path_entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(entry)]
     path = os.pathsep.join((str(ROOT), *path_entries) if program == _NODES else path_entries)
     env = {**os.environ, "PYTHONPATH": path, "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
-    env.pop(WATCH, None)  # the collector is no member of the job
+    env.pop(WATCH, None)  # the collector is no process of the job
     try:
         done = bounded.run([python, *program, *arguments], timeout_s, env=env)
     except OSError as error:

@@ -1,7 +1,8 @@
-"""One Ray task on each node of a cluster, which collects there and sends its part back: `python -m ...ray_nodes`.
+"""Run one Ray task on each node of a cluster, which collects there and sends its evidence back: `python -m
+...ray_nodes`.
 
-In a process of its own for the same reason as ray_state. The tasks ask for no CPU, so a cluster that is fully taken
-runs them all the same; the code that they run travels with them.
+It is a process of its own for the same reason as ray_state. The tasks ask for no CPU, so a fully occupied cluster still
+runs them. The code that they run is sent with them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def harness_collect(options: dict[str, Any]) -> bytes:
 
 
 def main(address: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Ask every live node but the one called `here`; {silent: host -> why nothing came from it}."""
+    """Ask every live node except the one called `here`. Returns {silent: host -> why it sent nothing}."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -52,7 +53,7 @@ def main(address: str, request: dict[str, Any]) -> dict[str, Any]:
     tasks = {}
     for node in nodes:
         place = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-        decorate: Any = ray.remote  # its types know the decorator form only
+        decorate: Any = ray.remote  # Ray's type hints cover only the decorator form
         remote = decorate(num_cpus=0, max_retries=0, scheduling_strategy=place)(harness_collect)
         tasks[remote.remote(request["options"])] = node
     pending_refs = list(tasks)
@@ -61,7 +62,7 @@ def main(address: str, request: dict[str, Any]) -> dict[str, Any]:
         for ref in done:
             try:
                 (Path(request["out"]) / f"{tasks[ref]}.zip").write_bytes(ray.get(ref))
-            except Exception as error:  # Ray wraps what went wrong there in one of many types; all mean: no part
+            except Exception as error:  # Ray wraps remote failures in many types; each means that this node sent none
                 error_lines = str(error).strip().splitlines()
                 silent[nodes[tasks[ref]]] = error_lines[-1] if error_lines else type(error).__name__
     return {"silent": {**silent, **{nodes[tasks[pending_ref]]: "no answer in time" for pending_ref in pending_refs}}}
@@ -71,4 +72,4 @@ if __name__ == "__main__":
     answer = main(sys.argv[1], json.loads(sys.argv[2]))
     sys.stdout.write(json.dumps(answer))
     sys.stdout.flush()
-    os._exit(0)  # ray.shutdown waits for tasks that were given up on
+    os._exit(0)  # ray.shutdown would wait for tasks that were given up on

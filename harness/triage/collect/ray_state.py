@@ -1,8 +1,8 @@
-"""Actors and tasks of a Ray cluster, printed as JSON by a process of its own: `python ray_state.py ADDRESS`.
+"""Print actors and tasks of a Ray cluster as JSON, in a process of its own: `python ray_state.py ADDRESS`.
 
-The job's own Python runs it, from Python 3.8 and Ray 2.9 on, so it imports Ray and the standard library only. It asks
-the GCS directly, which needs neither the dashboard (Ray's state API does) nor a driver: 0.9 s in all. In a process of
-its own, because a wedged GCS leaves its caller waiting in C++ where nothing interrupts it.
+The job's own Python runs it, from Python 3.8 and Ray 2.9 on, so it imports only Ray and the standard library. It asks
+the GCS directly and needs neither the dashboard, as Ray's state API does, nor a driver: 0.9 s in all. It is a separate
+process because a wedged GCS leaves its caller waiting in C++, where nothing can interrupt it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import sys
 import time
 from typing import Any
 
-MAX_TASKS = 2_000  # unfinished ones first: those are what a hang is made of
+MAX_TASKS = 2_000  # unfinished tasks come first, because a hang consists of those
 ENDED = ("FINISHED", "FAILED", "NIL")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def main(address: str) -> dict[str, Any]:
-    """{actors, tasks, nodes, drivers, session} as plain data."""
+    """Return {actors, tasks, nodes, drivers} as plain data."""
     import ray._raylet as _raylet
     from ray.core.generated import gcs_pb2 as _gcs
 
@@ -57,7 +57,7 @@ def _options(kind: Any, address: str) -> Any:
 def _jobs(accessor: Any) -> Any:
     try:
         return accessor.get_job_table(skip_submission_job_info_field=True)
-    except TypeError:  # Ray 2.9 knows no such field
+    except TypeError:  # Ray 2.9 has no such parameter
         return accessor.get_job_table()
 
 
@@ -91,13 +91,13 @@ def _tasks(events: list[Any], hosts: dict[str, str], drivers: dict[str, Any]) ->
         info, updates = event.task_info, event.state_updates
         stamps = _stamps(updates, common.TaskStatus)
         name = info.func_or_class_name or info.name
-        if not stamps or name in ("", "harness_collect"):  # the driver itself is a task without a name
+        if not stamps or name in ("", "harness_collect"):  # the driver itself appears as a task without a name
             continue
-        # Several states may carry one time; the later state of the protocol is the later in truth.
+        # Several states may have the same time; the state that is later in the protocol was reached later.
         at, state = stamps[-1]
         parent = info.parent_task_id
         caller = callers.get(parent, ("", 0))
-        if not caller[1] and parent[:-4] == b"\xff" * (len(parent) - 4):  # the driver's own task: ones, then its job
+        if not caller[1] and parent[:-4] == b"\xff" * (len(parent) - 4):  # task id of a driver: 0xff, then its job
             driver = drivers.get(parent[-4:].hex(), {})
             caller = driver.get("host", ""), driver.get("pid", 0)
         node = updates.node_id.hex()
@@ -113,10 +113,10 @@ def _tasks(events: list[Any], hosts: dict[str, str], drivers: dict[str, Any]) ->
 
 
 def _stamps(updates: Any, statuses: Any) -> list[tuple[int, int]]:
-    """(time, state) of a task, in order."""
+    """(time, state) pairs of a task, in order."""
     if hasattr(updates, "state_ts_ns"):
         return sorted((at, state) for state, at in updates.state_ts_ns.items())
-    # Ray 2.9 has a field a state: running_ts is the time of RUNNING
+    # Ray 2.9 has one field for each state: running_ts is the time of RUNNING.
     fields = [field.name for field in updates.DESCRIPTOR.fields if field.name.endswith("_ts")]
     return sorted((at, statuses.Value(name[:-3].upper())) for name in fields if (at := getattr(updates, name)))
 

@@ -1,7 +1,7 @@
-"""Flight recorder dumps: over the unix socket of a process's own worker server, or from the files that NCCL wrote.
+"""Flight recorder dumps: over the Unix socket of a process's own worker server, or from the files that NCCL wrote.
 
-The worker server answers with the interpreter lock held (8 ms); SIGSTOP silences it, which is a note. Dumps are kept as
-they came, with their texts scrubbed: nothing is parsed here, and a pickle least of all.
+The worker server answers while the interpreter lock is held (8 ms). A process under SIGSTOP does not answer, which is
+noted. Dumps are kept as they came, with their texts scrubbed. Nothing is parsed here, least of all a pickle.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from harness.triage.collect.stacks import Stacks, parse_faulthandler
 from harness.triage.directory import MAX_DUMP_BYTES, RECORDER, file_name
 from probes.files import make_folder, write_whole
 
-TIMEOUT_S = 2.0  # chosen: within the eight seconds of a look; a held interpreter never answers
-HANDLERS = ("dump_nccl_trace_json", "fr_trace_json")  # NCCL's recorder where the build has it, then c10d's (gloo)
+TIMEOUT_S = 2.0  # chosen: within the eight seconds of a look; a stopped process never answers
+HANDLERS = ("dump_nccl_trace_json", "fr_trace_json")  # NCCL's recorder if the build has it, then that of c10d (gloo)
 FILE_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
 class Unanswered(Exception):
-    """The worker server did not answer; the message says how and what it means."""
+    """The worker server did not answer. The message says how, and what that means."""
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -42,7 +42,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def ask(path: str, handler: str, *, timeout_s: float = TIMEOUT_S) -> bytes:
-    """The body of one handler of a worker server. Raises Unanswered."""
+    """The answer of one handler of a worker server. Raises Unanswered."""
     connection = _UnixConnection(path, timeout_s)
     try:
         connection.request("POST" if handler else "GET", f"/handler/{handler}")
@@ -61,9 +61,10 @@ def ask(path: str, handler: str, *, timeout_s: float = TIMEOUT_S) -> bytes:
 
 
 def from_socket(path: str, host: str, pid: int, out: Path, *, timeout_s: float = TIMEOUT_S) -> tuple[str, str]:
-    """Save what the recorder of a process says under `out`; its path relative to `out`, and a note where there is none.
+    """Save the dump of a process's recorder under `out`. Returns its path relative to `out`, and a note if there is
+    none.
 
-    Of several recorders in one process the one with more entries is kept (an NCCL job has gloo groups beside).
+    If a process has several recorders, the one with more entries is kept: an NCCL job also has gloo groups.
     """
     if not _is_socket(path):
         return "", f"no flight recorder: its worker server's socket {path} is not there"
@@ -94,17 +95,18 @@ def from_socket(path: str, host: str, pid: int, out: Path, *, timeout_s: float =
 
 @dataclass(frozen=True)
 class Since:
-    """Unix time at which a process began, by the clock as it is set now, and as it was set then."""
+    """Unix time at which a process began: by the clock as it is set now (`now_s`), and as it was set then
+    (`then_s`)."""
 
     now_s: float
     then_s: float
 
     def admits(self, written_s: float) -> bool | None:
-        """Whether a file was written since; None where that is not known.
+        """Whether a file was written since the process began; None if that cannot be known.
 
-        Files of before the process bear times of the clock as it was then, so that a later one is the process's. An
-        earlier one is its own only if the clock was set back before it was written. A file of the future was written
-        before the clock was set back, or on another host.
+        Files from before the process have times of the clock as it was set then, so a file later than that is the
+        process's own. An earlier file is its own only if the clock was set back before it was written. A file from the
+        future was written before the clock was set back, or on another host.
         """
         if written_s < min(self.now_s, self.then_s) - 1:
             return False
@@ -115,11 +117,11 @@ class Since:
 def from_file(
     environ: Mapping[str, str], rank: int | None, host: str, pid: int, out: Path, *, clock_set_s: float = 0.0
 ) -> tuple[str, int, str]:
-    """Copy the dump that NCCL wrote of this rank, if it wrote one since the process began: its path relative to `out`,
-    the time when it was written (ns), and a note where it cannot be told.
+    """Copy the dump that NCCL wrote for this rank, if it was written since the process began.
 
-    The name is the variable's value and the rank. An older file is another run's. `clock_set_s`: by how much the wall
-    clock was set while the job ran.
+    Returns its path relative to `out`, the time of writing in ns, and a note if its run cannot be told. The file name
+    is the variable's value followed by the rank; an older file belongs to another run. `clock_set_s`: by how much the
+    wall clock was set while the job ran.
     """
     if rank is None:
         return "", 0, ""
@@ -130,9 +132,10 @@ def from_file(
 def of_others(
     environ: Mapping[str, str], ranks: Iterable[int], since: Since, out: Path
 ) -> tuple[dict[str, str], list[str]]:
-    """Dumps of ranks that were not seen (ended, or on another host with these files in common): name -> path; notes.
+    """Dumps of ranks that were not seen, because they ended or run on a host that shares these files: (name -> path,
+    notes).
 
-    `environ`: of a process of the job. `since`: before which a file is another run's.
+    `environ`: variables of a process of the job. `since`: files from before it belong to another run.
     """
     copies = {f"rank {rank}": _copied(environ, rank, since, f"rank-{rank}", out) for rank in ranks}
     paths = {name: path for name, (path, _, _) in copies.items() if path}
@@ -159,16 +162,16 @@ def _copied(environ: Mapping[str, str], rank: int, since: Since, name: str, out:
             relative = f"{RECORDER}/{name}{'.json' if data[:1] == b'{' else '.pickle'}"
             make_folder(out / RECORDER)
             write_whole(out / relative, redact.dump(data))
-        except OSError:  # none was written, or it is being replaced right now: the other variable may do
+        except OSError:  # no file, or it is being replaced right now: try the other variable
             continue
         return relative, file_stat.st_mtime_ns, ""
     return "", 0, note
 
 
 def traceback(path: str, *, timeout_s: float = TIMEOUT_S) -> Stacks:
-    """Python stacks from inside, where ptrace is not permitted: faulthandler through the worker server.
+    """Python stacks from inside the process, for when ptrace is not permitted: faulthandler through the worker server.
 
-    It needs the interpreter lock, so a process that holds it in C stays silent.
+    It needs the interpreter lock, so a process that holds the lock in C does not answer.
     """
     try:
         threads = parse_faulthandler(ask(path, "dump_traceback", timeout_s=timeout_s).decode(errors="replace"))

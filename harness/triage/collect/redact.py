@@ -1,5 +1,4 @@
-"""What evidence takes from a process's command line, variables, messages and dumps: the scrubber's, by the names used
-here."""
+"""Scrubs secrets from what evidence takes of a process: command line, variables, messages and dumps."""
 
 from __future__ import annotations
 
@@ -16,21 +15,22 @@ from probes.redaction import line as command
 __all__ = ["WITHHELD", "command", "dump", "fields", "log", "text", "variables"]
 
 _JSON_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
-_PICKLE_TEXT = re.compile(rb"[X\x8c]")  # BINUNICODE and SHORT_BINUNICODE: a length, then UTF-8
-MAX_LOG = 16 << 20  # of a log the end
+_PICKLE_TEXT = re.compile(rb"[X\x8c]")  # opcodes BINUNICODE and SHORT_BINUNICODE: a length, then UTF-8
+MAX_LOG = 16 << 20  # bytes of a log that are kept, from its end
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that say who the process is in the job. Values of its secret ones are withheld from now on."""
+    """The variables that say what the process is in the job. Values of its secret variables are withheld from now
+    on."""
     learn(environ)
     return environment.variables(environ, environment.PLACE, limit=500)
 
 
 def dump(data: bytes) -> bytes:
-    """A flight recorder dump, JSON or pickle, with its texts scrubbed: the same bytes where they hold no secret.
+    """Return a flight recorder dump, JSON or pickle, with its texts scrubbed; the same bytes if they hold no secret.
 
-    Nothing of a pickle is interpreted: texts are found by their opcode and length, and keep their length. The time is
-    linear in the size; a text is looked at once, however often it occurs.
+    A pickle is not interpreted: texts are found by opcode and length, and keep their length. The time is linear in the
+    size, and each distinct text is scrubbed once.
     """
     cache: dict[bytes, bytes] = {}
     if data[:1] != b"\x80":
@@ -42,7 +42,7 @@ def dump(data: bytes) -> bytes:
 
 
 def log(file: Path) -> None:
-    """Scrub what a program wrote, in place; of a very long log the end stays."""
+    """Scrub a log in place. Of a very long log only the end stays."""
     learn(os.environ)
     with file.open("r+b") as stream:
         size = stream.seek(0, 2)
@@ -71,14 +71,15 @@ def _json_text(literal: bytes) -> bytes:
 def _masked(original: bytes) -> bytes:
     try:
         decoded = original.decode()
-    except UnicodeDecodeError:  # numbers that look like a text
+    except UnicodeDecodeError:  # binary numbers that look like a text
         return original
     scrubbed = text(decoded, 0)
     return original if scrubbed == decoded else scrubbed.encode()[: len(original)].ljust(len(original), b"*")
 
 
 def _texts(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where the texts of a pickle may begin and end. One of a byte's length may also be numbers, and is not skipped."""
+    """Yield where texts of a pickle may begin and end. A short text may also be part of a number, so it is not
+    skipped over."""
     at = 0
     while opcode := _PICKLE_TEXT.search(data, at):
         at = opcode.end()

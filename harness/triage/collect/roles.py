@@ -1,4 +1,4 @@
-"""What a process is in the job: from its journal, its heartbeat, Ray, its title or its command line, best first."""
+"""The role of a process in the job: from its journal, its heartbeat, Ray, its title or its command line, best first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from harness.triage.collect.proc import Facts
 from scenarios.engines import registry
 
-PLAIN = ("", "process")  # what a probe says that was switched on from outside and knows no better
+PLAIN = ("", "process")  # roles that carry no information: a probe that was switched on from outside
 RAY_PROGRAMS = ("raylet", "gcs_server", "plasma_store")
 RAY_SCRIPTS = re.compile(
     r"/ray/(dashboard/dashboard|dashboard/agent|autoscaler/_private/monitor|_private/log_monitor"
@@ -29,8 +29,8 @@ SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ash", "timeout", "env", "nohup
 
 
 def infrastructure(argv: Sequence[str]) -> bool:
-    """Whether this is Ray's own process, an idle worker of it, Python's resource tracker, or a collector or fork server
-    of ours."""
+    """Whether this is a process of Ray itself, an idle Ray worker, Python's resource tracker, or a collector or fork
+    server of harness."""
     if not argv:
         return False
     if os.path.basename(argv[0]) in RAY_PROGRAMS or RAY_IDLE.match(argv[0]):
@@ -41,15 +41,16 @@ def infrastructure(argv: Sequence[str]) -> bool:
 
 
 def raylet_address(argv: Sequence[str]) -> str:
-    """The GCS address of the cluster whose raylet this is; empty for any other process."""
+    """The GCS address of the cluster to which this raylet belongs; empty for any other process."""
     if not argv or os.path.basename(argv[0]) != "raylet":
         return ""
     return next((argument.partition("=")[2] for argument in argv if argument.startswith("--gcs-address=")), "")
 
 
 def role_of(facts: Facts, *, journal: str = "", beat: str = "", actor: str = "") -> str:
-    """`journal`, `beat`: the role that each gives; `actor`: the class of the Ray actor that lives in the process."""
-    for role in (beat, journal) if beat.startswith(f"{journal}-") else (journal, beat):  # one of several has a number
+    """The role of a process. `journal`, `beat`: the role that each reports; `actor`: the class of the Ray actor in
+    the process."""
+    for role in (beat, journal) if beat.startswith(f"{journal}-") else (journal, beat):  # a numbered role says more
         if role not in PLAIN:
             return role
     head, _, tail = facts.title.partition("::")
@@ -68,7 +69,7 @@ def role_of(facts: Facts, *, journal: str = "", beat: str = "", actor: str = "")
 
 
 def engine_of(facts: Facts) -> str:
-    """The engine's name, by the title or the module that was started; empty where it is none."""
+    """The engine's name, by the process title or the module that was started; empty if it is no engine."""
     titles = {title.lower(): name for name, spec in registry.specs().items() for title in spec.process.titles}
     head = facts.title.partition("::")[0].lower()
     if head in titles:
@@ -81,7 +82,8 @@ def engine_of(facts: Facts) -> str:
 
 
 def own_rank(facts: Facts, parent: Facts | None) -> tuple[int | None, int | None]:
-    """(rank, world size) from the environment, unless they were only inherited: a loader worker is no second rank."""
+    """(rank, world size) from the environment; (None, None) if they were inherited: a loader worker is no second
+    rank."""
     mine, size = facts.environ.get("RANK", ""), facts.environ.get("WORLD_SIZE", "")
     if not mine.isdigit() or (parent is not None and parent.environ.get("RANK") == mine):
         return None, None

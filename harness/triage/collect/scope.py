@@ -1,4 +1,4 @@
-"""Which processes belong to the job: those below its roots, those that its watch directory names, Ray's workers."""
+"""Which processes belong to the job: those below its roots, those that its watch directory names, and Ray's workers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from harness.triage.collect import beats, connections, journals, proc, ray, role
 from probes.format import EVENTS
 from scenarios.ports import refused, speaks_http
 
-RAY_PORT = 6379  # of the GCS, by default
-CLOCK_SET_S = 1.0  # a wall clock that moved by more beside the monotonic one was set, and did not drift
+RAY_PORT = 6379  # default port of the GCS
+CLOCK_SET_S = 1.0  # if the wall clock moved more than this against the monotonic clock, it was set and did not drift
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What to look at. `roots`: pids, with everything below them. `directory`: a watch or run directory.
-    `ray_address`: HOST:PORT of a cluster's GCS; None: that of a raylet below or above a root; empty: ask no Ray."""
+    """What to look at.
+
+    `roots`: pids, with everything below them. `directory`: a watch or run directory. `ray_address`: HOST:PORT of a
+    cluster's GCS; None takes it from a raylet below or above a root; empty asks no Ray.
+    """
 
     roots: tuple[int, ...] = ()
     directory: Path | None = None
@@ -30,19 +33,19 @@ class Scope:
 
 @dataclass(frozen=True)
 class Cast:
-    """The processes of a scope on this host, and what the watch directory says of any host's."""
+    """The processes of a scope on this host, and what the watch directory says about any host."""
 
     host: str
     pids: tuple[int, ...]
-    ended: tuple[int, ...] = ()  # named by the scope, and no process any more
+    ended: tuple[int, ...] = ()  # pids that the scope names and that no longer exist
     ray_address: str = ""
     pulses: Mapping[tuple[str, int], beats.Pulse] = field(default_factory=dict)
     journals: Mapping[tuple[str, int], list[Path]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    clock_set_s: float = 0.0  # by so much the wall clock of this host was set while the job ran
+    clock_set_s: float = 0.0  # seconds by which this host's wall clock was set while the job ran
 
     def clocks(self, now_ns: int) -> dict[str, int]:
-        """Host -> its monotonic clock: `now_ns` here, elsewhere as of its last beat."""
+        """Host -> its monotonic clock: `now_ns` for this host, the time of its last beat for another."""
         clock_by_host = {self.host: now_ns}
         for (host, _), pulse in self.pulses.items():
             if host != self.host:
@@ -51,9 +54,9 @@ class Cast:
 
 
 def clock_set_s(openings: Iterable[journals.Opening], now_ns: int, wall_ns: int) -> float:
-    """By how many seconds the wall clock was set since these journals of this host were begun; 0.0 if it was not.
+    """By how many seconds the wall clock was set since these journals of this host were opened; 0.0 if it was not.
 
-    Both clocks are slewed alike, so that they part only when one is set (or the machine sleeps).
+    Both clocks are slewed alike, so they part only if one is set (or the machine sleeps).
     """
     apart = [
         ((wall_ns - opening.wall_ns) - (now_ns - opening.opened_ns)) / 1e9 for opening in openings if opening.wall_ns
@@ -63,7 +66,8 @@ def clock_set_s(openings: Iterable[journals.Opening], now_ns: int, wall_ns: int)
 
 
 def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
-    """Who is there now. `exclude`: pids that are no part of the job, such as the collector itself."""
+    """Find the processes of a scope that exist now. `exclude`: pids that are no part of the job, such as the
+    collector."""
     host, table = socket.gethostname(), proc.parents()
     notes: list[str] = []
     pulses: dict[tuple[str, int], beats.Pulse] = {}
@@ -72,13 +76,16 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
     set_s = 0.0
     if scope.directory is not None:
         pulses, spoilt = beats.read(scope.directory, time.monotonic_ns())
+        # A process may write its journal into another folder, such as that of its run; its heartbeat names it.
         pulse_journals = {Path(path) for (at, _), pulse in pulses.items() if at == host for path in pulse.journals}
         files = sorted(
             {file.resolve() for file in {*journals.files(scope.directory), *pulse_journals} if file.is_file()}
         )
         openings, damaged = journals.owners(files, host)
         notes += [*spoilt, *damaged]
+        # A pid may have been given to another process since.
         pulses, written, reused = _of_current_processes(pulses, openings, host, table)
+        # Only journals of live processes tell if the clock was set: it may have been set after an earlier run.
         living = [opening for (at, pid), paths in written.items() if at == host and pid in table.keys() - reused
                   for opening in openings[at, pid] if opening.path in paths]  # fmt: skip
         set_s = clock_set_s(living, time.monotonic_ns(), time.time_ns())
@@ -88,6 +95,7 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
         notes += [f"process {pid} has ended, and another process has its number" for pid in sorted(reused)]
     named = [pid for at, pid in {**pulses, **written} if at == host]
     pids = proc.descendants((*scope.roots, *(pid for pid in named if pid in table and pid not in reused)), table)
+    # Ray's workers are below the raylet and not below the driver, so the cluster has to be found as well.
     address = _address_of(pids, table) if scope.ray_address is None else scope.ray_address
     if address:
         pids = list(dict.fromkeys([*pids, *proc.descendants(tuple(ray.local_raylets(address)), table)]))
@@ -118,8 +126,12 @@ def _of_current_processes(
     host: str,
     table: Mapping[int, int],
 ) -> tuple[dict[tuple[str, int], beats.Pulse], dict[tuple[str, int], list[Path]], set[int]]:
-    """Beats and journals of the processes that live now, and those of processes that are gone; and the pids that were
-    given to a process which left neither: nothing of what the earlier one left is held against that one."""
+    """Keep beats and journals of processes that live now or are gone, and drop those of an earlier process of a reused
+    pid.
+
+    Returns the beats, the journals, and the reused pids. A process with a reused pid left neither beat nor journal, and
+    nothing that the earlier process left counts against it.
+    """
     valid_pulses, written = (
         dict(pulses),
         {key: [opening.path for opening in process_openings] for key, process_openings in openings.items()},
@@ -144,7 +156,7 @@ def _of_current_processes(
 def live(what: str | Sequence[str]) -> Scope:
     """The scope that a user means: pids (`123`, `123,124`), a run or watch directory, a Ray address, or `auto`.
 
-    Raises BadInput for what is none of these, or is not there any more.
+    Raises BadInput for anything else, and for what no longer exists.
     """
     words = [word for part in ([what] if isinstance(what, str) else what) for word in re.split(r"[\s,]+", part) if word]
     if words and all(word.isdigit() for word in words):
@@ -193,7 +205,7 @@ def _cluster(text: str) -> Scope:
         return Scope(ray_address=gcs_addresses[0])
     host, _, port = text.removeprefix("ray://").rpartition(":")
     if text.startswith("ray://"):
-        port = str(RAY_PORT)  # a client's address names the client server's port, the GCS has its own
+        port = str(RAY_PORT)  # ray:// names the client server's port; the GCS has its own
     if why := refused(host, int(port), 3):
         raise BadInput(f"nothing answers at {host}:{port}: {why}", fix="ray status")
     if speaks_http(host, int(port), 1):
@@ -207,8 +219,11 @@ def _cluster(text: str) -> Scope:
 
 
 def _address_of(pids: list[int], table: dict[int, int]) -> str:
-    """The cluster of a raylet among these processes or right above them (a Ray worker's parent is its raylet), else
-    that whose GCS one of them is connected to: a driver that joined it."""
+    """The GCS address of the cluster to which these processes belong; empty without one.
+
+    It is that of a raylet among them or right above them, since a Ray worker's parent is its raylet. Otherwise it is
+    the GCS to which one of them is connected: a driver that joined a cluster.
+    """
     for pid in dict.fromkeys([*pids, *(table[pid] for pid in pids if pid in table)]):
         if address := roles.raylet_address(proc.arguments(pid)):
             return address

@@ -1,9 +1,9 @@
-"""Python stacks of another process, taken from outside by py-spy: never with locals, which would print secrets.
+"""Python stacks of another process, taken from outside by py-spy. Never with locals, which would print secrets.
 
-Non-blocking first: it neither stops the process nor waits for it, and works while the interpreter lock is held in C
-(16 ms), under SIGSTOP and in D-state, where the blocking mode fails or hangs. Native frames need the blocking mode,
-so they are taken second, bounded, and only of a process that can be stopped and whose Python frames do not explain
-what it waits for.
+The non-blocking mode comes first. It neither stops the process nor waits for it. It works while C code holds the
+interpreter lock (16 ms), under SIGSTOP and in state D, where the blocking mode fails or hangs. Native frames need the
+blocking mode. They are taken second, within a limit, and only of a process that can be stopped and whose Python frames
+do not explain its wait.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from harness.triage.evidence import NOT_PERMITTED, NOT_PYTHON, Frame, Thread
 
 TIMEOUT_S = 4.0  # chosen: half of the eight seconds of a look (`collect`)
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
-MAX_FRAMES = 200  # innermost ones: a runaway recursion has thousands
+MAX_FRAMES = 200  # innermost frames; a runaway recursion has thousands
 MAX_NAME = 200  # a C++ template's name may have thousands of characters
-# Places whose name says by itself what is waited for; anything else idle may sit in C.
+# Files whose frames show by themselves what is waited for. An idle thread anywhere else may wait in C.
 EXPLAINED = re.compile(
     r"/torch/distributed/|/ray/|/(threading|selectors|queue|socket|ssl|subprocess|asyncio/\w+|multiprocessing/\w+"
     r"|concurrent/futures/\w+|socketserver|http/client)\.py$|/zmq/|/grpc/|/uvloop/|/uvicorn/|/tornado/|/pdb\.py$"
@@ -37,7 +37,7 @@ EXPLAINED = re.compile(
 
 @dataclass(frozen=True)
 class Stacks:
-    """`denied`: the kernel does not let this user look into that process."""
+    """The threads of one dump, or a note. `denied`: the kernel does not let this user inspect the process."""
 
     threads: tuple[Thread, ...] = ()
     note: str = ""
@@ -45,13 +45,13 @@ class Stacks:
 
 
 def program() -> str | None:
-    """py-spy of this environment, else of the PATH; None where there is none."""
+    """The py-spy of this environment, else of the PATH; None if there is none."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
 def missing() -> str:
-    """What the user has to know where there is none, before anything hangs; empty where there is one."""
+    """What to tell the user before anything hangs if py-spy is missing; empty if it is there."""
     if program() is not None:
         return ""
     fix = extras.repair_command("py-spy")
@@ -59,18 +59,18 @@ def missing() -> str:
 
 
 def dump(pid: int, *, timeout_s: float = TIMEOUT_S) -> Stacks:
-    """Every Python thread of a process, without stopping it."""
+    """Dump every Python thread of a process without stopping it."""
     return _dump(pid, ("--nonblocking",), timeout_s)
 
 
 def dump_native(pid: int, *, timeout_s: float) -> Stacks:
-    """The same with C and C++ frames. It stops the process for the time of the look, and starts it again."""
+    """Dump every thread with C and C++ frames. The process is stopped during the look and then continued."""
     before = proc.look(pid).state
     if before not in ("R", "S"):
         return Stacks(note=f"no native stack: a process in state {before or 'gone'} cannot be stopped for it")
     native_stacks = _dump(pid, ("--native",), timeout_s)
     if not native_stacks.threads and proc.look(pid).state == "T":
-        # py-spy was ended between its SIGSTOP and its detaching: the process must go on as it was found.
+        # py-spy was killed between its SIGSTOP and its detaching. Let the process continue as it was found.
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGCONT)
     return native_stacks
@@ -97,27 +97,27 @@ def _dump(pid: int, mode: tuple[str, ...], timeout_s: float) -> Stacks:
         return Stacks(note=f"no {kind} stacks: py-spy had no answer within {timeout_s:.1f} s")
     try:
         return Stacks(parse(json.loads(done.out), pid))
-    except (ValueError, KeyError, TypeError, AttributeError):  # no JSON, or not py-spy's: its errors are text
+    except (ValueError, KeyError, TypeError, AttributeError):  # no JSON, or not py-spy's: it reports errors as text
         return refused(pid, done.err)
 
 
 def parse(dumped: Any, pid: int) -> tuple[Thread, ...]:
-    """Threads of `py-spy dump --json`; KeyError, TypeError or AttributeError when it is something else."""
+    """Parse the threads of `py-spy dump --json`. Raises KeyError, TypeError or AttributeError for anything else."""
     threads: dict[tuple[int, int], Thread] = {}
     for at, raw_thread in enumerate(dumped):
         tid = int(raw_thread.get("os_thread_id") or 0)
         name = str(raw_thread.get("thread_name") or "")
-        # In a container the thread id may be of another namespace: the interpreter's own name decides then.
+        # In a container the thread id may be of another namespace. Then the interpreter's own name decides.
         main = tid == pid or name == "MainThread" or (len(dumped) == 1 and not name)
         frames = tuple(_frame(frame) for frame in raw_thread["frames"][:MAX_FRAMES])
         native = any(not frame.file.endswith((".py", ">")) for frame in frames)
-        # Of Python before 3.11 py-spy does not know which thread of the system a thread is, and calls each one active.
+        # Before Python 3.11 py-spy cannot tell the system thread of a Python thread, and calls each one active.
         gil, active = bool(raw_thread.get("owns_gil")), bool(raw_thread.get("active")) and tid != 0
         if main and not tid:
             tid = pid
         key = (tid, 0 if tid else at + 1)
         if key in threads and not frames:
-            continue  # py-spy meets the threads while they start and end, and then some twice, once without a stack
+            continue  # while threads start or end, py-spy lists some twice, once without a stack
         threads[key] = Thread(
             name=name or ("MainThread" if main else ""),
             tid=tid,
@@ -137,7 +137,7 @@ def _frame(frame: dict[str, Any]) -> Frame:
 
 
 def refused(pid: int, error: str) -> Stacks:
-    """What py-spy's error means, in a sentence that says what to do."""
+    """Explain py-spy's error in a sentence that says what to do."""
     lowercase_error = error.lower()
     if (
         "permission denied" in lowercase_error
@@ -162,7 +162,7 @@ def refused(pid: int, error: str) -> Stacks:
 
 
 def not_permitted() -> str:
-    """Why ptrace was refused here and what enables it."""
+    """Why ptrace was refused here, and what enables it."""
     try:
         scope = int(YAMA.read_text())
     except (OSError, ValueError):  # the kernel has no Yama
@@ -182,7 +182,7 @@ _LINE = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
 
 
 def parse_faulthandler(text: str) -> tuple[Thread, ...]:
-    """Threads of a faulthandler traceback; the last one listed is the interpreter's first, the main thread."""
+    """Threads of a faulthandler traceback. The last one listed is the interpreter's first, the main thread."""
     named_stacks: list[tuple[str, list[Frame]]] = []
     for line in text.splitlines():
         if head := _HEAD.match(line):

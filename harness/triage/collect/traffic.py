@@ -1,9 +1,9 @@
 """Bytes that went through a process's TCP connections, by the kernel's socket diagnostics (sock_diag(7)).
 
-recv(2) is in no counter of /proc/PID/io: a download of a model, which may take an hour, looks from there like a process
-that does nothing. The kernel counts each connection's bytes, and knows when data last went through it: a client of a
-slow service, which waits for seconds between two answers, is told from one that nobody answers any more. Asking takes
-0.2 ms for ten connections.
+No counter of /proc/PID/io counts recv(2), so a model download, which may take an hour, would look like a process that
+does nothing. The kernel counts the bytes of each connection and knows when data last went through it. That tells a
+client of a slow service, which waits seconds between two answers, from a client that nobody answers any more. Asking
+takes 0.2 ms for ten connections.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ DESTINATION = 24  # idiag_dst: 4 bytes of an IPv4 address, 16 of an IPv6 one
 HEADER, MESSAGE = 16, 72  # struct nlmsghdr, struct inet_diag_msg, whose last word is the inode
 
 
-KEPT_S = 0.2  # one answer of the kernel serves every process that is looked at meanwhile: all of them list the same
-KEPT_SHARE = 10  # and for so many times what it took: asking never takes most of a look, however many connections
-KEPT_MOST_S = 0.5  # but two looks, 1.5 s apart, never share one
+KEPT_S = 0.2  # seconds for which one answer of the kernel serves all processes: each answer lists them all
+KEPT_SHARE = 10  # an answer is kept at least this many times as long as it took, so that asking never fills a look
+KEPT_MOST_S = 0.5  # upper limit: two looks, 1.5 s apart, never share an answer
 
 
 class Connection(NamedTuple):
-    """`total`: bytes received and sent (and acknowledged) so far. `quiet_s`: since data last went through it;
-    `heard_s`: since data last came from `peer`, None where none ever did."""
+    """One connection. `total`: bytes received, and sent and acknowledged, so far. `quiet_s`: seconds since data last
+    went through it. `heard_s`: seconds since data last came from `peer`; None if none ever did."""
 
     inode: int
     ports: tuple[int, int]
@@ -46,7 +46,7 @@ class Connection(NamedTuple):
 
 
 def heard(inodes: set[str]) -> dict[str, float]:
-    """The other ends of these connections -> seconds since data last came from there."""
+    """Peer of these connections -> seconds since data last came from it."""
     age_by_peer: dict[str, float] = {}
     now = _now() if inodes else {}
     for inode in inodes:
@@ -57,14 +57,17 @@ def heard(inodes: set[str]) -> dict[str, float]:
 
 
 def peers(inodes: set[str]) -> dict[str, str]:
-    """Inode -> the other end, of those that are established TCP connections."""
+    """Inode -> peer, for those that are established TCP connections."""
     now = _now() if inodes else {}
     return {inode: now[int(inode)].peer for inode in inodes if int(inode) in now}
 
 
 def of(inodes: set[str], besides: Collection[int] = ()) -> tuple[int, float | None]:
-    """Bytes through these connections so far, and how long none of them has had data, those of the ports `besides`
-    left out; (0, None) where the kernel does not tell."""
+    """Bytes through these connections so far, and for how many seconds none of them has had data; (0, None) if the
+    kernel does not tell.
+
+    Connections at the ports `besides` do not count for the seconds.
+    """
     if not inodes:
         return 0, None
     now = _now()
@@ -74,12 +77,12 @@ def of(inodes: set[str], besides: Collection[int] = ()) -> tuple[int, float | No
 
 
 def kept_s(took_s: float) -> float:
-    """How long an answer that took so long serves everybody."""
+    """For how many seconds an answer that took `took_s` serves everybody."""
     return min(max(KEPT_S, KEPT_SHARE * took_s), KEPT_MOST_S)
 
 
 def _now() -> dict[int, Connection]:
-    """Every established connection of this network namespace by its inode, as of the last KEPT_S."""
+    """Every established connection of this network namespace, by inode, as of the last answer that is still kept."""
     global _kept
     with _lock:
         until, connections = _kept
@@ -92,7 +95,7 @@ def _now() -> dict[int, Connection]:
 
 
 _lock = threading.Lock()
-_kept: tuple[float, dict[int, Connection]] = (0.0, {})  # until when, what
+_kept: tuple[float, dict[int, Connection]] = (0.0, {})  # until when the answer is kept, and the answer
 
 
 def _all(family: int) -> list[Connection]:
@@ -110,7 +113,7 @@ def _all(family: int) -> list[Connection]:
 
 
 def _read_answers(data: bytes, connections: list[Connection]) -> bool:
-    """One datagram of answers; whether more are to come."""
+    """Parse one datagram of answers. Returns whether more are to come."""
     while len(data) >= HEADER:
         length, kind = struct.unpack_from("=IH", data)
         if kind in (DONE, ERROR) or length < HEADER:
@@ -143,7 +146,7 @@ def _counted(answer: bytes) -> Connection:
 
 
 def _address(answer: bytes, port: int) -> str:
-    """The other end of a connection, as `connections.address` writes it."""
+    """The peer of a connection, in the form of `connections.address`."""
     size = 4 if answer[0] == socket.AF_INET else 16
     ip = ipaddress.ip_address(answer[DESTINATION : DESTINATION + size])
     ip = getattr(ip, "ipv4_mapped", None) or ip

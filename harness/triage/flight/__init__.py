@@ -1,6 +1,7 @@
-"""Flight recorder dumps: read any of them safely and compare all ranks.
+"""Flight recorder dumps: read any of them safely, and compare all ranks.
 
-`load` and `load_directory` make Flights, `compare` puts them side by side; `harness.triage.judge` says what they mean.
+`load` and `load_directory` read Flights, and `compare` compares them across ranks. `harness.triage.judge` says what the
+comparison means.
 """
 
 from harness.triage.flight.compare import compare, laggards, without_entry

@@ -1,7 +1,7 @@
-"""All ranks' recorders side by side: where each stands in each group, and the first operations that do not agree.
+"""Compares the recorders of all ranks: where each rank stands in each group, and the first operations that disagree.
 
-Nothing is concluded from what is not there: a rank without a dump is absent, one whose ring has overflowed is unsure,
-and a group whose members nobody recorded is compared among the ranks that mention it.
+Missing evidence proves nothing. A rank without a dump is absent, a rank whose ring has overflowed is unsure, and a
+group whose members nobody recorded is compared among the ranks that mention it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from harness.triage.flight.mismatches import DEFAULT, against_siblings, mismatch
 from harness.triage.flight.model import Collective, Comparison, GroupState, Mismatch, RankState
 from harness.triage.flight.worlds import MUTUAL, apart_s, worlds
 
-NCCL = "nccl"  # the one backend whose pg_status can be trusted
+NCCL = "nccl"  # the only backend whose pg_status can be trusted
 
 
 def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Iterable[Group] = ()) -> Comparison:
-    """Compare the ranks of one job, flights without a rank aside.
+    """Compare the ranks of one job. Flights without a rank are left out.
 
-    The keys of a mapping name the flights (in `RankState.key`, too). `memberships`: groups as they were recorded at
-    their creation, for dumps that do not know them (gloo's). With dumps of several jobs there is nothing to compare:
-    `jobs` says how many, and `worlds` separates them.
+    If `flights` is a mapping, its keys name the flights, also in `RankState.key`. `memberships`: groups as recorded
+    when they were created, for dumps without members (gloo's). Dumps of several jobs are not compared: `jobs` counts
+    the jobs, and `worlds` separates them.
     """
     flights_by_name = _keyed(flights)
     recorded_groups = tuple(dict.fromkeys(memberships))
@@ -39,8 +39,10 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
         flight.rank: flight for flight in flights_by_name.values() if flight.rank is not None and flight.readable
     }
     standing = {rank: statuses for rank, flight in readable.items() if (statuses := flight.standing())}
+    # A job without a single operation has its recorder off; its empty groups would look like silent ranks.
     silenced = not standing and not any(len(flight) for flight in readable.values())
     parts = {} if silenced else _parts(readable, recorded_groups, standing, notes)
+    # The default group's members follow from the world size, and ranks that should exist from all groups together.
     size = _world_size(flights_by_name.values(), recorded_groups, parts)
     parts = {_completed(group, size): occurrences for group, occurrences in parts.items()}
     absent = sorted(_expected_ranks(flights_by_name.values(), parts, size) - set(readable))
@@ -66,7 +68,7 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
 def _reading_notes(
     flights: Mapping[str, Flight] | Iterable[Flight], flights_by_name: Mapping[str, Flight], versions: Sequence[str]
 ) -> list[str]:
-    """What was noted when the dumps were read, and what cannot be compared."""
+    """Notes from reading the dumps, and notes about what cannot be compared."""
     notes = list(flights.notes) if isinstance(flights, Flights) else []
     for flight in flights_by_name.values():
         notes += flight.notes
@@ -82,7 +84,7 @@ def _several_jobs(
     jobs: Sequence[Mapping[str, Flight]], flights_by_name: Mapping[str, Flight], versions: tuple[str, ...],
     notes: list[str],
 ) -> Comparison:  # fmt: skip
-    """Nothing is compared between jobs."""
+    """The comparison of dumps of several jobs: it only says which dump belongs to which job."""
     for number, job in enumerate(jobs, 1):
         notes.append(f"job {number} of {len(jobs)}: {_listed(list(job))}{_when(jobs[0], job)}")
     ranks = sorted({flight.rank for flight in flights_by_name.values() if flight.rank is not None})
@@ -90,7 +92,8 @@ def _several_jobs(
 
 
 def _expected_ranks(flights: Iterable[Flight], groups: Iterable[Group], size: int | None) -> set[int]:
-    """The ranks of the job: of its world, of any group, of a dump that cannot be read, and those that one mentions."""
+    """The ranks that the job should have: those of its world, of any group, of unreadable dumps, and those that a
+    dump mentions."""
     ranks = set(range(size or 0)) | {rank for group in groups for rank in group.members}
     for flight in flights:
         if flight.rank is not None:
@@ -119,7 +122,7 @@ def _without_members(states: Iterable[GroupState]) -> list[str]:
 
 
 def _when(first: Mapping[str, Flight], world: Mapping[str, Flight]) -> str:
-    """How far in time a job is from the largest one, where that is what tells them apart."""
+    """How many seconds a job is from the largest one, in words, if that is what tells them apart; else empty."""
     pairs = ((flight, peer) for flight in first.values() if len(flight) for peer in world.values() if len(peer))
     main_flight, job_flight = next(pairs, (None, None))
     seconds = (
@@ -136,37 +139,40 @@ def _when(first: Mapping[str, Flight], world: Mapping[str, Flight]) -> str:
 
 
 def _keyed(flights: Mapping[str, Flight] | Iterable[Flight]) -> dict[str, Flight]:
-    """By key of the mapping, which becomes the flight's name and so `RankState.key`; else by name."""
+    """Flights by name. A mapping's key becomes the flight's name, and so `RankState.key`."""
     if not isinstance(flights, Mapping):
         by_name: dict[str, Flight] = {}
-        for flight in flights:  # the same name twice is two dumps all the same
+        for flight in flights:  # two flights of one name are still two dumps
             by_name[flight.name if flight.name not in by_name else f"{flight.name} ({len(by_name) + 1})"] = flight
         return by_name
     return {key: flight if flight.name == key else replace(flight, name=key) for key, flight in flights.items()}
 
 
 def laggards(state: GroupState) -> frozenset[int]:
-    """Ranks whose last completed operation lags behind a peer's: stalls on the device."""
+    """Ranks whose last completed operation is behind that of a peer: they stall on the device."""
     furthest = max((rank_state.completed for rank_state in state.ranks.values()), default=-1)
     return frozenset(rank for rank, rank_state in state.ranks.items() if rank_state.completed < furthest)
 
 
 def without_entry(state: GroupState) -> frozenset[int]:
-    """Ranks that have not enqueued what a peer waits for: stalls on the host. Never one without a dump."""
+    """Ranks that have not enqueued what a peer waits for: they stall on the host. Never a rank without a dump."""
     wanted = max((rank_state.pending.seq for rank_state in state.ranks.values() if rank_state.pending), default=-1)
     behind = {rank for rank, rank_state in state.ranks.items() if rank_state.enqueued < wanted}
     return frozenset(behind | (set(state.silent) - set(state.unsure) if wanted >= 0 else set()))
 
 
 def usual_side(state: GroupState, mismatch: Mismatch) -> str | None:
-    """The one of `mismatch.values` that is right: the majority's; in a tie what sibling groups did there; else, on
-    NCCL, the one of the ranks that do not lag (completed less than a peer, or enqueued less). None where none tells."""
+    """The value of `mismatch.values` that is right; None if nothing tells.
+
+    In order: the majority's; in a tie, what sibling groups did there; on NCCL, the value of the ranks that do not lag,
+    that is, that did not complete or enqueue less than a peer.
+    """
     sides = sorted(mismatch.values.items(), key=lambda item: -len(item[1]))
     if len(sides) == 1 or len(sides[0][1]) > len(sides[1][1]):
         return sides[0][0]
     if mismatch.usual in mismatch.values:
         return mismatch.usual
-    if len(sides) == 2 and state.group.backend == NCCL:  # gloo's senders are done before their receivers
+    if len(sides) == 2 and state.group.backend == NCCL:  # a gloo sender may be done before its receivers
         for signal in (laggards(state), without_entry(state)):
             for at, (_, ranks) in enumerate(sides):
                 if signal and signal == frozenset(ranks):
@@ -180,7 +186,7 @@ def _parts(
     standing: Mapping[int, Mapping[str, Status]],
     notes: list[str],
 ) -> dict[Group, dict[int, tuple[Flight, int]]]:
-    """Groups with their members, and for each the ranks in whose dump it occurs, with its number there."""
+    """Groups with their members -> the ranks in whose dump each occurs, with the group's number in that dump."""
     parts: dict[Group, dict[int, tuple[Flight, int]]] = defaultdict(dict)
     unknown: list[tuple[Group, int, Flight, int]] = []
     for rank, flight in sorted(flights.items()):
@@ -194,6 +200,7 @@ def _parts(
                 parts[full][rank] = flight, number
             else:
                 unknown.append((full, rank, flight, number))
+    # A dump without members joins the group of the same name and backend if only one of them includes its rank.
     for group, rank, flight, number in unknown:
         matching_groups = [
             known_group
@@ -201,7 +208,7 @@ def _parts(
             if known_group.name == group.name and known_group.backend == group.backend and rank in known_group.members
         ]
         parts[matching_groups[0] if len(matching_groups) == 1 else group][rank] = flight, number
-    for rank, statuses in standing.items():  # groups of which a ring holds no operation any more
+    for rank, statuses in standing.items():  # pg_status knows groups of which the ring holds no operation any more
         for name in statuses:
             its = _without_operations(name, rank, flights[rank], parts)
             if its is not None and rank not in parts[its]:
@@ -210,7 +217,8 @@ def _parts(
 
 
 def _without_operations(name: str, rank: int, flight: Flight, known_groups: Iterable[Group]) -> Group | None:
-    """The group of that name that a rank is in: as its peers' operations show it, else as its own dump does."""
+    """The group of that name that contains a rank, by its peers' operations, else by its own dump; None if neither
+    knows."""
     for known_group in known_groups:
         if known_group.name == name and known_group.backend == NCCL and rank in known_group.members:
             return known_group
@@ -221,7 +229,8 @@ def _without_operations(name: str, rank: int, flight: Flight, known_groups: Iter
 
 
 def _recorded(group: Group, rank: int, recorded_groups: Sequence[Group], notes: list[str]) -> tuple[int, ...]:
-    """Members as recorded at creation: by the recorder's name, else by a description that fits only one group."""
+    """A group's members as recorded at its creation: by the recorder's name, else by a description that fits only
+    one group."""
     for fits in (
         lambda record: record.name == group.name and (not record.desc or record.desc == group.desc),
         lambda record: bool(group.desc) and group.desc in (record.name, record.desc),
@@ -256,7 +265,8 @@ def _state(
     group: Group, parts: Mapping[int, Part], flights: Mapping[int, Flight], absent: Iterable[int],
     standing: Mapping[int, Mapping[str, Status]], notes: list[str],
 ) -> GroupState:  # fmt: skip
-    """`absent`: all of the job, every one of which is in the default group, whoever recorded its members."""
+    """The state of one group. `absent`: absent ranks of the job; all of them are members of the default group,
+    whoever recorded it."""
     silent = tuple(rank for rank in group.members if rank in flights and rank not in parts)
     unsure = tuple(rank for rank in silent if flights[rank].overflowed)
     if unsure:
@@ -278,19 +288,21 @@ def _state(
 
 
 def _rank_state(group: Group, rank: int, part: Part, standing: Mapping[str, Status]) -> RankState:
-    """By the operations held; and by torch's own count, which outlives them."""
+    """The state of a rank, by the operations in its ring and by torch's own count, which outlives them."""
     state, status = _state_of_part(rank, part), standing.get(group.name)
     if status is None or group.backend != NCCL:
         return state
+    # The ring may have lost operations that pg_status still counts.
     enqueued, completed = max(state.enqueued, status.enqueued), max(state.completed, status.completed)
     pending = state.pending
-    if pending is None and enqueued > completed:  # the ring has lost it
+    if pending is None and enqueued > completed:  # the pending operation is no longer in the ring
         pending = Collective(group.name, completed + 1, "a collective", False, status.started > completed)
     return replace(state, enqueued=enqueued, completed=completed, pending=pending)
 
 
 def _joint(part: Part, finished: int) -> int:
-    """Of the operations done, up to the place `finished`, the last in which everybody waits for everybody."""
+    """Seq of the last finished operation, up to position `finished`, in which every rank waits for every rank; -1
+    without one."""
     while finished >= 0:
         if part.done[finished] and part.table[part.kinds[finished]].op.startswith(MUTUAL):
             return part.seqs[finished]

@@ -1,6 +1,6 @@
-"""Bytes of a dump into a Flight: torch's JSON by typed decoding, its pickle by an unpickler that refuses every global.
+"""Decodes a dump into a Flight: torch's JSON by typed decoding, its pickle by an unpickler that refuses every global.
 
-Measured on dumps of 2,000 operations with 9 frames each, on a busy machine: unpickling in C 2.2 µs an operation, the
+Measured on dumps of 2,000 operations with 9 frames each, on a busy machine: unpickling in C 2.2 µs per operation, the
 columns 2.3 µs. Reading from BytesIO is three times slower than through a BufferedReader, which can peek.
 """
 
@@ -25,8 +25,8 @@ from harness.triage.flight.flight import Flight, FlightError, NotADump, Status, 
 from harness.triage.flight.operations import Kind
 from probes.limits import RANKS, WHOLE, bounded
 
-MAX_RANK = 1 << 17  # more is no rank
-FRAMES = 64  # kept of a stack, innermost first
+MAX_RANK = 1 << 17  # a larger number is not taken for a rank
+FRAMES = 64  # frames kept of a stack, innermost first
 _FIELDS = (
     "record_id", "process_group", "collective_seq_id", "p2p_seq_id", "profiling_name", "input_sizes", "output_sizes",
     "input_dtypes", "output_dtypes", "time_created_ns", "state", "retired", "timeout_ms", "is_p2p",
@@ -34,7 +34,7 @@ _FIELDS = (
 
 
 class Entry(msgspec.Struct, gc=False):
-    """What is read of one operation. Defaults stand for what older formats did not write."""
+    """The fields that are read of one operation. Defaults stand for fields that older formats did not write."""
 
     record_id: int = 0
     process_group: tuple[str, str] = ("", "")
@@ -62,7 +62,7 @@ class Dump(msgspec.Struct):
 
 
 class _Plain(pickle.Unpickler):
-    """Builds dicts, lists, tuples, strings and numbers, and nothing else."""
+    """An unpickler that builds only dicts, lists, tuples, strings and numbers."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise FlightError(f"it asks for {module}.{name}: a flight recorder dump holds plain data only, refused")
@@ -72,13 +72,14 @@ class _Plain(pickle.Unpickler):
 
 
 def decode(data: bytes, name: str) -> Flight:
-    """The Flight in a file's bytes, without rank. Raises FlightError with one sentence that names the file."""
+    """Decode the bytes of a file into a Flight without rank. Raises FlightError with one sentence that names the
+    file."""
     if not data:
         raise FlightError(f"{name} is empty: the rank was ended before its dump was written")
     if len(data) > MAX_DUMP_BYTES:
         raise too_large(name, len(data))
     collecting = gc.isenabled()
-    gc.disable()  # a hundred thousand small containers, none of them garbage
+    gc.disable()  # the decoder makes a hundred thousand small containers, none of them garbage
     try:
         if data[:1] == b"\x80":
             return _from_pickle(data, name)
@@ -116,7 +117,7 @@ def _from_json(data: bytes, name: str) -> Flight:
     columns = list(zip(*map(attrgetter(*_FIELDS), entries), strict=True)) if entries else []
     try:
         flight = _flight(name, dump.version or "", dump.comm_lib_version, dump.pg_config or {}, columns, None)
-    except OverflowError as error:  # JSON knows no largest integer
+    except OverflowError as error:  # JSON has no largest integer
         raise FlightError(f"{name} is no flight recorder dump as torch writes it: {error}") from error
     used = ((entry.pg_id, entry.process_group) for entry in reversed(entries))
     return _standing(flight, dump.pg_status, used, dump.pg_config or {})
@@ -130,7 +131,7 @@ def _from_pickle(data: bytes, name: str) -> Flight:
         raise FlightError(f"{name} is a hostile or foreign pickle: {error.message}") from None
     except (MemoryError, RecursionError):
         raise
-    except Exception as error:  # the unpickler lets out whatever the bytes provoke: any of it means a bad file
+    except Exception as error:  # damaged bytes can raise any exception in the unpickler; each means a bad file
         raise FlightError(f"{name} is cut short or damaged: {type(error).__name__}: {str(error)[:200]}") from None
     if not isinstance(dump, dict) or not dump.keys() & {"version", "pg_config", "entries"}:
         raise NotADump(f"{name} is a pickle, but no flight recorder dump")
@@ -151,8 +152,11 @@ def _from_pickle(data: bytes, name: str) -> Flight:
 
 
 def _standing(flight: Flight, raw: Any, used: Iterable[tuple[Any, Any]], config: dict[str, dict[str, str]]) -> Flight:
-    """The flight with its pg_status. `used`: (torch's number of a group, its name and description) of each operation,
-    newest first. Of gloo, which names no group in pg_config, nothing is taken; nor what is not as torch writes it."""
+    """The flight with its pg_status.
+
+    `used`: for each operation, newest first, torch's number of its group and that group's (name, description). Nothing
+    is taken from gloo, which names no group in pg_config, nor from a pg_status that is not as torch writes it.
+    """
     group_names = {name for name in config if name}
     if not isinstance(raw, dict) or not group_names or flight.backend not in ("nccl", ""):
         return flight
@@ -174,8 +178,11 @@ def _standing(flight: Flight, raw: Any, used: Iterable[tuple[Any, Any]], config:
 
 
 def _status(raw_status: Any, name: str) -> Status | None:
-    """How far a group is; None where it is not as torch writes it. FlightError for a number that can be none: the dump
-    is damaged, and without its status the rank would look as if it had left its group."""
+    """How far a group is; None if it is not written as torch writes it.
+
+    Raises FlightError for an impossible number: the dump is damaged, and without its status the rank would look as if
+    it had left its group.
+    """
     try:
         counts = (int(raw_status[f"last_{what}_collective"]) for what in ("enqueued", "started", "completed"))
         status = Status(*(bounded(count, WHOLE, "a sequence number", least=-1) for count in counts))
@@ -187,7 +194,7 @@ def _status(raw_status: Any, name: str) -> Status | None:
 
 
 def _entry_columns(entries: list[Any]) -> tuple[Sequence[Sequence[Any]], Sequence[Any] | None]:
-    """One sequence for each of _FIELDS, and the frames, where there are any."""
+    """One sequence for each of _FIELDS, and the frames if there are any."""
     if not entries:
         return [], None
     try:
@@ -222,9 +229,10 @@ def _flight(
                       groups=tuple(groups_by_name.values()), notes=tuple(notes), unread=tuple(unread))  # fmt: skip
     (record, pg, collective_seq, p2p_seq, operation, inputs, outputs, input_types, output_types, created, state,
      retired, timeout, is_p2p) = columns  # fmt: skip
+    # Operations repeat from step to step, so kinds, groups and stacks are stored once and columns hold their numbers.
     backends, kinds, kind = _kinds(operation, inputs, outputs, input_types, output_types, name)
     rows = range(len(record))
-    gloo = [backends[number] == "gloo" for number in kind]  # it knows no states: an operation that is over is "retired"
+    gloo = [backends[number] == "gloo" for number in kind]  # gloo records no states: a finished operation is "retired"
     groups, which = _groups(groups_by_name, pg, operation)
     stacks, stack = _stacks(frames, len(record))
     return Flight(
@@ -255,8 +263,11 @@ def _flight(
 def _memberships(
     config: dict[str, dict[str, str]], unread: list[str], name: str
 ) -> tuple[dict[str, Group], tuple[int, ...]]:
-    """Groups with members by name, and all ranks that occur. gloo writes one entry without a name for all of its
-    groups, the last one's or nobody's: it says no group's members, but its ranks are there."""
+    """Groups with members by name, and all ranks that occur.
+
+    gloo writes one entry without a name for all its groups, that of the last group or of none. It gives no group's
+    members, but the ranks in it exist.
+    """
     groups_by_name: dict[str, Group] = {}
     mentioned: set[int] = set()
     for key, value in config.items():
@@ -273,7 +284,7 @@ def _memberships(
 
 @lru_cache(maxsize=64)
 def _ranks(text: str) -> tuple[int, ...]:
-    """Members as torch writes them, "[0, 1, 2]". A thousand ranks write the same thousand numbers."""
+    """Members as torch writes them, "[0, 1, 2]". Cached, because a thousand ranks write the same thousand numbers."""
     return tuple(bounded(int(rank), RANKS, "a rank") for rank in ast.literal_eval(text))
 
 
@@ -285,11 +296,11 @@ def _group(groups_by_name: dict[str, Group], name: str, desc: str, backend: str)
 def _groups(
     groups_by_name: dict[str, Group], names: Sequence[Any], operation: Sequence[str]
 ) -> tuple[tuple[Group, ...], array[int]]:
-    """The groups that occur, one for each backend of a name, and for each operation its group."""
+    """The groups that occur, one for each pair of name and backend, and for each operation the number of its group."""
     group_numbers: dict[tuple[str, str, str], int] = {}
     numbers: dict[Any, int] = {}
     column = []
-    if isinstance(names[0], list):  # as whatever re-wrote the dump may have left it
+    if isinstance(names[0], list):  # a tool that rewrote the dump may have made lists of them
         names = [tuple(name_pair) for name_pair in names]
     for pair in zip(names, operation, strict=True):
         number = numbers.get(pair)
@@ -306,12 +317,12 @@ def _kinds(
     operation: Sequence[str], inputs: Sequence[Any], outputs: Sequence[Any], input_types: Sequence[Any],
     output_types: Sequence[Any], name: str,
 ) -> tuple[list[str], tuple[Kind, ...], array[int]]:  # fmt: skip
-    """Backend of each kind, the kinds, and for each operation its kind."""
+    """The backend of each kind, the kinds, and for each operation the number of its kind."""
     kind_numbers: dict[bytes, int] = {}
     kinds: list[Kind] = []
     backends: list[str] = []
     column = []
-    key_of = msgspec.msgpack.Encoder().encode  # of lists of lists, five times as fast as their text
+    key_of = msgspec.msgpack.Encoder().encode  # encoding lists of lists is five times as fast as making text of them
     for row, key in enumerate(map(key_of, zip(operation, inputs, outputs, input_types, output_types, strict=True))):
         number = kind_numbers.get(key)
         if number is None:
@@ -328,7 +339,8 @@ def _kinds(
 
 
 def _stacks(frames: Sequence[Any] | None, count: int) -> tuple[tuple[tuple[Frame, ...], ...], array[int]]:
-    """Distinct stacks, and for each operation its stack. torch shares equal frames, so their identities are a key."""
+    """The distinct stacks, and for each operation the number of its stack. torch shares equal frames, so their ids
+    serve as key."""
     if frames is None:
         return (), integers([-1]) * count
     stack_numbers: dict[tuple[int, ...], int] = {}

@@ -1,7 +1,7 @@
 """One rank's flight recorder, held as columns: 2,000 operations take 90 kB instead of 2,000 dictionaries.
 
-Arrays of the standard library, not NumPy's: `harness triage` needs nothing else of NumPy, which would make its
-installation three times as large, and most of the time goes into unpickling.
+The columns are arrays of the standard library. `harness triage` needs NumPy for nothing else, and it would make the
+installation three times as large. Most of the time goes into unpickling anyway.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ FLAGS = ("done", "started", "p2p")
 class Status(NamedTuple):
     """torch's pg_status of one group: the last collective_seq_id that this rank enqueued, started and completed.
 
-    It outlives the ring, and dumps of active operations only. NCCL alone keeps it (torch 2.13: gloo writes a number
-    that does not fit its operations)."""
+    It is kept when the ring has overwritten operations, and in dumps of active operations only. Only NCCL's is used:
+    gloo writes a number that does not fit its operations (torch 2.13).
+    """
 
     enqueued: int
     started: int
@@ -35,7 +36,7 @@ class Status(NamedTuple):
 
 
 class FlightError(BadInput):
-    """A file that cannot be read as a flight recorder dump: cut short, damaged, hostile, too large, gone."""
+    """A file that cannot be read as a flight recorder dump: cut short, damaged, hostile, too large or missing."""
 
 
 class NotADump(FlightError):
@@ -43,33 +44,34 @@ class NotADump(FlightError):
 
 
 def integers(values: Iterable[int] = ()) -> array[int]:
-    """A column of 64-bit integers. Raises TypeError and OverflowError."""
+    """A column of 64-bit integers. Raises TypeError or OverflowError."""
     return array("q", values)
 
 
 @dataclass(frozen=True, eq=False)
 class Flight:
-    """What one process's recorder held. Columns have one item an operation, oldest first; flags are bytes of 0 and 1.
+    """What the recorder of one process held.
 
-    `groups` are the process groups that occur in it, `members` empty where the dump does not say (always on gloo);
-    the column `group` points into it, `kind` into `kinds`, `stack` into `stacks` (-1: no frames). `readable` is False
-    for a rank whose file is there and cannot be used: `notes` say why.
+    Columns have one item per operation, oldest first; flags are bytes of 0 and 1. `groups` are the process groups that
+    occur; their `members` are empty if the dump does not say them (always on gloo). The column `group` indexes
+    `groups`, `kind` indexes `kinds`, and `stack` indexes `stacks` (-1: no frames). `readable` is False for a rank whose
+    file exists and cannot be used; `notes` say why.
     """
 
-    name: str  # of the file, or of the process
-    rank: int | None = None  # global rank; None where neither the name nor the dump says
-    version: str = ""  # of the dump's format: 2.10 is torch 2.13's
+    name: str  # name of the file, or of the process
+    rank: int | None = None  # global rank; None if neither the name nor the dump says it
+    version: str = ""  # version of the dump's format: 2.10 is torch 2.13's
     backend: str = ""  # nccl, gloo, ...; empty without operations
     library: str = ""  # version of the communication library
-    series: str = ""  # what the names of one job's files have in common: "nccl_trace_rank_"
+    series: str = ""  # the part of file names that one job's files share: "nccl_trace_rank_"
     world_size: int | None = None
-    mentioned: tuple[int, ...] = ()  # ranks that its groups name, gloo's nameless entry included: the job has these
+    mentioned: tuple[int, ...] = ()  # ranks of the job that its groups name, gloo's nameless entry included
     groups: tuple[Group, ...] = ()
     kinds: tuple[Kind, ...] = ()
     stacks: tuple[tuple[Frame, ...], ...] = ()  # innermost first
-    record: array[int] = field(default_factory=integers)  # number in the ring
+    record: array[int] = field(default_factory=integers)  # number of the operation in the ring
     group: array[int] = field(default_factory=integers)
-    seq: array[int] = field(default_factory=integers)  # collective_seq_id; p2p_seq_id point to point
+    seq: array[int] = field(default_factory=integers)  # collective_seq_id; p2p_seq_id for point-to-point operations
     kind: array[int] = field(default_factory=integers)
     stack: array[int] = field(default_factory=integers)
     created_ns: array[int] = field(default_factory=integers)  # wall clock of the rank's host
@@ -78,10 +80,10 @@ class Flight:
     started: bytes = b""
     p2p: bytes = b""
     status: dict[str, Status] = field(default_factory=dict)  # torch's number of a group in this process -> pg_status
-    handles: dict[str, str] = field(default_factory=dict)  # such a number -> the group's name, by the operations held
-    config: tuple[Group, ...] = ()  # all groups of pg_config, where `status` has a number that `handles` does not
-    # Wall clock at the moment of the dump of a live process: 0 where that clock cannot be relied on; None of a file
-    # that lay about.
+    handles: dict[str, str] = field(default_factory=dict)  # such a number -> the group's name, by operations held
+    config: tuple[Group, ...] = ()  # all groups of pg_config, if `status` has a number that `handles` lacks
+    # Wall clock at the moment of the dump of a live process. 0 if that clock cannot be relied on; None for a file that
+    # was found on disk.
     taken_ns: int | None = None
     readable: bool = True
     notes: tuple[str, ...] = ()
@@ -92,13 +94,18 @@ class Flight:
 
     @property
     def overflowed(self) -> bool:
-        """Older operations are gone: overwritten in the ring, or left out of a dump of active ones only."""
+        """Whether older operations are missing: overwritten in the ring, or left out of a dump of active operations
+        only."""
         count = len(self)
         return bool(count) and (self.record[0] > 0 or self.record[-1] - self.record[0] != count - 1)
 
     def standing(self) -> dict[str, Status]:
-        """Group name -> its pg_status. A number that no held operation explains is torch's count of this rank's NCCL
-        groups in the order in which they were made, as their names are; used only where all known numbers agree."""
+        """Group name -> its pg_status.
+
+        torch numbers this rank's NCCL groups in the order in which they were made, and their names are in the same
+        order. That order names the numbers that no operation in the ring explains, but only if it agrees with all
+        numbers that are known.
+        """
         if not self.status:
             return {}
         mine = [group for group in self.config if self.rank in group.members and group.name.isdecimal()]
@@ -109,7 +116,7 @@ class Flight:
         return {names[number]: status for number, status in self.status.items() if number in names}
 
     def collective(self, row: int) -> Collective:
-        """One operation in full."""
+        """One operation, with all its fields."""
         kind, created = self.kinds[self.kind[row]], self.created_ns[row]
         timeout, stack = self.timeout_ms[row], self.stack[row]
         aged = bool(self.taken_ns) and created > 0
@@ -136,13 +143,14 @@ class Flight:
         return [row for row, p2p in enumerate(self.p2p) if p2p and self.group[row] == group] if any(self.p2p) else []
 
     def part(self, group: int) -> Part:
-        """The share in one of `groups`: its collectives by sequence number. -1, of a group without operations: none."""
+        """The share of one of `groups`: its collectives by sequence number. An empty share for -1, a group without
+        operations."""
         return self._parts.get(group) or Part(self, group, integers(), integers(), integers(), self.kinds)
 
     @cached_property
     def _parts(self) -> dict[int, Part]:
         last: dict[int, dict[int, int]] = {}  # group -> sequence number -> row
-        shared: dict[int, dict[int, list[int]]] = {}  # the same, of coalesced operations only -> all rows
+        shared: dict[int, dict[int, list[int]]] = {}  # the same for coalesced operations (they share a seq) -> all rows
         for row, (group, seq, p2p) in enumerate(zip(self.group, self.seq, self.p2p, strict=True)):
             if p2p:
                 continue
@@ -167,8 +175,10 @@ class Flight:
         return Part(self, group, rows, seqs, kinds, table if merged else self.kinds)
 
     def only(self, group: str, rank: int) -> Flight:
-        """What it holds of one group (by the recorder's name or its description), under another rank: to compare
-        processes of several worlds in a group that spans them, such as a weight sync of trainers and engines."""
+        """The operations of one group, by name or description, with another rank.
+
+        It serves to compare processes of several worlds in a group that spans them, such as a weight sync.
+        """
         wanted = {
             number
             for number, process_group in enumerate(self.groups)
@@ -179,14 +189,14 @@ class Flight:
         return alone._with([row for row, number in enumerate(self.group) if number in wanted])
 
     def without(self, groups: Collection[str]) -> Flight:
-        """What it holds of all other groups (by the recorder's name)."""
+        """The operations of all groups except those named, by the recorder's name."""
         left_out = {number for number, group in enumerate(self.groups) if group.name in groups}
         if not left_out:
             return self
         return self._with([row for row, number in enumerate(self.group) if number not in left_out])
 
     def _with(self, rows: list[int]) -> Flight:
-        first = int(self.overflowed)  # the ring's own gaps would look like an overflow
+        first = int(self.overflowed)  # rows are renumbered, since their gaps would look like an overflow
         columns: dict[str, Any] = {name: integers(getattr(self, name)[row] for row in rows) for name in INTEGERS}
         columns |= {name: bytes(getattr(self, name)[row] for row in rows) for name in FLAGS}
         return replace(self, **columns | {"record": integers(range(first, first + len(rows)))})
@@ -194,7 +204,7 @@ class Flight:
 
 @dataclass(frozen=True)
 class Part:
-    """One rank's share in one group: its collectives by sequence number, coalesced ones as one."""
+    """One rank's share in one group: its collectives by sequence number. Coalesced operations count as one."""
 
     flight: Flight
     group: int
@@ -204,11 +214,11 @@ class Part:
     table: Sequence[Kind]
 
     def at(self, seq: int) -> Kind | None:
-        """What the rank did at a sequence number, None where its ring does not have it."""
+        """What the rank did at a sequence number; None if its ring does not have it."""
         place = bisect_left(self.seqs, seq)
         return self.table[self.kinds[place]] if place < len(self.seqs) and self.seqs[place] == seq else None
 
     @cached_property
     def done(self) -> bytes:
-        """For each sequence number whether its operation is over, 0 or 1."""
+        """For each sequence number 1 if its operation is over, else 0."""
         return bytes(map(self.flight.done.__getitem__, self.rows))

@@ -1,4 +1,4 @@
-"""What a rank has done so far after the operations that it did last, and whether it did so again."""
+"""Whether a rank now does what it has always done after the same operations."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import NamedTuple, TypeVar
 from harness.triage.flight.flight import Flight
 from harness.triage.flight.model import Habit
 
-# How often the same operations must have gone before. Four repeats in which nothing else followed, from a rank that
-# follows a rule with one exception in n, are seen by chance with (1 - 1/n)^4: chosen, as `MOST` is.
+# How often the same operations must have come before. A rank that departs from its rule once in n times shows four
+# repeats without an exception with probability (1 - 1/n)^4. Chosen, as is `MOST`.
 LEAST = 4
-MOST = 16  # runs that are looked back on
+MOST = 16  # number of earlier runs that are compared
 T = TypeVar("T")
 
 
 class _Run(NamedTuple):
-    """Equal operations, one after the other: a number of one of the flight's groups, a name, and how many."""
+    """A run of equal operations: the number of one of the flight's groups, a name, and how many there are."""
 
     group: int
     op: str
@@ -30,15 +30,19 @@ class _Run(NamedTuple):
 
 
 def habit(flight: Flight) -> Habit | None:
-    """Of a rank whose last operation is not done: what followed until now whenever the operations before it were as
-    they are. The fewest runs of equal operations are looked at after which one thing alone has ever followed; None
-    where nothing has, or fewer than `LEAST` times. An operation is its name and its group: sizes may change from batch
-    to batch."""
+    """What a rank always did after the operations that it did last; None if nothing is certain.
+
+    The rank's last operation must be pending. As few of the last runs of equal operations as possible are compared,
+    until only one thing has ever followed them. None if nothing has, or fewer than `LEAST` times. An operation is its
+    name and its group, because sizes may change from batch to batch.
+    """
     rows = [row for row, p2p in enumerate(flight.p2p) if not p2p]
     if not rows or flight.done[rows[-1]]:
         return None
     calls = [(flight.group[row], flight.kinds[flight.kind[row]].op) for row in rows]
     runs = [_Run(*what, len(list(repeats))) for what, repeats in groupby(calls)]
+    # A last run of one operation may be a new beginning after a run that was cut short. A longer one either goes on or
+    # ends.
     continuation = _begun(runs) if runs[-1].length == 1 else _repeated(runs)
     if continuation is None:
         return None
@@ -49,7 +53,7 @@ def habit(flight: Flight) -> Habit | None:
 
 
 def _begun(runs: list[_Run]) -> tuple[tuple[int, str], int] | None:
-    """What follows as a rule where the last run has just begun: one more of the run before, if that was cut short."""
+    """The rule if the last run has just begun: one more operation of the run before it, if that one was cut short."""
     if len(runs) < 2:
         return None
     before, usual_run = runs[-2], _followed(runs, len(runs) - 2, lambda run: run)
@@ -63,7 +67,7 @@ def _begun(runs: list[_Run]) -> tuple[tuple[int, str], int] | None:
 
 
 def _repeated(runs: list[_Run]) -> tuple[tuple[int, str], int] | None:
-    """The same where it goes on: the same operation, unless the run is longer than it ever was."""
+    """The rule if the last run goes on: the same operation again, unless the run is longer than it ever was."""
     now, usual_run = runs[-1], _followed(runs, len(runs) - 1, lambda run: run)
     if usual_run is None or usual_run[0].what != now.what:
         return None
@@ -73,9 +77,12 @@ def _repeated(runs: list[_Run]) -> tuple[tuple[int, str], int] | None:
 
 
 def _followed(runs: Sequence[_Run], place: int, of: Callable[[_Run], T]) -> tuple[T, int] | None:
-    """What alone has followed wherever the runs before were those before `place`, and how often. The first run may be
-    what is left of a longer one, and counts for nothing."""
+    """What alone has always followed the runs before `place`, and how often; None if nothing has.
+
+    The first run may be the rest of a longer one that the ring lost, so it does not count.
+    """
     matching_places = list(range(2, place))
+    # Compare one run further back each time, until what followed is unambiguous.
     for back in range(1, min(MOST, place - 1) + 1):
         matching_places = [at for at in matching_places if at > back and runs[at - back] == runs[place - back]]
         if len(matching_places) < LEAST:

@@ -1,4 +1,4 @@
-"""Dumps from disk: one file, or a directory with one file a rank."""
+"""Loads dumps from disk: one file, or a directory with one file per rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SUFFIXES = (".json", ".pkl", ".pickle")
 
 
 class Flights(dict[str, Flight]):
-    """Flights by file name. `notes`: files that were left out, and why."""
+    """Flights by file name. `notes` say which files were left out, and why."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,11 +33,11 @@ def load(
     taken_ns: int | None = None,
     deadline_s: float = DEADLINE_S,
 ) -> Flight:
-    """One dump: NCCL's pickle or JSON, or gloo's JSON.
+    """Load one dump: NCCL's pickle or JSON, or gloo's JSON. Raises FlightError.
 
-    `rank`, `world_size`: where the caller knows them; otherwise the file's name and the dump's groups say them, or
-    nobody (None). `series`: what tells this job's or this world's dumps from those of others. `taken_ns`: wall clock
-    when it was taken, without which operations have no age. Raises FlightError.
+    `rank`, `world_size`: if the caller knows them; otherwise the file name and the dump's groups may say them (else
+    None). `series`: what tells dumps of this job or world from those of others. `taken_ns`: wall clock when the dump
+    was taken; without it operations have no age.
     """
     [flight] = load_each([(Path(path), rank)], deadline_s=deadline_s)
     if isinstance(flight, FlightError):
@@ -53,7 +53,7 @@ def load(
 def load_each(
     files: Sequence[tuple[Path, int | None]], *, deadline_s: float = DEADLINE_S
 ) -> list[Flight | FlightError]:
-    """Many dumps, each with its rank where that is known, read side by side; in the order given."""
+    """Load many dumps in parallel, each with its rank if that is known. The results are in the order given."""
     results = read_all([path for path, _ in files], deadline_s=deadline_s)
     return [
         result if isinstance(result, FlightError)
@@ -64,10 +64,10 @@ def load_each(
 
 
 def load_directory(path: Path | str) -> Flights:
-    """Every dump in a directory, by file name; folders inside it are not entered.
+    """Load every dump in a directory, by file name. Subfolders are not entered.
 
-    A file that bears a rank and cannot be read is there all the same, `readable` False, so that its rank is not taken
-    for silent. Raises FlightError where there is no directory, or no dump in it.
+    An unreadable file with a rank in its name stays, with `readable` False, so that its rank is not taken for silent.
+    Raises FlightError if there is no such directory, or no dump in it.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -100,7 +100,8 @@ def load_directory(path: Path | str) -> Flights:
 
 
 def named_rank(name: str) -> tuple[str, int | None]:
-    """What a file name has in common with its neighbours, and the rank in it: nccl_trace_rank_3, rank3.json, 3.pkl."""
+    """Split a file name into what it shares with its neighbours and the rank in it: nccl_trace_rank_3, rank3.json,
+    3.pkl."""
     stem = name
     for suffix in _SUFFIXES:
         stem = stem.removesuffix(suffix)
@@ -116,7 +117,8 @@ def _order(path: Path) -> tuple[str, int, str]:
 
 
 def _ranked(flight: Flight, name: str) -> Flight:
-    """The rank from the name, unless the dump's own groups exclude it (a pid, a date); else the groups' only member."""
+    """Set the rank from the file name, unless the dump's own groups exclude that number (a pid, a date). Without
+    one, the only member that all groups share is the rank."""
     series, rank = named_rank(name)
     members = [set(group.members) for group in flight.groups if group.members]
     common = set.intersection(*members) if members else set()
@@ -129,7 +131,7 @@ def _ranked(flight: Flight, name: str) -> Flight:
 
 
 def _drop_doubles(flights: Flights, notes: list[str]) -> None:
-    """The same rank of one series in two forms: the pickle stays, because it has frames."""
+    """If a rank of one series has two forms of dump, keep the pickle, because it has frames."""
     first: dict[tuple[str, int], str] = {}
     for name in list(flights):
         flight = flights[name]

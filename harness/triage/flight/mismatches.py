@@ -1,4 +1,4 @@
-"""Where the shares of several ranks in a group do not agree."""
+"""Where the shares of several ranks in one group disagree."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from harness.triage.flight.model import GroupState, Mismatch
 from harness.triage.flight.operations import Signature, described, signature
 from reports.text import listed
 
-MISMATCHES = 8  # kept of a group: after the first, a shifted sequence differs everywhere
+MISMATCHES = 8  # mismatches kept per group: after the first one, a shifted sequence differs everywhere
 DEFAULT = "default_pg"  # torch's description of the group that init_process_group makes
 
 
 def mismatches(group: Group, parts: Mapping[int, Part], notes: list[str]) -> tuple[Mismatch, ...]:
-    """The first sequence numbers at which ranks have different operations.
+    """The first sequence numbers at which ranks have different operations, at most MISMATCHES.
 
-    A difference that all of them completed, and behind which all completed equal operations, went through: it explains
-    no stall, and is a note.
+    A difference that all ranks completed, with equal completed operations after it, explains no stall. It becomes a
+    note.
     """
     full = {rank: part for rank, part in parts.items() if len(part.seqs)}
     if len(full) < 2:
@@ -41,7 +41,7 @@ def mismatches(group: Group, parts: Mapping[int, Part], notes: list[str]) -> tup
     ranks_at: dict[int, int] = defaultdict(int)
     differ: set[int] = set()
     unfinished: set[int] = set()
-    for (packed_seqs, packed_signs, done), ranks in shares.items():  # most ranks of a job hold the same
+    for (packed_seqs, packed_signs, done), ranks in shares.items():  # equal shares are counted once
         for seq, sign, over in zip(_unpacked(packed_seqs), _unpacked(packed_signs), done, strict=True):
             ranks_at[seq] += ranks
             if first_sign.setdefault(seq, sign) != sign:
@@ -51,6 +51,7 @@ def mismatches(group: Group, parts: Mapping[int, Part], notes: list[str]) -> tup
     open_or_different = differ | unfinished
     agreed = (seq for seq, ranks in ranks_at.items() if ranks == len(full) and seq not in open_or_different)
     last_agreed = max(agreed, default=-1)
+    # A difference before the last operation that all completed alike is not what they wait for.
     passed = sorted(seq for seq in differ - unfinished if seq < last_agreed)
     if passed:
         first = _mismatch(group, passed[0], full)
@@ -64,7 +65,7 @@ def mismatches(group: Group, parts: Mapping[int, Part], notes: list[str]) -> tup
 
 
 def _signed(part: Part, numbers: dict[Signature, int]) -> bytes:
-    """For each operation of a rank the number of what its peers must share, packed."""
+    """For each operation of a rank the number of its signature, packed as 64-bit integers."""
     used = {kind: numbers.setdefault(signature(part.table[kind]), len(numbers)) for kind in dict.fromkeys(part.kinds)}
     return integers(map(used.__getitem__, part.kinds)).tobytes()
 
@@ -96,7 +97,7 @@ def _sides(values: Mapping[int, str]) -> dict[str, tuple[int, ...]]:
 
 
 def against_siblings(state: GroupState, shares: Mapping[Group, Mapping[int, Part]]) -> GroupState:
-    """In a tie, what the other groups of that description and size did at that number tells which side is odd."""
+    """In a tie, mark the side that agrees with the other groups of the same description and size at that number."""
     if not state.mismatches:
         return state
     first, group = state.mismatches[0], state.group

@@ -1,4 +1,4 @@
-"""What flight recorder dumps say, reduced and compared across ranks. Types only; ranks are global ranks."""
+"""The content of flight recorder dumps, reduced and compared across ranks. Types only; ranks are global ranks."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from harness.triage.evidence import Frame, Group
 
 @dataclass(frozen=True)
 class Collective:
-    """One operation as one rank's recorder has it."""
+    """One operation as the recorder of one rank has it."""
 
     group: str
     seq: int  # collective_seq_id (p2p_seq_id for point to point)
     op: str  # all_reduce, broadcast, all_gather, ...: the recorder's name without its backend prefix
     done: bool  # completed (NCCL) or retired (gloo)
-    started: bool = True  # on the device; gloo cannot tell and says True
+    started: bool = True  # started on the device; gloo cannot tell, and says True
     p2p: bool = False
     sizes: tuple[tuple[int, ...], ...] = ()  # input sizes, then output sizes
     dtype: str = ""
-    age_s: float | None = None  # since it was enqueued, where the dump says when it was taken
+    age_s: float | None = None  # seconds since it was enqueued, if it is known when the dump was taken
     timeout_s: float | None = None
     frames: tuple[Frame, ...] = ()  # where it was enqueued, innermost first; NCCL pickles only
 
@@ -31,35 +31,36 @@ class RankState:
     rank: int
     enqueued: int = -1  # seq of the last operation enqueued
     completed: int = -1  # seq of the last operation done
-    joint: int = -1  # seq of the last operation done of those that end for nobody before every member has come
-    pending: Collective | None = None  # the oldest that is not done
-    last: Collective | None = None  # the last enqueued, done or not
+    joint: int = -1  # seq of the last finished operation of those that end for no rank before every member has come
+    pending: Collective | None = None  # the oldest operation that is not done
+    last: Collective | None = None  # the last operation enqueued, done or not
     key: str = ""  # Process.key or the dump's name
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """At one seq of one group the ranks did not do the same thing. `values`: what -> the ranks that did it."""
+    """One seq of one group at which the ranks did different things. `values`: what was done -> the ranks that did
+    it."""
 
     group: str
     seq: int
     field: str  # op, sizes, dtype
     values: dict[str, tuple[int, ...]]
-    usual: str = ""  # the one of `values` that all sibling groups (same description and size) did there, if one
+    usual: str = ""  # what all sibling groups (same description and size) did there, if they agree
 
 
 @dataclass(frozen=True)
 class GroupState:
-    """One group over all the ranks that have a dump."""
+    """One group, over all ranks that have a dump."""
 
     group: Group
     ranks: dict[int, RankState]
     absent: tuple[int, ...] = ()  # members whose dump is missing
     silent: tuple[int, ...] = ()  # members with a dump in which this group does not occur
     mismatches: tuple[Mismatch, ...] = ()  # earliest first
-    p2p: dict[int, tuple[Collective, ...]] = field(default_factory=dict)  # sends and receives of a rank not done
-    joined: bool = False  # its ranks are numbers of its own: processes of several worlds that name one group
-    unsure: tuple[int, ...] = ()  # silent members whose ring has overflowed: they may have taken part long ago
+    p2p: dict[int, tuple[Collective, ...]] = field(default_factory=dict)  # rank -> its unfinished sends and receives
+    joined: bool = False  # processes of several worlds share the group, which has ranks of its own
+    unsure: tuple[int, ...] = ()  # silent members whose ring has overflowed: the ring may have lost their operations
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -69,15 +70,18 @@ class GroupState:
 
 @dataclass(frozen=True)
 class Habit:
-    """What a rank did `times` times out of as many after the operations that it did last, and what it does now.
-    `counts`: of everything that its recorder holds, by name and by the description and size of the group."""
+    """What a rank always did after the operations that it did last (`times` times without exception), and what it does
+    now.
+
+    `counts`: operations in its recorder, by (description of the group, its size, name of the operation).
+    """
 
     group: str
     op: str
     now_group: str
     now_op: str
     times: int
-    cut: bool = False  # what it left out is the rest of a run of equal operations: it had begun with it
+    cut: bool = False  # it left out the rest of a run of equal operations that it had begun
     counts: dict[tuple[str, int, str], int] = field(default_factory=dict)
 
     @property
@@ -85,8 +89,10 @@ class Habit:
         return (self.group, self.op) == (self.now_group, self.now_op)
 
     def does_same_work(self, peer: Habit) -> bool:
-        """Whether both do the same work: the same operations, as often but for an eighth. One may be a round behind,
-        and its ring may hold another part of it."""
+        """Whether both ranks do the same work: the same operations, with counts that differ by an eighth at most.
+
+        One rank may be a round behind, and its ring may hold a different part of the run.
+        """
         pairs = [(mine, peer.counts.get(what, 0)) for what, mine in self.counts.items()]
         near = all(8 * abs(mine - its) <= max(mine, its, 16) for mine, its in pairs)
         return near and self.counts.keys() == peer.counts.keys()
@@ -94,14 +100,15 @@ class Habit:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All groups of one job. `jobs` > 1: the dumps cannot belong together, and `notes` say which ones are."""
+    """All groups of one job. If `jobs` > 1 the dumps do not belong together, and `notes` say which belong to which
+    job."""
 
     groups: tuple[GroupState, ...]
-    ranks: tuple[int, ...]  # that have a dump
+    ranks: tuple[int, ...]  # ranks that have a dump
     world_size: int | None = None
     jobs: int = 1
     versions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # truncated files, versions that differ, rings too short to compare, ...
     missing: tuple[str, ...] = field(default=())  # "no recorder data from rank 3"
     absent: tuple[int, ...] = ()  # ranks below world_size, and members of groups, without a readable dump
-    habits: dict[str, Habit] = field(default_factory=dict)  # by `RankState.key`, of ranks that have one
+    habits: dict[str, Habit] = field(default_factory=dict)  # `RankState.key` -> habit, for ranks that have one

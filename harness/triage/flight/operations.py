@@ -1,7 +1,7 @@
-"""Which operations of two ranks may meet at one sequence number, although their sizes differ.
+"""Which operations of two ranks may meet at one sequence number although their sizes differ.
 
-What is compared is what must be equal on every rank: numbers of elements, not shapes, and only on the side of an
-operation that is not different by design. NCCL and gloo names, after the backend's prefix.
+Compared is only what must be equal on every rank: numbers of elements rather than shapes, and only the side of an
+operation that may not differ by design. Names are those of NCCL and gloo, without the backend's prefix.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Sizes = tuple[tuple[int, ...], ...]
 
 
 class Kind(NamedTuple):
-    """What an operation is, apart from when: equal operations of one rank share one."""
+    """What an operation is, without its time. Equal operations of one rank share one Kind."""
 
     op: str  # without its backend prefix; "send 0->1" keeps its peers, which are ranks in the group
     inputs: Sizes
@@ -31,24 +31,24 @@ class Signature(NamedTuple):
 
 
 def signature(kind: Kind) -> Signature:
-    """What of an operation its peers must share."""
+    """The part of an operation that its peers must share."""
     family = kind.op.lower().removeprefix("_")
     inputs, outputs = _numels(kind.inputs), _numels(kind.outputs)
     if family.startswith(("all_to_all", "alltoall")):
-        return Signature(kind.op, (), kind.input_dtypes[:1])  # every rank sends as much as it likes
+        return Signature(kind.op, (), kind.input_dtypes[:1])  # each rank may send a different amount
     if family.startswith("scatter"):
         return Signature(kind.op, outputs, kind.output_dtypes)  # only the root has an input
     if family.startswith(("gather", "reduce_scatter")):
         return Signature(kind.op, inputs, kind.input_dtypes)  # only the root has an output; uneven shares
     if family.startswith(("all_gather", "allgather", "broadcast")):
-        side = outputs if outputs else inputs  # uneven shares; a broadcast's root may have an input only
-        # one flat output and one of world × shares are the same
+        side = outputs if outputs else inputs  # shares may be uneven, and a broadcast's root may have only an input
+        # One flat output and an output of world × shares are equal.
         return Signature(kind.op, (sum(side),), (kind.output_dtypes or kind.input_dtypes)[:1])
     return Signature(kind.op, inputs, kind.input_dtypes)
 
 
 def coalesced(kinds: tuple[Kind, ...]) -> Kind:
-    """Several operations that were launched as one and share a sequence number."""
+    """One Kind for several operations that were launched as one and share a sequence number."""
     names = [kind.op for kind in kinds if kind.op != "coalesced"]
     counted = " + ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
     return Kind(
@@ -61,13 +61,13 @@ def coalesced(kinds: tuple[Kind, ...]) -> Kind:
 
 
 def described(kind: Kind) -> str:
-    """Sizes as a person reads them: [4096] -> [8, 4096]."""
+    """Sizes for people: [4096] -> [8, 4096]."""
     sides = [", ".join(str(list(shape)) for shape in side[:4]) for side in (kind.inputs, kind.outputs)]
     return " -> ".join(side or "nothing" for side in sides)
 
 
 def peers(op: str) -> tuple[int, int] | None:
-    """(from, to) of "send 0->1" or "recv 1<-0", as ranks in the group."""
+    """(from, to) of "send 0->1" or "recv 1<-0", as ranks in the group; None for other operations."""
     word, _, ranks_text = op.partition(" ")
     arrow = "->" if word == "send" else "<-" if word == "recv" else ""
     left_rank, separator, right = ranks_text.partition(arrow) if arrow else ("", "", "")

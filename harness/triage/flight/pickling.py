@@ -1,7 +1,7 @@
-"""A pickle of plain data, opcode by opcode as torch writes it, so that what reads one reads the other at the same cost.
+"""Writes a pickle of plain data opcode by opcode as torch does, so that reading it costs the same as reading torch's.
 
-torch's pickler (protocol 2) memoises strings and the dictionaries of frames and nothing else; Python's own memoises
-every container, which makes a dump a third larger. Frames are given as (function, file, line).
+torch's pickler (protocol 2) memoises only strings and the dictionaries of frames. Python's own memoises every
+container, which makes a dump a third larger. Frames are given as (function, file, line).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def torch_pickle(value: Any) -> bytes:
-    """The pickle of dicts, lists, tuples of sizes, str, int, float, bool and None; "frames" of an entry are shared."""
+    """The pickle of dicts, lists, tuples of sizes, str, int, float, bool and None. Frames of an entry are shared."""
     return Pickler().pickled(value)
 
 

@@ -1,9 +1,10 @@
 """Flight recorder dumps of jobs that never ran: N ranks × M entries, healthy or with one planted fault.
 
-A training loop over three kinds of groups (world, tensor parallel, data parallel) is simulated: a rank enqueues ahead
-until too many of its operations wait, and an operation is done once every member has enqueued the same one. What each
-rank's recorder would hold at the end is written as torch 2.13 writes it for NCCL (format 2.10): pickle with frames, or
-JSON without. Such dumps prove speed and format; for truth there are programs that really hang.
+A training loop over three kinds of groups (world, tensor parallel, data parallel) is simulated. A rank enqueues ahead
+until too many of its operations are unfinished; an operation is done once every member has enqueued the same one. What
+each rank's recorder would hold at the end is written as torch 2.13 writes it for NCCL (format 2.10): as pickle with
+frames, or as JSON without. Such dumps test speed and format. Whether verdicts are true is tested by programs that
+really hang.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from harness.triage.flight.pickling import torch_pickle
 from probes.files import write_whole
 
-FORMAT = "2.10"  # of the dumps of torch 2.13
+FORMAT = "2.10"  # format of torch 2.13's dumps
 PREFIX = "nccl_trace_rank_"  # torch's own default of TORCH_FR_DUMP_TEMP_FILE, without its folder
 START_NS = 1_760_000_000_000_000_000  # some moment in October 2025
 TICK_NS = 1_000_000  # between two operations of one rank
@@ -29,7 +30,7 @@ Kind = Literal[
 
 
 class Op(NamedTuple):
-    """One operation of the simulated loop; `frames` are (function, file, line), innermost first."""
+    """One operation of the simulated loop. `frames` are (function, file, line), innermost first."""
 
     name: str
     inputs: tuple[tuple[int, ...], ...]
@@ -39,7 +40,7 @@ class Op(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One enqueued operation of one rank."""
+    """One operation that one rank has enqueued."""
 
     group: int
     seq: int
@@ -48,8 +49,8 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Fault:
-    """One planted fault. `rank`: who; `at`: which operation of its program, counted from 0; `ahead`: how many
-    unfinished operations a host may have (1: it waits for each)."""
+    """One planted fault. `rank`: which rank has it. `at`: which operation of its program, counted from 0. `ahead`:
+    how many unfinished operations a host may have (1: it waits for each)."""
 
     kind: Kind = "healthy"
     rank: int = 0
@@ -62,7 +63,7 @@ RING = 2000  # entries that a recorder keeps: torch's default
 
 @dataclass(frozen=True)
 class Job:
-    """What every rank's recorder holds. `culprits`: what a verdict may name, empty where nobody is to blame."""
+    """What the recorder of each rank holds. `culprits`: ranks that a verdict may name; empty if no rank is to blame."""
 
     ranks: int
     groups: tuple[tuple[str, str, tuple[int, ...]], ...]  # name, description, members
@@ -78,7 +79,8 @@ class Job:
 
 
 def loop(ranks: int, tensor_parallel: int) -> tuple[tuple[tuple[str, str, tuple[int, ...]], ...], list[list[int]]]:
-    """Groups (name, description, members), and for each rank its [world, tp, dp] as positions among them."""
+    """Return the groups as (name, description, members), and for each rank the positions of its [world, tp, dp]
+    groups."""
     world = tuple(range(ranks))
     groups = [("0", "default_pg", world)]
     for first in range(0, ranks, tensor_parallel):
@@ -105,7 +107,7 @@ def _frames(function: str, line: int) -> tuple[tuple[str, str, int], ...]:
 
 
 def _schedule(tensor_parallel: int, data_parallel: int) -> list[tuple[int, Op]]:
-    """One step of the loop: (0 world, 1 tp, 2 dp; operation)."""
+    """One step of the loop, as (0 world, 1 tp or 2 dp; operation)."""
     hidden, shard = 4096, 1 << 20
     full_shape = (shard * data_parallel,)
     return [
@@ -137,19 +139,20 @@ def _program(schedule: list[tuple[int, Op]], length: int, rank: int, fault: Faul
         program[at] = (where, op._replace(inputs=((3,),), outputs=((3,),)))
     elif kind in ("dead", "straggler", "missing"):
         del program[at:]
-    elif kind == "abba":  # from there on, the first two neighbours of different groups change places
+    elif kind == "abba":  # swap the first two neighbours from there on that belong to different groups
         place = next(i for i in range(at, length - 1) if program[i][0] != program[i + 1][0])
         program[place : place + 2] = program[place + 1], program[place]
     return program
 
 
 def simulate(ranks: int, entries: int, fault: Fault | None = None, *, tensor_parallel: int = 8) -> Job:
-    """Run the loop for `entries` operations a rank; the fault strikes where it says.
+    """Run the loop for `entries` operations per rank, with `fault` planted where it says.
 
-    `skip`, `extra`, `wrong-op`, `wrong-size`: the rank's program differs there. `dead`: it enqueues nothing more from
-    there on. `missing`: likewise, and its dump is lost. `straggler`: as dead, but a later look finds it further (make
-    another job with a greater `at`). `stalled`: its device never starts that operation, all hosts are fine. `wedge`:
-    that operation never ends on any rank. `abba`: it swaps two operations of different groups; use `ahead=1`.
+    `skip`, `extra`, `wrong-op`, `wrong-size`: the rank's program differs there. `dead`: the rank enqueues nothing more
+    from there on. `missing`: the same, and its dump is lost. `straggler`: as dead, but a later look finds it further
+    (make another job with a greater `at`). `stalled`: its device never starts that operation, and all hosts are fine.
+    `wedge`: that operation never ends on any rank. `abba`: the rank swaps two operations of different groups; use
+    `ahead=1`.
     """
     fault = fault or Fault()
     width = max(w for w in range(1, min(tensor_parallel, ranks) + 1) if ranks % w == 0)
@@ -165,6 +168,8 @@ def simulate(ranks: int, entries: int, fault: Fault | None = None, *, tensor_par
     arrived: dict[tuple[int, int], list[Any]] = {}  # (group, seq) -> [how many, operation or None once they differ]
     done: set[tuple[int, int]] = set()
     runnable, queued = deque(range(ranks)), [True] * ranks
+    # Ranks run in turn as far as they can. A rank stops at the end of its program or when too many of its operations
+    # are unfinished, and is queued again when a peer completes one of them.
     while runnable:
         rank = runnable.popleft()
         queued[rank] = False
@@ -194,13 +199,15 @@ def simulate(ranks: int, entries: int, fault: Fault | None = None, *, tensor_par
 
 
 def _place_of(program: list[tuple[int, Op]], place: list[int], at: int) -> tuple[int, int]:
-    """(group, seq) of one operation of a program."""
+    """The (group, seq) of one operation of a program."""
     return place[program[at][0]], sum(1 for which, _ in program[: at + 1] if which == program[at][0])
 
 
 def dump(job: Job, rank: int, *, frames: bool = True, active: bool = False) -> dict[str, Any]:
-    """What torch would dump for that rank, as the object that it pickles. `active`: only operations that are not done,
-    as production jobs have it written (TORCH_INCLUDE_ONLY_ACTIVE)."""
+    """What torch would dump for that rank, as the object that it pickles.
+
+    `active`: only operations that are not done, as production jobs often configure it (TORCH_INCLUDE_ONLY_ACTIVE).
+    """
     steps = job.entries[rank]
     first = max(0, len(steps) - RING)
     stalled = job.fault.kind == "stalled" and rank == job.fault.rank
@@ -211,6 +218,7 @@ def dump(job: Job, rank: int, *, frames: bool = True, active: bool = False) -> d
     for number, (group, seq, op) in enumerate(steps):
         finished = (group, seq) in job.done
         started = finished or (group not in blocked and not stalled)
+        # Operations of a group run in order on the device: behind an unfinished one nothing has started.
         if not finished:
             blocked.add(group)
         if number < first or (active and finished):
@@ -262,7 +270,7 @@ def dump(job: Job, rank: int, *, frames: bool = True, active: bool = False) -> d
 
 
 def encoded(job: Job, rank: int, form: Literal["pickle", "json"] = "pickle", *, active: bool = False) -> bytes:
-    """The bytes of one rank's dump, as torch writes them: JSON has sorted keys, no frames, 0 for "not yet"."""
+    """One rank's dump as the bytes that torch writes. JSON has sorted keys, no frames, and 0 for "not yet"."""
     if form == "pickle":
         return torch_pickle(dump(job, rank, active=active))
     payload = dump(job, rank, frames=False, active=active)
@@ -281,7 +289,8 @@ def encoded(job: Job, rank: int, form: Literal["pickle", "json"] = "pickle", *, 
 def write(
     job: Job, folder: Path | str, form: Literal["pickle", "json"] = "pickle", *, prefix: str = PREFIX
 ) -> Iterator[Path]:
-    """Write one file a rank into an existing folder, named as torch names them; yields each path once it is there."""
+    """Write one file per rank into an existing folder, named as torch names them. Yields each path once it is
+    written."""
     for rank in range(job.ranks):
         if rank in job.hidden:
             continue

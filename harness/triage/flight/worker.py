@@ -1,8 +1,8 @@
-"""A process that reads dumps for another: a path a line in, one frame of columns out.
+"""A process that reads dumps for another one: one path per line in, one frame of columns out.
 
-Pickles are only ever read here: no global can be called, memory is capped, and whoever waits can end the process when
-a file keeps it busy for too long (nested tuples as keys make Python hash for ever, and C code cannot be interrupted).
-What goes back is msgpack, not pickle.
+Pickles are only ever read here. No global can be called, memory is capped, and the caller can kill the process if a
+file keeps it busy too long: nested tuples as keys make Python hash for ever, and C code cannot be interrupted. The
+answer is msgpack, not pickle.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from harness.triage.flight.flight import INTEGERS, Flight, FlightError, NotADump
 from harness.triage.flight.operations import Kind
 
 MEMORY_BYTES = 6 << 30  # address space of a worker; a pickle of 223 MiB and 1.4 million operations took 2.9 GiB
-# What is alike in the dumps of one job: kept once, however many ranks it has (members are as many as ranks).
+# Fields that are equal in the dumps of one job are kept once, however many ranks it has (there are as many members as
+# ranks).
 _ALIKE: dict[str, Any] = {
     "groups": tuple[Group, ...], "config": tuple[Group, ...], "kinds": tuple[Kind, ...],
     "stacks": tuple[tuple[Frame, ...], ...], "mentioned": tuple[int, ...],
@@ -32,7 +33,7 @@ _ALIKE: dict[str, Any] = {
 
 
 def read(path: Path) -> Flight:
-    """The Flight in a file, without rank. Raises FlightError with one sentence."""
+    """Read a file as a Flight without rank. Raises FlightError with one sentence."""
     try:
         if not path.is_file():
             raise FlightError(f"{file_name(path)} is {'no file' if path.exists() else 'not there'}")
@@ -46,7 +47,7 @@ def read(path: Path) -> Flight:
 
 
 def file_name(path: Path) -> str:
-    """The name of a file, with escapes for bytes that are no UTF-8."""
+    """The name of a file, with escapes for bytes that are not UTF-8."""
     return os.fsencode(path.name).decode(errors="backslashreplace")
 
 
@@ -79,7 +80,7 @@ def _decoded(name: str, data: bytes) -> Any:
 
 
 def answer(path: Path) -> bytes:
-    """One byte for the outcome, then the Flight, or the sentence and its remedy."""
+    """One byte for the outcome, then the Flight, or the error sentence and its fix."""
     try:
         return b"F" + packed(read(path))
     except FlightError as error:
@@ -101,7 +102,7 @@ def outcome(data: bytes) -> Flight | FlightError:
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer until the other end closes."""
+    """Answer requests until the other end closes."""
     for line in requests:
         body = answer(Path(os.fsdecode(bytes.fromhex(line.decode()))))
         answers.write(struct.pack("<Q", len(body)) + body)

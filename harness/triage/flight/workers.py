@@ -1,4 +1,4 @@
-"""Processes that read dumps side by side, each ended when one file keeps it busy for too long."""
+"""Processes that read dumps in parallel. Each is killed if one file keeps it busy too long."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from harness.triage.flight import worker
 from harness.triage.flight.flight import Flight, FlightError
 
 DEADLINE_S = 120.0  # for one file; a dump of 2,000 operations takes 0.02 s
-# JSON up to so much in all is read here: starting a worker takes longer (0.3 s), and so little cannot do any harm.
+# JSON up to this size in all is read in this process: starting a worker takes longer (0.3 s), and so little can do no
+# harm.
 IN_PROCESS_BYTES = 256 << 10
-PER_WORKER = 4  # files that make another worker worth its start
+PER_WORKER = 4  # files per worker: fewer are not worth another start
 _ROOT = str(Path(__file__).resolve().parents[3])
 _START = f"import sys, runpy; sys.path.insert(0, {_ROOT!r}); runpy.run_module({worker.__name__!r}, run_name='__main__')"
 
 
 class Worker:
-    """One reading process, started anew after it had to be ended."""
+    """One reading process. It is started again after it had to be killed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -55,7 +56,7 @@ class Worker:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # -I: neither the current folder nor PYTHONPATH (which may hold probes) has a say in what is imported
+    # -I: neither the current folder nor PYTHONPATH (which may contain probes) affects imports
     return subprocess.Popen([sys.executable, "-I", "-c", _START], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                             stderr=subprocess.DEVNULL)  # fmt: skip
 
@@ -74,7 +75,7 @@ def _exactly(descriptor: int, count: int, ends: float) -> bytes:
 
 
 def read_all(paths: Sequence[Path], *, deadline_s: float = DEADLINE_S) -> list[Flight | FlightError]:
-    """Each file's Flight, or why there is none, in the order given."""
+    """Each file's Flight, or the error why there is none, in the order given."""
     results: dict[int, Flight | FlightError] = {}
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     here = sum(_size(path) for path in paths) <= IN_PROCESS_BYTES
@@ -108,7 +109,7 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
-        return 0  # whoever reads it says why it cannot be
+        return 0  # reading it reports the error
 
 
 def _pickled(path: Path) -> bool:
@@ -116,4 +117,4 @@ def _pickled(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(1) == b"\x80"
     except OSError:
-        return False  # likewise
+        return False  # reading it reports the error

@@ -1,4 +1,4 @@
-"""Which dumps can belong to one job: one dump a rank, and groups that agree about their members."""
+"""Which dumps can belong to one job: one dump per rank, and groups that agree about their members."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from harness.triage.evidence import Group
 from harness.triage.flight.flight import Flight
 from harness.triage.flight.mismatches import DEFAULT
 
-CLOCKS_S = 60.0  # by which the clocks of two hosts may differ
-TIMEOUT_S = 3600.0  # of an operation whose dump does not say
-TOGETHER = 16  # operations in which everybody waits for everybody: none of so many is enqueued before the peer's first
+CLOCKS_S = 60.0  # how far the clocks of two hosts may differ
+TIMEOUT_S = 3600.0  # assumed timeout of an operation whose dump does not say it
+TOGETHER = 16  # mutual operations: no rank enqueues the last of so many before its peer enqueues the first
 MUTUAL = ("all_", "_all", "barrier", "reduce_scatter", "_reduce_scatter")
 
 
 def worlds(flights: Mapping[str, Flight]) -> tuple[dict[str, Flight], ...]:
-    """The dumps by job, the largest job first. Dumps of one series (file names that differ by the rank) stay together
-    unless they contradict each other; flights without a rank are left out.
+    """Split dumps by job, the largest job first. Flights without a rank are left out.
 
-    Contradictions: the same rank twice, different world sizes, a group of one name whose members overlap and differ,
-    operations of equal numbers that were enqueued further apart than any of one run (`apart_s`).
+    Dumps of one series (file names that differ only by the rank) stay together unless they contradict each other.
+    Contradictions are: the same rank twice, different world sizes, a group name with members that overlap and differ,
+    and operations with equal numbers that were enqueued further apart than in any one run (`apart_s`).
     """
     series: dict[str, dict[str, Flight]] = {}
     for name, flight in flights.items():
@@ -27,6 +27,7 @@ def worlds(flights: Mapping[str, Flight]) -> tuple[dict[str, Flight], ...]:
             series.setdefault(flight.series, {})[name] = flight
     job_worlds: list[_World] = []
     for dumps in series.values():
+        # First split each series by its contradictions, then join worlds of different series that fit together.
         split: list[_World] = []
         for name, flight in dumps.items():
             home = next((world for world in split if world.admits(flight)), None)
@@ -46,12 +47,12 @@ def worlds(flights: Mapping[str, Flight]) -> tuple[dict[str, Flight], ...]:
 
 
 def apart_s(flight: Flight, peer: Flight) -> float:
-    """Seconds between two dumps of different runs, by a group that both were in; 0 where they may be of one run.
+    """Seconds between two dumps of different runs, by a group that both have; 0 if they may be of one run.
 
-    In one run nobody waits longer for a peer than the operation's timeout; and of many operations in which everybody
-    waits for everybody, nobody enqueues the last before its peer the first. A dump that was taken from a live process
-    (`taken_ns`) is of no other run: only files that lie about are asked, since TORCH_FR_DUMP_TEMP_FILE is often the
-    same for the next job.
+    In one run no rank waits for a peer longer than the operation's timeout. And of many mutual operations (in which
+    every rank waits for every rank), no rank enqueues the last before its peer enqueues the first. A dump taken from a
+    live process (`taken_ns`) is of the current run. Only files on disk are compared, since TORCH_FR_DUMP_TEMP_FILE is
+    often the same for the next job.
     """
     if flight.taken_ns is not None or peer.taken_ns is not None:
         return 0.0
@@ -68,20 +69,22 @@ def _is_same_group(group: Group, peer: Group) -> bool:
 
 
 def _apart_s(flight: Flight, group: int, peer: Flight, its: int) -> float | None:
-    """None where this group says nothing: neither dump has completed an operation of it with a time."""
+    """The same by one group; None if that group says nothing, because some dump has no completed operation of it
+    with a time."""
     mine, theirs = _completed_at(flight, group), _completed_at(peer, its)
     if not mine or not theirs:
         return None
     allowed = max(flight.timeout_ms[row] for row in flight.part(group).rows) / 1000
     allowed = (allowed if allowed > 0 else TIMEOUT_S) + CLOCKS_S
     shared_seqs = [seq for seq in mine if seq in theirs]
-    if not shared_seqs:  # one ends before the other's ring begins
+    if not shared_seqs:  # one ring ends before the other begins
         first, second = (mine, theirs) if max(mine) < min(theirs) else (theirs, mine)
         gap = abs(second[min(second)] - first[max(first)])
         return gap if gap > allowed else 0.0
+    # In one run equal numbers are enqueued within the timeout of each other, whatever the ranks' speed.
     nearest = min(abs(mine[seq] - theirs[seq]) for seq in shared_seqs)
     disjoint = 0.0
-    if flight.backend == "gloo":  # NCCL's host may run far ahead of its device
+    if flight.backend == "gloo":  # on NCCL a host may run far ahead of its device
         part = flight.part(group)
         mutual = [seq for seq in shared_seqs if (kind := part.at(seq)) is not None and kind.op.startswith(MUTUAL)]
         if len(mutual) >= TOGETHER:
@@ -91,7 +94,7 @@ def _apart_s(flight: Flight, group: int, peer: Flight, its: int) -> float | None
 
 
 def _completed_at(flight: Flight, group: int) -> dict[int, float]:
-    """Sequence number -> when it was enqueued, in seconds, of the completed operations that say it."""
+    """Sequence number -> the time when it was enqueued, in seconds, for completed operations with a time."""
     part = flight.part(group)
     rows = zip(part.seqs, part.rows, part.done, strict=True)
     return {seq: at / 1e9 for seq, row, done in rows if done and (at := flight.created_ns[row]) > 0}
@@ -102,7 +105,7 @@ class _World:
         self.flights: dict[str, Flight] = {}
         self._ranks: set[int | None] = set()
         self._size: int | None = None
-        self._sample: list[Flight] = []  # one dump with operations stands for all: those it admitted are of its run
+        self._sample: list[Flight] = []  # one dump with operations stands for all: those admitted are of its run
         self._members: dict[str, set[tuple[int, ...]]] = {}  # group name -> member lists
 
     def admits(self, flight: Flight) -> bool:

@@ -1,7 +1,7 @@
-"""One wait graph over all layers: who waits for whom, since when, because of what.
+"""The wait graph over all layers: which process waits for which other one, since when, and what proves it.
 
-`subjects` says what each process does, `edges` who it waits for, `shape` finds where waiting ends: at a process that
-waits for nobody, or in a cycle.
+`subjects` says what each process does and `edges` which process it waits for. `shape` finds where waiting ends: at a
+process that waits for nobody, or in a cycle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Puts the wait graph together, and finds where waiting ends in it."""
+"""Builds the wait graph out of the layers, and finds where waiting ends in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reports.model import Wait
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes, edges, and the ends of waiting: `sinks` are waited for and wait for nobody, `cycles` wait in a ring."""
+    """Nodes, edges, and where waiting ends: `sinks` are waited for and wait for nobody, `cycles` wait in a ring."""
 
     subjects: dict[str, Subject]
     waits: tuple[Wait, ...]
@@ -24,7 +24,7 @@ class Graph:
     cycles: tuple[tuple[str, ...], ...]
 
     def waiters(self, targets: set[str]) -> list[str]:
-        """Everybody who waits for one of these, directly or through others; the targets themselves are left out."""
+        """All processes that wait for one of `targets`, directly or through others, without the targets themselves."""
         above: dict[str, list[str]] = {}
         for wait in self.waits:
             above.setdefault(wait.target, []).append(wait.waiter)
@@ -37,16 +37,18 @@ class Graph:
         return [key for key in self.subjects if key in reached_keys and key not in targets]
 
     def stuck(self) -> list[Subject]:
-        """Processes that wait for another process."""
+        """Processes that wait for another process, launchers left out."""
         waiting = {wait.waiter for wait in self.waits}
         return [node for node in self.subjects.values() if (node.stuck or node.key in waiting) and not node.launcher]
 
 
 def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
-    """The wait graph of everything that was seen."""
+    """Build the wait graph of everything that was seen."""
     pending = pending_of(evidence, comparison)
     children = children_of(evidence)
     cards = {gpu.host for gpu in evidence.gpus}
+    # Timers of an event loop count as progress only for a limited time, measured by the stall or the oldest pending
+    # operation.
     ages = [operation.age_s for operation in pending.values() if operation.age_s is not None]
     waited_s = evidence.stall_s or max(ages, default=0.0)
     timers = waited_s < motion.TIMERS * (evidence.threshold_s or motion.THRESHOLD_S)
@@ -61,17 +63,19 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
     }
     subjects = _told_apart(subjects)
     names = edges.Names.of(evidence, comparison)
+    # Members that only a recorder knows become nodes too, so that a wait for them has an end.
     for group in comparison.groups if comparison else ():
         for rank in {*group.ranks, *group.absent, *group.silent, *group.group.members}:
             key = names.key(group, rank)
             if key not in subjects:
-                # its dump, be it without this group
+                # a dump of the rank counts as seen, even if it does not contain this group
                 has_dump = comparison is not None and rank in comparison.ranks and not group.joined
                 subjects[key] = Subject(
                     key, None, None if group.joined else rank, pending=pending.get(key), observed=has_dump,
                     frame=_frame(group, rank),
                 )  # fmt: skip
     proven_waits, subjects = edges.ordered(edges.collective(comparison, names, subjects), subjects)
+    # Later layers see the waits that earlier ones proved: the order goes from strong to weak evidence.
     for more in (edges.store, calls.ray, calls.http, calls.children, edges.unresolved):
         new, subjects = more(evidence, subjects, proven_waits)
         proven_waits = edges.merged(proven_waits, new)
@@ -82,7 +86,8 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
 
 
 def _told_apart(subjects: dict[str, Subject]) -> dict[str, Subject]:
-    """Who is called as another one, or by a rank alone that another one has as well, as of a second engine."""
+    """Find processes that share a label or a rank, and mark the others as `alone`. A second engine has the same
+    ranks."""
     labels = Counter(node.label for node in subjects.values())
     ranks = Counter(node.rank for node in subjects.values())
     return {
@@ -92,16 +97,19 @@ def _told_apart(subjects: dict[str, Subject]) -> dict[str, Subject]:
 
 
 def _passing(evidence: Evidence, wait: Wait, subjects: dict[str, Subject]) -> bool:
-    """A call of somebody who works, seen once, to somebody who does not: that one's end, or rest, holds nobody up. Nor
-    does a rank in a collective to which the waiter came between the looks. Where a stall was watched, the waiter did
-    not work for all that time, and the call counts."""
+    """Whether a wait is only momentary, so that the graph leaves it out.
+
+    It is if nobody watched a stall, the waiter works, and the target does not: a call or collective of a working
+    process does not hold it up for long. If a stall was watched, the waiter did nothing for all that time, and the wait
+    counts.
+    """
     waiter, calls = subjects[wait.waiter], ("ray", "http", "engine", "process", "collective")
     works = waiter.moved and waiter.pending is None
     return not evidence.stall_s and works and wait.layer in calls and not subjects[wait.target].progress
 
 
 def pending_of(evidence: Evidence, comparison: Comparison | None) -> dict[str, Collective]:
-    """node -> its oldest operation that is not done, of all its groups."""
+    """Node -> its oldest operation that is not done, over all its groups."""
     pending_by_key: dict[str, Collective] = {}
     names = edges.Names.of(evidence, comparison)
     for group in comparison.groups if comparison else ():
@@ -116,7 +124,7 @@ def pending_of(evidence: Evidence, comparison: Comparison | None) -> dict[str, C
 
 
 def children_of(evidence: Evidence) -> dict[str, tuple[Process, ...]]:
-    """key -> the processes that it started, launchers' ranks left out."""
+    """Key -> the processes that it started, without launchers."""
     children_by_key: dict[str, list[Process]] = {}
     for process in evidence.processes:
         if process.role not in LAUNCHERS:

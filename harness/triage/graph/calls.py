@@ -1,4 +1,5 @@
-"""Edges of calls: ray.get, HTTP requests, requests to an engine, a parent that waits for its child; rings of reads."""
+"""Waits of calls: ray.get, HTTP requests, requests to an engine, a parent that waits for its child; and rings of
+reads."""
 
 from __future__ import annotations
 
@@ -15,17 +16,18 @@ from harness.triage.places import plain
 from harness.triage.stacks import awaits
 from reports.model import Wait
 
-_HTTP_SERVER = re.compile(r"socketserver|http/server")  # multiprocessing's manager serves for ever as well
-PIECE_S = 10.0  # chosen: as `rules.pauses.FRESH_S`, a hang that is younger need not be named yet
+_HTTP_SERVER = re.compile(r"socketserver|http/server")  # multiprocessing's manager has a serve_forever as well
+PIECE_S = 10.0  # chosen, as `rules.pauses.FRESH_S`: a younger hang need not be named yet
 FINISHED_TASKS = frozenset({"FINISHED", "FAILED"})
 
 
 def ray(
     evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]
 ) -> tuple[list[Wait], dict[str, Subject]]:
-    """ray.get of a process: for whoever executes, or should execute, the tasks that it submitted."""
+    """Waits of ray.get for the process that executes, or should execute, the tasks that the caller submitted."""
     actors = {actor.actor_id: actor for actor in evidence.ray_actors}
     open_tasks = [task for task in evidence.ray_tasks if task.state not in FINISHED_TASKS]
+    # A caller whose tasks have no node waits for resources and not for a process.
     unplaced = _unplaced(open_tasks)
     waiting = {
         key: subject
@@ -42,7 +44,7 @@ def ray(
             waits.append(Wait(caller, target, "ray", f"ray.get of {task.name} ({task.state})", task.age_s or None))
         elif target and not task.caller_pid:
             unclaimed[target] = task
-    for key in waiting:  # where Ray does not say who asked: only if a single process can be meant
+    for key in waiting:  # If Ray does not name the caller, a wait is proven only if a single process can be meant.
         if any(wait.waiter == key for wait in waits):
             continue
         targets = {target: task for target, task in unclaimed.items() if target != key}
@@ -53,7 +55,8 @@ def ray(
 
 
 def _at(host: str, pid: int, subjects: dict[str, Subject]) -> str:
-    """The key of a process of Ray's; of any host where Ray does not say which. Empty where there is none."""
+    """The key of a Ray process. If Ray does not say its host, the pid may be on any host. Empty if there is no such
+    process."""
     if not pid or (host and f"{host}:{pid}" in subjects):
         return f"{host}:{pid}" if pid else ""
     keys = [key for key, subject in subjects.items() if subject.process and subject.process.pid == pid]
@@ -67,8 +70,11 @@ def _among(subject: Subject, callers: set[tuple[str, int]]) -> bool:
 
 
 def _unplaced(tasks: list[RayTask]) -> set[tuple[str, int]]:
-    """(host, pid) of who may wait for nodes: he asked for an actor, a task or a placement group that has no place, and
-    none of its kind that he asked for has one. Tasks that queue behind their like wait for those."""
+    """Callers, as (host, pid), that may be waiting for cluster resources.
+
+    Such a caller submitted an actor, a task or a placement group that no node has taken, and none of the same name that
+    it submitted has a place. Tasks that queue behind others of the same name wait for those instead.
+    """
     callers = {task.task_id: (task.caller_host, task.caller_pid) for task in tasks if task.caller_pid}
     placed = {(callers.get(task.task_id), task.name) for task in tasks if task.pid}
     pending = [task for task in tasks if task.state == "PENDING_NODE_ASSIGNMENT" and not task.pid]
@@ -81,13 +87,14 @@ def _unplaced(tasks: list[RayTask]) -> set[tuple[str, int]]:
 def http(
     evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]
 ) -> tuple[list[Wait], dict[str, Subject]]:
-    """A request without an answer: for the process at the other end of the connection, where that is known."""
+    """Waits of HTTP requests for the process at the other end of the connection, if that is known."""
     waits: list[Wait] = []
     clients = [
         subject
         for subject in subjects.values()
         if subject.doing.kind in ("http_client", "engine_call") and not subject.polls
     ]
+    # The address of a connection's other end tells the process that listens there.
     owners: dict[str, list[str]] = {}
     for subject in subjects.values():
         for address in subject.process.listening if subject.process else ():
@@ -101,9 +108,9 @@ def http(
 
 
 def _requests(client: Subject, owners: Mapping[str, list[str]], subjects: dict[str, Subject]) -> list[Wait]:
-    """Waits of a client for the servers that it is connected to. `owners`: address -> who listens there."""
+    """Waits of a client for the servers that it is connected to. `owners`: address -> processes that listen there."""
     keys = dict.fromkeys(key for peer in _peers(client) for key in owners.get(peer, ()) if key != client.key)
-    # ranks are connected to each other for their collectives as well: only a server, or a client that may be one
+    # Ranks are also connected for their collectives, so only a server counts, or a client that may be one.
     targets = [subjects[key] for key in keys if _serves(subjects[key]) or _asks(subjects[key])]
     if targets:
         operation = client.doing.op
@@ -111,14 +118,14 @@ def _requests(client: Subject, owners: Mapping[str, list[str]], subjects: dict[s
             Wait(client.key, target.key, "http", f"{operation}: no answer from {target.label}", operation=operation)
             for target in targets
         ]
-    # an engine's own processes are its children; and who is connected elsewhere means no server here
+    # Processes of an engine are children, found elsewhere. A client with connections to others means no server here.
     if client.doing.kind == "http_client" and not _peers(client):
         return _answerers(client, subjects)
     return []
 
 
 def _stands_at_socket(subject: Subject) -> bool:
-    """It does nothing but wait at a socket, and no other layer says for whom."""
+    """Whether it only waits at a socket, and no other layer says for whom."""
     if subject.stuck or subject.ended or subject.blocked or subject.progress or subject.polls or _takes_orders(subject):
         return False
     return subject.process is not None and at_socket(subject.process)
@@ -133,8 +140,10 @@ def _socket_waits(subject: Subject, owners: Mapping[str, list[str]], subjects: d
 
 
 def answering(evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]) -> dict[str, Subject]:
-    """Whoever sends to who waits for it advances, however slowly: a server whose answer comes in pieces. Data that came
-    within the later half of the stall counts; where nobody watched, that of the last seconds."""
+    """Mark servers that still send data to a process that waits for them: they advance, however slowly.
+
+    If a stall was watched, data of its later half counts; otherwise data of the last PIECE_S seconds.
+    """
     limit_s = max(evidence.stall_s / 2, HELD_S) if evidence.stall_s else PIECE_S
     updated_subjects = dict(subjects)
     for wait in known_waits:
@@ -154,21 +163,24 @@ def _peers(subject: Subject) -> tuple[str, ...]:
 
 
 def _is_service(subject: Subject) -> bool:
-    """A process of the job that others may ask: no rank, no launcher, no engine's worker, whose connections are those
-    of its group, and none of Ray's, all of which are connected."""
+    """Whether other processes of the job may send requests to this one.
+
+    Excluded are ranks, launchers, an engine's workers (their connections are those of their group), and Ray's workers
+    (all of them are connected to each other).
+    """
     ray = subject.process is not None and subject.process.title.startswith("ray::")
     return subject.rank is None and not subject.launcher and not ray and not _takes_orders(subject)
 
 
 def _takes_orders(subject: Subject) -> bool:
-    """It waits in the loop of an engine or of Ray's worker: no answer is due to it."""
+    """Whether it waits for requests in the loop of an engine or a Ray worker: it owes nobody an answer."""
     return subject.doing.idle and subject.doing.within("scheduler", "orders", "ray_idle")
 
 
 def _answerers(client: Subject, subjects: dict[str, Subject]) -> list[Wait]:
-    """Without socket tables: the one other process that serves, when there is only one."""
+    """Without socket tables: a wait for the only other process that serves, if there is exactly one."""
     servers = [peer for peer in subjects.values() if peer.key != client.key and _serves(peer)]
-    if not servers:  # a process that asks and is asked in one thread shows as a client only
+    if not servers:  # a process that sends and serves requests in one thread shows as a client only
         servers = [peer for peer in subjects.values() if peer.key != client.key and peer.doing.kind == "http_client"]
     if len(servers) != 1:
         return []
@@ -193,9 +205,12 @@ def _serves(subject: Subject) -> bool:
 def children(
     evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]
 ) -> tuple[list[Wait], dict[str, Subject]]:
-    """A process that waits for its child to end; an engine's front that waits for its schedulers; an asyncio actor that
-    is asked for something and awaits its engine, which no stack shows; and whoever stands where an answer comes from a
-    process that it started, while one of those is held."""
+    """Waits of a process for one that it started.
+
+    Four cases: a process that waits for its child to end; an engine's front that waits for its schedulers; an asyncio
+    actor that received a request and awaits its engine, which no stack shows; and a process that stands where the
+    answer of a child is expected while one of its descendants is held.
+    """
     waits: list[Wait] = []
     waited = {wait.waiter for wait in known_waits}
     requests = {wait.target: wait for wait in known_waits if wait.layer in ("ray", "http")}
@@ -204,6 +219,7 @@ def children(
         if subject.process is not None and not subject.launcher:
             started.setdefault((subject.process.host, subject.process.ppid), []).append(subject)
     for subject in subjects.values():
+        # Waits that another layer has proven are stronger than where a process stands.
         if subject.process is None or subject.launcher or subject.key in waited or subject.pending is not None:
             continue
         request = requests.get(subject.key)
@@ -216,7 +232,7 @@ def children(
 
 
 def _awaits_engine(subject: Subject, request: Wait | None) -> bool:
-    """It is asked for something, and its event loop waits: it may have passed the request on."""
+    """Whether it received a request and its event loop waits: it may have passed the request on to its engine."""
     return request is not None and subject.doing.idle
 
 
@@ -226,7 +242,7 @@ def _called_children(
     subjects: dict[str, Subject],
     started: dict[tuple[str, int], list[Subject]],
 ) -> list[Subject]:
-    """The children from which it may wait for an end or an answer, by where it stands."""
+    """The children whose end or answer it may be waiting for, by where it stands."""
     process = subject.process
     assert process is not None
     if _awaits_engine(subject, request):
@@ -245,7 +261,7 @@ def _waits_for_children(subject: Subject, request: Wait | None, below: list[Subj
         process = child.process
         assert process is not None
         if child.blocked and busy:
-            continue  # the one that advances may be who answers
+            continue  # the child that advances may be the one that answers
         if request is not None and _awaits_engine(subject, request):
             if process.engine and (child.blocked or not child.doing.idle):  # an idle engine has answered
                 yield _behind(request, subject, child, layer, f"its engine {process.pid} is not idle")
@@ -255,7 +271,7 @@ def _waits_for_children(subject: Subject, request: Wait | None, below: list[Subj
 
 
 def _held_up(subject: Subject, request: Wait | None, descendant: Subject) -> Wait:
-    """It waits for a process below it that the kernel or its interpreter lock holds."""
+    """A wait for a descendant that is stopped, or that the kernel or its interpreter lock holds."""
     assert descendant.process is not None
     why = f"{descendant.process.pid}, which it started, is {descendant.blocked}"
     if request is not None:
@@ -263,29 +279,31 @@ def _held_up(subject: Subject, request: Wait | None, descendant: Subject) -> Wai
     return Wait(subject.key, descendant.key, "process", why)
 
 
-# Kernel functions in which a process waits for another one of its host, through a pipe or for its end.
+# Kernel functions in which a process waits for another one on its host: through a pipe, or for its end.
 _NEAR = re.compile("do_wait|pipe_read|unix_stream")
 
 
 def _may_wait_below(subject: Subject, is_asked: bool) -> bool:
-    """It does nothing, in a place where the answer or the end of a process that it started is waited for. Of a process
-    without a rank, whom nobody asks for anything, only what it calls an engine for says so."""
+    """Whether it does nothing, at a place where a process waits for an answer or the end of one that it started.
+
+    For a process without a rank that received no request, only a join, an engine call or a transition shows this.
+    """
     if subject.progress or subject.blocked or subject.ended or subject.process is None:
         return False
     kind = subject.doing.kind
     if kind in ("join", "engine_call", "transition"):
         return True
     if is_asked and kind in ("user", "unknown", "select", "queue"):
-        return True  # an event loop that is run until its engine answers looks like code of its own that does nothing
+        return True  # an event loop that runs until its engine answers looks like idle user code
     if subject.rank is None or subject.doing.within("scheduler", "orders", "ray_idle", "http_server"):
-        return False  # it waits for orders
+        return False  # it waits for requests
     waits = subject.process.samples and _NEAR.search(subject.process.samples[-1].wchan)
     return kind in ("select", "queue", "lock") or (kind in ("user", "unknown") and bool(waits))
 
 
 def _held_below(subject: Subject, started: dict[tuple[str, int], list[Subject]]) -> list[Subject]:
-    """Processes that it started, itself or through others such as a shell, and that are held; none where another one of
-    them advances, for that may be who answers."""
+    """Its held descendants, through shells and other intermediate processes; none if any descendant advances,
+    because that one may be the one that answers."""
     held_descendants: list[Subject] = []
     level, visited = [subject], {subject.key}
     while level:
@@ -301,24 +319,24 @@ def _held_below(subject: Subject, started: dict[tuple[str, int], list[Subject]])
 
 
 def _behind(request: Wait, subject: Subject, child: Subject, layer: str, why: str) -> Wait:
-    """Who is asked waits for its child in turn."""
+    """A wait of a process that received a request for its own child."""
     return Wait(subject.key, child.key, layer, f"{request.because}; {why}", operation=request.place)
 
 
 def _done(subject: Subject) -> bool:
-    """It ended with nothing wrong, so that a wait for its end would be over: its parent, which collects its children
-    one after another, waits for one that lives."""
+    """Whether it ended without an error, so that a wait for its end is over. A parent that joins its children one
+    after another waits for one that is alive."""
     return subject.ended and subject.process is not None and not subject.process.exit_code and not subject.process.error
 
 
 def _rests(subject: Subject) -> bool:
-    """It lives, does nothing, and waits for nobody that is known: a monitor, beside others, whose end nobody expects.
-    Of several that live, nothing says which one their parent waits for."""
+    """Whether it is alive, does nothing, and waits for nobody known, like a monitor whose end nobody expects. Among
+    several such children nothing says which one the parent waits for."""
     return not (subject.ended or subject.blocked or subject.stuck or subject.progress)
 
 
 def _passed_on(process: Process, subjects: dict[str, Subject]) -> set[int]:
-    """Its engine processes that are idle: SGLang's controller of several schedulers only hands on what it is asked."""
+    """The pids of its idle engine processes. SGLang's controller of several schedulers only passes requests on."""
     return {
         subject.process.pid
         for subject in subjects.values()
@@ -328,11 +346,12 @@ def _passed_on(process: Process, subjects: dict[str, Subject]) -> set[int]:
 
 
 def reads(subjects: Mapping[str, Subject], known_waits: Iterable[Wait]) -> dict[str, str]:
-    """Processes that read from each other's pipes or sockets, where these close a ring of waits -> in words, what.
+    """Processes that read from each other's pipes or sockets, if this closes a ring of waits: key -> what it reads, in
+    words.
 
-    No edges of the graph, for they prove nothing: a thread that is not Python's, a signal's handler or a process of
-    another container may be about to write. Who waits for an order reads as who waits for an answer does, so that what
-    closes no ring says nothing at all.
+    These are no edges of the graph because they prove nothing. A native thread, a signal handler or a process of
+    another container may be about to write. A process that waits for a request reads in the same way as one that waits
+    for an answer, so a read that closes no ring says nothing.
     """
     writers, descriptions = {}, {}
     for key, subject in subjects.items():
@@ -349,17 +368,17 @@ def reads(subjects: Mapping[str, Subject], known_waits: Iterable[Wait]) -> dict[
 
 
 def _writes_beside(subject: Subject) -> bool:
-    """Whether a thread beside its main one may write, by itself or in a task of its event loop; or nothing is known of
-    its threads."""
+    """Whether a thread other than the main one may write, itself or in a task of its event loop, or nothing is known
+    of its threads."""
     threads = subject.process.samples[-1].threads if subject.process is not None and subject.process.samples else ()
     return not threads or any(
         hands_on(thread) or awaits(thread) or all(frame.file.endswith("/threading.py") for frame in thread.frames)
         for thread in threads
-        if not thread.main  # one without a frame beyond threading.py is a Timer, whose function is not called yet
+        if not thread.main  # a thread with no frame outside threading.py is a Timer that has not fired yet
     )
 
 
 def _at_one_time(ring: Iterable[Subject]) -> bool:
-    """Whether there was a moment between both looks at every one of them."""
+    """Whether some moment lies between the two looks at each process of the ring."""
     looks = [subject.process.samples for subject in ring if subject.process is not None and subject.process.samples]
     return bool(looks) and max(its[0].at_s for its in looks) < min(its[-1].at_s for its in looks)

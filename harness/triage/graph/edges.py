@@ -1,8 +1,8 @@
-"""The edges of the wait graph, layer by layer: each function takes what is known and returns edges that it can prove.
+"""The edges of the wait graph, layer by layer. Each function returns the waits that it can prove.
 
-A member waits for another one when that one has not come as far in the group (or came with another operation, or never
-started it on its device). Gloo's recorder cannot tell started from enqueued, and a sender may be done before its
-receivers have come: so a rank is never waited for because it is *ahead*.
+A member waits for another member that has not come as far in the group, that came with a different operation, or that
+never started the operation on its device. A rank never waits for another because that one is *ahead*: Gloo's recorder
+cannot tell started from enqueued, and a sender may be done before its receivers have come.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from harness.triage.places import plain
 from probes.collectives import HELPER, MAKERS, MEETING
 from reports.model import Wait
 
-RESTART_S = 1.0  # a heartbeat's period: the last beat of an attempt may lie behind the start of the next one
+RESTART_S = 1.0  # one heartbeat period: the last beat of an attempt may be written after the next attempt started
 MAX_TARGETS = (
-    64  # edges of one waiter in one group: who has not come is listed in the verdict, not drawn a thousandfold
+    64  # edges per waiter and group; the verdict lists every rank that has not come, so the graph does not have to
 )
 
 
 @dataclass(frozen=True)
 class Names:
-    """Ranks of a group as nodes of the graph."""
+    """Maps ranks of a group to nodes of the graph."""
 
     keys: frozenset[str]
     by_rank: dict[int, tuple[Process, ...]]
@@ -45,31 +45,34 @@ class Names:
         )
 
     def key(self, group: GroupState, rank: int) -> str:
-        """The node of a member: its process, or "rank N" where nobody saw one, or several could be meant."""
+        """The node of a member: its process, or "rank N" if nobody saw it or several processes could be meant."""
         state = group.ranks.get(rank)
         if state is not None and state.key in self.keys:
             return state.key
         if group.joined:
             return f"rank {rank} of {title(group)}"
         holders = self.by_rank.get(rank, ())
-        if len(holders) > 1:  # two worlds number their ranks alike: the one of this group's size
+        if len(holders) > 1:  # several worlds have this rank: take the one of the group's size
             sizes = {len(group.group.members), group.group.world_size} - {0}
             holders = tuple(process for process in holders if process.world_size in sizes) or holders
         return holders[0].key if len(holders) == 1 else f"rank {rank}"
 
 
 def collective(comparison: Comparison | None, names: Names, subjects: dict[str, Subject]) -> list[Wait]:
-    """Who waits for whom by the flight recorders."""
+    """The waits that the flight recorders prove."""
     waits: list[Wait] = []
     for group in comparison.groups if comparison else ():
         waits += _group(group, names, subjects)
+        # Sends and receives are matched apart: only two ranks take part in each.
         waits += _point_to_point(group, names)
     return waits
 
 
 def ordered(waits: list[Wait], subjects: dict[str, Subject]) -> tuple[list[Wait], dict[str, Subject]]:
-    """Ranks of an idle engine wait for what its first rank is asked, in a broadcast, and that one waits to be asked:
-    no collective of theirs is pending."""
+    """Turn waits among the ranks of an idle engine into idleness. Returns the remaining waits and the changed subjects.
+
+    Its other ranks stand in a broadcast until its first rank receives a request, so no collective of theirs is pending.
+    """
     targets: dict[str, list[Subject]] = {}
     for wait in waits:
         targets.setdefault(wait.waiter, []).append(subjects[wait.target])
@@ -90,7 +93,7 @@ def _group(group: GroupState, names: Names, subjects: dict[str, Subject]) -> lis
     at |= {rank: -1 for rank in group.silent if rank not in group.unsure}
     difference = mismatch(group)
     waits = []
-    # one collection of laggards for each awaited seq, not one for each waiter: groups may have a thousand members
+    # Laggards are collected once for each awaited seq, not once for each waiter: a group may have a thousand members.
     behind: dict[int, list[int]] = {}
     for rank in group.waiting:
         state = group.ranks[rank]
@@ -98,6 +101,8 @@ def _group(group: GroupState, names: Names, subjects: dict[str, Subject]) -> lis
         seq = state.pending.seq
         if seq not in behind:
             behind[seq] = sorted(peer_rank for peer_rank, place in at.items() if place < seq)
+        # Evidence from strong to weak: ranks that are behind, ranks in a different operation, ranks whose device has
+        # not started it, and last ranks without a dump.
         reasons = dict.fromkeys((peer_rank for peer_rank in behind[seq] if peer_rank != rank), "has not come")
         if difference is not None and difference.seq == seq:
             reasons |= dict.fromkeys(_ranks_that_differ(group, difference, rank), f"is in another {difference.field}")
@@ -132,7 +137,7 @@ def _group(group: GroupState, names: Names, subjects: dict[str, Subject]) -> lis
 
 
 def _point_to_point(group: GroupState, names: Names) -> list[Wait]:
-    """A send or receive waits for the one at its other end, unless that one has enqueued its half."""
+    """Waits of sends and receives for the rank at their other end, unless that rank has enqueued its half."""
     halves = {(peers(half.op), half.op.partition(" ")[0]) for unfinished in group.p2p.values() for half in unfinished}
     waits = []
     for rank, operations in group.p2p.items():
@@ -161,7 +166,8 @@ def _point_to_point(group: GroupState, names: Names) -> list[Wait]:
 
 
 def title(group: GroupState) -> str:
-    """A group as a person calls it; torch numbers groups that nobody named, and a bare number is read as a count."""
+    """The name of a group for people. Torch numbers groups that nobody named, and a bare number would read as a
+    count."""
     desc, name = group.group.desc, group.group.name
     if desc and desc != "undefined":
         return desc
@@ -169,19 +175,20 @@ def title(group: GroupState) -> str:
 
 
 def position(state: RankState) -> int:
-    """The seq of the operation that a rank is in, or of the last one that it has done."""
+    """The seq of the operation that a rank is in; of the last one that it enqueued if none is pending."""
     return state.pending.seq if state.pending is not None else state.enqueued
 
 
 def mismatch(group: GroupState) -> Mismatch | None:
-    """The earliest difference at an operation that somebody still waits for, or before it."""
+    """The earliest difference at or before an operation that somebody still waits for; None without one."""
     waited = [state.pending.seq for state in group.ranks.values() if state.pending is not None]
     differences = [difference for difference in group.mismatches if waited and difference.seq <= max(waited)]
     return min(differences, key=lambda difference: (difference.seq, difference.field != "op")) if differences else None
 
 
 def _ranks_that_differ(group: GroupState, difference: Mismatch, rank: int) -> list[int]:
-    """The ranks that did something else than `rank` there; for a rank that is itself on the odd side, none."""
+    """The ranks that did something different from `rank` at this place; none if `rank` itself is on the unusual
+    side."""
     mine = next((what for what, ranks in difference.values.items() if rank in ranks), None)
     usual = usual_side(group, difference)
     if mine is None or (usual is not None and mine != usual):
@@ -190,7 +197,7 @@ def _ranks_that_differ(group: GroupState, difference: Mismatch, rank: int) -> li
 
 
 def _without_dump(group: GroupState, names: Names, subjects: dict[str, Subject]) -> dict[int, str]:
-    """Members whose recorder is missing, unless their stack shows them in a collective too."""
+    """Members without a recorder -> why they are waited for. Members whose stack shows a collective are left out."""
     reasons = {}
     for absent_rank in group.absent:
         its = subjects.get(names.key(group, absent_rank))
@@ -206,7 +213,10 @@ def _without_dump(group: GroupState, names: Names, subjects: dict[str, Subject])
 def store(
     evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]
 ) -> tuple[list[Wait], dict[str, Subject]]:
-    """Who waits in a rendezvous or in the making of a group, and who has not come there."""
+    """Waits in a rendezvous or in the making of a group for the ranks that have not come there.
+
+    Returns the waits and the subjects, to which ranks that nobody saw are added.
+    """
     waits: list[Wait] = []
     subjects = dict(subjects)
     joining = {key: forming(member) for key, member in subjects.items() if forming(member) is not None}
@@ -218,16 +228,18 @@ def store(
         assert what is not None
         subject = subjects[key]
         if what.name:
-            continue  # who its other members are, nobody recorded
+            continue  # nobody recorded its other members
         expected = what.members or (tuple(range(what.world_size)) if what.world_size else ())
         for rank in expected:
             if rank == subject.rank:
                 continue
             rank_holders = ranked.get(rank, [])
+            # Several worlds may have this rank; only the one of the same address is meant.
             counterparts = [holder for holder in rank_holders if same_world(subject.process, holder.process)]
-            # who makes the group elsewhere has come to the wrong address, which is another fault
+            # A rank that makes the group at another address has come to the wrong one. That is another fault.
             arrived = [holder for holder in rank_holders if holder.key in joining]
             counterparts = counterparts or [holder for holder in arrived if same_kind(subject.process, holder.process)]
+            # A rank without any process becomes a node of its own, so that it can be named as never started.
             if not counterparts:
                 name = f"rank {rank}"
                 subjects.setdefault(name, Subject(name, None, rank, observed=False))
@@ -241,10 +253,10 @@ def store(
 
 @dataclass(frozen=True)
 class Forming:
-    """A group that a process is making. `members`: global ranks, empty where nobody said.
+    """A group that a process is making.
 
-    `name`, `place`: of a group beside torch's register, as of a weight sync, and the own rank in it; it numbers its
-    members in a way of its own.
+    `members` are global ranks; empty if nobody said them. `name` and `place` belong to a group beside torch's register,
+    such as that of a weight sync: its name, and the process's own rank in the numbering of that group.
     """
 
     op: str
@@ -256,7 +268,7 @@ class Forming:
 
 
 def forming(subject: Subject) -> Forming | None:
-    """The group that this process waits for, by its open spans and its stack; None where it makes none."""
+    """The group that this process is making, by its open spans and its stack; None if it makes none."""
     process = subject.process
     if process is None or subject.ended:
         return None
@@ -265,6 +277,7 @@ def forming(subject: Subject) -> Forming | None:
     if not inside and subject.doing.kind != "store":
         return None
     fields: dict[str, object] = {}
+    # Spans nest. A field of the outermost span wins over the same field of an inner one.
     for span in inside:
         fields = {**span.fields, **fields}
     age_s = inside[0].age_s if inside else None
@@ -287,7 +300,7 @@ def forming(subject: Subject) -> Forming | None:
 
 
 def _registers(subject: Subject) -> bool:
-    """Whether the group goes into torch's register, by the function that makes it: an open span, or a frame."""
+    """Whether the group goes into torch's register, by an open span or a frame of the function that makes it."""
     process = subject.process
     assert process is not None
     if process.beat is not None and any(span.name in MAKERS for span in process.beat.open_spans):
@@ -297,14 +310,18 @@ def _registers(subject: Subject) -> bool:
 
 
 def _over(subject: Subject) -> bool:
-    """Whether the group is made by now: a beat is older than the stacks, which show its process in a collective."""
+    """Whether the group is already made: its spans come from a heartbeat older than the stack, which shows a
+    collective."""
     return subject.doing.kind in ("collective", "p2p") and not subject.doing.within("store")
 
 
 def superseded(process: Process, processes: Iterable[Process]) -> bool:
-    """Whether a process has ended and its rank was started again, as torchrun does after a failure (--max-restarts):
-    a live one has its rank, engine and world size, was started after its last heartbeat, or is of a later attempt.
-    An engine is known by its title, which is gone with it."""
+    """Whether a process has ended and its rank was started again, as torchrun does after a failure (--max-restarts).
+
+    That is so if a live process has the same rank, engine and world size, and was started after the last heartbeat of
+    the ended one or belongs to a later attempt. An engine process is recognised by its title, which is gone after its
+    end.
+    """
     if process.rank is None or not ended(process):
         return False
     return any(
@@ -322,7 +339,7 @@ def _later(process: Process, successor: Process) -> bool:
         return process.beat.age_s > successor.age_s - RESTART_S
     if _attempt(successor) or _attempt(process):
         return _attempt(successor) > _attempt(process)
-    # nothing tells when: of one launcher, as far as is known, a rank lives once
+    # Nothing tells the order. A launcher runs a rank once at a time, so a live one of the same launcher came later.
     return process.role == successor.role and (0 in (process.ppid, successor.ppid) or process.ppid == successor.ppid)
 
 
@@ -334,8 +351,11 @@ def _attempt(process: Process) -> int:
 def unresolved(
     evidence: Evidence, subjects: dict[str, Subject], known_waits: list[Wait]
 ) -> tuple[list[Wait], dict[str, Subject]]:
-    """Waiters of which no layer says for whom: a peer of their world that has ended, or is blocked, is who they miss;
-    else, by the stacks alone, a single peer outside any collective while all others are in one."""
+    """Waits of processes for which no other layer found a target.
+
+    A peer of their world that has ended or is held is the one that they miss. If there are no waits at all, the stacks
+    decide: a single peer is outside any collective while all others are in one.
+    """
     waited = {wait.waiter for wait in known_waits}
     ranked = [subject for subject in subjects.values() if subject.rank is not None and subject.process is not None]
     broken = [
@@ -351,13 +371,15 @@ def unresolved(
         if subject.key not in waited and _may_miss_peer(subject)
         for wait in _waits_for_broken(subject, broken)
     ]
+    # Stacks alone are weak evidence, used only if nothing else proved a wait.
     if not waits and not known_waits:
         waits = [wait for subject in ranked for wait in _waits_by_stacks(subject, ranked)]
     return waits, subjects
 
 
 def _may_miss_peer(subject: Subject) -> bool:
-    """It stands where a peer may be missing. Who waits for an answer over HTTP misses a server, and no rank."""
+    """Whether it stands where a peer may be missing. A process that waits for an answer over HTTP misses a server,
+    not a rank."""
     if subject.ended or subject.blocked or subject.progress or subject.doing.idle:
         return False
     if subject.pending is None and subject.doing.kind == "http_client":
@@ -368,7 +390,7 @@ def _may_miss_peer(subject: Subject) -> bool:
 
 
 def _waits_for_broken(subject: Subject, broken: list[Subject]) -> Iterator[Wait]:
-    """A wait for each peer of its world that has ended or is blocked."""
+    """Yield a wait for each peer of its world that has ended or is held."""
     for peer in broken:
         if peer.key == subject.key or (not subject.stuck and _left_in_order(peer.process, subject.process)):
             continue
@@ -378,10 +400,10 @@ def _waits_for_broken(subject: Subject, broken: list[Subject]) -> Iterator[Wait]
 
 
 def _waits_by_stacks(alone: Subject, ranked: list[Subject]) -> list[Wait]:
-    """Waits of all its peers for a rank, where they stand in collectives and it stands in none."""
+    """Waits of all peers for a rank that stands in no collective while each of them stands in one."""
     peers = [subject for subject in ranked if subject is not alone and same_world(subject.process, alone.process)]
     if any(peer.rank == alone.rank for peer in peers):
-        return []  # they are of two worlds, or it is replaced: a trainer of one rank, and the engine that it started
+        return []  # two worlds, or a restarted rank: a trainer of one rank, and the engine that it started
     if alone.stuck or not peers or not all(peer.doing.kind in ("collective", "p2p") for peer in peers):
         return []
     return [
@@ -391,8 +413,8 @@ def _waits_by_stacks(alone: Subject, ranked: list[Subject]) -> list[Wait]:
 
 
 def _left_in_order(done: Process | None, peer: Process | None) -> bool:
-    """Whether a process ended in good order, and took part in groups, and the other one has none in common with it:
-    it was in none of them, or the first one destroyed its groups before it ended."""
+    """Whether a process with groups ended in good order and has no group in common with `peer`, or destroyed its
+    groups first."""
     if done is None or peer is None or not finished(done) or done.journal is None or peer.journal is None:
         return False
     groups = {group.name for group in done.journal.groups}
@@ -401,7 +423,7 @@ def _left_in_order(done: Process | None, peer: Process | None) -> bool:
 
 
 def merged(known_waits: Iterable[Wait], more: Iterable[Wait]) -> list[Wait]:
-    """Both, without a second edge between the same two at the same layer."""
+    """Both lists of waits, without a second edge between the same two processes at the same layer."""
     waits_by_key: dict[tuple[str, str, str], Wait] = {}
     for wait in (*known_waits, *more):
         waits_by_key.setdefault(

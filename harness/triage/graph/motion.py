@@ -1,8 +1,8 @@
-"""What moved in a process between two looks: its main thread, and whatever works for that thread.
+"""What moved in a process between two looks: its main thread, and the threads that work for it.
 
-Threads that only live beside the work (a logger, a monitor, an exporter) are no progress, however busy they are. A wait
-for a device spins, so the processor time of a thread that stands in one says nothing either; nor does that of a process
-whose oldest operation has been pending for long.
+Threads that only live beside the work, such as a logger, a monitor or an exporter, are no progress however busy they
+are. A wait for a device spins, so the processor time of a thread in such a wait says nothing. Nor does the processor
+time of a process whose oldest operation has been pending for long.
 """
 
 from __future__ import annotations
@@ -14,36 +14,42 @@ from harness.triage.evidence import Frame, Process, Sample, Thread
 from harness.triage.flight.model import Collective
 from harness.triage.places import IDLE, plain, users
 
-BUSY_CORES = 0.2  # of a core between the looks; a compiler on a machine with four busy jobs for two cores had 0.29
-IO_BYTES_PER_S = 5_000  # beyond the heartbeat's own
-# Of the time between the looks, runnable without a processor. A thread that sleeps and polls waits for a moment at each
-# wake; a beat that is four periods late for want of a processor has waited for nearly all of it.
+BUSY_CORES = 0.2  # of a core; a compiler on two cores with four busy jobs had 0.29
+IO_BYTES_PER_S = 5_000  # beyond what the heartbeat writes
+# Share of the time between the looks in which a thread was runnable without a processor. A thread that sleeps and polls
+# waits for a moment at each wake-up. A heartbeat that is four periods late for want of a processor has waited for
+# nearly all of that time.
 STARVED = 0.5
-BEAT_BYTES = 8_192  # of a heartbeat: a page written, and counted again where it goes to storage
-NET_BYTES_PER_S = 20_000  # over TCP; processes of an idle Ray cluster had 2,300 with each other
-TRANSFER_BYTES_PER_S = 1_000_000  # of one that waits in an operation: then it is the operation that moves
-HELD_S = 3.0  # an operation that is pending for less may be on its way
-# A kernel and a device that hangs look alike from outside. Half of NCCL's default timeout (600 s): no kernel of a
-# training step runs for so long.
+BEAT_BYTES = 8_192  # of one heartbeat: a page, counted again when it goes to storage
+NET_BYTES_PER_S = 20_000  # over TCP; processes of an idle Ray cluster exchanged 2,300
+TRANSFER_BYTES_PER_S = 1_000_000  # in a process that waits in an operation: this much means that the operation moves
+HELD_S = 3.0  # a younger pending operation may be on its way
+# A long kernel and a hung device look alike from outside. The limit is half of NCCL's default timeout (600 s): no
+# kernel of a training step runs that long.
 DEVICE_S = 300.0
-# A timer that fires says that the loop runs, and of its tasks nothing: it is progress for so many thresholds of the
-# watch. Without a watch the threshold is the default of `harness watch`.
+# A timer that fires shows that the event loop runs, but not that its tasks advance. So it counts as progress only for
+# TIMERS thresholds of the watch. THRESHOLD_S, the default of `harness watch`, stands in for a missing one.
 TIMERS, THRESHOLD_S = 3.0, 60.0
 _SERVES = IDLE - {"queue"}
 BETWEEN_RANKS = frozenset({"collective", "p2p"})
-_INSIDE = frozenset({"lock", "queue", "select"})  # waits that another thread of the process may end
+_INSIDE = frozenset({"lock", "queue", "select"})  # waits that another thread of the same process may end
 
 
 def is_overdue(pending: Collective | None, stall_s: float) -> bool:
-    """Whether a process has an operation that has been pending for so long that nothing else it does is progress: over
-    half of the stall, since the last rank may have come to it that much later than the first."""
+    """Whether an operation has been pending for so long that nothing else its process does is progress.
+
+    The limit is half of the stall: the last rank may have come to the operation that much later than the first.
+    """
     return pending is not None and (pending.age_s is None or pending.age_s >= max(HELD_S, stall_s / 2))
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What holds for a process whatever it does. `stall_s`: for how long nothing moved in the job. `gpu`: its host has
-    one. `timers`: one that fires in an event loop is progress."""
+    """Facts about the job and the host that hold whatever the process does.
+
+    `stall_s`: for how long nothing moved in the job. `gpu`: the host has a GPU. `timers`: a timer that fires in an
+    event loop counts as progress.
+    """
 
     stall_s: float = 0.0
     gpu: bool = False
@@ -57,9 +63,10 @@ def progress_between_looks(
     process: Process, now: stacks.Doing, before: stacks.Doing, around: Surroundings = ANY, *, pending: bool,
     loop: int = 0,
 ) -> str:  # fmt: skip
-    """Its progress between the looks, in words with its rate; empty where nothing moved.
+    """Say in words, with a rate, what the process advanced between the looks; empty if nothing moved.
 
-    `pending`: see `is_overdue`. `loop`: frames of a poll from its loop outwards; no move within is progress.
+    `pending`: see `is_overdue`. `loop`: number of frames of a poll from its loop outwards; a move within them is no
+    progress.
     """
     if len(process.samples) < 2:
         return ""
@@ -68,8 +75,11 @@ def progress_between_looks(
         return ""
     if text := loop_runs(process, now, around.stall_s) or (loop_wakes(process, now) if around.timers else ""):
         return text
+    # An idle process is at work only if a thread of its own fills the queue at which it waits.
     if now.idle and before.idle and not _fed(process, now, before):
         return ""
+    # A waiting main thread spins or polls, so its processor time, and with a pending operation its wake-ups too, show
+    # nothing.
     waits = pending or now.waiting
     device = now.kind == "device"
     if not waits and not device and (text := _computes(process, now, gap)):
@@ -84,7 +94,7 @@ def progress_between_looks(
 
 
 def _computes(process: Process, now: stacks.Doing, gap: float) -> str:
-    """In words, that it used a processor or the disk between the looks, or stood in line for a processor."""
+    """Say in words that it used a processor or the disk between the looks, or was queued for a processor."""
     first, last = process.samples[0], process.samples[-1]
     cores = _spent(process, now, "cpu_s") / gap
     if cores >= BUSY_CORES:
@@ -98,25 +108,26 @@ def _computes(process: Process, now: stacks.Doing, gap: float) -> str:
 
 
 def _transfers(process: Process, *, waits: bool) -> str:
-    """In words, that data goes over the network. `waits`: it stands in an operation or at its device."""
+    """Say in words that data goes over the network. `waits`: it stands in an operation or at its device, so more is
+    asked."""
     rate = over_net(process)
     least = TRANSFER_BYTES_PER_S if waits else NET_BYTES_PER_S
     return f"{rate / 1000:.0f} kB/s over the network" if rate >= least else ""
 
 
 def _launches(process: Process, stall_s: float) -> str:
-    """In words, that a process at its device goes on: it launches other work, or its kernel may run that long."""
+    """Say in words that a process at its device advances: it launches other work, or its kernel may run that long."""
     if _trail(process, 0) != _trail(process, -1):
         return "its stack moved between the two looks"
     return "waits for its device, whose kernel may run long" if stall_s < DEVICE_S else ""
 
 
 def passes(process: Process, now: stacks.Doing, before: stacks.Doing, *, gpu: bool) -> str:
-    """In words, that a process which stands in a collective went through others between the looks: its main thread woke
-    up, and data went through its connections.
+    """Say in words that a process in a collective went through other collectives between the looks.
 
-    Counters say more where there are any. In a collective of gloo that does not come, the main thread slept through
-    1.5 s without a wake-up, and no byte came (measured, torch 2.13); NCCL's waits poll, and Ray's workers talk to Ray.
+    Its main thread woke up, and data went through its connections. This is used only where no better evidence exists: a
+    heartbeat or a journal counts collectives, NCCL's waits poll, and Ray's workers talk to Ray. In a gloo collective
+    that does not end, the main thread slept through 1.5 s without a wake-up, and no byte came (measured, torch 2.13).
     """
     if now.kind in BETWEEN_RANKS and before.kind in BETWEEN_RANKS and now.frame != before.frame:
         return "went from one collective to another between the looks"
@@ -133,9 +144,9 @@ def passes(process: Process, now: stacks.Doing, before: stacks.Doing, *, gpu: bo
 
 
 def loop_runs(process: Process, now: stacks.Doing, stall_s: float) -> str:
-    """In words, that an event loop in which a process waits has something to do: data came or went in the later half of
-    the stall (a request that was sent just before it says nothing)."""
-    # at the first look, which ends the stall; or between the looks
+    """Say in words that the event loop in which a process waits has something to do: data went through its
+    connections in the later half of the stall. A request sent just before the stall began says nothing."""
+    # The first look comes at the end of the stall; the second shows data between the looks.
     quiet_s = min((look.net_quiet_s for look in process.samples if look.net_quiet_s is not None), default=None)
     if quiet_s is not None and quiet_s < max(stall_s / 2, HELD_S) and _in_loop(process, now):
         return f"data went through its connections {quiet_s:.1f} s ago"
@@ -143,14 +154,15 @@ def loop_runs(process: Process, now: stacks.Doing, stall_s: float) -> str:
 
 
 def _in_loop(process: Process, now: stacks.Doing) -> bool:
-    """Of a server, which ticks for ever, and of Ray's workers, which talk to Ray, traffic and timers say nothing."""
+    """Whether it waits in an event loop whose traffic and timers mean something. Servers tick for ever, and Ray's
+    workers talk to Ray."""
     if now.within(*_SERVES) or process.title.startswith("ray::"):
         return False
     return stacks.in_event_loop(process, process.samples[-1])
 
 
 def loop_wakes(process: Process, now: stacks.Doing) -> str:
-    """In words, that the thread of an event loop woke up between the looks, for a timer or a callback."""
+    """Say in words that the thread of an event loop woke up between the looks, for a timer or a callback."""
     if len(process.samples) < 2 or not _in_loop(process, now):
         return ""
     first, last = process.samples[0], process.samples[-1]
@@ -162,7 +174,7 @@ def loop_wakes(process: Process, now: stacks.Doing) -> str:
 
 
 def works(process: Process, now: stacks.Doing) -> bool:
-    """Whether its main thread, or whoever works for it, uses a processor between the looks."""
+    """Whether the main thread, or a thread that works for it, used a processor between the looks."""
     if len(process.samples) < 2:
         return False
     gap = process.samples[-1].at_s - process.samples[0].at_s
@@ -170,8 +182,10 @@ def works(process: Process, now: stacks.Doing) -> bool:
 
 
 def holder_works(process: Process) -> bool:
-    """Whether the thread that holds the interpreter lock uses a processor, or waits for one as on a host that is too
-    busy (two ranks that imported torch at load 40 had 0.1 of a core each); without one, whether the process does."""
+    """Whether the thread that holds the interpreter lock uses a processor, or waits for one on a busy host.
+
+    Without a known holder the whole process counts. Two ranks that imported torch at load 40 had 0.1 of a core each.
+    """
     if len(process.samples) < 2:
         return False
     first, last = process.samples[0], process.samples[-1]
@@ -186,10 +200,12 @@ def holder_works(process: Process) -> bool:
 
 
 def starved(process: Process) -> str:
-    """In words, that its heartbeat is late because the host is: the thread that holds the interpreter lock, or without
-    one its main thread, or the thread that beats, was runnable for most of the time between the looks and had no
-    processor; or that one waits for its disk. Without any stack, and where the kernel does not say who waited, nothing
-    tells a lock from a host that is too busy."""
+    """Say in words that a heartbeat is late because its host is busy and not because the interpreter lock is held.
+
+    The thread that matters was runnable without a processor for most of the time between the looks. It is the thread
+    that holds the lock; without one the main thread or the heartbeat's. The heartbeat may also wait for its disk.
+    Without any stack, and if the kernel does not count waiting times, nothing tells a held lock from a busy host.
+    """
     if len(process.samples) < 2:
         return ""
     first, last = process.samples[0], process.samples[-1]
@@ -216,8 +232,11 @@ def _delayed(first: Sample, last: Sample, what: str) -> float | None:
 
 
 def moved_bytes(process: Process, now: stacks.Doing) -> float:
-    """Bytes a second that its main thread, or whoever works for it, read and wrote; 0 for what a heartbeat writes, of
-    which one more may fall between two looks than its period says."""
+    """Bytes per second that the main thread, or a thread that works for it, read and wrote; 0 for what a heartbeat
+    writes.
+
+    One more heartbeat may fall between two looks than its period suggests.
+    """
     first, last = process.samples[0], process.samples[-1]
     gap = last.at_s - first.at_s
     if gap <= 0:
@@ -229,13 +248,14 @@ def moved_bytes(process: Process, now: stacks.Doing) -> float:
 
 
 def over_net(process: Process) -> float:
-    """Bytes a second through its TCP connections between the looks; 0 for what an idle process says."""
+    """Bytes per second through the process's TCP connections between the looks; 0 below what idle processes
+    exchange."""
     rate = net_rate(process)
     return rate if rate >= NET_BYTES_PER_S else 0.0
 
 
 def net_rate(process: Process) -> float:
-    """Bytes a second through its TCP connections between the looks."""
+    """Bytes per second through the process's TCP connections between the looks."""
     if len(process.samples) < 2:
         return 0.0
     first, last = process.samples[0], process.samples[-1]
@@ -244,7 +264,7 @@ def net_rate(process: Process) -> float:
 
 
 def stack_moved(process: Process) -> bool:
-    """The stack is another one, beyond the lines of a loop that polls in one function."""
+    """Whether the stack changed by more than the line of a loop that polls inside one function."""
     first_trail, two = _trail(process, 0), _trail(process, -1)
     if not first_trail or not two or first_trail == two:
         return False
@@ -256,7 +276,7 @@ def _trail(process: Process, sample: int) -> tuple[tuple[str, str, int], ...]:
 
 
 def _outline(trail: tuple[tuple[str, str, int], ...]) -> tuple[tuple[str, str, int], ...]:
-    """The user's frames from the outside in; of the innermost one its function only."""
+    """The user's frames, innermost first; the line of the innermost is left out."""
     mine = [place for place in trail if stacks.user_frame([Frame(*place)])]
     if not mine:
         return ()
@@ -264,7 +284,7 @@ def _outline(trail: tuple[tuple[str, str, int], ...]) -> tuple[tuple[str, str, i
 
 
 def _fed(process: Process, now: stacks.Doing, before: stacks.Doing) -> bool:
-    """It waits in a queue that a thread of its own fills: that one computes at both looks, or downloads."""
+    """Whether it waits in a queue that a thread of its own fills: that thread computes at both looks, or downloads."""
     if any(doing.within(*_SERVES) or not doing.within("queue") for doing in (now, before)):
         return False
     looks = (process.samples[0], process.samples[-1])
@@ -273,10 +293,12 @@ def _fed(process: Process, now: stacks.Doing, before: stacks.Doing) -> bool:
 
 
 def _spent(process: Process, now: stacks.Doing, what: str) -> float:
-    """Processor seconds or bytes between the looks: the main thread's, or that of a Ray task; where it waits inside its
-    process, also those of
-    threads that hand something on; where it is in compiled code, also those of threads that are none of Python's (a
-    pool of a tokenizer). Of the whole process where its threads cannot be told apart."""
+    """Processor seconds or bytes that the main thread, or the thread of a Ray task, spent between the looks.
+
+    If it waits inside its process, threads that may end that wait are added. If it is in compiled code, so are threads
+    that are not Python's, such as a tokenizer's pool. If threads cannot be told apart, the figure is that of the whole
+    process.
+    """
     first, last = process.samples[0], process.samples[-1]
     total = float(getattr(last, what) - getattr(first, what))
     if what == "cpu_s":
@@ -299,11 +321,12 @@ def _spent(process: Process, now: stacks.Doing, what: str) -> float:
 
 def _told_apart(first: Sample, last: Sample, what: str) -> bool:
     is_counted = all(getattr(look, f"main_{what}") is not None for look in (first, last))
-    return is_counted and bool(last.threads)  # without a Python thread it is a program of another kind
+    return is_counted and bool(last.threads)  # a process without a Python thread is another kind of program
 
 
 def _of_thread(process: Process, thread: Thread, what: str) -> float | None:
-    """What one thread spent between the looks; None where it was not told apart. A young thread began with 0."""
+    """What one thread spent between the looks; None if it was not counted by itself. A thread that is new began with
+    0."""
     if thread.tid == 0 or (now := getattr(thread, what)) is None:
         return None
     then = next(
@@ -313,11 +336,13 @@ def _of_thread(process: Process, thread: Thread, what: str) -> float | None:
 
 
 def hands_on(thread: Thread, *, joined: bool = False) -> bool:
-    """Whether what a thread does may end a wait of the main thread: it runs a task of a pool, or by the program's text
-    puts something into a queue, sets an event, sends; or it has an end, where the main thread has `joined` it.
+    """Whether what a thread does may end a wait of the main thread.
 
-    A thread whose text cannot be read may. One of a library that runs nothing of the user's, and DataLoader's thread
-    that pins memory, only pass on what others make."""
+    It may if it runs a task of a pool, or if its source text puts into a queue, sets an event or sends. If the main
+    thread has `joined` it, it may if it has an end. A thread whose source cannot be read counts as well. A library
+    thread that runs no user code, such as DataLoader's pinning thread, only passes on what others make, and does not
+    count.
+    """
     pool = "/concurrent/futures/thread.py"
     if any(frame.file.endswith(pool) and plain(frame.function) == "run" for frame in thread.frames):
         return True

@@ -1,7 +1,8 @@
-"""A poll: a process sleeps and looks again, until somebody has made what it looks for.
+"""Processes that poll: they sleep and look again until another process has made what they look for.
 
-It waits, and for whom is in no stack: a file of another job, a buffer behind an address, a key of a store. So a poll is
-neither progress, whatever its loop does in between, nor a sign that its process has left the job.
+A poll is a wait, but no stack shows for whom: it may be for a file of another job, a buffer behind an address, or a key
+of a store. So a poll is not progress, whatever its loop does in between. Nor does it show that the process has left the
+job.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ _STANDARD = re.compile(r"/lib/python3[^/]*/(?!site-packages/|dist-packages/)|^<"
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/(\w+)")
 _LOADER = re.compile(r"torch/utils/data/dataloader\.py$")
 _SLEEPS = re.compile("nanosleep")
-# A wait in one of these is for somebody who is known, by a recorder, by Ray or by who started whom.
-_ORDERS = ("scheduler", "orders", "ray_idle", "http_server")  # a loop that waits for work polls as well, and is idle
+# A recorder, Ray or the parent of a process says whom a wait of these kinds is for.
+_ORDERS = ("scheduler", "orders", "ray_idle", "http_server")  # a loop that waits for requests polls too, but is idle
 _KNOWN = frozenset({"collective", "p2p", "store", "ray_get", "join", "engine_call", "device", "debugger", "finished"})
 
 
 def polled_in(process: Process, now: stacks.Doing, before: stacks.Doing) -> tuple[Frame, ...]:
-    """The stack of a process that polls from the loop outwards, at the last look; empty where it does not.
+    """The stack of a process that polls, from the loop outwards, at the last look; empty if it does not poll.
 
-    It stands in the loop at both looks, and sleeps at one of them, or waits with a time limit.
+    It polls if it stands in the loop at both looks, and at one of them sleeps or waits with a time limit.
     """
     if not process.samples or now.kind in _KNOWN or before.kind in _KNOWN or now.within(*_ORDERS):
         return ()
     looks = process.samples[0], process.samples[-1]
     trails = [main_frames(look.threads) for look in looks]
     if now.kind == before.kind == "http_client" and trails[0] == trails[-1]:
-        return ()  # one request, which is not answered
+        return ()  # one request without an answer, retried inside the library
+    # One look in the sleep is enough, but the frames from the loop outwards must be the same at both.
     for look, trail in zip(looks, trails, strict=True):
         if not look.timed and not _SLEEPS.search(look.wchan):
             continue
@@ -46,10 +48,10 @@ def polled_in(process: Process, now: stacks.Doing, before: stacks.Doing) -> tupl
 
 
 def _loop(trail: tuple[Frame, ...], *, woken: bool) -> tuple[Frame, ...]:
-    """The frames from the loop outwards in which a thread sleeps, and after which it goes on."""
+    """The frames from the loop outwards in which a thread sleeps and then continues; empty if it is in no such loop."""
     for at, frame in enumerate(trail):
         if _STANDARD.search(frame.file):
-            continue  # a queue's or a selector's own loop ends with its time limit
+            continue  # the loop inside a queue or a selector ends with its time limit
         loop = source.loop_around(frame)
         if loop in (Loop.UNTIL, Loop.ROUNDS) or (loop is Loop.UNKNOWN and woken):
             return trail[at:]
@@ -68,7 +70,7 @@ def place(loop: tuple[Frame, ...]) -> str:
 
 
 def from_children(loop: tuple[Frame, ...]) -> bool:
-    """Whether what a loop looks for comes from processes that its own process started: those of a DataLoader."""
+    """Whether a loop looks for something that the process's own children make: the workers of a DataLoader."""
     return any(_LOADER.search(frame.file) for frame in loop[:1])
 
 

@@ -1,4 +1,5 @@
-"""Where waiting ends: strongly connected components without a way out (Tarjan 1972, without recursion)."""
+"""Where waiting ends: strongly connected components without an edge that leaves them (Tarjan 1972, without
+recursion)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,11 @@ from collections.abc import Iterable
 
 
 def components(edges: Iterable[tuple[str, str]]) -> tuple[list[str], list[list[str]]]:
-    """(sinks, cycles): nodes that wait for nobody, and rings that wait for nobody outside; each ring in its order."""
+    """Return (sinks, cycles) of a graph of (waiter, target) edges.
+
+    Sinks are nodes that wait for nobody. Cycles are rings of nodes that wait for nobody outside the ring, each in
+    order.
+    """
     after: dict[str, list[str]] = {}
     for waiter, target in edges:
         after.setdefault(waiter, [])
@@ -26,6 +31,8 @@ def components(edges: Iterable[tuple[str, str]]) -> tuple[list[str], list[list[s
 
 
 def _strong(after: dict[str, list[str]]) -> list[list[str]]:
+    # Tarjan's algorithm. `index` numbers nodes as they are first visited; `low` is the smallest index that a node can
+    # reach over nodes that are still on the stack.
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -34,6 +41,7 @@ def _strong(after: dict[str, list[str]]) -> list[list[str]]:
     for root in after:
         if root in index:
             continue
+        # An explicit stack of (node, next edge) replaces recursion, whose depth a long chain of waits would exceed.
         work = [(root, 0)]
         while work:
             node, at = work.pop()
@@ -52,6 +60,8 @@ def _strong(after: dict[str, list[str]]) -> list[list[str]]:
                     low[node] = min(low[node], index[target])
             if descended:
                 continue
+            # A node that reaches nothing older than itself is the root of a component: everything above it on the
+            # stack.
             if low[node] == index[node]:
                 members: list[str] = []
                 while not members or members[-1] != node:
@@ -65,7 +75,7 @@ def _strong(after: dict[str, list[str]]) -> list[list[str]]:
 
 
 def _ring(after: dict[str, list[str]], inside: set[str]) -> list[str]:
-    """A shortest ring through the first member, so that a cycle can be read in order."""
+    """Return a shortest ring through the first member, so that a cycle can be read in order."""
     start = min(inside)
     if start in after[start]:
         return [start]

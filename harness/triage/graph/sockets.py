@@ -1,4 +1,4 @@
-"""Whether a process waits at a socket: for an answer that no recorder and no engine knows of."""
+"""Whether a process waits at a socket, for an answer that no recorder and no engine knows of."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ _CALL = re.compile(r"(__)?(libc_)?(recv|recvfrom|recvmsg|send|sendto|sendmsg|con
 
 
 def at_socket(process: Process | None) -> bool:
-    """Whether its main thread, or one that works for it, waits there at every look: by the kernel's function, the
-    native frame or the standard library's."""
+    """Whether the main thread, or a thread that works for it, waits at a socket at every look.
+
+    The kernel function, the native frame or a frame of the standard library shows it.
+    """
     if process is None or not process.samples:
         return False
     return all(_main(process, look) for look in process.samples) or all(map(_pool, process.samples))
 
 
 def ends(process: Process) -> tuple[str, ...]:
-    """Who may be at the other end of the socket at which it waits: of a poll, whoever it polls; else whoever it is
-    connected to."""
+    """Peers that may be at the other end of the socket at which a process waits: those that it polls, else all
+    connections."""
     polled = process.samples[-1].polled if process.samples else ()
     return tuple(peer for peer in process.peers if not polled or peer in polled)
 
@@ -34,9 +36,9 @@ def ends(process: Process) -> tuple[str, ...]:
 def _main(process: Process, look: Sample) -> bool:
     frames = main_frames(look.threads)
     if look.polled and not any(peer in look.polled for peer in process.peers):
-        return False  # an event, a pipe, a terminal
+        return False  # what it polls is no connection: an event, a pipe, a terminal
     if not look.polled and frames and _MESSAGES.search(frames[0].file):
-        return False  # of a library of messages, whose connections are its own threads' matter
+        return False  # ZeroMQ: its own threads serve its connections
     native = main_frames(process.native) if look is process.samples[-1] else ()
     return (
         bool(_WCHAN.search(look.wchan))
@@ -46,7 +48,7 @@ def _main(process: Process, look: Sample) -> bool:
 
 
 def _pool(look: Sample) -> bool:
-    """Its main thread waits for another thread of its own, which waits at a socket."""
+    """Whether the main thread waits for another thread of its process that waits at a socket."""
     main = next((thread for thread in look.threads if thread.main), None)
     if main is None or classify(main).kind not in ("lock", "queue"):
         return False
@@ -55,6 +57,6 @@ def _pool(look: Sample) -> bool:
 
 
 def main_frames(threads: Sequence[Thread]) -> tuple[Frame, ...]:
-    """The stack of the main thread; of the first one where none is called so."""
+    """The stack of the main thread; of the first thread if none is called main."""
     main = [thread for thread in threads if thread.main or thread.name == "MainThread"] or list(threads[:1])
     return main[0].frames if main else ()

@@ -1,7 +1,7 @@
-"""What one process does, out of its samples, its stacks, its heartbeat and its recorder: a node of the wait graph.
+"""A node of the wait graph: what one process does, by its samples, its stacks, its heartbeat and its recorder.
 
-Whether it *advances* is decided by two looks. A loop that polls is idle however much it runs: its place in the user's
-code stays, so a changed line of the innermost function alone is no progress.
+Two looks decide whether it *advances*. A loop that polls is idle however much it runs: its place in the user's code
+stays the same, so a changed line in the innermost function alone is no progress.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from harness.triage.graph import motion, polling
 from harness.triage.places import IDLE, plain
 from scenarios.engines.registry import specs
 
-BUSY_STALE_S = 60.0  # C code that computes with the interpreter lock held may end; one that sleeps with it will not
-STALE_PERIODS, STALE_S = 4.0, 4.0  # a beat older than both: the interpreter runs no thread
+BUSY_STALE_S = 60.0  # C code that computes with the interpreter lock held may end within this; C code that sleeps won't
+STALE_PERIODS, STALE_S = 4.0, 4.0  # a heartbeat older than both: the interpreter runs no thread
 LAUNCHERS = frozenset({"launcher", "torchrun", "watch"})
 TRANSITIONS = re.compile("|".join([
     "sleep|wake_up|wakeup|pause|resume|offload|onload",
@@ -40,21 +40,21 @@ class Blocked:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """One node. `blocked`: by the kernel or the interpreter lock. `ended`: it has ended."""
+    """One node of the wait graph. `blocked`: held by a signal, the kernel or the interpreter lock."""
 
     key: str
     process: Process | None = None
     rank: int | None = None
     doing: stacks.Doing = stacks.UNKNOWN
     before: stacks.Doing = stacks.UNKNOWN  # at the first look
-    progress: str = ""  # what moved between the looks, in words with its rate; empty when nothing did
-    moved: bool = False  # the progress is its own, not that of a process which it started
+    progress: str = ""  # what moved between the looks, in words with its rate; empty if nothing did
+    moved: bool = False  # the progress is its own, not that of a process that it started
     blocked: Blocked | None = None
     ended: bool = False
     pending: Collective | None = None  # its oldest operation that is not done
-    observed: bool = True  # False: a member that nobody has seen
+    observed: bool = True  # False: a member of a group of which nothing was seen
     frame: str = ""
-    alone: bool = True  # no other process would be called as it is by its rank and role
+    alone: bool = True  # no other process has the same label or bare rank
     loop: tuple[Frame, ...] = ()  # where it polls: the stack from the loop outwards
 
     @property
@@ -67,8 +67,10 @@ class Subject:
 
     @property
     def label(self) -> str:
-        """As a person calls it: "rank 1 (actor)", a role, a title, or host and pid; with these where another process of
-        the evidence, as of a second engine, bears the same name."""
+        """Its name for people: "rank 1 (actor)", a role, a title, or host and pid.
+
+        If another process of the evidence has the same name, as in a second engine, host and pid are added.
+        """
         name = f"rank {self.rank}" if self.rank is not None else ""
         role = self.role or (self.process.title if self.process else "")
         if role == "process" and self.process and not name:
@@ -81,12 +83,12 @@ class Subject:
 
     @property
     def stuck(self) -> bool:
-        """It waits for another process or its device, by its recorder or its stack."""
+        """Whether it waits for another process or its device, by its recorder or its stack."""
         return self.pending is not None or (not self.loop and (self.doing.waiting or self.doing.kind == "device"))
 
     @property
     def polls(self) -> bool:
-        """It looks again and again for what somebody has to make, and nothing says who."""
+        """Whether it looks again and again for something that another process has to make, and nothing says which."""
         return bool(self.loop) and not (self.pending or self.ended or self.blocked or self.progress)
 
     def state(self, group: str = "") -> str:
@@ -120,7 +122,7 @@ class Subject:
 
 
 def load(process: Process | None) -> str:
-    """How busy its engine was when it last looked, in words; empty where no engine said it."""
+    """How busy its engine was when the heartbeat last asked, in words; empty if no engine said it."""
     state = process.beat.states.get("engine", {}) if process is not None and process.beat is not None else {}
     parts = [
         f"{state[key]:g} requests {key}" for key in ("running", "waiting") if isinstance(state.get(key), (int, float))
@@ -139,8 +141,9 @@ def subject(
     children: Mapping[str, tuple[Process, ...]],
     around: motion.Surroundings = motion.ANY,
 ) -> Subject:
-    """The node of one process. `children`: key -> processes that it started."""
+    """Build the node of one process. `children`: key -> processes that it started."""
     now, before = stacks.doing(process), stacks.doing(process, 0)
+    # `.item()` and the like wait for the device without a frame of torch: the source line has to say it.
     if around.gpu and now.kind == "user" and not process.native and _at_device(process):
         now = replace(now, kind="device", op="synchronize")
     has_ended = ended(process)
@@ -149,8 +152,11 @@ def subject(
     blocked = None if has_ended else _blocked(process)
     loop = polling.polled_in(process, now, before)
     if polling.from_children(loop) and not any(map(polling.woke, children.get(process.key, ()))):
-        loop = ()  # who makes what it looks for is known, and does nothing
+        loop = ()  # its children make what it looks for, and do nothing: that wait has a known target
+    # A process that waits for its child advances if the child does.
     below = "" if has_ended or blocked else _below(process, now, children)
+    # A process that is held or has ended makes no progress, and an overdue operation outweighs anything else that it
+    # does.
     kept = motion.is_overdue(pending, around.stall_s)
     mine = "" if has_ended or blocked else motion.progress_between_looks(
         process, now, before, around, pending=kept, loop=len(loop)
@@ -179,7 +185,7 @@ def subject(
 
 
 def _at_device(process: Process) -> bool:
-    """Whether the line in which its main thread stands waits for a device by its text."""
+    """Whether the source line at which its main thread stands waits for a device."""
     inner = stacks.trail(process.samples[-1].threads, process.pid)[:1] if process.samples else ()
     return any(source.waits_for_device(Frame(*place)) for place in inner)
 
@@ -190,7 +196,7 @@ def ended(process: Process) -> bool:
 
 
 def finished(process: Process) -> bool:
-    """Whether it ended by its own word, with nothing that went wrong known of its end."""
+    """Whether it ended by its own last word, and nothing is known to have gone wrong."""
     has_last_word = (process.beat is not None and process.beat.ended) or (
         process.journal is not None and process.journal.closed
     )
@@ -198,15 +204,18 @@ def finished(process: Process) -> bool:
 
 
 def transition(process: Process) -> tuple[str, float]:
-    """The engine transition that a process stands in, by its open spans, and since when; empty without one."""
+    """The engine transition that a process stands in by its open spans, and for how many seconds; ("", 0.0) without
+    one."""
     spans = process.beat.open_spans if process.beat else ()
     open_transitions = [(span.name, span.age_s) for span in spans if TRANSITIONS.fullmatch(plain(span.name))]
     return open_transitions[-1] if open_transitions else ("", 0.0)
 
 
 def stale(process: Process) -> bool:
-    """Its heartbeat has stopped, though the process lives. Of one that nobody looked at neither is known: another host
-    has another monotonic clock, so the age of its beat is no age."""
+    """Whether its heartbeat has stopped although the process lives.
+
+    False without a look at it: another host has another monotonic clock, so the age of its beat means nothing here.
+    """
     beat = process.beat
     return beat is not None and bool(process.samples) and beat.age_s > max(STALE_S, STALE_PERIODS * beat.period_s)
 
@@ -223,7 +232,7 @@ def _stopped(process: Process) -> Blocked | None:
 
 
 def _in_kernel(process: Process) -> Blocked | None:
-    """In uninterruptible sleep at every look, of several."""
+    """It is in uninterruptible sleep at every one of several looks; None otherwise."""
     states = [sample.state for sample in process.samples]
     if len(states) < 2 or {*states} != {"D"} or _moves(process):
         return None
@@ -233,7 +242,7 @@ def _in_kernel(process: Process) -> Blocked | None:
 
 
 def _interpreter_locked(process: Process) -> Blocked | None:
-    """Its heartbeat has stopped, and neither work nor a busy host explains that."""
+    """Its heartbeat has stopped, and neither work nor a busy host explains that; None otherwise."""
     beat = process.beat
     holder = next((thread for sample in process.samples[-1:] for thread in sample.threads if thread.gil), None)
     kept = _keeps_lock(process)
@@ -249,19 +258,21 @@ def _interpreter_locked(process: Process) -> Blocked | None:
 
 
 def _keeps_lock(process: Process) -> bool:
-    """Whether one thread holds the interpreter lock at every look, of several."""
+    """Whether one thread holds the interpreter lock at every one of several looks."""
     holders = [{thread.tid or thread.name for thread in sample.threads if thread.gil} for sample in process.samples]
     return len(holders) > 1 and bool(set.intersection(*holders))
 
 
 def _asleep_with_lock(process: Process, holder: Thread | None) -> bool:
-    """Asleep with the lock at all looks: no beat will come, and two periods without one are proof enough."""
+    """Whether it sleeps while it holds the lock, at all looks. No heartbeat will come, so two periods without one
+    are proof."""
     asleep = holder is not None and not holder.active and all(sample.state == "S" for sample in process.samples)
     return asleep and process.beat is not None and process.beat.age_s > 2 * process.beat.period_s
 
 
 def _moves(process: Process) -> bool:
-    """A checkpoint read by page faults is in uninterruptible sleep at nearly every look."""
+    """Whether it advances in uninterruptible sleep: reading a checkpoint by page faults shows state D at nearly
+    every look."""
     now = stacks.doing(process)
     return bool(motion.moved_bytes(process, now)) or motion.works(process, now) or motion.stack_moved(process)
 
@@ -276,12 +287,12 @@ def _holder(process: Process) -> str:
 
 
 def _below(process: Process, now: stacks.Doing, children: Mapping[str, tuple[Process, ...]], depth: int = 0) -> str:
-    """What a process that it started does, while it stands where it may wait for that one; empty when nothing moves."""
+    """What a child does, in words, while its parent stands where it may wait for it; empty if nothing moves."""
     if depth >= 4 or not _may_wait_for_child(now):
         return ""
     for child in children.get(process.key, ()):
         if ended(child) or child.rank is not None:
-            continue  # a rank's own progress is its own
+            continue  # the progress of a rank is not that of its parent
         its = stacks.doing(child)
         own_progress = motion.progress_between_looks(child, its, stacks.doing(child, 0), pending=False)
         if deeper := _below(child, its, children, depth + 1):
@@ -294,7 +305,7 @@ def _below(process: Process, now: stacks.Doing, children: Mapping[str, tuple[Pro
 def _may_wait_for_child(now: stacks.Doing) -> bool:
     if now.within("join", "compile", "user", "unknown", "lock"):
         return True
-    # a pipe, a queue or a socket, but not those of a loop that waits for requests
+    # A pipe, a queue or a socket may lead to a child, but not in a loop that waits for requests.
     return now.kind in ("select", "queue") and not (IDLE - {"queue"}) & set(now.around)
 
 
@@ -303,7 +314,7 @@ def _name(process: Process) -> str:
 
 
 def _program(process: Process) -> str:
-    """What a command line runs: "cat", or the script of an interpreter; empty where that is not to be told."""
+    """What a command line runs: "cat", or the script of an interpreter; empty if that cannot be told."""
     words = process.command.split()
     if not words or words[0].startswith("["):
         return ""

@@ -1,4 +1,4 @@
-"""Which processes number their ranks alike: those of one launch, or of one engine's own world."""
+"""Which processes share one numbering of ranks: those of one launch, or of one engine's own world."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from harness.triage.evidence import Process
 
 
 def same_world(process: Process | None, peer: Process | None) -> bool:
-    """Whether two met at one address; where either's is unknown, whether they are of one engine and one size.
+    """Whether two processes have met at one address. If either address is unknown: whether engine and world size are
+    equal.
 
-    None is a process of which only a dump is known: two such are ranks of one job.
+    None stands for a process of which only a dump is known. Two such processes are ranks of one job.
     """
     if process is None or peer is None:
         return process is peer
@@ -18,7 +19,7 @@ def same_world(process: Process | None, peer: Process | None) -> bool:
 
 
 def same_kind(process: Process | None, peer: Process | None) -> bool:
-    """Whether two are of one engine, and of one size as far as is known."""
+    """Whether two processes are of the same engine, and of the same world size as far as it is known."""
     if process is None or peer is None:
         return False
     sizes = {process.world_size, peer.world_size} - {None}
@@ -26,7 +27,7 @@ def same_kind(process: Process | None, peer: Process | None) -> bool:
 
 
 def met_at(process: Process) -> tuple[str, ...]:
-    """Where its ranks meet, empty where it was not started with an address."""
+    """The address at which the ranks of this process meet; empty if it was started without one."""
     address, port = process.environ.get("MASTER_ADDR", ""), process.environ.get("MASTER_PORT", "")
     local = address in ("localhost", "127.0.0.1", "::1")
     return (process.host if local else address, port) if port else ()

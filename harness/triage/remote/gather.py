@@ -1,6 +1,8 @@
-"""Asks the watches of a job's hosts for their evidence, or tells them that it hangs; all at once, each in a limit.
+"""Asks the watches of a job's hosts for their evidence, or tells them that the job hangs. All at once, each with a
+limit.
 
-An answer counts when it is proven to be of a holder of the token, and is unpacked as a stranger's zip is.
+An answer counts only if it is proven to come from a holder of the token. It is unpacked as carefully as a stranger's
+zip.
 """
 
 from __future__ import annotations
@@ -24,21 +26,21 @@ from harness.triage.evidence import Silence
 from harness.triage.remote import token as tokens
 from probes.files import make_folder
 
-CONNECT_S = 5.0  # two losses of a SYN: the kernel sends it again after 1 and 3 s (RFC 6298)
-LOOKED_S = 60.0  # a look takes 8 s, or 20 s with other nodes of a Ray cluster, and another one may be under way
-DEADLINE_S = 180.0  # of the whole answer
-MAX_ZIP = 1 << 30  # of a zip: dumps shrink to a twentieth
-# Watches that look at one time, for evidence of one moment: each takes a thread that waits and two descriptors, and
-# 1,024 are what a process commonly has. The others follow.
+CONNECT_S = 5.0  # longer than two lost SYNs: the kernel sends it again after 1 and 3 s (RFC 6298)
+LOOKED_S = 60.0  # a look takes 8 s, or 20 s with other nodes of a Ray cluster, and another look may be running
+DEADLINE_S = 180.0  # limit for the whole answer
+MAX_ZIP = 1 << 30  # bytes of a zip: dumps shrink to a twentieth
+# Watches that are asked at the same time, so that the evidence is of one moment. Each takes a waiting thread and two
+# descriptors, of which a process commonly has 1,024. Further watches follow.
 AT_ONCE = 256
-UNPACKING = threading.Semaphore(os.cpu_count() or 1)  # each is a process that computes
+UNPACKING = threading.Semaphore(os.cpu_count() or 1)  # each unpacking computes in a process of its own
 _OTHER_TOKEN = Silence("it has another token", up=True)
 _UNPROVEN = "its answer is damaged, or of somebody without the token"
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """`folders`: what each answer holds. `silent`: URL -> why none came."""
+    """What the watches answered. `folders`: the evidence of each answer. `silent`: URL -> why it gave none."""
 
     folders: list[Path]
     silent: dict[str, Silence]
@@ -57,8 +59,10 @@ def is_url(word: str) -> bool:
 def gather(
     urls: Sequence[str], token: bytes, out: Path, *, connect_s: float = CONNECT_S, answer_s: float = LOOKED_S
 ) -> Gathered:
-    """The evidence of all, each in a folder of its own below `out`. BadInput for what is no URL of a watch, is given
-    twice, or lies in `out` already, and where none has answered."""
+    """Gather the evidence of all watches, each in its own folder below `out`.
+
+    Raises BadInput for a URL that is no watch's, that is given twice or whose folder exists, and if no watch answered.
+    """
     targets = {url: out / _named(url) for url in urls}
     if len(set(targets.values())) < len(urls):
         raise BadInput("a watch is given twice", fix="harness triage http://HOST:PORT http://HOST:PORT ...")
@@ -86,8 +90,10 @@ def gather(
 
 
 def end(urls: Sequence[str], token: bytes, *, limit_s: float = CONNECT_S) -> dict[str, str]:
-    """Tell all watches that their job hangs, so that each ends its command where it ends what hangs. URL -> why one
-    was not told."""
+    """Tell all watches that their job hangs, so that each started with `--on-stall end` ends its command.
+
+    Returns URL -> why that watch was not told.
+    """
     untold = {}
     with ThreadPoolExecutor(min(AT_ONCE, len(urls))) as pool:
         answers = {url: pool.submit(_tell, url, token, limit_s) for url in urls}
@@ -100,13 +106,13 @@ def end(urls: Sequence[str], token: bytes, *, limit_s: float = CONNECT_S) -> dic
 
 
 def check(urls: Sequence[str]) -> None:
-    """Raises BadInput for what is no URL of a watch."""
+    """Raise BadInput for a URL that is no watch's."""
     for url in urls:
         _named(url)
 
 
 def _named(url: str) -> str:
-    """What the folder of a watch is called. Raises BadInput for what is no URL of one."""
+    """The folder name for a watch. Raises BadInput for a URL that is no watch's."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -120,7 +126,7 @@ def _named(url: str) -> str:
 
 
 def _ask(url: str, token: bytes, target: Path, connect_s: float, answer_s: float) -> Path:
-    """The evidence of one watch, in the new folder `target`. Raises _NoAnswer."""
+    """Store the evidence of one watch in the new folder `target`. Raises _NoAnswer."""
     file = target.with_name(f".{target.name}.zip")
     try:
         with _connected(url, connect_s, answer_s) as connection:
@@ -152,7 +158,7 @@ def _tell(url: str, token: bytes, limit_s: float) -> None:
 
 @contextlib.contextmanager
 def _connected(url: str, connect_s: float, answer_s: float) -> Iterator[http.client.HTTPConnection]:
-    """What goes wrong while it is used is raised as _NoAnswer."""
+    """Yield a connection. Errors while it is used are raised as _NoAnswer."""
     parts, limit_s = urlsplit(url), connect_s
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=connect_s)
     try:
@@ -191,7 +197,7 @@ def _download(connection: http.client.HTTPConnection, token: bytes, file: Path, 
 def _answer(
     connection: http.client.HTTPConnection, method: str, path: str, token: bytes
 ) -> tuple[http.client.HTTPResponse, str, str]:
-    """What a watch answers to one who has proven to hold the token, its nonce and ours."""
+    """Prove the token to a watch and return (its answer, its nonce, our nonce)."""
     connection.request(method, path)
     first = connection.getresponse()
     scheme, _, theirs = first.headers.get("WWW-Authenticate", "").partition(" ")

@@ -1,8 +1,8 @@
-"""Serves the evidence of one watch to whoever holds the token: a few at a time, beside the watch. Whoever holds it can
-also have the watch end its command, where that is what the watch does with a job that hangs; nothing else is changed.
+"""Serves the evidence of one watch to holders of the token: a few connections at a time, beside the watch.
 
-A connection is given a nonce, and asks again on the same connection with the proof; so no proof is good twice. Each
-look is taken when it is asked for, one at a time.
+A holder of the token can also make the watch end its command, if the watch does that with jobs that hang. Nothing else
+can be changed. A connection is given a nonce and asks again on the same connection with the proof, so no proof is valid
+twice. Each look is taken when it is asked for, one at a time.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from harness.triage import archive
 from harness.triage.remote import token as tokens
 
 MOST = 8  # connections at one time
-PER_PEER = 4  # of them from one address without a proof of the token
-UNPROVEN_S = 5.0  # that a connection without a proof may keep us waiting
-IDLE_S = 30.0  # that one with a proof may
-BACKLOG = 16  # chosen: twice as many as are served wait to be turned away
-ENDS_S = 0.1  # within which it ends; what it looks for ten times a second costs nothing to speak of
+PER_PEER = 4  # connections from one address without a proof of the token
+UNPROVEN_S = 5.0  # seconds that a connection without a proof may keep us waiting
+IDLE_S = 30.0  # seconds that a connection with a proof may keep us waiting
+BACKLOG = 16  # chosen: twice as many as are served may wait to be turned away
+ENDS_S = 0.1  # seconds within which it ends; checking ten times a second costs nothing noticeable
 LOOPBACK = "127.0.0.1"
 
 
 def place(text: str) -> tuple[str, int]:
-    """Host and port of `[HOST:]PORT`; BadInput for anything else."""
+    """Host and port of `[HOST:]PORT`. Raises BadInput for anything else."""
     host, _, port = text.rpartition(":")
     host = host or LOOPBACK
     if not port.isascii() or not port.isdecimal() or int(port) > 65535 or "/" in host:
@@ -42,11 +42,11 @@ def place(text: str) -> tuple[str, int]:
 
 
 class Server:
-    """Bound to its address from the beginning, so that one which is taken is told before a job is started.
+    """Serves at one address. It is bound at once, so that an address in use is reported before the job starts.
 
-    `start` is given what takes evidence: into the folder that it is given, or it names where there is some; and what
-    has the command ended, False where it has ended already; None where it is left alone. Raises BadInput for an address
-    that cannot be had.
+    Raises BadInput for an address that cannot be used. `start` takes two callbacks. `take` collects evidence into the
+    folder that it is given, and returns the folder that holds it. `end` makes the watch end the command, and returns
+    False if the command has ended already; None if the watch leaves commands alone.
     """
 
     def __init__(self, address: str, token: bytes) -> None:
@@ -54,7 +54,7 @@ class Server:
         try:
             family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             self._http = _Http(family, where, token)
-        except (OSError, UnicodeError) as error:  # UnicodeError: what can be the name of no host, as a..b
+        except (OSError, UnicodeError) as error:  # UnicodeError: a text that cannot be a host name, as a..b
             why = getattr(error, "strerror", None) or str(error)
             raise BadInput(
                 f"evidence cannot be served at {host}:{port}: {why}", fix=f"--serve 0   # a free port of {LOOPBACK}"
@@ -69,7 +69,7 @@ class Server:
         threading.Thread(target=self._http.serve_forever, args=(ENDS_S,), name="harness serve", daemon=True).start()
 
     def close(self) -> None:
-        if self._http.take is not None:  # `shutdown` waits for a loop that has begun
+        if self._http.take is not None:  # `shutdown` would wait for ever if the loop never started
             self._http.take = None
             self._http.shutdown()
             shutil.rmtree(self._http.folder, ignore_errors=True)
@@ -77,8 +77,8 @@ class Server:
 
 
 class _Connections:
-    """The connections that are open. One without a proof of the token is ended where a new one needs its place, the
-    oldest first, so that half-sent requests lock nobody out."""
+    """The open connections. If a new one needs a place, the oldest one without a proof of the token is closed, so
+    that half-sent requests lock nobody out."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -86,7 +86,7 @@ class _Connections:
         self._proven: set[socket.socket] = set()
 
     def admit(self, request: socket.socket, peer: str) -> bool:
-        """Whether a new connection is served; another may be ended for it."""
+        """Whether a new connection is served. Another one may be closed for it."""
         with self._lock:
             unproven = [each for each in self._peers if each not in self._proven]
             of_peer = [each for each in unproven if self._peers[each] == peer]
@@ -125,11 +125,11 @@ class _Http(socketserver.ThreadingMixIn, http.server.HTTPServer):
         self.take: Callable[[Path], Path] | None = None
         self.end: Callable[[], bool] | None = None
         self._connections = _Connections()
-        self.folder = Path()  # where answers are made, while there is `take`
+        self.folder = Path()  # folder for answers, as long as `take` is set
         super().__init__(address[:2], _Handler)
 
     def server_bind(self) -> None:
-        socketserver.TCPServer.server_bind(self)  # HTTPServer's asks a name server, which may take long
+        socketserver.TCPServer.server_bind(self)  # HTTPServer's own method asks a name server, which may take long
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._connections.admit(request, client_address[0]):
@@ -144,15 +144,15 @@ class _Http(socketserver.ThreadingMixIn, http.server.HTTPServer):
             self._connections.leave(request)
 
     def proven(self, request: Any) -> None:
-        """Whoever is at the other end holds the token: the connection is not ended to make room."""
+        """Note that the other end holds the token. Its connection is no longer closed to make room."""
         self._connections.prove(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who asks is told by the closed connection; the terminal is the job's."""
+        """Print nothing: the closed connection tells the client, and the terminal belongs to the job."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"  # a connection is kept for the second request
+    protocol_version = "HTTP/1.1"  # the connection stays open for the second request
     server_version, sys_version = "harness", ""
     timeout = UNPROVEN_S
     server: _Http
@@ -197,7 +197,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return archive.pack(take(folder / "evidence"), folder / "evidence.zip")
 
     def _asker(self) -> tuple[str, str]:
-        """Our nonce and that of one who has proven to hold the token; anybody else is given a nonce, and has none."""
+        """Our nonce and the client's, if the client has proven the token; otherwise send it a new nonce and return
+        ("", "")."""
         words = self.headers.get("Authorization", "").split()
         mine, self.nonce = self.nonce, ""
         proves = len(words) == 3 and words[0] == tokens.SCHEME and tokens.is_nonce(words[1]) and mine != ""
@@ -219,7 +220,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """The terminal is the job's."""
+        """Print nothing: the terminal belongs to the job."""
 
     def handle(self) -> None:
         with contextlib.suppress(ConnectionError, TimeoutError):

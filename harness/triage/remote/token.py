@@ -1,4 +1,4 @@
-"""The token that the nodes of a job share, and the proofs that somebody holds it."""
+"""The token that the nodes of a job share, and the proofs that a peer has it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from io import BufferedIOBase
 from harness.errors import BadInput
 
 VARIABLE = "RLHF_HARNESS_TOKEN"
-PATH = "/evidence"  # of what is served
-END = "/end"  # where a watch is told that its job hangs
+PATH = "/evidence"  # path of the evidence
+END = "/end"  # path at which a watch is told that its job hangs
 SCHEME = "Harness"
 PROOF = "X-Harness-Proof"
-MIN_LENGTH, MAX_LENGTH = 16, 4096  # of a token: 16 hexadecimal digits are 64 bits
+MIN_LENGTH, MAX_LENGTH = 16, 4096  # characters of a token: 16 hexadecimal digits are 64 bits
 _NONCE = re.compile(r"[0-9a-f]{64}")
 _MADE = "head -c 32 /dev/urandom | base64 > FILE"
 
 
 def read(file: str) -> bytes:
-    """The token in `file`, without one that of the environment. Raises BadInput where there is none that will do."""
+    """The token in `file`, or in the environment if no file is given. Raises BadInput if there is none that is
+    usable."""
     where = file or f"the environment's {VARIABLE}"
     if file:
         try:
@@ -48,7 +49,7 @@ def read(file: str) -> bytes:
 
 
 def nonce() -> str:
-    """A number that is used once."""
+    """A random number that is used once."""
     return secrets.token_hex(32)
 
 
@@ -57,23 +58,23 @@ def is_nonce(text: str) -> bool:
 
 
 def request_proof(token: bytes, theirs: str, mine: str, path: str = PATH) -> str:
-    """The proof of who asks for `path`. `theirs`: the nonce of who serves."""
+    """The proof of a client that asks for `path`. `theirs`: the server's nonce."""
     return _proof(token, f"ask {path} {theirs} {mine}".encode())
 
 
 def answer_proof(token: bytes, theirs: str, mine: str, body: BufferedIOBase) -> str:
-    """The proof of who answers with `body`, read to its end. `theirs`: the nonce of who serves."""
+    """The proof of a server that answers with `body`, which is read to its end. `theirs`: the server's nonce."""
     digest = hashlib.file_digest(body, "sha256").hexdigest()
     return _proof(token, f"answer {theirs} {mine} {digest}".encode())
 
 
 def hang_proof(token: bytes, theirs: str, mine: str, code: int) -> str:
-    """The proof of a watch that answers with `code` to one who says that its job hangs."""
+    """The proof of a watch that answers with `code` to a client that says that its job hangs."""
     return _proof(token, f"told {theirs} {mine} {code}".encode())
 
 
 def equal(first: str, second: str) -> bool:
-    """Compared in a time that says nothing of where they differ."""
+    """Whether both are equal, compared in a time that does not depend on where they differ."""
     return hmac.compare_digest(first.encode(), second.encode())
 
 

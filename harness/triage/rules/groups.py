@@ -317,6 +317,7 @@ def wedged(case: Case) -> Ruling | None:
     names = Names.of(case.evidence, case.comparison)
     for group in sorted(case.groups, key=_longest, reverse=True):
         members = group.group.members
+        # Any member that is not accounted for could be the one that has not come.
         if group.absent or group.silent or len(members) < 2 or set(members) - set(group.ranks):
             continue
         pending = [state.pending for state in group.ranks.values()]
@@ -324,6 +325,8 @@ def wedged(case: Case) -> Ruling | None:
             continue
         ages = [operation.age_s for operation in pending if operation and operation.age_s is not None]
         subjects = [case.subject(names.key(group, rank)) for rank in group.ranks]
+        # The last rank may have arrived just now, and any member that moves, is held or has ended is a better
+        # explanation.
         if (ages and min(ages) < ARRIVAL_S) or any(
             subject.progress or subject.blocked or subject.ended for subject in subjects
         ):

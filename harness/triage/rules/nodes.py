@@ -130,7 +130,7 @@ def between(case: Case) -> Ruling | None:
         # If a rank of the same host is through, the network of that host works unless TCP says otherwise.
         through = any(its.pending is None or its.pending.seq > seq for its in beside)
         if through and (cut is None or _of(laggard) not in cut.hosts):
-            continue  # another rank of this host is through, so its network is not shown to be at fault
+            continue
         place = f"{behind.pending.op} #{seq} of {title(group)}"
         headline = f"every rank has come to {place}, which ended on {_of(leader)} and not on {_of(laggard)}"
         if cut is not None:
@@ -159,6 +159,7 @@ def unreachable(case: Case) -> Ruling | None:
     ranks = _standing_ranks(case)
     by_host = _by_host(ranks)
     strange = {host: places for host in by_host if (places := _unused(case, host, by_host[host]))}
+    # If several hosts listen at unused addresses, the network may be at fault as well.
     if len(strange) != 1 or len(by_host) < 2:
         return None
     [(host, places)] = strange.items()
@@ -168,6 +169,8 @@ def unreachable(case: Case) -> Ruling | None:
     asking = [
         subject for subject in ranks if _of(subject) != host and set(_process(subject).asked) & set(wrong.values())
     ]
+    # Without a rank that keeps asking, nothing needs the address. Without another connection of the host, its whole
+    # network may be down.
     if not asking or not _reaches_others(case, host):
         return None
     address_text = ", ".join(sorted({_machine(at) for at in wrong.values()}))
@@ -397,8 +400,8 @@ def _unreached(case: Case) -> str:
 
 
 def _silence_reasons(case: Case) -> tuple[str, ...]:
-    """Possible reasons why watches gave no evidence; none to add if their hosts answered, for then the watches' own
-    errors say it."""
+    """Possible reasons why watches gave no evidence; empty if their hosts answered, because then the watches' own
+    answers say why."""
     up = all(silence.up for silence in case.evidence.unreached.values())
     return () if up else ("the host died, was cut off, or its watch has ended",)
 

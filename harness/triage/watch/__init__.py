@@ -1,6 +1,6 @@
-"""Watching a job from outside: `progress` suspects a stall, `watchdog` has it looked at, `command` runs the job.
+"""Watch a job from outside: `progress` suspects a stall, `watchdog` has it examined, `command` runs the job.
 
-A suspicion is cheap and may be wrong; whether the job hangs is for the evidence and the judge to say.
+A suspicion is cheap and may be wrong. Whether the job hangs is decided by the evidence and the judge.
 """
 
 from harness.triage.watch.command import Serving, watch

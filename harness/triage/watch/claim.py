@@ -1,4 +1,4 @@
-"""The lock of a watch directory: two watches that write into one would mix their jobs."""
+"""The lock of a watch directory. Two watches that write into one directory would mix their jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = "watch.lock"
 class Claim:
     """The sole right to write into a watch directory, until `release` or the end of this process.
 
-    Raises BadInput, which names the other watch, where one that runs has the directory.
+    Raises BadInput, which names the other watch, if a running one has the directory.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -54,7 +54,7 @@ class Claim:
             return False
 
     def release(self) -> None:
-        """Give the directory free; a second call does nothing."""
+        """Release the directory; a second call does nothing."""
         if self._descriptor < 0:
             return
         # It is removed while it is locked, so that nobody removes the lock file of the next watch.

@@ -1,4 +1,4 @@
-"""Runs a command under the watchdog: its input, output, signals and exit code are what they would be without."""
+"""Runs a command under the watchdog. Its input, output, signals and exit code are the same as without it."""
 
 from __future__ import annotations
 
@@ -46,25 +46,30 @@ if TYPE_CHECKING:
     from reports.model import Verdict
 
 OnStall = Literal["report", "end", "exit"]
-# What a process has to be told where it inherits nothing; probes/site/rlhf_harness_ray.py tells Ray's workers the same.
+# Variables that have to be passed to processes that inherit no environment; probes/site/rlhf_harness_ray.py passes the
+# same to Ray's workers.
 TOLD = (WATCH, SOCKETS, ADAPTER, DIGESTS, engines.TOLD)
 SITE = Path(__file__).resolve().parents[3] / "probes" / "site"
 
 
 @dataclass(frozen=True)
 class WatchResult:
-    """`exit_code`: the command's own (128 + signal), or 86. `verdict`: the last HUNG, without one the last that is not
-    HEALTHY, without that HEALTHY; None where no stall was ever suspected."""
+    """How a watched command ended.
+
+    `exit_code`: the command's own (128 + signal), or 86. `verdict`: the last HUNG; without one the last verdict that is
+    not HEALTHY; else HEALTHY; None if no stall was ever suspected.
+    """
 
     exit_code: int
     verdict: Verdict | None
-    directory: Path | None  # None where nothing was worth keeping
-    last_words: str = ""  # of a command that failed: why, by what it said
+    directory: Path | None  # None if nothing was worth keeping
+    last_words: str = ""  # why a failed command ended, by what it printed
 
 
 @dataclass(frozen=True)
 class Serving:
-    """Evidence for other hosts; for `after_s` longer than the command where the watch had something to tell."""
+    """Serves evidence to other hosts. If the watch had something to report, it serves for `after_s` longer than the
+    command runs."""
 
     server: Server
     after_s: float = 300.0
@@ -85,13 +90,13 @@ class CommandNotRun(BadInput):
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions:
-    """How a command is watched. `say` takes a line, `show` a stall, both for the user.
+    """How a command is watched. `say` takes a line and `show` a stall, both for the user.
 
-    `on_stall`: `report` leaves the command alone and goes on watching; `end` ends it and everything below it once it is
-    HUNG at two looks, a threshold apart; `exit` leaves it running and returns; the last two with exit code 86. `out`:
-    where the recordings, evidence and verdict go; without it a folder under runs/, removed when nothing was found.
-    `limits`: of the evidence. `stdout`: the descriptor that the command's output goes to, for a caller that prints
-    something else there. Without `stall_s` nobody watches: the processes are recorded only.
+    `on_stall`: `report` leaves the command alone and goes on watching. `end` ends the command and everything below it
+    once it is HUNG at two looks, a threshold apart. `exit` leaves it running and returns. The last two return exit code
+    86. `out`: the folder for recordings, evidence and verdict; without it a folder under runs/, removed if nothing was
+    found. `limits`: of the evidence. `stdout`: the descriptor for the command's output, for a caller that prints
+    something else there. Without `stall_s` nobody watches: the processes are only recorded.
     """
 
     stall_s: float | None = 60.0
@@ -124,12 +129,13 @@ def watch(
     options = replace(options or WatchOptions(), **changes)
     stall_s, out, on_stall, stdout, say = options.stall_s, options.out, options.on_stall, options.stdout, options.say
     environment = dict(os.environ if options.environ is None else options.environ)
-    environment.pop(token.VARIABLE, None)  # it is the watch's, and no job needs it
+    environment.pop(token.VARIABLE, None)  # the token belongs to the watch, and no job needs it
     program = _program(command, environment)
     directory, claim = _claimed(out, command, indexed=indexed)
     folder = sockets()
     environment = watched(environment, directory, folder)
     dog: Watchdog | None = None
+    # Signals and standard error are taken over before the command starts, so that none of either is lost.
     with passing_on() as passed, Hearing() as hearing:
         try:
             child = _started(command, program, environment, passed=passed, hearing=hearing, stdout=stdout)
@@ -154,6 +160,8 @@ def watch(
             claim.release()
             _tell_full_disk(directory, say)
         last_words = hearing.words(child.returncode) if code not in (0, STALLED) else ""
+    # A directory of our own choosing stays only if it holds something that the user was shown, or if the command goes
+    # on.
     kept = out is not None or (dog is not None and bool(dog.retention)) or child.poll() is None
     _remove(None if kept else directory, folder if child.poll() is not None else None)
     return WatchResult(code, dog.verdict if dog is not None else None, directory if kept else None, last_words)
@@ -176,13 +184,15 @@ def _started(
 
 
 def words_of(result: WatchResult) -> str:
-    """What a command that failed said last, with its exit code; empty where it said nothing."""
+    """What a failed command printed last, with its exit code; empty if it printed nothing."""
     return f"the command ended with exit code {result.exit_code}: {result.last_words}" if result.last_words else ""
 
 
 def hang_of(result: WatchResult, out: Path | None = None) -> str:
-    """Of a command that hung and failed: that it did, and where the answer is, below whatever it printed since. `out`:
-    the directory as the user calls it."""
+    """For a command that hung and failed: one line that says so and where the verdict is, to be printed last.
+
+    `out`: the directory as the user named it.
+    """
     verdict, directory = result.verdict, out or result.directory
     if not result.exit_code or verdict is None or verdict.verdict != "HUNG" or directory is None:
         return ""
@@ -199,7 +209,7 @@ def _tell_full_disk(directory: Path, say: Callable[[str], None]) -> None:
 
 
 def watched(environment: Mapping[str, str], directory: Path, sockets: str = "") -> dict[str, str]:
-    """The environment that switches the probes on in every Python process below: set it for a Ray actor as well."""
+    """The environment that switches the probes on in every Python process below. Set it for a Ray actor as well."""
     python_path = environment.get("PYTHONPATH", "")
     parts = [str(SITE), *(part for part in python_path.split(os.pathsep) if part and part != str(SITE))]
     variables = {**environment, WATCH: str(directory.resolve()), "PYTHONPATH": os.pathsep.join(parts)}
@@ -208,7 +218,8 @@ def watched(environment: Mapping[str, str], directory: Path, sockets: str = "") 
 
 
 def with_environment(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The command; `ray job submit` runs elsewhere and inherits nothing, so its runtime environment is told."""
+    """The command to start. For `ray job submit`, whose job inherits no environment, its runtime environment is
+    extended."""
     words = list(command)
     if len(words) < 3 or os.path.basename(words[0]) != "ray" or words[1:3] != ["job", "submit"]:
         return words
@@ -216,12 +227,12 @@ def with_environment(command: Sequence[str], environment: Mapping[str, str]) -> 
     option = "--runtime-env-json"
     at = next((i for i in range(3, end) if words[i] == option or words[i].startswith(option + "=")), None)
     if at is None and any(word.split("=")[0] == "--runtime-env" for word in words[3:end]):
-        return words  # a file of the user's: merging it would mean to guess
+        return words  # a file of the user's: merging into it would be a guess
     runtime_text = "{}" if at is None else words[at + 1] if words[at] == option else words[at].partition("=")[2]
     try:
         runtime = json.loads(runtime_text)
         variables = dict(runtime.get("env_vars") or {})
-    except (ValueError, AttributeError, TypeError):  # Ray will say what is wrong with it
+    except (ValueError, AttributeError, TypeError):  # Ray itself reports what is wrong with it
         return words
     for name in TOLD:
         if name in environment:
@@ -235,26 +246,26 @@ def with_environment(command: Sequence[str], environment: Mapping[str, str]) -> 
 
 @dataclass
 class _Follower:
-    """Ticks until the command ends, and acts on a stall."""
+    """Ticks the watchdog until the command ends, and acts on a stall."""
 
     child: subprocess.Popen[bytes]
     dog: Watchdog
     passed: Passing
     on_stall: OnStall
     show: Callable[[Stall], None]
-    due_s: float = math.inf  # when a hang is looked at again
+    due_s: float = math.inf  # time at which a hang is examined again
     hang_reported: threading.Event = field(
         default_factory=threading.Event
-    )  # that it hangs, by the evidence of all hosts
-    over: bool = False  # nobody acts on what is told any more
+    )  # set when the evidence of all hosts shows a hang
+    over: bool = False  # the watch no longer acts on what it is told
 
     def tell(self) -> bool:
-        """That it hangs. False where the command has ended, and nothing comes of it."""
+        """Receive the message that the job hangs. Returns False if the command has ended, so that nothing follows."""
         self.hang_reported.set()
         return not self.over and self.child.poll() != 0
 
     def serve(self, serving: Serving | None) -> int:
-        """Follow the command, and give evidence to other hosts meanwhile and after it. Its exit code, or 86."""
+        """Follow the command, and serve evidence to other hosts during and after it. Returns its exit code, or 86."""
         if serving is not None:
             serving.server.start(self.dog.look, self.tell if self.on_stall == "end" else None)
         code = self.follow()
@@ -266,7 +277,7 @@ class _Follower:
         return code
 
     def follow(self) -> int:
-        """The command's exit code, or 86."""
+        """Follow the command. Returns its exit code, or 86."""
         period_s = min(1.0, max(0.1, self.dog.stall_s / 10))
         while not _ended(self.child, period_s):
             if self.hang_reported.is_set():
@@ -276,7 +287,7 @@ class _Follower:
             try:
                 with self.passed.looking():
                     stall = self.dog.confirm() if again else self.dog.tick()
-            except KeyboardInterrupt:  # the command has ended, and nobody wants to wait for the look at it
+            except KeyboardInterrupt:  # Ctrl-C after the command ended: do not wait for the look
                 break
             if again:
                 self.due_s = math.inf
@@ -292,22 +303,24 @@ class _Follower:
                 return STALLED
         if (
             self.hang_reported.is_set() and self.child.poll() != 0
-        ):  # it may have failed since, where another node ended before
+        ):  # the command may have failed meanwhile, after another node's ended
             self.dog.tell("the job hangs, by the evidence of all its nodes: the command is ended")
             self._end()
             return STALLED
         return _code(self.child.returncode)
 
     def _decided(self, again: bool) -> bool:
-        """Whether the command's fate is decided now that it is HUNG, `again`: the one place where it is. `exit` leaves
-        it at the first verdict; `end` ends it at the second, a threshold later."""
+        """Whether a HUNG verdict decides the command's fate now. This is the only place that decides it.
+
+        `exit` leaves the command at the first verdict. `end` ends it at the second (`again`), a threshold later.
+        """
         if self.on_stall == "end" and not again:
             self.due_s = min(self.due_s, time.monotonic() + self.dog.stall_s)
             return False
         return self.on_stall != "report"
 
     def _end(self) -> None:
-        """End the job; whoever outlives SIGKILL is named, and not waited for."""
+        """End the job. Processes that survive SIGKILL are named, and not waited for."""
         survivors = end(self.dog.observer.members)
         if survivors:
             self.dog.tell(unended(survivors))
@@ -324,10 +337,11 @@ class _Follower:
 
 
 def _ended(child: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Wait for the command for so long; at once when it ends, without asking again and again where Linux allows."""
+    """Wait up to `timeout_s` for the command to end, without polling if Linux allows it. Returns whether it has
+    ended."""
     try:
         descriptor = os.pidfd_open(child.pid)
-    except (AttributeError, OSError):  # no Linux, or reaped already
+    except (AttributeError, OSError):  # not Linux, or already reaped
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(timeout_s)
         return child.poll() is not None
@@ -350,7 +364,7 @@ def _program(command: Sequence[str], environment: Mapping[str, str]) -> str:
     executable = shutil.which(command[0], path=environment.get("PATH"))
     if executable is None:
         exists = os.path.exists(command[0])
-        # Scrubbed first: quotes within quotes would hide a secret from whoever prints it.
+        # Scrub before quoting: quotes within quotes would hide a secret from the scrubber of the output.
         word, name = (shlex.quote(redaction.text(text)) for text in (command[0], os.path.basename(command[0])))
         what = "is not found"
         fix = f"which {name}"
@@ -358,14 +372,14 @@ def _program(command: Sequence[str], environment: Mapping[str, str]) -> str:
             what, fix = _unrunnable(command[0], word)
         if os.path.isdir(command[0]):
             what, fix = "is a directory", f"ls {word}   # and name the program in it"
-        if re.match(r"[A-Za-z_]\w*=", command[0]) and not exists:  # only a shell takes it for a variable
+        if re.match(r"[A-Za-z_]\w*=", command[0]) and not exists:  # only a shell would read it as a variable
             fix = f"-- env {word} …"
         raise CommandNotRun(f"the command {command[0]!r} {what}", NOT_RUNNABLE if exists else NOT_FOUND, fix)
     return executable
 
 
 def _unrunnable(file: str, word: str) -> tuple[str, str]:
-    """Of a file that may not be executed, what it is and how its job is watched."""
+    """For a file that cannot be executed: what it is, and how to watch its job."""
     try:
         with open(file, "rb") as stream:
             begin = stream.read(4)
@@ -380,7 +394,8 @@ def _unrunnable(file: str, word: str) -> tuple[str, str]:
 
 
 def sockets() -> str:
-    """A folder for the sockets of the processes; without one each finds its own."""
+    """Make a folder for the sockets of the processes. Returns "" if that fails; then each process finds its own
+    place."""
     try:
         return tempfile.mkdtemp(prefix="rlhf-", dir="/tmp" if os.access("/tmp", os.W_OK) else None)
     except OSError:
@@ -427,5 +442,5 @@ def _remove(directory: Path | None, sockets: str | None) -> None:
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
     if directory is not None:
-        with contextlib.suppress(OSError):  # other runs lie there
+        with contextlib.suppress(OSError):  # not empty: it holds other runs
             directory.parent.rmdir()

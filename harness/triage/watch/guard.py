@@ -17,9 +17,10 @@ from scenarios.engines.processes import descendants
 
 
 class Guard:
-    """A context manager around one cluster of ours. `stall`: set once, when the job below this process hangs.
+    """A context manager around one cluster that the harness started.
 
-    `directory`: where beats, evidence and the verdict go. `say` takes one line for the user, from the guard's thread.
+    `stall` is set, once, when the job below this process hangs. `directory`: for beats, evidence and the verdict. `say`
+    takes one line for the user, from the guard's thread.
     """
 
     def __init__(self, directory: Path, stall_s: float, say: Callable[[str], None] = lambda line: None) -> None:
@@ -34,7 +35,7 @@ class Guard:
         make_folder(self.directory)
         self._sockets = sockets()
         root = os.getpid()
-        foreign = frozenset(pid for pid in descendants(root) if pid != root)  # a notebook may have children of its own
+        foreign = frozenset(pid for pid in descendants(root) if pid != root)  # such as children of a notebook
         means = Means(observer=Observer(self.directory, (root,), foreign=foreign))
         self._dog = Watchdog(self.directory, (root,), self.stall_s, means=means, say=self._say)
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
@@ -47,7 +48,7 @@ class Guard:
             self._thread.join()
         if self._sockets:
             shutil.rmtree(self._sockets, ignore_errors=True)
-        if not self._dog.retention:  # the beats of a run that ended say nothing to anybody
+        if not self._dog.retention:  # nobody needs the beats of a run that ended well
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def environment(self, variables: dict[str, str], role: str) -> dict[str, str]:
@@ -55,7 +56,7 @@ class Guard:
         return watched({**variables, "RLHF_HARNESS_ROLE": role}, self.directory, self._sockets)
 
     def follow(self, pid: int) -> None:
-        """Watch the processes below this one too: those of a cluster that was up before."""
+        """Watch the processes below `pid` too: those of a cluster that was up before."""
         self._dog.observer.roots = (*self._dog.observer.roots, pid)
 
     def _run(self) -> None:

@@ -1,7 +1,8 @@
-"""The last words of a command: its standard error is passed on as it comes, and its end is kept.
+"""Keeps the last words of a command: its standard error is passed on as it comes, and the end of it is kept.
 
-Where standard error is a file, its end is read there. Otherwise a small process stands between: it passes everything
-on, ends with the last process that can write, and outlives the harness, so that nobody's words are lost with it.
+If standard error is a file, its end is read from there. Otherwise a small process stands in between. It passes
+everything on, ends with the last process that can write, and outlives the harness, so that no output is lost if the
+harness dies.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from pathlib import Path
 from scenarios.engines import last_words
 
 STDERR = 2  # the descriptor of standard error
-DRAIN_S = 0.5  # chosen: what is still in the pipe is passed on in milliseconds, unless a daemon holds it open
-# Reads 0, writes 1, keeps the end in a file of at most twice KEPT. Keys and signals are meant for the command.
+DRAIN_S = 0.5  # chosen: the rest in the pipe is passed on in milliseconds, unless a daemon holds it open
+# Copies descriptor 0 to 1 and keeps the end in a file of at most twice KEPT. It ignores keys and signals, which are
+# meant for the command.
 PROGRAM = """
 import os, signal, sys
 for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGTTOU):
@@ -52,11 +54,11 @@ while True:
         os.write(file, end)
         size = len(end)
 """
-KEPT = 1 << 17  # bytes, chosen: an engine's traceback and what its siblings log after it
+KEPT = 1 << 17  # chosen, in bytes: an engine's traceback and what its siblings log after it
 
 
 class Hearing:
-    """Gives the command a standard error, `descriptor` (None: ours), and has its last words afterwards."""
+    """Gives the command a standard error, `descriptor` (None: ours), and knows its last words afterwards."""
 
     def __init__(self, into: int = STDERR) -> None:
         self.descriptor: int | None = None
@@ -68,19 +70,21 @@ class Hearing:
         try:
             state = os.fstat(self._into)
             self._open(state)
-        except OSError:  # standard error is closed: nobody hears anything
+        except OSError:  # standard error is closed: there is nothing to keep
             self.descriptor = None
         return self
 
     def started(self) -> None:
-        """The command has its standard error: ours to it is closed, so that its end is seen."""
+        """Call this once the command has its standard error: our copy is closed, so that its end is noticed."""
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
 
     def words(self, ended: int | None) -> str:
-        """Why the command ended, by what it said: one sentence, empty where it said nothing. `ended`: its exit code,
-        negative for a signal."""
+        """Why the command ended, by what it printed: one sentence, empty if it printed nothing.
+
+        `ended`: its exit code, negative for a signal.
+        """
         if self._passing is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._passing.wait(DRAIN_S)
@@ -111,7 +115,7 @@ class Hearing:
 
 
 def _terminal(like: int) -> tuple[int, int]:
-    """(where it is read, where it is written) of a terminal of the same size that changes nothing of what is said."""
+    """(reading end, writing end) of a raw terminal of the same size, which does not change what passes through it."""
     reader, writer = pty.openpty()
     tty.setraw(writer)
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What is seen of a job from outside, cheaply, once a second: its processes in /proc and their heartbeats."""
+"""A cheap look at a job from outside, once a second: its processes in /proc, and their heartbeats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from probes.heartbeat import BEATS
 
 @dataclass(frozen=True)
 class Stat:
-    """/proc/PID/stat, the fields of interest."""
+    """The needed fields of /proc/PID/stat."""
 
     pid: int
     ppid: int
@@ -47,7 +47,7 @@ def table(proc: Path = Path("/proc")) -> dict[int, Stat]:
 
 
 def argv(pid: int) -> tuple[str, ...]:
-    """The command line of a process, or what it calls itself; empty when it has ended."""
+    """The command line of a process, or the title that it gave itself; empty if it has ended."""
     try:
         return tuple(Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="replace").split("\0"))
     except OSError:
@@ -55,7 +55,7 @@ def argv(pid: int) -> tuple[str, ...]:
 
 
 def environ(pid: int) -> bytes:
-    """The environment that a process was started with, as the kernel has it; empty where nobody may look."""
+    """The environment that a process was started with, as the kernel has it; empty if it may not be inspected."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -64,7 +64,7 @@ def environ(pid: int) -> bytes:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What the kernel says of this host's processes. `delay_s`: for how long this thread waited for a processor."""
+    """What the kernel says about this host's processes. `delay_s`: how long this thread has waited for a processor."""
 
     processes: Callable[[], dict[int, Stat]] = table
     argv: Callable[[int], Sequence[str]] = argv
@@ -77,9 +77,9 @@ LINUX = Kernel()
 
 
 class Observer:
-    """Looks at the processes below `roots`, and at whoever beats in `directory`, also from other hosts.
+    """Looks at the processes below `roots`, and at every process with a heartbeat in `directory`, also of other hosts.
 
-    Not at Ray's own processes, which serve the job and never stand still for it, and not below `foreign`.
+    It ignores Ray's own processes, which serve the job and never stand still for it, and everything below `foreign`.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class Observer:
         self.directory, self.roots, self._foreign = directory, roots, foreign
         self._clock, self._kernel, self._host = clock, kernel, socket.gethostname()
         self._delayed_s: float | None = None
-        self._began: dict[int, int] = {}  # root -> started: a root that ended has no successor with its number
+        self._began: dict[int, int] = {}  # root pid -> start time, so that a reused pid is no root
         self._over: set[str] = set()  # beat files of processes of this host that have ended
-        self._marks: dict[tuple[int, int], bool] = {}  # (pid, started) -> whether our directory is in its environment
-        self._known: dict[int, int] = {}  # pid -> started: whoever was below a root stays ours when its parent ends
+        self._marks: dict[tuple[int, int], bool] = {}  # (pid, start) -> whether our directory is in its environment
+        self._known: dict[int, int] = {}  # pid -> start time: a process below a root stays ours when its parent ends
 
     def __call__(self) -> Snapshot:
-        """One look: about 30 µs a process of the host."""
+        """Take one look: about 30 µs per process of the host."""
         stats = self._kernel.processes()
         self._follow(stats)
         beats = self._beats(stats)
@@ -109,11 +109,12 @@ class Observer:
             stat = stats[pid]
             beat = beats.pop((self._host, pid), {})
             if beat and beat.get("start_ticks") not in (0, stat.started):
-                beat = {}  # of an earlier process with this pid
+                beat = {}  # the beat of an earlier process with this pid
             if not beat:
                 if infrastructure(self._kernel.argv(pid)):
                     continue
-                # a busy thread beside a main thread that waits is no work; a process with a heartbeat says it better
+                # Without a heartbeat only the main thread counts: a busy thread beside a waiting main thread is no
+                # work.
                 stat = replace(stat, cpu_s=self._kernel.main_cpu_s(pid) or stat.cpu_s)
             observations.append(_observation(f"{self._host}:{pid}:{stat.started}", pid, stat, beat))
         for (host, pid), beat in beats.items():
@@ -125,21 +126,22 @@ class Observer:
         return Snapshot(self._clock(), tuple(observations), self._starved())
 
     def _starved(self) -> float:
-        """Seconds since the last look for which this thread was runnable and had no processor."""
+        """Seconds since the last look in which this thread was runnable and had no processor."""
         now = self._kernel.delay_s()
         before, self._delayed_s = self._delayed_s, now
         return 0.0 if now is None or before is None else max(0.0, now - before)
 
     def living(self) -> list[int]:
-        """Pids below the roots, as of now, those whose parent has ended included."""
+        """Pids below the roots now, including those whose parent has ended."""
         self._follow(self._kernel.processes())
         return sorted(self._known)
 
     def members(self) -> dict[int, Stat]:
-        """Everybody who belongs to the job now: below the roots, and whoever the roots started and let go (a daemon).
+        """Every process that belongs to the job now: those below the roots, and daemons that the roots started and let
+        go.
 
-        The latter are known by the watch directory in their environment. Below a raylet that is not the job's it says
-        nothing: a worker of a cluster that was there before belongs to the cluster.
+        Daemons are known by the watch directory in their environment. Below a raylet that is not the job's this proves
+        nothing: a worker of a cluster that was up before belongs to that cluster.
         """
         stats = self._kernel.processes()
         self._follow(stats)
@@ -147,7 +149,7 @@ class Observer:
         for pid, stat in stats.items():
             if pid not in self._known and self._marked(stat) and not self._elses(pid, stats):
                 self._known[pid] = stat.started
-        self._follow(stats)  # those below them
+        self._follow(stats)  # the processes below those
         return {pid: stats[pid] for pid in self._known}
 
     def _marked(self, stat: Stat) -> bool:
@@ -161,7 +163,7 @@ class Observer:
         return self._marks[key]
 
     def _elses(self, pid: int, stats: dict[int, Stat]) -> bool:
-        """Whether a raylet that is not the job's stands above a process."""
+        """Whether a process is below a raylet that is not the job's."""
         visited = {pid}
         while (stat := stats.get(pid)) is not None and stat.ppid not in visited:
             pid = stat.ppid
@@ -171,9 +173,9 @@ class Observer:
         return False
 
     def _follow(self, stats: dict[int, Stat]) -> None:
-        """Take note of who is below the roots, in time linear in the number of processes."""
+        """Update which processes are below the roots, in time linear in the number of processes."""
         children: dict[int, list[int]] = {}
-        groups = {*self.roots} - {os.getpid()}  # ours may hold the shell's other commands
+        groups = {*self.roots} - {os.getpid()}  # our own process group may hold other commands of the shell
         for stat in stats.values():
             children.setdefault(stat.ppid, []).append(stat.pid)
             if stat.group in groups and stat.pid != stat.group:
@@ -196,7 +198,8 @@ class Observer:
             queue += below
 
     def _beats(self, stats: dict[int, Stat]) -> dict[tuple[str, int], dict[str, Any]]:
-        """The beats of whoever lives, here or on another host. One of a process that has ended is not read again."""
+        """The beats of living processes, here or on another host. The beat file of an ended process is not read
+        again."""
         beats: dict[tuple[str, int], dict[str, Any]] = {}
         try:
             files = [entry for entry in os.scandir(self.directory / BEATS) if entry.name.endswith(".json")]
@@ -211,7 +214,7 @@ class Observer:
             try:
                 beat = json.loads(Path(entry.path).read_bytes())
                 host, pid = str(beat["host"]), int(beat["pid"])
-            except (OSError, ValueError, KeyError, TypeError):  # being rewritten: the next look will do
+            except (OSError, ValueError, KeyError, TypeError):  # being rewritten: the next look reads it
                 continue
             if host == self._host and pid not in stats and number == str(pid):
                 over.add(entry.name)

@@ -1,22 +1,23 @@
 """Decides when a job is suspected to stand still. A pure state machine: snapshots go in, a suspicion comes out.
 
-What makes a suspicion, for a process in which nothing progressed for `stall_s` (its main thread is where it was, no
-collective was enqueued, no event recorded):
+A process stands still if nothing in it progressed for `stall_s`: its main thread is where it was, no collective was
+enqueued, no event was recorded. Whether that is suspicious depends on what it does:
 
-- alone: its main thread is inside a collective, a backward pass or a device's synchronize; a process group is being
-  made, an engine falls asleep or wakes, weights are on their way; its heartbeat is silent without using a CPU (stopped,
-  or the interpreter lock is held); it is stopped, or sleeps uninterruptibly.
-- only while no other process progresses either: it waits for Ray or for HTTP, has an open span, or has taken part in
-  collectives. Whoever asked for a long rollout waits as long as the rollout goes on.
-- only while nothing in the whole job does anything at all, processes without a heartbeat included (they use no CPU): a
-  wait that nobody has a name for. A pause looks the same from here; a look costs seconds, and tells them apart.
-  The end of a process that had a heartbeat is progress of the whole job: a launcher has stood in its wait since it was
-  started, and where its ranks have just ended it has waited for nothing yet.
-- never: it waits for orders (an event loop, a worker without a task, a launcher), or the job sits in a debugger.
+- Suspicious by itself: its main thread is inside a collective, a backward pass or a device's synchronize; it makes a
+  process group, its engine falls asleep or wakes up, or weights are in transfer; its heartbeat is silent and it uses no
+  CPU (stopped, or the interpreter lock is held); it is stopped, or sleeps uninterruptibly.
+- Suspicious only while no other process progresses either: it waits for Ray or HTTP, has an open span, or has taken
+  part in collectives. A process that asked for a long rollout waits as long as the rollout goes on.
+- Suspicious only while the whole job does nothing at all, including processes without a heartbeat (they use no CPU):
+  any other wait. A pause looks the same from here, but a look costs only seconds and tells them apart. The end of a
+  process with a heartbeat counts as progress of the whole job: a launcher waits from its start on, and if its ranks
+  have just ended, it has not waited for anything yet.
+- Never suspicious: it waits for requests (an event loop, a worker without a task, a launcher), or the job sits in a
+  debugger.
 
-Time is what the snapshots say, and a gap between two of them counts for at most `GAP_S`: a laptop that slept, or a
-watchdog that was stopped together with its job, has not seen a stall. Nor does the time count for which the watchdog
-itself had no processor, as its job had none.
+Time is taken from the snapshots, and a gap between two snapshots counts for at most `GAP_S`: a laptop that slept, or a
+watchdog that was stopped together with its job, has not seen a stall. Time in which the watchdog itself had no
+processor does not count either, because its job had none.
 """
 
 from __future__ import annotations
@@ -27,41 +28,42 @@ from dataclasses import dataclass, field
 
 from probes.collectives import HELPER, MAKERS, MEETING
 
-GAP_S = 5.0  # chosen: several periods; a longer gap is of a host that slept
-BUSY = 0.2  # of one CPU: a spinning wait has one, a process that sleeps in a system call none
-QUIET = 0.02  # of one CPU: less than this is a timer, or a beat
+GAP_S = 5.0  # chosen: several periods; a longer gap means that the host slept
+BUSY = 0.2  # share of one CPU: a spinning wait uses all of it, a sleep in a system call nothing
+QUIET = 0.02  # share of one CPU: less than this is a timer or a heartbeat
 ALONE = frozenset({"collective", "backward", "device"})
 TOGETHER = frozenset({"ray", "http"})
 TRANSITIONS = frozenset({
     *MAKERS, MEETING, HELPER, "sleep", "wake",
     "wake_up", "flush", "sync_send", "sync_receive",
 })  # fmt: skip
-# A collective that gives up destroys the evidence: look when this share of its timeout is over, if that is sooner.
+# A collective that times out destroys the evidence. Look when this share of its timeout has passed, if that is sooner.
 TIMEOUT_SHARE = 0.6
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One process at one moment. `key` tells it from a later process with its pid."""
+    """One process at one moment. `key` tells it from a later process with the same pid."""
 
     key: str
     pid: int
-    state: str = "S"  # of /proc/PID/stat; "" where the process is on another host
+    state: str = "S"  # state in /proc/PID/stat; "" if the process is on another host
     cpu_s: float = 0.0
     beats: int | None = None  # None: it has no heartbeat
     progress: int = 0  # changes whenever its work progresses
-    wait: str = ""  # what its main thread is in (probes/heartbeat.py)
+    wait: str = ""  # what its main thread does (probes/heartbeat.py)
     spans: tuple[str, ...] = ()
     sequences: Mapping[str, int] = field(default_factory=dict)
     breakpoint: bool = False
     ended: bool = False
-    timeout_s: float | None = None  # the smallest of its process groups
+    timeout_s: float | None = None  # smallest timeout of its process groups
     name: str = ""  # for people: "rank 1", "launcher"
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`starved_s`: of the time since the last one, the watchdog was runnable so long and had no processor."""
+    """All processes at one moment. `starved_s`: for how long since the last snapshot the watchdog was runnable
+    without a processor."""
 
     at_s: float
     processes: tuple[Seen, ...]
@@ -69,7 +71,7 @@ class Snapshot:
 
 
 def over(process: Seen) -> bool:
-    """Whether it has ended, by its own word or the kernel's."""
+    """Whether a process has ended, by its own word or the kernel's."""
     return process.ended or process.state in ("Z", "X")
 
 
@@ -82,7 +84,7 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Suspicion:
-    """`still_s`: how long the one that stands longest has stood."""
+    """Processes that are suspected to stand still. `still_s`: the longest standstill among them."""
 
     suspects: tuple[Suspect, ...]
 
@@ -100,9 +102,9 @@ class _Track:
     process: Seen
     still_s: float = 0.0
     silent_s: float = 0.0
-    cpu_s: float = 0.0  # when it last progressed, or last beat
-    quiet_s: float = 0.0  # it has used next to no CPU for so long
-    quiet_cpu_s: float = 0.0  # at the beginning of that
+    cpu_s: float = 0.0  # CPU seconds at its last progress
+    quiet_s: float = 0.0  # seconds in which it used next to no CPU
+    quiet_cpu_s: float = 0.0  # CPU seconds when that began
 
     @property
     def busy(self) -> bool:
@@ -110,30 +112,31 @@ class _Track:
 
 
 class Progress:
-    """Feed it a snapshot every second or so. `stall_s`: seconds without progress that make a suspicion."""
+    """Feed it a snapshot about once a second. `stall_s`: seconds without progress that make a suspicion."""
 
     def __init__(self, stall_s: float) -> None:
         self.stall_s = stall_s
         self._tracks: dict[str, _Track] = {}
         self._last_s: float | None = None
-        self._since_end_s = math.inf  # since a process with a heartbeat ended
+        self._since_end_s = math.inf  # seconds since a process with a heartbeat ended
 
     @property
     def debugged(self) -> tuple[Seen, ...]:
-        """Processes that sit in a debugger: nobody is suspected while there is one."""
+        """Processes that sit in a debugger. While there is one, nobody is suspected."""
         return tuple(
             track.process for track in self._tracks.values() if track.process.breakpoint and not track.process.ended
         )
 
     def limit_s(self, process: Seen) -> float:
-        """After how many seconds this process is suspected: sooner than its collectives give up."""
+        """After how many seconds this process is suspected: before its collectives time out."""
         if process.timeout_s is None:
             return self.stall_s
         return min(self.stall_s, TIMEOUT_SHARE * process.timeout_s)
 
     def feed(self, snapshot: Snapshot) -> Suspicion | None:
-        """Take note of a snapshot; the suspicion that holds now, if one does."""
+        """Take in a snapshot. Returns the suspicion that holds now, or None."""
         passed = 0.0 if self._last_s is None else snapshot.at_s - self._last_s - snapshot.starved_s
+        # Nobody observed a longer gap, such as a laptop's sleep, so it proves no standstill.
         gap = min(max(0.0, passed), GAP_S)
         self._last_s = snapshot.at_s
         self._since_end_s = 0.0 if self._some_end(snapshot) else self._since_end_s + gap
@@ -144,6 +147,7 @@ class Progress:
             return None
         still = self._all_still()
         each = (self._suspect(track, all_still=still) for track in self._tracks.values())
+        # Unnamed waits count only if no process stands in a wait with a name.
         suspects = [suspect for suspect in each if suspect] or self._nameless()
         return Suspicion(tuple(suspects)) if suspects else None
 
@@ -164,10 +168,11 @@ class Progress:
         if process.cpu_s - track.quiet_cpu_s > QUIET * max(track.quiet_s, GAP_S):
             track.quiet_s, track.quiet_cpu_s = 0.0, process.cpu_s
         track.silent_s = track.silent_s + gap if process.beats is not None and process.beats == before.beats else 0.0
+        # A heartbeat that appears or disappears makes figures of before and after incomparable.
         if process.progress != before.progress or (process.beats is None) != (before.beats is None):
             track.still_s, track.cpu_s = 0.0, process.cpu_s
         elif process.beats is None and process.state not in ("T", "t", "D"):
-            track.still_s, track.cpu_s = 0.0, process.cpu_s  # nothing is known of it but that it lives
+            track.still_s, track.cpu_s = 0.0, process.cpu_s  # all that is known is that it lives
         else:
             track.still_s += gap
         return track
@@ -210,7 +215,7 @@ class Progress:
         return "stands still" if any(process.sequences.values()) else ""
 
     def _nameless(self) -> list[Suspect]:
-        """Everybody who does not wait for orders, when the whole job does nothing at all."""
+        """Every process that does not wait for requests, if the whole job does nothing at all; else none."""
         suspects: list[Suspect] = []
         if self._since_end_s < self.stall_s:
             return suspects
@@ -227,7 +232,7 @@ class Progress:
         return suspects
 
     def _all_still(self) -> bool:
-        """No process that has a heartbeat and something to do has progressed, or ended, within `stall_s`."""
+        """Whether no process with a heartbeat and work to do has progressed or ended within `stall_s`."""
         if self._since_end_s < self.stall_s:
             return False
         working = [t for t in self._tracks.values() if t.process.beats is not None and not t.process.ended]

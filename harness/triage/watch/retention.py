@@ -1,6 +1,6 @@
-"""What a watch keeps on disk: one directory of evidence a look, its verdict beside it, within a number and a size.
+"""What a watch keeps on disk: one evidence directory per look with its verdict, within a number and a size.
 
-No method raises for the disk's sake: evidence that cannot be kept is still judged, and a line says what is missing.
+No method raises because of the disk. Evidence that cannot be kept is still judged, and a line says what is missing.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from reports.model import Verdict
 
 EVIDENCE = "evidence"
-GRAVITY = {"SLOW": 1, "INSUFFICIENT": 2, "HUNG": 3}  # of two, the evidence of the lighter one is dropped
+GRAVITY = {"SLOW": 1, "INSUFFICIENT": 2, "HUNG": 3}  # evidence of the lighter verdict is dropped first
 FULL = (errno.ENOSPC, errno.EDQUOT)
-TRIED_BYTES = 1 << 16  # written to a new folder and removed: mkdir may succeed on a disk that takes nothing more
-SHARED_MEMORY = "/dev/shm"  # where evidence goes when neither the watch directory nor TMPDIR takes it
-MAX_VERDICTS = 1_000  # kept without their evidence: a verdict has some KiB
-MAX_GONE = 64  # removed folders that a collector which was given up on may still write into
+TRIED_BYTES = 1 << 16  # test bytes for a new folder: mkdir may succeed on a full disk
+SHARED_MEMORY = "/dev/shm"  # where evidence goes if neither the watch directory nor TMPDIR takes it
+MAX_VERDICTS = 1_000  # verdicts that are kept without evidence: each has some KiB
+MAX_GONE = 64  # removed folders that are watched: an abandoned collector may still write into them
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of the evidence that one watch keeps: how many directories (at least 2), and how many bytes on disk.
+    """Limits on the evidence of one watch: how many directories (at least 2), and how many bytes on disk.
 
     A look at 1,000 processes without recorders left 0.6 MiB; the recorders' dumps come on top. The defaults are chosen:
-    a night of trouble, and no more of a disk than one checkpoint.
+    enough for a night of trouble, and no more disk than one checkpoint.
     """
 
     count: int = 32
@@ -47,7 +47,7 @@ class Limits:
 
 @dataclass
 class _Look:
-    """One evidence directory. `complete`: its evidence is there; otherwise only its verdict."""
+    """One evidence directory. `complete`: its evidence is there; otherwise only its verdict is."""
 
     folder: Path
     kind: str  # the verdict; empty where the look failed
@@ -58,11 +58,11 @@ class _Look:
 
 
 class Retention:
-    """The evidence of one watch, below `directory`. `say` takes one line for the user, each once.
+    """The evidence of one watch, below `directory`. `say` takes one line for the user, each line once.
 
-    Over the limits, evidence goes first where the verdict is lightest, then where it is oldest; never the newest, and
-    of the others last the first HUNG (the first of all where none hung). The verdict of every look that was shown
-    stays when its evidence goes.
+    Over the limits, evidence of the lightest verdict goes first, then the oldest. The newest never goes. Of the others,
+    the first HUNG goes last (the very first if none hung). The verdict of every look that was shown stays when its
+    evidence goes.
     """
 
     def __init__(self, directory: Path, say: Callable[[str], object], limits: Limits | None = None) -> None:
@@ -70,18 +70,21 @@ class Retention:
         self._looks: list[_Look] | None = None  # oldest first
         self._gone: deque[Path] = deque(maxlen=MAX_GONE)
         self._elsewhere: dict[str, Path] = {}
-        self._last = "", 0  # second and number of the last folder
-        self._top = 0  # gravity of what OUT/verdict.json says
+        self._last = "", 0  # second and number in the name of the last folder
+        self._top = 0  # gravity of the verdict in OUT/verdict.json
 
     def __bool__(self) -> bool:
-        """Whether there is anything that the user was shown."""
+        """Whether there is evidence that the user was shown."""
         return any(look.displayed for look in self._looks or ())
 
     def folder(self) -> Path:
-        """A new directory for one look, elsewhere when the watch directory takes nothing, and where nothing takes
-        anything the name of one that is not there."""
+        """Return a new directory for one look.
+
+        It is elsewhere if the watch directory cannot be written. If no place can be written, it is a path that does not
+        exist.
+        """
         before = [order(look.folder.name)[0] for look in self._adopted()]
-        stamp = max([dates.stamp(), self._last[0], *before])  # a clock that was set back hides nobody
+        stamp = max([dates.stamp(), self._last[0], *before])  # names stay in order even if the clock was set back
         failed: OSError | None = None
         for base in self._places():
             try:
@@ -97,9 +100,9 @@ class Retention:
         return self.directory / EVIDENCE / stamp
 
     def keep(self, folder: Path, verdict: Verdict | None, *, subject: str, displayed: bool) -> None:
-        """Take in the evidence of a look. `verdict`: None where the look failed. `subject`: what is said of whom.
+        """Take in the evidence of a look. `verdict`: None if the look failed. `subject`: what is said about whom.
 
-        Of looks that were not shown only the last of each subject is kept: it says no more than the one before.
+        Of looks that were not shown, only the last of each subject is kept: it says no more than the one before.
         """
         looks = self._adopted()
         look = _Look(folder, verdict.verdict if verdict else "", subject, displayed)
@@ -114,23 +117,24 @@ class Retention:
             self._write(folder / VERDICT, verdict, displayed=displayed)
         look.size = _size(folder)
         self._thin()
-        for ghost in self._gone:  # a collector that was given up on came back
+        for ghost in self._gone:  # an abandoned collector came back and wrote into a removed folder
             if ghost.exists():
                 shutil.rmtree(ghost, ignore_errors=True)
 
     def publish(self, verdict: Verdict, *, final: bool = False) -> None:
-        """Make it the verdict of the watch, OUT/verdict.json; unless it is `final`, none that is less grave."""
+        """Make `verdict` the verdict of the watch, OUT/verdict.json. Unless `final`, a less grave one replaces
+        nothing."""
         if final or GRAVITY.get(verdict.verdict, 0) >= self._top:
             self._top = GRAVITY.get(verdict.verdict, 0)
             self._write(self.directory / VERDICT, verdict, displayed=True)
 
     def discard(self, folder: Path) -> None:
-        """Remove the evidence of a look that says nothing to anybody."""
+        """Remove the evidence of a look that nobody needs."""
         shutil.rmtree(folder, ignore_errors=True)
         self._gone.append(folder)
 
     def close(self) -> None:
-        """Remove what was made outside the watch directory and holds nothing."""
+        """Remove empty folders that were made outside the watch directory."""
         for base in self._elsewhere.values():
             with contextlib.suppress(OSError):
                 base.rmdir()
@@ -145,12 +149,13 @@ class Retention:
                 yield self._elsewhere[name]
 
     def _made(self, base: Path, stamp: str) -> Path:
-        """A new folder below `base` that takes bytes; evidence of before makes room for it on a full disk."""
+        """Make a new folder below `base` and test that it takes bytes. On a full disk, earlier evidence makes room
+        for it."""
         number = self._last[1] + 1 if self._last[0] == stamp else 1
         while True:
             self._last = stamp, number
             folder = base / (stamp if number == 1 else f"{stamp}-{number}")
-            if folder in self._gone:  # somebody may still write into the one that had the name
+            if folder in self._gone:  # an abandoned collector may still write into the removed folder of that name
                 number += 1
                 continue
             try:
@@ -162,7 +167,7 @@ class Retention:
                 tried.unlink()
                 return folder
             except FileExistsError:
-                if not base.is_dir():  # a file has the name of the folder above
+                if not base.is_dir():  # a file has the name of `base`
                     raise
                 number += 1
             except OSError as error:
@@ -183,7 +188,7 @@ class Retention:
                 return
 
     def _thin(self) -> None:
-        """Drop evidence until the rest is within the limits, and verdicts without evidence beyond their number."""
+        """Drop evidence until the rest is within the limits, and then verdicts without evidence beyond their number."""
         looks = self._adopted()
         while True:
             complete_looks = [look for look in looks if look.complete]
@@ -197,10 +202,11 @@ class Retention:
             self._forget(look)
 
     def _make_room(self) -> bool:
-        """Drop the evidence that is worth least; False where none can be spared."""
+        """Drop the least valuable evidence. Returns False if none can be spared."""
         complete_looks = [look for look in self._adopted() if look.complete]
         if len(complete_looks) <= 2:
             return False
+        # Most valuable are the newest look and the first HUNG one; then the first look of all and the last HUNG one.
         hung = [look for look in complete_looks if look.kind == "HUNG"]
         worth = {id(look): 1 for look in (complete_looks[0], *hung[-1:])}
         worth |= {id((hung or complete_looks)[0]): 2, id(complete_looks[-1]): 3}
@@ -217,7 +223,7 @@ class Retention:
         self._adopted().remove(look)
 
     def _adopted(self) -> list[_Look]:
-        """The looks so far, those that lay in the watch directory before included."""
+        """The looks so far, including those that were in the watch directory before."""
         if self._looks is None:
             self._looks = []
             with contextlib.suppress(OSError):
@@ -229,7 +235,7 @@ class Retention:
 
 
 def order(name: str) -> tuple[str, int]:
-    """What sorts the evidence folders of a watch by age: `<second>`, `<second>-2`, ..., `<second>-10`."""
+    """The sort key by age of evidence folders: `<second>`, `<second>-2`, ..., `<second>-10`."""
     head, _, number = name.rpartition("-")
     return (head, int(number)) if head.count("-") == 1 and number.isdecimal() else (name, 1)
 
@@ -243,7 +249,7 @@ def _kind(file: Path) -> str:
 
 
 def _size(folder: Path) -> int:
-    """Bytes that a folder takes on disk."""
+    """Bytes that a folder occupies on disk."""
     total = 0
     for path, _, names in os.walk(folder):
         for name in names:
@@ -253,7 +259,7 @@ def _size(folder: Path) -> int:
 
 
 def _strip(folder: Path) -> None:
-    """Remove everything in a folder but the verdict."""
+    """Remove everything in a folder except the verdict."""
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):
             if entry.is_dir(follow_symlinks=False):

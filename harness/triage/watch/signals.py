@@ -1,4 +1,4 @@
-"""Signals that would end the harness go on to the command that it watches; a terminal's keys reach both."""
+"""Passes signals that would end the harness on to the command that it watches. A terminal's keys reach both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from types import FrameType
 
-# The terminal sends these to its whole foreground group, the command included; by hand they go on to the command.
+# The terminal sends these to its whole foreground group, the command included. Sent by `kill`, they are passed on.
 _KEYS = (signal.SIGINT, signal.SIGQUIT)
 _PASSED_ON = (*_KEYS, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -18,24 +18,24 @@ _ENDING = (*_KEYS, signal.SIGTERM, signal.SIGHUP)
 
 
 class Passing:
-    """Hands signals on to the command. `foreground`: the terminal's keys reach it without us."""
+    """Passes signals on to the command. `foreground`: the terminal's keys reach the command without us."""
 
     def __init__(self) -> None:
         self.foreground = _in_foreground()
         self._child: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
         self._looking = False
-        self.ending = False  # somebody has asked for an end
+        self.ending = False  # a signal has asked for the end
 
     def to(self, child: subprocess.Popen[bytes]) -> None:
-        """From now on signals go to `child`, those that came before included."""
+        """From now on signals go to `child`, including those that came earlier."""
         self._child = child
         for signum in self._early:
             self._send(signum)
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
-        """While a look goes on, whose command has ended meanwhile, a signal is meant for us: KeyboardInterrupt."""
+        """During a look after the command has ended, a signal is meant for us and raises KeyboardInterrupt."""
         self._looking = True
         try:
             yield
@@ -43,7 +43,7 @@ class Passing:
             self._looking = False
 
     def arrived(self, signum: int, frame: FrameType | None) -> None:
-        """The handler."""
+        """The signal handler."""
         self.ending = self.ending or signum in _ENDING
         if self._child is None:
             self._early.append(signum)
@@ -64,7 +64,7 @@ class Passing:
 
 @contextlib.contextmanager
 def passing_on() -> Iterator[Passing]:
-    """Signals that would end us go to the command instead; what was ignored (nohup) stays ignored."""
+    """Pass signals that would end us on to the command. Ignored signals (nohup) stay ignored."""
     passing, before = Passing(), {}
     for signum in _PASSED_ON:
         handler = signal.getsignal(signum)

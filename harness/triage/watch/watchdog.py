@@ -1,6 +1,6 @@
 """The watchdog: looks, suspects, has evidence collected and judged, and says each thing once.
 
-`tick` is called every second by whoever runs the job: `command.watch`, or a thread of a controller.
+The caller that runs the job calls `tick` every second: `command.watch`, or a thread of a controller.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from harness.triage.evidence import Evidence
     from reports.model import Verdict
 
-BLOCK = 512  # bytes, written at once, so that a reader sees one beat whole
-MAX_SAID = 1_000  # lines that are remembered, so that each is said once: a week has no more that matter
-CALM = 3  # ticks without a suspicion before a hang is over: a job that is being ended moves as well
-MOST_PATIENT = 16  # looks at one suspicion that is no hang come after 1, 2, 4, 8, 16, 16, ... times the threshold
+BLOCK = 512  # bytes written at once, so that a reader sees a whole beat
+MAX_SAID = 1_000  # lines remembered so that each is said once; a week has no more that matter
+CALM = 3  # ticks without a suspicion before a hang is over: a job that is being ended also moves
+MOST_PATIENT = 16  # repeated looks at a suspicion that is no hang come after 1, 2, 4, 8, 16, 16, ... thresholds
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,10 @@ class Stall:
 
 @dataclass(frozen=True)
 class Means:
-    """What a watchdog works with; None: what it makes itself. `observer`: of the job's processes. `clock`, `observe`,
-    `collect` and `judge` are for tests."""
+    """What a watchdog works with; None for its own default.
+
+    `observer`: of the job's processes. `clock`, `observe`, `collect` and `judge` are replaced in tests.
+    """
 
     observer: Observer | None = None
     clock: Callable[[], float] = time.monotonic
@@ -60,7 +62,8 @@ ITS_MEANS = Means()
 
 
 class Watchdog:
-    """Watches the processes below `roots` and whoever beats in `directory`; evidence and verdict go there as well.
+    """Watches the processes below `roots` and those with a heartbeat in `directory`, where evidence and verdict go as
+    well.
 
     `limits`: of the evidence that is kept. `say` takes one line for the user.
     """
@@ -78,29 +81,30 @@ class Watchdog:
         self.directory, self.stall_s = Path(directory), stall_s
         self.observer = means.observer or Observer(self.directory, roots, means.clock)
         self.progress = Progress(stall_s)
-        self.verdict: Verdict | None = None  # the last HUNG; without one the last, but HEALTHY replaces nothing
+        self.verdict: Verdict | None = None  # the last HUNG; without one the last verdict, but HEALTHY replaces nothing
         self.retention = Retention(self.directory, self._once, limits)
         self._clock, self._observe, self._say = means.clock, means.observe or self.observer, say
         self._collect, self._judge = means.collect or self._collect_for_real, means.judge or _judge_for_real
         self._said: dict[str, None] = {}
         self._patience, self._hung, self._looked_s = 1.0, False, -math.inf
         self._ticks, self._fd = 0, -1
-        self._stuck: frozenset[str] = frozenset()  # who stood still at the last hang
-        self._calm = 0  # ticks since then without a suspicion
-        self.ending = False  # somebody asked the command to end
+        self._stuck: frozenset[str] = frozenset()  # processes that stood still at the last hang
+        self._calm = 0  # ticks without a suspicion since then
+        self.ending = False  # the command has been asked to end
         self._still_s, self._collecting = 0.0, threading.Lock()
         if absent := missing():
             self._once(absent)
 
     def tick(self) -> Stall | None:
-        """Look once. A stall is returned when it has been judged to be one, and once only.
+        """Look once. A stall is returned when it has been judged a hang, and only once.
 
-        Never raises: a look that fails (too many open files, a defect) is said once, and the next tick looks again.
+        Never raises. A look that fails (too many open files, a defect) is reported once, and the next tick looks again.
         """
         return self._carefully(self._tick)
 
     def confirm(self) -> Stall | None:
-        """Look at a hang once more, before a job is ended over it: the stall where it is HUNG again. Never raises."""
+        """Look at a hang once more before a job is ended for it. Returns the stall if it is HUNG again. Never
+        raises."""
         return self._carefully(self._confirm)
 
     def _carefully(self, look: Callable[[], Stall | None]) -> Stall | None:
@@ -126,13 +130,14 @@ class Watchdog:
             self._hung = self._hung and not self._goes_on(snapshot)
             return None
         self._calm = 0
+        # A known hang is not examined again, and a suspicion that was no hang only after growing pauses.
         if self._hung or now - self._looked_s < self._patience * self.stall_s:
             return None
         return self._examine(suspicion)
 
     def _goes_on(self, snapshot: Snapshot) -> bool:
-        """Whether a hang is over. It is told where the job goes on, and not where it ends: by itself, or because
-        somebody asked it to."""
+        """Whether a hang is over. The user is told so if the job continues, but not if it ends, by itself or on
+        request."""
         if self.ending or not self._stuck <= {process.key for process in snapshot.processes if not over(process)}:
             return True
         self._calm += 1
@@ -142,8 +147,8 @@ class Watchdog:
         return True
 
     def over(self, exit_code: int) -> None:
-        """The command has ended. What stood still for a reason that nobody saw, and then went on to a good end, was no
-        hang."""
+        """Take note that the command has ended. A standstill without a known reason that was followed by a good end
+        was no hang."""
         from reports.model import TRIAGE_EXIT_CODES
 
         verdict = self.verdict
@@ -171,8 +176,11 @@ class Watchdog:
         return self._examine(suspicion) if suspicion is not None else None
 
     def look(self, folder: Path) -> Path:
-        """Evidence of this moment in the new directory `folder`, or where the last one is, once nobody lives. From any
-        thread. Raises HarnessError where there is none."""
+        """Collect evidence of this moment into the new directory `folder`; return the last evidence if no process
+        lives.
+
+        May be called from any thread. Raises HarnessError if there is none.
+        """
         from harness.triage.run import alive, newest
 
         if alive(self._collected(folder, self.observer.roots, self._still_s)):
@@ -182,7 +190,7 @@ class Watchdog:
         return last
 
     def close(self) -> None:
-        """The watch ends on purpose: processes that live on need not miss it."""
+        """End the watch on purpose: processes that live on are told not to miss it."""
         self._beat(ended=True)
         self._close()
         self.retention.close()
@@ -196,13 +204,13 @@ class Watchdog:
         try:
             evidence = self._collect(folder, suspicion.still_s)
             verdict = self._judge(evidence)
-        except Exception as error:  # a defect of the analysis must not end the watch, nor the job
+        except Exception as error:  # a defect of the analysis must end neither the watch nor the job
             self._failed(error, folder)
             return None
         verdict = replace(verdict, paths={**verdict.paths, "evidence": str(folder)})
         previous_kind = self.verdict.verdict if self.verdict is not None else ""
         if not previous_kind or verdict.verdict == "HUNG" or (previous_kind != "HUNG" and verdict.verdict != "HEALTHY"):
-            self.verdict = verdict  # a program that ends looks healthy; what was shown before was so all the same
+            self.verdict = verdict  # a program that ends looks healthy; that does not replace what was shown before
         if verdict.verdict == "HUNG":
             self._hung, self._stuck, self._calm = True, suspicion.keys, 0
             self.retention.keep(folder, verdict, subject="hung", displayed=True)
@@ -213,7 +221,7 @@ class Watchdog:
         return None
 
     def _failed(self, error: Exception, folder: Path) -> None:
-        """Say why a suspicion could not be looked at; it is looked at again."""
+        """Say why a suspicion could not be examined. It is examined again later."""
         if isinstance(error, HarnessError):
             why = f"could not be looked at: {error.message}"
         elif isinstance(error, OSError):
@@ -225,18 +233,18 @@ class Watchdog:
         self._later()
 
     def _later(self) -> None:
-        """Look again, after ever longer while nothing changes."""
+        """Schedule the next look. While nothing changes, the pauses grow."""
         self._patience = min(2 * self._patience, MOST_PATIENT)
         self._looked_s = self._clock()
 
     def _not_hung(self, verdict: Verdict, suspicion: Suspicion, folder: Path) -> None:
         who = ", ".join(sorted(suspect.process.name or str(suspect.process.pid) for suspect in suspicion.suspects)[:4])
-        if verdict.verdict == "HEALTHY":  # somebody paused: nothing to tell anybody
+        if verdict.verdict == "HEALTHY":  # a pause: nothing to report
             self.retention.discard(folder)
         elif verdict.verdict == "SLOW":
             slow = sorted(party.key for party in verdict.triage.culprits) if verdict.triage else []
             waited = f"nothing has progressed in {who} for {suspicion.still_s:.0f} s"
-            # said again after ever longer, and not for ever: a loop without an end looks like a long computation
+            # Repeated at growing intervals, but not for ever: an endless loop looks like a long computation.
             is_shown = self._once(f"{verdict.reason} ({waited})", key=f"slow {slow} {self._patience:.0f}")
             self.retention.keep(folder, verdict, subject=f"slow {slow}", displayed=is_shown)
         else:
@@ -247,11 +255,11 @@ class Watchdog:
                 self.retention.publish(verdict)
 
     def _once(self, line: str, key: str = "") -> bool:
-        """Say a line unless it was said before; whether it was said now."""
+        """Say a line unless it was said before. Returns whether it was said now."""
         key = key or line
         new = key not in self._said
         self._said.pop(key, None)
-        self._said[key] = None  # what was said last is forgotten last
+        self._said[key] = None  # the most recent line is forgotten last
         if len(self._said) > MAX_SAID:
             del self._said[next(iter(self._said))]
         if new:
@@ -260,7 +268,7 @@ class Watchdog:
 
     def tell(self, line: str) -> None:
         """Say a line to the user."""
-        with contextlib.suppress(OSError, ValueError):  # the terminal was closed: the watch goes on
+        with contextlib.suppress(OSError, ValueError):  # a closed terminal does not end the watch
             self._say(line)
 
     def _collect_for_real(self, folder: Path, stall_s: float) -> Evidence:
@@ -269,11 +277,11 @@ class Watchdog:
     def _collected(self, folder: Path, roots: tuple[int, ...], stall_s: float) -> Evidence:
         from harness.triage.collect import Scope, collect
 
-        with self._collecting:  # two collectors at one time would each keep the other from the stacks
+        with self._collecting:  # two collectors at once would keep each other from the stacks
             return collect(Scope(roots, self.directory), out=folder, stall_s=stall_s, threshold_s=self.stall_s)
 
     def _beat(self, **more: Any) -> None:
-        """Tell the watched processes that somebody is there; they say so when nobody is."""
+        """Tell the watched processes that they are watched. They report if nobody watches them."""
         self._ticks += 1
         beat = {
             "host": socket.gethostname(), "pid": os.getpid(), "t_ns": time.monotonic_ns(), "count": self._ticks, **more
@@ -284,7 +292,7 @@ class Watchdog:
                 self._fd = os.open(self.directory / WATCHDOG, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             os.pwrite(self._fd, json.dumps(beat).encode().ljust(BLOCK), 0)
             if not os.fstat(self._fd).st_nlink:
-                self._close()  # the next beat makes it anew
+                self._close()  # the next beat creates it again
                 self._once(f"{self.directory} was removed while the job runs: what was recorded until then is lost")
         except OSError as error:
             self._close()
