@@ -1,6 +1,6 @@
-"""Causes: what the rules explain of the divergences, and UNEXPLAINED with its narrowest place for what is left over.
+"""Causes: what the rules explain of the divergences, and UNEXPLAINED with its narrowest place for what is left.
 
-Interventions that need a live engine (flush, restart, swap one parameter back) are not made here.
+Interventions that need a live engine (flush, restart, put a parameter back) are not made here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from harness.parity.subjects.sampling.causes import party
 from reports.model import Cause, Place
 from reports.text import counted
 
-# What rules see of earlier ones is what those left open (`Explained.left`); causes are listed in this order too.
+# A rule sees what earlier rules left open (`Explained.left`). Causes are listed in this order too.
 _RULES = (
     Turn(
         log_probabilities_explain.alignment,
@@ -67,24 +67,26 @@ _RULES = (
 
 @functools.cache
 def rules() -> tuple[Turn, ...]:
-    """Every rule, in the order in which they are asked."""
+    """Return every rule, in the order in which they are applied."""
     return registry.rules(_RULES)
 
 
 def find(e: Evidence, kinds: list[DivergenceKey]) -> list[Cause]:
-    """The causes of the divergences of these kinds."""
+    """Return the causes of the divergences of these kinds."""
     return named(explain(e, kinds), kinds)
 
 
 def named(explained: Explained, kinds: list[DivergenceKey]) -> list[Cause]:
-    """The causes of the divergences of these kinds; [] when there are none."""
+    """Return the causes of the divergences of these kinds, UNEXPLAINED for what no rule explains; [] where none is
+    left.
+    """
     causes, open_ = [explanation.cause for explanation in explained.explanations], remaining(explained, kinds)
     causes += [unexplained(explained, open_)] if open_ else []
     return [told_apart(cause) for cause in causes]
 
 
 def explain(e: Evidence, kinds: list[DivergenceKey]) -> Explained:
-    """What rules explain of the divergences of these kinds. Rules see what earlier ones left open."""
+    """Apply the rules to the divergences of these kinds. Each sees what the earlier ones left open."""
     present = [kind for kind in kinds if kind in e.first]
     so_far = Explained(e)
     for rule in (turn for turn in rules() if turn.alone or not e.alone) if present else ():
@@ -95,7 +97,9 @@ def explain(e: Evidence, kinds: list[DivergenceKey]) -> Explained:
 
 
 def _add(explained: list[Explanation], explanation: Explanation) -> None:
-    """A cause that an earlier stage of the run shows too is named once, with the proofs of both."""
+    """Add an explanation. A cause that an earlier stage of the run also shows is named once, with the proofs of
+    both.
+    """
     cause, stage = explanation.cause, explanation.cause.details.get("stage")
     for at, earlier in enumerate(explained):
         is_same_cause = (earlier.cause.key, earlier.cause.party) == (cause.key, cause.party) and not UNEXPLAINED.has(
@@ -111,7 +115,7 @@ def _add(explained: list[Explanation], explanation: Explanation) -> None:
 
 
 def remaining(explained: Explained, kinds: list[DivergenceKey]) -> dict[DivergenceKey, np.ndarray]:
-    """Kind -> (step, sample) of the divergences that the causes named so far leave open."""
+    """Return kind -> (step, sample) of the divergences that the causes named so far leave open."""
     open_ = {kind: items for kind in kinds if len(items := explained.left(kind))}
     if not explained.evidence.guided and open_:  # tokens that differ change everything that is made of them
         upstream = {kind: items for kind, items in open_.items() if not kind.downstream}
@@ -120,14 +124,14 @@ def remaining(explained: Explained, kinds: list[DivergenceKey]) -> dict[Divergen
 
 
 def unexplained(so_far: Explained, open_: dict[DivergenceKey, np.ndarray]) -> Cause:
-    """What no rule explains, with the narrowest place of it."""
+    """Return UNEXPLAINED for what no rule explains, with its narrowest place."""
     e = so_far.evidence
     places = {kind: _first_left(e, kind, items) for kind, items in open_.items()}
     kinds = sorted(open_, key=lambda kind: places[kind][0])
     first = kinds[0]
     place = places[first][1]
     items = np.unique(open_[first], axis=0)
-    of_samples = bool((items[:, 1] >= 0).all())  # -1: of none, as a weight sync
+    of_samples = bool((items[:, 1] >= 0).all())  # -1: no sample, as for a weight sync
     count_text = counted(len(items), "sample" if of_samples else "place")
     summary = f"{first.words} {when(e, open_[first][:, 0])}: {count_text}; nothing recorded explains it"
     also = f"; also {', '.join(kind.words for kind in kinds[1:])}" if len(kinds) > 1 else ""
@@ -152,8 +156,10 @@ def unexplained(so_far: Explained, open_: dict[DivergenceKey, np.ndarray]) -> Ca
 
 
 def _first_left(e: Evidence, kind: DivergenceKey, items: np.ndarray) -> tuple[Order, Place]:
-    """The earliest place of a kind among these (step, sample); of a sample other than the step's first one, no more
-    than which it is."""
+    """Return the earliest place of a kind among these (step, sample).
+
+    If it is another sample than the step's first, only the step and the sample are known.
+    """
     step = int(items[:, 0].min())
     samples = items[items[:, 0] == step, 1]
     first = e.places[kind].get(step) or e.first[kind]
@@ -167,7 +173,7 @@ def _first_left(e: Evidence, kind: DivergenceKey, items: np.ndarray) -> tuple[Or
 
 
 def _party(e: Evidence, key: DivergenceKey) -> str:
-    """Which side moved: the learner's opinion where there is one."""
+    """Return which side moved, by the learner's numbers where there are any."""
     if key.side is not None:
         return key.side
     if key.kind.of_trainer:

@@ -1,7 +1,8 @@
-"""Every family of causes: those of the subjects, and another package's by its entry point.
+"""Every family of causes: those of the subjects, and those of other packages by their entry points.
 
-`FAMILIES` of each module of causes is read (`harness.parity.subjects`), and each entry point of the group
-`rlhf_harness.causes`: a `CauseFamily` of another package. What one of those raises explains nothing, and is told.
+`FAMILIES` of each module of causes in `harness.parity.subjects` is read, and each entry point of the group
+`rlhf_harness.causes`, which is a `CauseFamily` of another package. A function of one that raises explains nothing, and
+the error is reported.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ GROUP = "rlhf_harness.causes"
 
 @functools.cache
 def _loaded() -> tuple[dict[str, CauseFamily], dict[str, Plugin], tuple[PluginError, ...]]:
-    """Every family by its name; the plug-ins that brought some; and why others bring none."""
+    """Return every family by its name, the plug-in of each one that is not ours, and why other plug-ins bring none."""
     families_by_name = {cause_family.name: cause_family for cause_family in _ours()}
     homes: dict[str, Plugin] = {}
 
@@ -45,32 +46,32 @@ def _loaded() -> tuple[dict[str, CauseFamily], dict[str, Plugin], tuple[PluginEr
 
 
 def families() -> dict[str, CauseFamily]:
-    """Name -> family."""
+    """Return name -> family."""
     return _loaded()[0]
 
 
 def refused() -> tuple[PluginError, ...]:
-    """What plug-ins do not bring, and why."""
+    """Return the errors of plug-ins that bring no family."""
     return _loaded()[2]
 
 
 def family(key: CauseKey) -> CauseFamily:
-    """The family of a cause; one that nothing is known of where there is none."""
+    """Return the family of a cause; an empty one where it is unknown."""
     return families().get(key.family) or CauseFamily(key.family)
 
 
 def rules(ours: Iterable[Turn]) -> tuple[Turn, ...]:
-    """How recordings show causes, in order: `ours`, and those of every family."""
+    """Return the rules by which recordings show causes, in order: `ours`, and those of every family."""
     return _listed(ours, lambda family: family.rules)
 
 
 def trials(ours: Iterable[Turn]) -> tuple[Turn, ...]:
-    """The mistakes that the reference is made to make, in order."""
+    """Return the mistakes that the reference makes on purpose, in order."""
     return _listed(ours, lambda family: family.trials)
 
 
 def interventions(ours: Iterable[Intervention]) -> tuple[Intervention, ...]:
-    """What is undone on an engine, in order."""
+    """Return what is undone on an engine, in order."""
     return _listed(ours, lambda family: family.interventions)
 
 
@@ -80,6 +81,7 @@ def _listed(ours: Iterable[T], of: Callable[[CauseFamily], tuple[T, ...]]) -> tu
         *ours,
         *(turn for name, cause_family in families_by_name.items() if name not in homes for turn in of(cause_family)),
     ]
+    # A plug-in whose functions have no place in the order must not disturb the others: it is replaced by its error.
     for name, plugin in homes.items():
         with_theirs = [*listed, *of(families_by_name[name])]
         try:
@@ -93,7 +95,7 @@ def _listed(ours: Iterable[T], of: Callable[[CauseFamily], tuple[T, ...]]) -> tu
 
 
 def _lost(error: PluginError) -> Callable[..., list[Any]]:
-    """What stands for functions that have no place."""
+    """Return a function that reports the error in place of functions without a place in the order."""
 
     def run(*arguments: Any) -> list[Any]:
         _tell(error, *arguments)
@@ -104,8 +106,9 @@ def _lost(error: PluginError) -> Callable[..., list[Any]]:
 
 
 def _guarded(family: CauseFamily, plugin: Plugin) -> CauseFamily:
-    """A family of another package. What its functions raise is told, and explains nothing."""
+    """Return a family of another package whose errors are reported and explain nothing."""
 
+    # Each validator consumes what the plug-in yields, so that its errors are raised within the guard.
     def explanations(yielded: Iterable[Any] | None, e: Evidence, so_far: Explained) -> list[Any]:
         listed = list(yielded or ())
         for explanation in listed:
@@ -155,7 +158,7 @@ def _guarded(family: CauseFamily, plugin: Plugin) -> CauseFamily:
 
 
 def _tell(error: PluginError, *arguments: Any) -> None:
-    """To whom the turn was given: (evidence, what is explained so far), or a situation on a bench."""
+    """Report an error to whom the turn was given: (evidence, what is explained so far), or a situation on a bench."""
     recipient = arguments[-1]
     messages: list[Any] = recipient.failed if isinstance(recipient, Explained) else recipient.notes
     if str(error) not in map(str, messages):

@@ -1,4 +1,6 @@
-"""Ordered lists of functions that several modules contribute to: each says which one it follows, and why."""
+"""Ordered lists of functions that several modules contribute to. Each function names the one that it follows, and
+why.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,12 @@ T = TypeVar("T", bound="Turn")
 
 @dataclass(frozen=True)
 class Turn:
-    """A function with its place in a list. `after`: the name of the function that it follows, "" for the first one.
-    `competes`: what it yields is weighed against what that function yields, and the best of both is taken. `alone`: it
-    needs one run only, and says as much of it as of either of two."""
+    """A function with its place in a list.
+
+    `after`: the name of the function that it follows, "" for the first. `because`: why it follows that one. `competes`:
+    its results are weighed against those of that function, and the best of both is taken. `alone`: it needs one run
+    only, and says as much about it as about either of two.
+    """
 
     run: Callable[..., Any]
     after: str
@@ -28,18 +33,21 @@ class Turn:
 
 @dataclass(frozen=True)
 class Intervention(Turn):
-    """An intervention on an engine. `title`: what notes call it. `starts_engine`: it takes seconds that a caller may
-    not have."""
+    """An intervention on an engine.
+
+    `title`: its name in notes. `starts_engine`: it takes seconds that a caller may not have.
+    """
 
     title: str
     starts_engine: bool = False
 
 
 def in_order(turns: Iterable[T]) -> tuple[T, ...]:
-    """Each turn right behind the one that it follows. Of several that follow the same one, the one that fewest others
-    follow comes first, so that a new one may be put between two that are there.
+    """Return the turns in order, each directly behind the one that it follows.
 
-    Raises ValueError for a name that is given twice, and for one that follows nothing that is listed.
+    Of several that follow the same one, the one with the fewest direct and indirect followers comes first. So a new
+    turn can be put between two existing ones. Raises ValueError for a name that occurs twice, and for a turn that
+    follows nothing that is listed.
     """
     behind: dict[str, list[T]] = {}
     names: set[str] = set()
@@ -62,7 +70,7 @@ def in_order(turns: Iterable[T]) -> tuple[T, ...]:
 
 
 def contests(turns: Iterable[T]) -> list[list[T]]:
-    """Turns in their order, each that competes together with the one that it follows."""
+    """Return turns in their order, in groups: each competing turn with the one that it follows."""
     groups: list[list[T]] = []
     for turn in turns:
         rivals = [group for group in groups if turn.competes and turn.after in {member.name for member in group}]

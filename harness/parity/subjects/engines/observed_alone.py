@@ -108,7 +108,7 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     where = f"step {rollout.step}: {side.name}"
     e.unpaired(match, where, "rolled out but not trained on", "trained on but not rolled out")
     uncompared = rollout.fields.get("uncompared")
-    if uncompared and isinstance(uncompared, str):  # of a framework's tools or environment; a number in our own runs
+    if uncompared and isinstance(uncompared, str):  # text: of a framework's tools or environment; number: our own runs
         side.uncompared = side.uncompared or (rollout.step, uncompared)
         side.no_experience.append(rollout.step)
         return

@@ -77,6 +77,7 @@ def _note_parted(e: Evidence, step: int, wrong: list[tuple[str, str]], digests: 
     e.learners.parted = step
     name, phase = wrong[0]
     confounder = e.confounded("everything", "prompts", "experience", "train", step=step)
+    # If only the cut of the batch differs, the first gradients show whether rounding explains the difference.
     if _only_cut(e):
         e.learners.scaled = _scaled(e, step) if name != "batch" else None
         e.learners.scaled = e.learners.scaled or _by_cut(e, step)
@@ -164,6 +165,7 @@ def _by_cut(e: Evidence, step: int) -> OtherDivisor | None:
     """
     if not e.learners.cuts or any(kind in e.first for kind in (Kind.EXPERIENCE.of(), Kind.REWARD.of())):
         return None
+    # Two norms of one gradient may differ by sums in another order, or by the learner's measured rounding.
     allowed = max(_same_size(e), e.tolerance.rounding.largest)
     descriptions, apart = [], None
     for role in ("actor", "critic"):

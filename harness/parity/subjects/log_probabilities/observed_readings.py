@@ -35,7 +35,8 @@ def reread(
     """Add one step's samples: what each re-reading of the engine's numbers leaves beyond the tolerance of the truth.
 
     `pairs`: the truth first, the engine second; with `backwards` the other way round. `prompt`: prompt tokens of each
-    row. `rounded`: flat positions at which the truth itself is off (`rounding.misrounded`), where no factor has to fit.
+    row. `rounded`: flat positions at which the truth itself is off (`observed_rounding.misrounded`), where no factor
+    has to fit.
     """
     grid, tokens_equal = pairs.grid, pairs.same
     truth, engine = (pairs.second, pairs.first) if backwards else (pairs.first, pairs.second)

@@ -44,7 +44,7 @@ class Statistic(str):
 
 Tests = dict[Statistic, dict[str, float]]  # a test has: statistic, p, p_holm, both means, detectable
 EQUAL, DIFFERENT, UNDECIDED = "equal", "different", "undecided"
-NEEDED = ("length", "surprisal", FINISH)  # quantities whose equality the stage must show; reward where there is one
+NEEDED = ("length", "surprisal", FINISH)  # their equality the stage must show; also the reward's where recorded
 UNIT = {"length": " tokens", "surprisal": " nats a token", FINISH: " with the most common reason"}
 OUT_OF_REACH = 10**9  # samples: more than any stage can draw
 

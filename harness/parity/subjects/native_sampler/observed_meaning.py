@@ -66,6 +66,7 @@ def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -
         "tokens": columns["learner_logprob"].compared,
         "shift": {},
     }
+    # A meaning that is neither raw nor documented is a fault. Its distance is then that from the raw numbers.
     sound = meaning in (RAW, documented)
     compared = name if sound and name else "learner_logprob"
     result.learner_delta[side.name] = max(_largest(e, tokens, compared) for tokens in parts)

@@ -93,6 +93,7 @@ def shared_seeds(e: Evidence, side: Side, draws: int, result: NativeResult) -> N
             f"{side.name}: whether its engines share seeds: no sample has one of its own{clause}"
         )
         return
+    # A seed belongs to the engine with the lowest number that used it. Every other engine that used it borrowed it.
     rank = np.concatenate([table.rank for table in drawn])
     values, place = np.unique(np.concatenate(recorded_seeds), return_inverse=True)
     owner = np.full(len(values), rank.max())

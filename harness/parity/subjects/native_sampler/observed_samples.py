@@ -133,6 +133,7 @@ def samples_of(side: Side, draws: int) -> Samples:
             parts[name].append(value)
     joined = {name: np.concatenate(arrays) if arrays else np.zeros(0) for name, arrays in parts.items()}
     likelihood, sample, draw = (joined.pop(name) for name in ("likelihood", "sample", "draw"))
+    # Every draw was fitted anew. The one with the largest gain in likelihood shows the change best.
     clearest = max(fits, key=lambda of_a_draw: sum(number(fit.get("gain"), 0.0) for fit in of_a_draw))
     return Samples(
         prompt=np.array(prompts, object),
@@ -166,6 +167,7 @@ def _scored(side: Side, table: Table, output: Rows, score: Table | None, missing
     for samples, what in ((match.only_a, "drawn but not scored"), (match.only_b, "scored but not drawn")):
         if len(samples):
             missing.append(f"{side.name}: {len(samples)} native samples {what}, the first is {int(samples[0])}")
+    # Samples of which not every token was scored cannot be aligned.
     complete = learner.lengths[match.b] == output.lengths[match.a]
     ia, ib = match.a[complete], match.b[complete]
     grid = shared([(output, ia), (learner, ib)])

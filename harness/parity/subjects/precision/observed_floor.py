@@ -60,7 +60,9 @@ class Sharded:
 
     @staticmethod
     def of(recording: Recording) -> Sharded | None:
-        """Return None where the engine has one rank, the model could not be split, or the move is too large to be
+        """Measure it from a recording.
+
+        Returns None where the engine has one rank, the model could not be split, or the move is too large to be
         rounding.
         """
         bases = ((step, recording.table("floor", step, variant="base")) for step in recording.steps("floor"))

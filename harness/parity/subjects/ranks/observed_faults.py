@@ -24,7 +24,7 @@ from probes import weights
 from probes.format import mapping, whole
 from reports.text import counted
 
-SAME = 1e-5  # advantages made again from float32 columns: as other means that are (`agreement`)
+SAME = 1e-5  # relative difference of advantages computed again from float32 columns, like other such means
 LISTED = 3  # parameters that are named; further ones are counted
 MOST_ORDERS = 4  # up to so many ranks every order is tried; for more, each rotation and the reverse
 

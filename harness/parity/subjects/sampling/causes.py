@@ -48,6 +48,7 @@ def sampling_parameters(e: Evidence, so_far: Explained) -> Iterator[Explanation]
         if not (key in BY_NAME and BY_NAME[key].draws):
             continue
         asked_value = mapping(e.baseline.recording.scenario.get("sampling")).get(key)
+        # The side whose value is not the one that was asked for is at fault.
         faulty_side = "baseline" if asked_value == candidate_value and asked_value != baseline_value else "candidate"
         beyond = e.beyond(Kind.LOGPROB.of()) if Kind.LOGPROB.of() in e.first else 0
         evidence = f"{key} is {baseline_value!r} in the baseline and {candidate_value!r} in the candidate; "

@@ -174,6 +174,8 @@ def _mapped(side: Side, info: dict[str, Any], asked_parameters: dict[str, Any]) 
     for key, value in asked_parameters.items():
         got, meaning = given_parameters.get(key), BY_NAME.get(key)
         argument = meaning.native(engine) if meaning is not None else ""
+        # `moves` names the native arguments that follow a parameter. One that does not follow was dropped, even where
+        # its value happens to be right.
         follows = names(moves.get(key)) if key in moves else None
         dropped = follows is not None and bool(argument) and argument not in follows
         resolved = mapping(info.get("resolved")).get(key)
@@ -189,6 +191,7 @@ def _mapped(side: Side, info: dict[str, Any], asked_parameters: dict[str, Any]) 
                 text += f"; {title(engine)} resolved {resolved!r}"
             details = {"asked": value, "given": got, "resolved": resolved, "native": argument}
             yield _finding(side, key, text, details, "warning" if wrong else "info")
+    # Parameters that nobody asked for, and that the mapping sets.
     for key, got in given_parameters.items():
         argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
         if key not in asked_parameters and native.get(argument) is not None:
@@ -309,6 +312,7 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
     name, number = SUSPICIONS[7], 7
     findings = [finding for side in e.sides for finding in _sampling(e, side)]
     given_otherwise = {(finding.details.get("name"), finding.where) for finding in findings}
+    # Values that differ between the sides, unless a finding about one side says so already.
     shared_modes = () if e.alone else sampling_events(e.baseline).keys() & sampling_events(e.candidate).keys()
     for mode in shared_modes:
         baseline_sampling, candidate_sampling = (
@@ -334,6 +338,7 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
         return outcome(
             name, "ruled out", "the engine was given every sampling parameter as it was asked", number=number
         )
+    # Equal parameters are not enough: the native stage must also show that the samplers draw alike.
     text = f"parameters agree; {samplers_said(e)}"
     if result is None or result.skipped or result.absent or result.unread:
         return outcome(name, "not tested", text, number=number)
@@ -393,6 +398,7 @@ def _sampled(e: Evidence, side: Side, mode: str, event: dict[str, Any], reported
             text = f"{change.name}: asked {change.asked!r}, left out, so that the model's generation_config.json says "
             text += repr(change.given)
         yield _finding(side, change.name, text, change.details | {"name": change.name}, cause=altered_key(change))
+    # Parameters that the mapping dropped, though their values happen to be right.
     for key in requested:
         argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
         if key in reported_names or key not in moves or not argument or argument in names(moves[key]):
@@ -400,10 +406,12 @@ def _sampled(e: Evidence, side: Side, mode: str, event: dict[str, Any], reported
         reported_names.add(key)
         text = lost(key, engine, requested[key], got.get(key), native, dropped=True) + "; it is what was asked here"
         yield _finding(side, key, text, {"name": key, "asked": requested[key]}, "info", cause=sampling_key(key))
+    # Parameters that mean something else in this engine.
     for key, what in mapping(event.get("unlike")).items():
         names_of = apart(key)
         cause = JOINT if names_of == ("top_k", "top_p") else sampling_key(names_of[0])
         yield _finding(side, key, f"{key} in {title(engine)}: {what}", {"name": key, "mode": mode}, cause=cause)
+    # Values that the engine was asked for, and that are not those of the scenario.
     for key, (a, b) in (differences(scenario, requested) if scenario else {}).items():
         if a is not None and key not in reported_names and not (mode == "native" and _of_both(e, mode, key, b)):
             text = f"{key}: asked {show(a)}, the {side.name}'s engine samples with {show(b)} ({mode})"

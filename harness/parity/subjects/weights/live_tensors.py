@@ -114,9 +114,11 @@ def _stale(s: Situation, sent: list[Sent], tensor_count: int, done: Undone) -> N
     recorded_names = set(recorded(s))
     names = [[name for name in group.names if name in recorded_names] or group.names for group in sent]
     count = sum(map(len, names))
+    # Too many tensors to name, or none that helped alone.
     if not names or count > LISTED:
         what = f"{count} of {tensor_count:,} tensors" if names else "no tensor of its own"
         summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again fixes it"
+        # No tensor helped alone: those that a recording names are reported.
         if not names and recorded_names:
             for name in sorted(recorded_names)[:LISTED]:
                 add_cause(
