@@ -1,9 +1,13 @@
 """Parity: whether two recorded runs agree. `judge` reads two run directories and gives one verdict (see `verdict`).
 
-The rooms: `facts` (two recordings aligned, divergences and evidence), `subjects` (what recordings show of each subject,
-its causes and checks), `gather` (all of it in one pass), `causes` and `explain` (causes that recordings prove),
-`checks` (the eleven suspicions and the others), `coverage`, `verdict` and `audit` (the decision by precedence),
-`interventions` and `attribution` (changes on engines that are still up), `runs` (the commands).
+- `facts`: two recordings aligned, divergences, and the evidence.
+- `subjects`: for each subject, what recordings show of it, its causes and its checks.
+- `gather`: everything that two recordings show, in one pass.
+- `causes`, `explain`: the causes that recordings prove.
+- `checks`: the eleven suspicions and the others.
+- `coverage`, `verdict`, `audit`: the decision, by precedence.
+- `interventions`, `attribution`: changes on engines that are still up, to prove causes.
+- `runs`: the commands.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def _spoilt_by_a_sync(s: Situation) -> tuple[CauseKey, str, tuple[Seen, ...]]:
 
 
 def regroup(s: Situation) -> None:
-    """Draw the case in other batches and another order, once nothing of it differs any more.
+    """Draw the case in other batches and another order, once no difference is left.
 
     An engine that is noisy by itself then disagrees with itself. One whose noise had another cause agrees.
     """

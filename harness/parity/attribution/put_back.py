@@ -26,7 +26,7 @@ class _Search:
     before: Symptoms
     floor: Symptoms
     until: float
-    seconds: float  # of one start and reading
+    seconds: float  # of one start with one reading
     spoilt: bool = False
 
     def clean(self, names: list[str]) -> bool:

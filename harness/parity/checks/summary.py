@@ -90,7 +90,7 @@ def _spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
     order = np.argsort(spans.start, kind="stable")
     columns = (spans.name, spans.step, spans.process, spans.start, spans.seconds)
     rows = zip(*(column[order].tolist() for column in columns), strict=True)
-    covered: dict[tuple[str, int, str], float] = {}  # until when
+    covered: dict[tuple[str, int, str], float] = {}  # the end of what its spans cover so far
     lasted: dict[tuple[str, int, str], float] = {}
     for name, step, process, start, seconds in rows:  # `max(known, NaN)` is the known value
         key = name, step, process

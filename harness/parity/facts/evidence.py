@@ -74,7 +74,7 @@ class Side:
     margins: Margins = field(default_factory=Margins)
     sync: SyncRecord = field(default_factory=SyncRecord)
     exchanged: dict[int, Exchange] = field(default_factory=dict)  # step -> samples trained on with others' responses
-    collisions: Collisions | None = None  # of the native stage
+    collisions: Collisions | None = None  # among the native samples
 
     @cached_property
     def boundaries(self) -> TokenBoundaries:
@@ -118,7 +118,7 @@ class Side:
 class Counts:
     """How much was compared, and what it showed. The unit is tokens, unless another is named."""
 
-    samples: int = 0  # judged
+    samples: int = 0  # samples that were judged
     other_prompts: int = 0  # samples
     drawn: int = 0  # of the judged samples: the longer response of each
     compared_tokens: int = 0

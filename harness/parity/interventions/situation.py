@@ -101,7 +101,7 @@ class Situation:
 
     @property
     def ended_at(self) -> list[int]:
-        """Return the total lengths, prompt included, at which the engine ended samples before the reference did,
+        """Return the total lengths, prompt included, at which the engine ended samples before the reference did;
         longest first.
         """
         prompts = {**{sample.number: sample.prompt for sample in self.samples}, **dict(self.alteration.prompts)}

@@ -21,8 +21,8 @@ from reports.text import figure
 
 # Equal updates have equal losses. Where a framework sums the losses of micro-batches in another order, they differ by
 # this.
-SAME_LOSS = 1e-6  # relative; a loss of normalised advantages is nearly zero, so it may also differ by
-NO_LOSS = 1e-7  # this, absolute
+SAME_LOSS = 1e-6  # relative; losses of normalised advantages are nearly zero, hence NO_LOSS
+NO_LOSS = 1e-7  # absolute: smaller differences are equal as well
 # A step records the mean norm over its updates. All but the first of them have other weights by then. Measured over two
 # updates of a loss that was divided by two: the norms were halved up to a relative 2e-6 (actor) and 2e-4 (critic).
 SAME_NORM = 1e-2

@@ -330,7 +330,8 @@ def _has_step(event: dict[str, Any]) -> bool:
 
 
 def _dealing(baseline: Ranks, candidate: Ranks) -> Iterator[Confounder]:
-    """Find ranks that train on other samples of the same mini-batch, as many and each sample once.
+    """Find ranks that train on other samples of the same mini-batch, with the same number for each rank and each sample
+    once.
 
     Their sums are those of the other run, but round otherwise. Shares of other sizes are no matter of rounding
     (`SHAPE`).

@@ -26,7 +26,7 @@ class Minimum:
 
 LEAST = Minimum()
 _RANKED = ("actor", "critic", "reference", "reward")
-# Settings that are computed with. Where one is no number, nobody can read the recording.
+# Settings that are used as numbers. A recording in which one is no number is unreadable.
 _NUMBERS = {
     "scenario": ("steps", "seed"),
     "scenario.native": ("alpha", "margin", "draws"),

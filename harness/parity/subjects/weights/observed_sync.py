@@ -47,7 +47,7 @@ class _Sync:
     learner: dict[str, str]
     arrived: dict[str, str]
     absent: list[str]  # tensors that were not sent
-    wrong: list[str]  # tensors that the engine holds otherwise than the learner
+    wrong: list[str]  # tensors of which the engine holds other values than the learner
 
     @property
     def altered(self) -> list[str]:
