@@ -186,6 +186,11 @@ def pages() -> dict[str, str]:
     }
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Called by mkdocs for each page: on the site, a link to the list of generated pages leads to the page itself."""
+    return re.sub(r"generated\.md#([a-z-]+)\)", r"\1.md)", markdown)
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Called by mkdocs once the pages that lie in docs/ are known."""
     from mkdocs.structure.files import File

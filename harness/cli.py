@@ -52,6 +52,7 @@ from harness.commands import (
 from harness.commands.doors import DOORS
 from harness.errors import ERROR_FILE, STARTER, BadInput, HarnessError, Interrupted, Terminated
 from probes import redaction
+from probes.files import write_whole
 from reports import places
 from reports.text import clean_lines
 
@@ -275,8 +276,8 @@ def _tell(error: BaseException) -> int:
     if fix:
         print(f"  fix: {fix}", file=sys.stderr)
     if file := os.environ.get(ERROR_FILE):
-        with contextlib.suppress(OSError), open(file, "w", encoding="utf-8") as stream:
-            json.dump({"message": message, "fix": fix}, stream)
+        with contextlib.suppress(OSError):
+            write_whole(file, json.dumps({"message": message, "fix": fix}).encode())
     return printed.code
 
 

@@ -126,7 +126,8 @@ def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str) -> Non
         if key not in hints:
             near = _nearest(key, hints, prefix)
             hint = f"did you mean {near}?" if near else f"known keys: {', '.join(hints)}"
-            raise BadInput(f"{where}: unknown key {prefix}{key}; {hint}", fix=_moved(near, value))
+            fix = _moved(near, value) if near or not prefix else _another(prefix)
+            raise BadInput(f"{where}: unknown key {prefix}{key}; {hint}", fix=fix)
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
                 raise BadInput(
@@ -134,6 +135,10 @@ def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str) -> Non
                     fix=f"a key of it: --set {prefix}{key}.KEY=VALUE",
                 )
             _check_keys(value, hints[key], where, f"{prefix}{key}.")
+
+
+def _another(section: str) -> str:
+    return f"--set {section}KEY=VALUE   # with one of these keys"
 
 
 def _nearest(key: str, hints: dict[str, Any], prefix: str) -> str:

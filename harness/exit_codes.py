@@ -16,6 +16,7 @@ class Exit(NamedTuple):
 
 
 STALLED = 86  # free, of sysexits.h and of shells
+NOT_RECORDED = 3  # as INCONCLUSIVE: what was recorded is not enough for a verdict
 NOT_FOUND, NOT_RUNNABLE = 127, 126  # as env, nice, timeout and every shell say it
 
 _NIGHTS = "harness nightly and history show"
@@ -43,6 +44,7 @@ EXITS = (
     Exit(str(STALLED), "harness watch --on-stall end or exit", "the command was found hung"),
     Exit(str(NOT_RUNNABLE), _JOBS, "the command is not executable"),
     Exit(str(NOT_FOUND), _JOBS, "the command is not found"),
+    Exit(str(NOT_RECORDED), "harness record", "the command ended with 0, and no rollout was recorded"),
     Exit("its own", _JOBS, "the command ended by itself; 128 + n: by signal n"),
     Exit("2", "every command", "bad input: the message names what is wrong, and the command that fixes it"),
     Exit("130", "every command", "interrupted by Ctrl-C"),

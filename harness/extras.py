@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from harness.errors import BadInput
 from probes.distribution import NAME, named
 
 
@@ -94,8 +95,6 @@ def requirement(source: str, *extras: str) -> str:
 def source_for_others() -> str:
     """Where another machine can install this version from, for `requirement`. In the checkout itself that is the
     repository of whoever asks. Raises BadInput for what only this machine has."""
-    from harness.errors import BadInput
-
     origin = _origin()
     if origin.path is not None and origin.path == Path.cwd():
         return "."

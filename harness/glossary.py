@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from harness.doctor import checks as doctor
 from harness.errors import BadInput, closest
 from harness.exit_codes import EXITS
 from probes.plugins import PluginError
@@ -29,7 +30,6 @@ class Entry:
 
 def entries() -> list[Entry]:
     """Every name, plug-ins' too, by kind."""
-    from harness.doctor import checks as doctor
     from harness.parity.causes.registry import families
     from harness.parity.checks.registry import checks
 

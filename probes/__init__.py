@@ -1,1 +1,1 @@
-"""Recorders that live in any process, standard library only. docs/reference/format.md describes their format."""
+"""Recorders that run inside any process. Standard library only. docs/reference/format.md describes what they write."""

@@ -1,8 +1,9 @@
-"""What a watched process does of itself: a journal, the groups it makes, a door for the flight recorder, a heartbeat.
+"""Attaches the probes to a watched process: a journal, its process groups, access to the flight recorder, a
+heartbeat.
 
-`begin` is called by probes/site/sitecustomize.py when the process has imported torch.distributed or Ray. Nothing here
-may break the job: a part that fails is switched off, and says so in the beat (`off`). Everything that costs is done by
-the heartbeat's thread, one period after it began, so that a short script leaves nothing behind.
+probes/site/sitecustomize.py calls `begin` when the process has imported torch.distributed or Ray. Nothing here may
+break the job: a part that fails is switched off and named in the beat (`off`). The heartbeat's thread does everything
+that costs time, one period after it began, so that a short script leaves no files behind.
 """
 
 from __future__ import annotations
@@ -32,28 +33,33 @@ from probes.heartbeat import PERIOD_S, WATCHDOG, Heartbeat
 from probes.identity import IDLE, NOWHERE, SOCKETS, forked, rank_now, role_now
 from probes.spans import Span, error_text
 
-ELSEWHERE = "not-shared"  # a file beside the recording of a node whose folder is not the job's
+ELSEWHERE = "not-shared"  # marks the folder of a node whose disk is not the job's
 SHARED = "the recording has to lie on a disk that every node shares (--out DIR)"
-# The watchdog beats in every tick, and a tick may collect evidence for some tens of seconds.
+# `harness watch` writes its own beat in every tick, and a tick may collect evidence for some tens of seconds.
 WATCHDOG_SILENT_S, WATCHDOG_EVERY = 60.0, 5
-# How long the end of a process waits for its heartbeat, which takes some 0.1 ms where the disk answers.
+# How long a process waits for its heartbeat's thread at its end. The thread takes about 0.1 ms where the disk
+# answers.
 LAST_BEAT_S = 5.0
 SOCKET_LIMIT = 100  # bytes of a unix socket's path; the kernel takes 107
 # Processes of Ray and of torch's compiler that serve the machine, not the job.
 _SERVANTS = re.compile(
     r"ray/dashboard/|ray/_private/(log_monitor|runtime_env)|ray/autoscaler/|torch/_inductor/|bin/ray$|/ray/scripts/"
 )
-# Of these the kernel tells the thread that is at fault.
+# The kernel delivers these signals to the thread that caused them, so a thread must not block them.
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 
 _current: Attachment | None = None
-# What adapters of frameworks add: how names of processes begin -> roles, and what a journal begins with.
+# Adapters of frameworks add to these: prefix of a process's name -> role, and functions that run once a journal is
+# open.
 roles: dict[str, str] = {}
 greetings: list[Callable[[Quiet], None]] = []
 
 
 def begin(directory: str | os.PathLike[str], *, period_s: float = PERIOD_S) -> Attachment | None:
-    """Watch this process into `directory`, once; None for a process that is no part of the job."""
+    """Record this process into `directory`. Later calls in the same process return the same attachment.
+
+    Return None for a process that is not part of the job.
+    """
     global _current
     if any(_SERVANTS.search(word) for word in sys.orig_argv[:4]):
         return None
@@ -65,16 +71,18 @@ def begin(directory: str | os.PathLike[str], *, period_s: float = PERIOD_S) -> A
 
 
 def journal() -> Quiet | None:
-    """The journal of this process; None where nobody watches it."""
+    """Return the journal of this process; None where it has none."""
     return _current.journal if _current is not None and _current.pid == os.getpid() else None
 
 
 class Quiet:
-    """Records like a Recorder, makes its file at the first event, and never raises: the first failure ends it."""
+    """A recorder that never raises: it makes its file at the first event, and the first failure turns it off
+    (`off`).
+    """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory, self.running, self.off = directory, {}, ""
-        self.states: dict[str, Callable[[], Mapping[str, Any]]] = {}  # as a Recorder's, for the heartbeat
+        self.states: dict[str, Callable[[], Mapping[str, Any]]] = {}  # as in a Recorder; the heartbeat reads it
         self.pid, self._recorder = os.getpid(), None
         self._lock = threading.RLock()  # a signal handler may record as well
 
@@ -91,14 +99,14 @@ class Quiet:
 
     @property
     def recorder(self) -> install.Recorder | None:
-        """What it records with, its file made; None once it is off, and in a forked child."""
+        """Return the recorder, its file made; None once recording is off, and in a forked child."""
         if self.pid != os.getpid():
             return None
         self.open()
         return None if self.off else self._recorder
 
     def open(self) -> None:
-        """Make the file, if it is not there."""
+        """Make the file, unless it exists."""
         with self._lock:
             if self._recorder is None and not self.off:
                 try:
@@ -146,8 +154,8 @@ class Quiet:
 
 
 def _look_around(directory: Path) -> None:
-    """Say it, once a node, where this is not the folder that the command made: it lies on a disk of this node's own."""
-    with contextlib.suppress(OSError):  # another process has said it, or nobody can look
+    """Report, once per node, a directory without run.json: it lies on a disk of this node alone, not on the job's."""
+    with contextlib.suppress(OSError):  # another process has reported it, or the directory cannot be read
         if (directory / MANIFEST).exists():
             return
         os.close(os.open(directory / ELSEWHERE, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -155,13 +163,13 @@ def _look_around(directory: Path) -> None:
 
 
 def _tell(text: str) -> None:
-    """A line on stderr, which Ray hands on to the job's own output."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none
+    """Print a line on stderr, which Ray forwards to the job's own output."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed or missing
         print(redaction.text(f"harness: on {os.uname().nodename}: {text}", 0), file=sys.stderr, flush=True)
 
 
 class Attachment:
-    """The probes of one process; its thread is a daemon and a fork gets one of its own."""
+    """The probes of one process. Their thread is a daemon; a forked child gets its own."""
 
     def __init__(self, directory: str | os.PathLike[str], period_s: float) -> None:
         self.directory, self.period_s, self.pid = Path(directory), period_s, os.getpid()
@@ -175,17 +183,19 @@ class Attachment:
         self._silent = 0
 
     def start(self) -> None:
-        # Unknown to `threading`: a script that waits until no other thread is left must not wait for this one.
+        # The thread is not registered with `threading`: a script that waits for all other threads must not wait for
+        # this one.
         _thread.start_new_thread(self._run, ())
         atexit.register(self._end)
         if multiprocessing.parent_process() is not None:
             _end_with_child()
 
     def _run(self) -> None:
-        """The thread. Nothing in it may ask for `threading.current_thread()`, which would make it known."""
+        """Run the thread. Nothing in it may call `threading.current_thread()`, which would register it."""
         heart = None
         try:
-            # A signal that the job has blocked would be delivered here instead. torch's worker server inherits it.
+            # Without this mask, a signal that the job has blocked would be delivered to this thread. torch's worker
+            # server inherits the mask.
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
             if self._stop.wait(self.period_s):
                 return
@@ -193,7 +203,7 @@ class Attachment:
                 self.directory, identity=self._identity, recorders=self._recorders, period_s=self.period_s
             )
             while not self._stop.is_set():
-                if not self.journal.path and role_now() != IDLE:  # the file is named after the role, once
+                if not self.journal.path and role_now() != IDLE:  # the role names the file and cannot change later
                     self.journal.open()
                 self._look()
                 heart.beat(error=self._failure())
@@ -203,24 +213,25 @@ class Attachment:
         except Exception as error:  # a probe that fails is off; the job goes on
             self.off = error_text(error)
             self.journal.event("note", text=f"the heartbeat is off: {self.off}")
-            if heart is not None:  # a beat that only grew old would look like a process that does not answer
+            if heart is not None:  # a beat that only ages would look like a process that does not answer
                 with contextlib.suppress(Exception):
                     heart.path.unlink(missing_ok=True)
         finally:
             self._done.set()
 
     def _end(self) -> None:
-        """At the end of the interpreter: a last beat that says so, the socket gone, the journal closed."""
+        """Write a last beat that marks the end, remove the socket, and close the journal, when the interpreter ends."""
         if self.pid != os.getpid():
             return
         self._stop.set()
-        # Python ends a daemon thread where it asks for the interpreter's lock; inside a call of torch, such as the one
-        # that reads a group's counter, that is std::terminate: the job, all done, would die of SIGABRT.
+        # Python ends a daemon thread at its next request for the interpreter lock. Inside a call of torch, such as
+        # the one that reads a group's counter, that means std::terminate: a finished job would die of SIGABRT. So
+        # wait for the thread.
         ended = self._done.wait(LAST_BEAT_S)
         if self.socket:
             with contextlib.suppress(OSError):
                 os.unlink(self.socket)
-        if not ended:  # the disk does not answer, and would not answer here either
+        if not ended:  # the disk does not answer and would block this thread too
             return
         error = getattr(sys, "last_value", None)
         try:
@@ -231,8 +242,10 @@ class Attachment:
         self.journal.close(error)
 
     def _failure(self) -> str:
-        """What the main thread ended with, while a thread that nobody ends keeps the process: before the end, since
-        that may never come."""
+        """Return the exception that ended the main thread while another thread keeps the process alive.
+
+        It goes into the beat now, because the process may never reach its end.
+        """
         return "" if threading.main_thread().is_alive() else error_text(getattr(sys, "last_value", None))
 
     def _recorders(self) -> list[Any]:
@@ -240,13 +253,13 @@ class Attachment:
         return [self.journal, *(recorder for recorder in install.live() if recorder is not mine)]
 
     def _look(self) -> None:
-        """What changes while a process starts: its title, its rank, whether torch.distributed is loaded."""
+        """Update what changes while a process starts: its title, its rank, whether torch.distributed is loaded."""
         if self._heart is None or self._heart.count % 5 == 0 or self._rank == NOWHERE:
             self._role, self._rank = role_now(), rank_now()
         if self._server is None and collectives.MODULE in sys.modules:
             try:
                 self._server, self.socket = serve()
-            except Exception as error:  # a private class of torch: another version must not end the heartbeat
+            except Exception as error:  # a private class of torch: a version without it must not end the heartbeat
                 self._server, self.off = False, f"no worker server: {error_text(error)}"
 
     def _identity(self) -> dict[str, Any]:
@@ -260,7 +273,9 @@ class Attachment:
         }  # fmt: skip
 
     def _watch_the_watchdog(self) -> None:
-        """Say it once, in one process, when the watchdog has gone without a word; every process records it."""
+        """Report that the watchdog has stopped without marking its end. One process prints it; every process records
+        it.
+        """
         path = self.directory / WATCHDOG
         try:
             beat = json.loads(path.read_bytes())
@@ -268,25 +283,25 @@ class Attachment:
             if beat.get("ended") or beat["host"] != os.uname().nodename:
                 return
             has_ended = not _alive(int(beat["pid"]))
-        except (OSError, ValueError, KeyError, TypeError):  # nobody watches, or it is just writing
+        except (OSError, ValueError, KeyError, TypeError):  # there is no watchdog, or it is writing right now
             return
         self._silent = self._silent + 1 if has_ended or quiet_s > WATCHDOG_SILENT_S else 0
-        if self._silent != 2:  # twice: a job that was suspended with its watchdog wakes up beside it
+        if self._silent != 2:  # two looks: after a suspend, the job may wake up before its watchdog
             return
         what = "has ended without a word" if has_ended else f"has been silent for {quiet_s:.0f} s"
         text = f"the watchdog (pid {beat['pid']}) {what}: this run is no longer watched"
         self.journal.event("note", text=text)
         try:
             os.close(os.open(path.with_suffix(".lost"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except OSError:  # another process has said it
+        except OSError:  # another process has reported it
             return
         print(f"harness: {text}", file=sys.stderr, flush=True)
 
 
 def serve() -> tuple[Any, str]:
-    """torch's worker server on a unix socket that only this user can reach; (server, path).
+    """Start torch's worker server on a unix socket that only this user can reach. Return (server, path).
 
-    It answers with the flight recorder's JSON from a thread of its own, also while the interpreter lock is held.
+    A thread of its own answers with the flight recorder's JSON, even while another thread holds the interpreter lock.
     """
     c10d: Any = sys.modules["torch._C._distributed_c10d"]
     folder = os.environ.get(SOCKETS, "")
@@ -294,26 +309,26 @@ def serve() -> tuple[Any, str]:
         folder = f"/tmp/rlhf-{os.getuid()}"
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, mode=0o700)
-        if not _private(folder):  # somebody else took the name
+        if not _private(folder):  # another user owns that name
             folder = tempfile.mkdtemp(prefix="rlhf-", dir="/tmp")
     path = os.path.join(folder, f"{os.getpid()}.sock")
-    if os.path.exists(path):  # of an earlier process with this pid
+    if os.path.exists(path):  # left by an earlier process with this pid
         os.unlink(path)
     level = _log_level()
     before = level.value if level is not None else 0
     try:
         if level is not None:
-            level.value = 2  # errors only: it announces itself on stderr, which is the job's
+            level.value = 2  # errors only: the server announces itself on the job's stderr
         server = c10d._WorkerServer(path)
     finally:
         if level is not None:
             level.value = before
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))  # never destroyed: its destructor talks on stderr
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))  # keeps it forever: its destructor prints on stderr
     return server, path
 
 
 def _private(folder: str) -> bool:
-    """A directory of this user's that nobody else may enter."""
+    """Whether a folder is a directory of this user that nobody else may enter."""
     try:
         status = os.lstat(folder)
     except OSError:  # it is not there
@@ -322,10 +337,10 @@ def _private(folder: str) -> bool:
 
 
 def _log_level() -> Any:
-    """torch's own threshold for messages on stderr; None where this build has none."""
+    """Return torch's own threshold for messages on stderr; None where this build has none."""
     try:
         return ctypes.c_int.in_dll(ctypes.CDLL("libc10.so"), "FLAGS_caffe2_log_level")
-    except (OSError, ValueError):  # another name of the library, or glog instead of torch's own logging
+    except (OSError, ValueError):  # the library has another name, or torch was built with glog
         return None
 
 
@@ -345,10 +360,10 @@ def _alive(pid: int) -> bool:
 
 
 def _forked() -> None:
-    """A forked child is a process of its own: it gets its own journal, door and heartbeat.
+    """Give a forked child its own journal, socket and heartbeat.
 
-    Not one of subprocess with a `preexec_fn`, which runs another program next: with a second thread, what that
-    function asks of the kernel (a namespace of its own, say) is refused.
+    Except in a child of subprocess with a `preexec_fn`, which runs another program next. The kernel refuses some
+    requests of that function, such as a new namespace, in a process with a second thread.
     """
     global _current
     forked()
@@ -367,7 +382,7 @@ def _before_exec() -> bool:
 
 
 def _end_with_child(_: object = None) -> None:
-    """Children of multiprocessing leave without atexit, and forget what their parent wanted done at the end."""
+    """Register `_end` in a child of multiprocessing: it leaves without atexit and drops its parent's exit functions."""
     if _current is not None:
         multiprocessing.util.Finalize(None, _current._end, exitpriority=0)
 

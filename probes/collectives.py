@@ -1,9 +1,9 @@
-"""Process groups: which collective group was made, on which backend, with whom.
+"""Records process groups: which collective group was made, on which backend, with which members.
 
-torch.distributed is hooked where it is already loaded, never imported. Groups that are made by other means (an
-engine's own constructor, a copy of torch's private one) are recorded by hand with `record_group`. A group is recorded
-by its members, once it exists; while it is being made there is an open span of the maker's name, which is all that
-shows of a group that never forms.
+torch.distributed is hooked where it is loaded, never imported. `record_group` records groups that are made by other
+means (an engine's own constructor, a copy of torch's private one). A group is recorded, with its members, once it
+exists. While it is being made there is an open span with the maker's name; a group that never forms leaves nothing
+else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 MODULE = "torch.distributed.distributed_c10d"
 MAKERS = ("init_process_group", "new_group", "split_group")
-# What the copies of init_process_group in engines and trainers are made of: shown while they last, recorded by hand.
+# Engines and trainers copy init_process_group from these two functions. Their spans are shown while they run; the
+# groups they make are recorded by hand.
 HELPER, MEETING = "_new_process_group_helper", "rendezvous"
 _SHOWN = (
     "world_size", "rank", "backend", "init_method", "group_name", "group_desc", "ranks", "group_size", "group_rank",
@@ -46,12 +47,16 @@ def record_group(
     members: Iterable[int],
     **more: Any,
 ) -> None:
-    """Write one `group` event: `rank` is this process's rank in the group, `members` the global ranks in order."""
+    """Record one `group` event. `rank`: this process's rank in the group. `members`: the global ranks, in the group's
+    order.
+    """
     recorder.event("group", name=name, backend=backend, rank=rank, world_size=world_size, members=list(members), **more)
 
 
 def watch(recorder: Recorder) -> bool:
-    """Record the default group, if there is one, and every later group; False when torch.distributed is not loaded."""
+    """Record the default group, if there is one, and every later group. Return False where torch.distributed is not
+    loaded.
+    """
     c10d: Any = sys.modules.get(MODULE)
     if c10d is None:
         return False
@@ -69,7 +74,7 @@ def watch(recorder: Recorder) -> bool:
 
 
 def unwatch(recorder: Recorder) -> None:
-    """Record no more groups for this recorder; with the last one, torch gets its own functions back."""
+    """Record no more groups for this recorder. After the last recorder, torch's own functions are restored."""
     if recorder not in _watching:
         return
     _watching.remove(recorder)
@@ -81,7 +86,9 @@ def unwatch(recorder: Recorder) -> None:
 
 
 def _replace(maker: str, old: Callable[..., Any], new: Callable[..., Any]) -> None:
-    """In every module of torch.distributed that holds it: device_mesh, for one, imported it by name."""
+    """Replace a function in every module of torch.distributed that holds it: device_mesh, for one, imported it by
+    name.
+    """
     for name, module in list(sys.modules.items()):
         if f"{name}.".startswith("torch.distributed.") and getattr(module, "__dict__", {}).get(maker) is old:
             setattr(module, maker, new)
@@ -112,7 +119,7 @@ def _meeting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _steps(original: Callable[..., Any], steps: Iterator[Any], args: Any, kwargs: Any) -> Iterator[Any]:
-    """The store is made, and everybody awaited, when the generator is asked for its first item."""
+    """Put a span around each item of the generator: the first item makes the store and waits for all members."""
     while True:
         with _open(MEETING, original, args, kwargs, list(_watching)):
             try:
@@ -126,7 +133,7 @@ def _steps(original: Callable[..., Any], steps: Iterator[Any], args: Any, kwargs
 def _open(
     maker: str, original: Callable[..., Any], args: Any, kwargs: Any, recorders: list[Recorder]
 ) -> Iterator[None]:
-    """A span for as long as the outermost maker runs: init_process_group calls the helper itself."""
+    """Open a span for as long as the outermost maker runs: init_process_group calls the helper itself."""
     if getattr(_making, "name", None):
         yield
         return
@@ -141,7 +148,7 @@ def _open(
 
 
 def _expected(original: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Who is to meet, as far as the call and the environment say."""
+    """Return the expected members, as far as the call and the environment show them."""
     try:
         bound_arguments = inspect.signature(original).bind_partial(*args, **kwargs).arguments
     except (TypeError, ValueError):  # the call is wrong, and the original will say so
@@ -150,7 +157,7 @@ def _expected(original: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
     for name in _SHOWN:
         value = bound_arguments.get(name)
         if name == "ranks":
-            if isinstance(value, (list, tuple, range)):  # an iterator is the call's to consume
+            if isinstance(value, (list, tuple, range)):  # reading an iterator would consume it
                 fields[name] = list(value)
         elif isinstance(value, (int, str)) and value not in (-1, "", "undefined"):
             fields[name] = value
@@ -162,7 +169,9 @@ def _expected(original: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
 
 
 def _record(c10d: Any, group: Any, recorders: list[Recorder]) -> None:
-    """The group exists: what it cannot say of itself, in another torch say, must not end whoever made it."""
+    """Record a group that exists. A group that cannot be described, say with another torch, must not break its
+    maker.
+    """
     if group is None or group is c10d.GroupMember.NON_GROUP_MEMBER:
         return
     try:
@@ -178,8 +187,11 @@ def _record(c10d: Any, group: Any, recorders: list[Recorder]) -> None:
 
 
 def _record_beside(fields: Mapping[str, Any], recorders: list[Recorder]) -> None:
-    """A group that was made beside torch's register, as frameworks make those of their weight syncs: each side knows
-    its own rank in it and the size, and no members. The name tells whose belong together."""
+    """Record a group that was made outside torch's registry, as frameworks make those of their weight syncs.
+
+    Each side knows its own rank in the group and the size, but no members. The name tells which sides belong
+    together.
+    """
     name, rank, size = (fields.get(key) for key in ("group_name", "group_rank", "group_size"))
     if isinstance(name, str) and isinstance(rank, int) and isinstance(size, int):
         for recorder in recorders:
@@ -190,7 +202,7 @@ def _record_beside(fields: Mapping[str, Any], recorders: list[Recorder]) -> None
 
 
 def _described(c10d: Any, group: Any) -> dict[str, Any]:
-    description = getattr(group, "group_desc", "undefined")  # torch's word for a group without a description
+    description = getattr(group, "group_desc", "undefined")  # torch's value for a group without a description
     name = group.group_name if description in ("", "undefined") else description
     fields = {
         "name": name, "backend": str(c10d.get_backend(group)), "rank": c10d.get_rank(group),
@@ -202,25 +214,26 @@ def _described(c10d: Any, group: Any) -> dict[str, Any]:
 
 
 def timeout_s(group: Any) -> float | None:
-    """After how many seconds a collective of this group gives up; None where torch does not say."""
+    """Return the timeout of this group's collectives in seconds; None where torch does not tell."""
     try:
         backends = [group._get_backend(device) for device in group._device_types]
         return min(float(backend.options._timeout.total_seconds()) for backend in backends)
-    except Exception:  # a private corner of torch: another version, or a backend in Python, must not end the run
+    except Exception:  # private API of torch: another version, or a backend in Python, must not end the run
         return None
 
 
 def sequences() -> dict[str, int]:
-    """Group, by the name that the flight recorder gives it -> collectives that this process enqueued; never blocks.
+    """Return, for each group, how many collectives this process has enqueued. Never blocks.
 
-    0.5 µs a group with torch 2.13 on gloo. A backend that does not count is left out.
+    The keys are the flight recorder's names of the groups. It takes 0.5 µs per group with torch 2.13 on gloo. A
+    backend that does not count is left out.
     """
     c10d: Any = sys.modules.get(MODULE)
     counts: dict[str, int] = {}
     for group, name in list(getattr(getattr(c10d, "_world", None), "pg_names", {}).items()):
         try:
             counts[str(name)] = int(group._get_sequence_number_for_group())
-        except Exception:  # destroyed meanwhile, or a backend that does not count: torch raises RuntimeError, and more
+        except Exception:  # destroyed meanwhile, or not counted by its backend: torch raises RuntimeError and others
             continue
     return counts
 

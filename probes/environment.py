@@ -1,8 +1,9 @@
-"""The environment of a process: packages, variables, loaded libraries, device, machine; secrets are left out by name.
+"""Describes the environment of a process: packages, variables, loaded libraries, device, machine. Secrets are left
+out by name.
 
-torch is asked only where it is loaded, and CUDA only where it is initialised already: a probe that initialised it
-would break every later fork. Nothing is imported later than this module: the heartbeat's thread describes the
-environment, and where the job forks meanwhile, the child finds the lock of a half imported module held for ever.
+torch is asked only where it is loaded, and CUDA only where it is initialised: initialising it would break every later
+fork. All imports are at the top of this module. The heartbeat's thread describes the environment; if the job forked
+during an import in that thread, the child would find the import lock held forever.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ PACKAGES = (
     "pandas", "pyarrow", "pydantic", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
     "nvidia-cublas-cu12", "nvidia-cublas", "rlhf-harness",
 )  # fmt: skip
-# The one list of variables whose values are written down. Names of Ray are listed one by one: of those that begin with
-# RAY_, RAY_JOB_CONFIG_JSON_ENV_VAR holds the variables that the user gave to the whole job, keys included.
+# The only list of variables whose values are recorded. Ray's are listed one by one: RAY_JOB_CONFIG_JSON_ENV_VAR, for
+# example, holds the variables that the user gave to the whole job, keys included.
 _RAY = (
     r"RAY_(ADDRESS|NAMESPACE|JOB_ID|NODE_ID|RAYLET_PID|TMPDIR|OVERRIDE_RESOURCES|DEDUP_LOGS|LOG_TO_STDERR|LOG_TO_DRIVER"
     r"|BACKEND_LOG_LEVEL|USAGE_STATS_ENABLED|AUTH_MODE|ACCEL_ENV_VAR_OVERRIDE_ON_ZERO|IGNORE_UNHANDLED_ERRORS"
     r"|(ENABLE|DISABLE|CGRAPH|EXPERIMENTAL|OBJECT_STORE|OBJECT_SPILLING|DATA|TRAIN|WORKER|TASK|ACTOR|HEALTH_CHECK"
     r"|PROMETHEUS|GCS|memory|worker|task|health_check|gcs|object|raylet|num|max|min|enable|kill)_\w*)"
 )
-# Which member of the job a process is and how it talks to the others: in evidence of a hang.
+# Variables that say which member of the job a process is and how it reaches the others; used in evidence of a hang.
 PLACE = re.compile(
     r"RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|ROLE_RANK|MASTER_ADDR|MASTER_PORT"
     r"|TORCHELASTIC_RUN_ID|TORCHELASTIC_RESTART_COUNT|CUDA_VISIBLE_DEVICES|TORCH_EXTENSIONS_DIR"
@@ -48,7 +49,8 @@ _FAMILIES = (
     r"((NCCL|GLOO|UCX|FI|TP|CUDA|CUDNN|CUBLAS|NVIDIA|HIP|ROCR|TORCH|PYTORCH|TORCHINDUCTOR|TRITON|OMP|MKL|KMP"
     rf"|FLASHINFER|HF|TRANSFORMERS|TOKENIZERS)_|{_OF_ENGINES}).*"
 )
-# What can change a run: in a recording. The families are open, their values pass the scrubber.
+# Variables that can change a run; used in a recording. The families are open-ended, and their values pass the
+# scrubber.
 VARIABLES = re.compile(
     r"LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|VIRTUAL_ENV|CONDA_PREFIX|CONDA_DEFAULT_ENV"
     rf"|{_RAY}|{_FAMILIES}|{PLACE.pattern}"
@@ -61,7 +63,7 @@ LIBRARIES = re.compile(
 
 
 def describe() -> dict[str, Any]:
-    """The fields of an `environment` event."""
+    """Return the fields of an `environment` event."""
     return {
         "packages": packages(), "env": variables(), "withheld": withheld(), "libraries": libraries(),
         "device": device(), "machine": machine(),
@@ -69,7 +71,7 @@ def describe() -> dict[str, Any]:
 
 
 def packages() -> dict[str, str]:
-    """Name -> version of the packages of interest that are installed."""
+    """Return name -> version of the packages of interest that are installed."""
     versions = {}
     for name in PACKAGES:
         try:
@@ -82,9 +84,9 @@ def packages() -> dict[str, str]:
 def variables(
     environ: Mapping[str, str] | None = None, allowed: re.Pattern[str] = VARIABLES, limit: int = 0
 ) -> dict[str, str]:
-    """Variables of the allow-list, none whose name sounds like a secret; their values pass the scrubber.
+    """Return the variables of the allow-list whose names do not look like secrets. Their values pass the scrubber.
 
-    `limit`: characters of a value; 0: all.
+    `limit`: most characters of a value; 0 for all of them.
     """
     environ = os.environ if environ is None else environ
     redaction.learn(environ)
@@ -93,7 +95,9 @@ def variables(
 
 
 def withheld(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Names of the variables of these families that are not recorded: they sound like secrets, or are not listed."""
+    """Return the names of variables of these families that are not recorded: those named like secrets, and those not
+    listed.
+    """
     environ = os.environ if environ is None else environ
     return sorted(
         name for name in environ if _WITHHELD.fullmatch(name) and (is_secret(name) or not VARIABLES.fullmatch(name))
@@ -101,7 +105,9 @@ def withheld(environ: Mapping[str, str] | None = None) -> list[str]:
 
 
 def libraries() -> list[str]:
-    """Paths of the shared libraries of interest that this process has loaded: what LD_LIBRARY_PATH came to."""
+    """Return the paths of the shared libraries of interest that this process has loaded: the effect of
+    LD_LIBRARY_PATH.
+    """
     try:
         lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
     except OSError:  # not Linux
@@ -111,7 +117,7 @@ def libraries() -> list[str]:
 
 
 def device() -> dict[str, Any]:
-    """What torch computes on, as far as it can be told without initialising a device; {} where torch is not loaded."""
+    """Return torch's device as far as it is known without initialising one; {} where torch is not loaded."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return {}
@@ -129,13 +135,13 @@ def device() -> dict[str, Any]:
                 "device": f"cuda:{current}", "name": properties.name, "memory": properties.total_memory,
                 "capability": [properties.major, properties.minor], "count": torch.cuda.device_count(),
             }  # fmt: skip
-    except Exception as error:  # torch half imported, a stub of it, a sick driver: describing a run must not end it
+    except Exception as error:  # torch half imported, a stub of it, a broken driver: must not end the run
         facts["error"] = f"{type(error).__name__}: {error}"[:500]
     return facts
 
 
 def machine() -> dict[str, Any]:
-    """The host: kernel, processor, memory in bytes, accelerators that the kernel knows."""
+    """Return facts of the host: kernel, processor, memory in bytes, accelerators that the kernel knows."""
     return {
         "system": _system(), "cpu": _cpu_model(), "cpus": os.cpu_count(), "cpus_allowed": _cpus_allowed(),
         **_memory(), "gpus": _gpus(),
@@ -143,7 +149,9 @@ def machine() -> dict[str, Any]:
 
 
 def _system() -> str:
-    """As platform.platform() says it, which runs `uname -p`: a job that waits for any child would see it end."""
+    """Return what platform.platform() does, which runs `uname -p`: a job that waits for any child would see that one
+    end.
+    """
     kernel = os.uname()
     return "-".join((kernel.sysname, kernel.release, kernel.machine, "with", "".join(platform.libc_ver())))
 
@@ -160,7 +168,7 @@ def _cpu_model() -> str:
 
 
 def _memory() -> dict[str, int]:
-    """Bytes from /proc/meminfo, which counts in KiB."""
+    """Return bytes from /proc/meminfo, which counts in KiB."""
     kib_by_name = dict(
         re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB", "\n".join(_lines("/proc/meminfo")), re.MULTILINE)
     )
@@ -169,7 +177,7 @@ def _memory() -> dict[str, int]:
 
 
 def _gpus() -> list[str]:
-    """Models from the driver's own files: no library, no initialisation."""
+    """Return GPU models from the driver's own files, which needs no library and no initialisation."""
     files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
     return [line.partition(":")[2].strip() for file in files for line in _lines(file) if line.startswith("Model:")]
 

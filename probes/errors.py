@@ -1,4 +1,4 @@
-"""What can go wrong with a recording, while it is written and when it is read."""
+"""Errors of a recording, while it is written and when it is read."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ FULL = {
 }
 
 
-FULL_SUFFIX = ".full"  # of the empty file beside a recording that a full disk took no more of
+FULL_SUFFIX = ".full"  # of the empty file that marks a recording whose disk was full
 
 
 class RecordingError(OSError):
-    """A record could not be written; the message is one sentence. Everything acknowledged before stays readable."""
+    """A record could not be written. The message is one sentence. Records that were written before stay readable."""
 
     def __str__(self) -> str:
         return str(self.strerror)
 
     @staticmethod
     def of(path: str | os.PathLike[str], error: OSError) -> RecordingError:
-        """The same failure, said with the file and what it means for the recording."""
+        """Return the error with the file's name and what it means for the recording."""
         what = FULL.get(error.errno or 0) or error.strerror or str(error)
         text = f"{what}: cannot record to {os.fspath(path)}; everything recorded before is intact"
         return RecordingError(error.errno, text, os.fspath(path))
 
 
 def of_a_signal(error: BaseException) -> bool:
-    """Whether one of the job's own signal handlers raised it while a probe ran: then it is meant for the job.
+    """Whether one of the job's own signal handlers raised the error while a probe ran; then it is meant for the job.
 
-    The kernel's errors and a probe's own have no handler's frame in their traceback.
+    Errors of the kernel and of probes have no handler's frame in their traceback.
     """
     codes = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     trace = error.__traceback__
@@ -47,7 +47,7 @@ def of_a_signal(error: BaseException) -> bool:
 
 
 def _code(handler: Any) -> CodeType | None:
-    """The code of a function, a method, a partial or an object that is called."""
+    """Return the code object of a function, a method, a partial or a callable object."""
     while hasattr(handler, "func"):
         handler = handler.func
     handler = getattr(handler, "__func__", handler)
@@ -57,8 +57,10 @@ def _code(handler: Any) -> CodeType | None:
 
 
 class FormatError(ValueError):
-    """A recording is not in the documented format; the message names the file, the byte offset and the cause. `fix`:
-    a command that helps, where there is one."""
+    """A recording is not in the documented format. The message names the file, the byte offset and the cause.
+
+    `fix`: a command that helps, where there is one.
+    """
 
     def __init__(self, message: str, fix: str = "") -> None:
         super().__init__(message)
@@ -66,4 +68,4 @@ class FormatError(ValueError):
 
 
 class Torn(FormatError):
-    """The file ends within its last line or frame: the one kind of damage that a killed process leaves."""
+    """The file ends within its last line or frame, which is the only damage that a killed process causes."""

@@ -1,17 +1,14 @@
 """The format of a recording: its version, the codec of lines and frames, and the reader of a run directory.
 
-Standard library only; docs/reference/format.md describes the format for writers in other languages. A recording is read
-as it was acknowledged: an unfinished last line or last frame (what a killed process leaves) is dropped and said so in
-`Run.torn`; any other damage is a FormatError.
+Standard library only. docs/reference/format.md describes the format for writers in other languages. A reader gets
+every record that was acknowledged: an unfinished last line or frame, which a killed process leaves, is dropped and
+listed in `Run.torn`. Any other damage is a FormatError.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
-import re
 import secrets
 from array import array
 from collections import Counter, defaultdict
@@ -20,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probes import limits
+from probes import index, limits, sealed
 from probes.errors import FULL_SUFFIX, FormatError, RecordingError, Torn
 from probes.frames import (
     PREFIX,
@@ -34,11 +31,17 @@ from probes.frames import (
     frame_of,
     read_extents,
 )
+from probes.index import EVENTS, INDEX, LIFTED, MANIFEST, TOKENS
 from probes.lines import decode_json, decode_line, encode_json, encode_line, encode_lines, is_sealed, read_lines
 
 __all__ = [
+    "EVENTS",
     "FORMAT_VERSION",
+    "INDEX",
+    "LIFTED",
+    "MANIFEST",
     "PREFIX",
+    "TOKENS",
     "Extent", "Flat",
     "FormatError",
     "Frame",
@@ -71,41 +74,57 @@ __all__ = [
 
 AGAIN = "harness record -- COMMAND   # record the run again: its run.json cannot be made from the rest"
 NOT_REGULAR = "it is not a regular file"
-FORMAT_VERSION = 3  # 1: digests by BLAKE2b; 1 and 2: no checksums in lines and in run.json
+UNWRITTEN = "the run did not write it, by its index: it was not read"
+# 1: digests by BLAKE2b; 1 and 2: no checksums in lines and in run.json; 1 to 3: no index of the files
+FORMAT_VERSION = 4
 CHECKED_FROM = 3  # the first version whose lines and run.json have checksums
-_CHECKSUM = re.compile(rb',\s*"checksum":\s*"([0-9a-f]{64})"\s*\}\s*\Z')  # how run.json ends
-MANIFEST, EVENTS, TOKENS = "run.json", "events", "tokens"
+INDEXED_FROM = 4  # the first version whose run.json says whether the files are indexed
 SIDES = ("baseline", "candidate")  # of a pair of runs: its folders, and who a difference is of
 
 
 def write_manifest(path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> None:
-    """Write run.json into the run directory `path`, scrubbed of secrets, whole or not at all.
+    """Write run.json into the run directory `path`, without secrets, completely or not at all.
 
     The format version, the id of the run and the file's own checksum are added; a run.json that is there already keeps
-    its id. Raises RecordingError when it cannot be written.
+    its id. `index` of the manifest promises an index of the files (`seal`), which is renewed where there is one. Raises
+    RecordingError when it cannot be written.
     """
-    from probes import redaction  # what only writers need: a reader brings none of it along
+    from probes import redaction  # only writers need these: readers do not import them
     from probes.files import make_folder, write_whole
 
     folder = Path(path)
     scrubbed = redaction.scrub(dict(manifest))
     identity = scrubbed.pop("id", None) or run_id(folder) or secrets.token_hex(8)
+    required: dict[str, Any] = {"format_version": FORMAT_VERSION, "id": identity, "index": False, "records": []}
     try:
         make_folder(folder)
-        write_whole(folder / MANIFEST, encode_manifest({"format_version": FORMAT_VERSION, "id": identity, **scrubbed}))
+        write_whole(folder / MANIFEST, encode_manifest(required | scrubbed))
     except OSError as error:
         raise RecordingError.of(folder / MANIFEST, error) from error
+    if os.path.isfile(folder / INDEX):
+        seal(folder)
 
 
 def encode_manifest(manifest: Mapping[str, Any]) -> bytes:
     """The bytes of run.json: indented JSON whose last key, `checksum`, is the SHA-256 of all bytes before it."""
-    text = json.dumps(decode_json(encode_json(dict(manifest)).encode()), indent=2)
-    content = text.removesuffix("\n}").encode("ascii")
-    return content + f',\n  "checksum": "{hashlib.sha256(content).hexdigest()}"\n}}\n'.encode("ascii")
+    return sealed.encode(manifest)
+
+
+def seal(path: str | os.PathLike[str]) -> None:
+    """Index the files of a run that has ended: a reader then misses those that are deleted, and notices others.
+
+    For the command that owns the run, whose run.json promises it by `index`. Raises RecordingError.
+    """
+    index.write(path, run_id(path))
+
+
+def unseal(path: str | os.PathLike[str]) -> None:
+    """Take the index back, because the run goes on: until the next `seal` it counts as cut short. Raises OSError."""
+    index.remove(path)
 
 
 def run_id(path: str | os.PathLike[str]) -> str:
-    """The id of the run that a directory records; empty where its run.json is not there yet or has none."""
+    """Return the id of the run that a directory records; empty where its run.json is missing or has no id."""
     try:
         identity = read_manifest(Path(path)).get("id")
     except FormatError:
@@ -115,7 +134,7 @@ def run_id(path: str | os.PathLike[str]) -> str:
 
 @dataclass
 class JournalIndex:
-    """Index of one events file: where the lines of each kind begin."""
+    """Index of one events file: the byte offsets of the lines of each kind."""
 
     path: Path
     name: str
@@ -131,7 +150,7 @@ class JournalIndex:
 
     @property
     def process(self) -> str:
-        """The process that wrote it, as recorders name its file."""
+        """Return the name of the process that wrote it, as recorders name its file."""
         return "-".join(str(self.opening.get(key)) for key in ("role", "rank", "pid"))
 
 
@@ -149,14 +168,16 @@ class TokenLog:
 
 
 class Run:
-    """A run directory, read and checked once; events and frames are then decoded as they are asked for.
+    """A run directory. It is read and checked once; events and frames are decoded as they are asked for.
 
     `manifest`: run.json, without its checksum. `torn`: (file, what was dropped or is missing). `incomplete`: events
     files without their `close` event, whose process was killed or still runs. `unchecked`: files without checksums, as
-    formats 1 and 2 have them, in which damage may go unseen.
+    formats 1 and 2 have them, in which damage may go unseen. `indexed`: whether run.json promises an index of the
+    files; without one, that files were deleted may go unseen. `unsealed`: the index is promised and absent, because the
+    run was cut short or somebody deleted it.
 
-    Raises FormatError for damage; with `strict=False` damage is listed in `torn` and the rest of that file is dropped,
-    but a missing or damaged run.json or a newer format version is an error all the same. Memory: 8 bytes for an event,
+    Raises FormatError for damage. With `strict=False`, damage is listed in `torn` and the rest of that file is
+    dropped; a missing or damaged run.json and a newer format version are still errors. Memory: 8 bytes for an event,
     some hundreds for a frame, and one payload while `frames` is iterated.
     """
 
@@ -169,16 +190,21 @@ class Run:
         self.manifest = read_manifest(self.path)
         if not self.sealed:
             self.unchecked.append(MANIFEST)
+        self.indexed = self.manifest.get("index") is True
+        self._index = self._read_index()
+        self.unsealed = self.indexed and not os.path.lexists(self.path / INDEX)
         events, tokens = self._files(EVENTS, "*.jsonl"), self._files(TOKENS, "*.bin")
         self._journals = sorted((self._scan_events(file) for file in events), key=lambda index: index.order)
         self._logs = sorted((self._scan_frames(file) for file in tokens), key=lambda index: index.order)
         if not self._journals:
             self._damage(EVENTS, "no process has recorded anything")
         self._compare_with_close()
+        self._compare_with_version()
+        self._compare_with_index()
 
     @property
     def hashed_by(self) -> str:
-        """What made the digests in it: those of two runs can be compared where this is equal."""
+        """Return the hash of its digests. Digests of two runs can be compared only where this is equal."""
         return "BLAKE2b" if self.manifest["format_version"] == 1 else "SHA-256"
 
     @property
@@ -189,13 +215,13 @@ class Run:
 
     @property
     def complete(self) -> bool:
-        """Every process closed its recording and nothing is torn."""
-        return not self.incomplete and not self.torn
+        """Every process closed its recording, nothing is torn, and the index that was promised is there."""
+        return not self.incomplete and not self.torn and not self.unsealed
 
     def events(self, kind: str | None = None, role: str | None = None) -> Iterator[dict[str, Any]]:
-        """Events of every process in turn (by role, then rank), each in its own order.
+        """Iterate the events of one process after another (by role, then rank), each process in its own order.
 
-        `role`, `rank` and `pid` are added from the process's `open` event unless the event has a field of that name
+        `role`, `rank` and `pid` are added from the process's `open` event, unless the event has a field of that name
         (the `rank` of a `group` event is the rank in that group). The arguments select one kind, and the processes of
         one role.
         """
@@ -213,7 +239,10 @@ class Run:
                         yield {**anchor, **decode_line(stream.readline())}
 
     def frames(self, kind: str | None = None, role: str | None = None, step: int | None = None) -> Iterator[Frame]:
-        """Frames of every process in turn (by role, then rank), each in its own order, of one kind, role or step."""
+        """Iterate the frames of one process after another (by role, then rank), each process in its own order.
+
+        The arguments select a kind, a role and a step.
+        """
         for log in self._logs:
             with open(log.path, "rb") as stream:
                 for at in log.extents:
@@ -222,13 +251,31 @@ class Run:
                         body = memoryview(stream.read(at.header + at.payload))
                         yield frame_of(decode_header(bytes(body[: at.header])), body[at.header :])
 
+    def _read_index(self) -> dict[str, index.Entry] | None:
+        """What the index says of each file; None where there is none that can be believed."""
+        if not os.path.lexists(self.path / INDEX):
+            return None
+        if not self.indexed:
+            self.torn.append((INDEX, f"{MANIFEST} does not promise it: one of them was edited, or is of another run"))
+            return None
+        try:
+            return index.read(self.path, self.manifest.get("id"))
+        except FormatError as error:
+            self.torn.append((INDEX, str(error)))
+            return None
+
     def _files(self, folder: str, pattern: str) -> list[Path]:
-        """The files of one kind. What is no regular file is damage: a pipe never ends."""
-        paths = sorted((self.path / folder).glob(pattern))
-        for path in paths:
+        """The files of one kind that the run wrote. What is no regular file is damage: a pipe never ends."""
+        paths = []
+        for path in sorted((self.path / folder).glob(pattern)):
+            name = f"{folder}/{path.name}"
             if not os.path.isfile(path):
-                self._damage(f"{folder}/{path.name}", NOT_REGULAR)
-        return [path for path in paths if os.path.isfile(path)]
+                self._damage(name, NOT_REGULAR)
+            elif self._index is not None and name not in self._index:
+                self.torn.append((name, UNWRITTEN))
+            else:
+                paths.append(path)
+        return paths
 
     def _scan_events(self, path: Path) -> JournalIndex:
         journal = JournalIndex(path, f"{EVENTS}/{path.name}")
@@ -259,7 +306,7 @@ class Run:
                 for number, extent in enumerate(read_extents(stream)):
                     self._check_place(number, extent)
                     log.extents.append(extent)
-            if not log.extents:  # killed between making the file and its first frame: nothing acknowledged is missing
+            if not log.extents:  # killed before its first frame: no acknowledged record is missing
                 raise Torn("the file is empty")
         except Torn as torn:
             self.torn.append((log.name, str(torn)))
@@ -268,19 +315,48 @@ class Run:
         return log
 
     def _check_place(self, number: int, extent: Extent) -> None:
-        """Raise FormatError for a frame of another run, or at another place than it was written at."""
+        """Raise FormatError for a frame of another run, or one that was moved from the place where it was written."""
         if extent.seq not in (None, number):
             raise FormatError(f"byte {extent.start}: frame {extent.seq} stands where frame {number} belongs")
         if extent.run and extent.run != self.manifest.get("id", extent.run):
             raise FormatError(f"byte {extent.start}: the frame belongs to another run, {extent.run}")
 
     def _check_run(self, journal: JournalIndex) -> None:
-        """Whether the journal belongs to this run, and whether its lines had checksums."""
+        """Check that the journal belongs to this run, and note it where its lines have no checksums."""
         run = journal.opening.get("run")
         if run is not None and run != self.manifest.get("id", run):
             self._damage(journal.name, f"it belongs to another run, {run}")
         if not journal.sealed:
             self.unchecked.append(journal.name)
+
+    def _compare_with_version(self) -> None:
+        """Name a run.json of an older format than its processes wrote: it would be held to less than was promised."""
+        version = self.manifest["format_version"]
+        for journal in self._journals:
+            wrote = journal.opening.get("format")
+            if isinstance(wrote, int) and wrote > version:
+                self.torn.append((MANIFEST, f"it says format {version}, and {journal.name} says format {wrote}"))
+                return
+        checked = [journal.name for journal in self._journals if journal.sealed]
+        checked += [log.name for log in self._logs if any(extent.seq is not None for extent in log.extents)]
+        if checked and not self.sealed:
+            self.torn.append((MANIFEST, f"it says format {version}, and {checked[0]} has what only format 3 has"))
+
+    def _compare_with_index(self) -> None:
+        """Compare the files with the index: which are gone, are others than the run wrote, or came later."""
+        if self._index is None:
+            return
+        present, damaged = set(index.present(self.path)), {name for name, _ in self.torn}
+        for name, written in self._index.items():
+            if name in damaged:
+                continue
+            if name not in present:
+                self.torn.append((name, "the file is missing; the index of the run lists it"))
+            elif difference := index.entry(self.path / name).difference(written):
+                self.torn.append((name, f"it is not the file that the run wrote: {difference}"))
+        for name in sorted(present - self._index.keys() - damaged):
+            if not index.of_cut_stage(name, self._index):
+                self.torn.append((name, UNWRITTEN))
 
     def _damage(self, name: str, reason: str) -> None:
         if self.strict:
@@ -288,21 +364,26 @@ class Run:
         self.torn.append((name, f"{reason}; what follows in this file was dropped"))
 
     def _compare_with_close(self) -> None:
-        """Compare what the `close` events say was written with what is there."""
+        """Compare what the `close` events say was written with what is in the files."""
         journals = {journal.path.name for journal in self._journals}
         frames = {log.name: Counter(extent.kind for extent in log.extents) for log in self._logs}
-        for log in self._logs:
+        for log in self._logs if self._index is None else ():
             if f"{log.path.stem}.jsonl" not in journals:
                 self.torn.append((f"{EVENTS}/{log.path.stem}.jsonl", "the file is missing; its tokens file is there"))
         processes = {journal.process for journal in self._journals}
+        begun: dict[tuple[Any, ...], str] = {}  # when and where each process began -> its journal
         for journal in self._journals:
             self._check_run(journal)
+            start = tuple(str(journal.opening.get(key)) for key in ("role", "rank", "host", "pid", "t_ns", "wall_ns"))
+            if "wall_ns" in journal.opening and begun.setdefault(start, journal.name) != journal.name:
+                self.torn.append((journal.name, f"it is a copy of {begun[start]}"))
             if journal.path.stem != journal.process and journal.path.stem in processes:
                 self._damage(journal.name, f"{journal.process} wrote it: files have changed names")
             if journal.closing is not None:
                 tokens = f"{TOKENS}/{journal.path.stem}.bin"
                 self._compare_records(journal, journal.closing, tokens, frames.get(tokens, Counter()))
-                self._miss_files(journal, journal.closing, journals)
+                if self._index is None:
+                    self._miss_files(journal, journal.closing, journals)
             else:
                 self.incomplete.append(journal.name)
                 if os.path.exists(f"{journal.path}{FULL_SUFFIX}"):
@@ -311,7 +392,7 @@ class Run:
     def _compare_records(
         self, journal: JournalIndex, closing: Mapping[str, Any], tokens: str, frames: Counter[str]
     ) -> None:
-        """Compare the counts of a `close` event with the events and frames that are there."""
+        """Compare the counts of a `close` event with the events and frames in the files."""
         lost, wrote, present = closing.get("lost", 0), closing.get("frames", 0), frames.total()
         if lost:
             self.torn.append((journal.name, f"{lost} records could not be written when they were made"))
@@ -324,13 +405,13 @@ class Run:
         self._compare_kinds(tokens, "frames", closing.get("frame_kinds"), frames)
 
     def _miss_files(self, journal: JournalIndex, closing: Mapping[str, Any], journals: set[str]) -> None:
-        """Name the events files that lay beside this one when it was closed and are gone."""
+        """List the events files that existed beside this one when it was closed and are gone."""
         for name in names(closing.get("beside")):
             if name not in journals:
                 self.torn.append((f"{EVENTS}/{name}", f"the file is missing; {journal.path.name} lay beside it"))
 
     def _compare_kinds(self, name: str, what: str, wrote: Any, counts: Mapping[str, int]) -> None:
-        """Compare the records of each kind that the process counted with those in its file."""
+        """Compare how many records of each kind the process counted with how many are in its file."""
         for kind, count in mapping(wrote).items():
             if count != counts.get(kind, 0):
                 self.torn.append((name, f"{counts.get(kind, 0)} {what} of kind {kind!r}, its process wrote {count}"))
@@ -350,9 +431,9 @@ def checked_open(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """run.json of the recording in a directory, without its checksum.
+    """Return run.json of the recording in a directory, without its checksum.
 
-    Raises FormatError where there is none, where its content does not match its checksum, and for a format that this
+    Raises FormatError where it is missing, where its content does not match its checksum, and for a format that this
     installation does not read.
     """
     file = path / MANIFEST
@@ -377,38 +458,30 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{file}: format_version is {version}, {newest}",
             "read it with the rlhf-harness that wrote it, or a newer one",
         )
-    _check_manifest(file, data, required=version >= CHECKED_FROM)
     try:
-        limits.check_manifest(manifest)
+        sealed.check(data, required=version >= CHECKED_FROM)
+        limits.check_manifest(manifest, typed=version >= INDEXED_FROM)
     except FormatError as error:
         raise FormatError(f"{file}: {error}", AGAIN) from error
     return {key: value for key, value in manifest.items() if key != "checksum"}
 
 
-def _check_manifest(file: Path, data: bytes, *, required: bool) -> None:
-    """Raise FormatError where the content of run.json does not match its checksum, or a required one is missing."""
-    checksum = _CHECKSUM.search(data)
-    if checksum is None:
-        if required:
-            raise FormatError(f"{file}: it does not end with its checksum: it was damaged or edited", AGAIN)
-    elif hashlib.sha256(data[: checksum.start()]).hexdigest().encode() != checksum[1]:
-        raise FormatError(f"{file}: its checksum does not match its content: it was damaged or edited", AGAIN)
-
-
 def number(value: Any, default: float = math.nan) -> float:
-    """A recorded number, where NaN and infinity are the strings nan, inf and -inf; `default` for anything else."""
+    """Return a recorded number, where NaN and infinity are the strings nan, inf and -inf; `default` for anything
+    else.
+    """
     if isinstance(value, bool) or value is None:
         return default
     try:
         return float(value)
     except (TypeError, ValueError):
         return default
-    except OverflowError:  # an integer beyond the floats
+    except OverflowError:  # an integer larger than any float
         return math.inf if value > 0 else -math.inf
 
 
 def whole(value: Any, default: int = 0) -> int:
-    """A recorded whole number; `default` for anything else, NaN and infinity included."""
+    """Return a recorded whole number; `default` for anything else, NaN and infinity included."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     read = number(value)
@@ -416,10 +489,12 @@ def whole(value: Any, default: int = 0) -> int:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """A recorded JSON object; {} for anything else: a foreign writer's slip is missing evidence, and no crash."""
+    """Return a recorded JSON object; {} for anything else. A mistake of another writer is missing evidence, not a
+    crash.
+    """
     return value if isinstance(value, dict) else {}
 
 
 def names(value: Any) -> list[str]:
-    """A recorded list of names; [] for anything else."""
+    """Return a recorded list of names; [] for anything else."""
     return [str(name) for name in value] if isinstance(value, list) else []

@@ -1,6 +1,7 @@
 """Frames: named arrays of numbers with a JSON header and checksums, laid out so that reading them copies nothing.
 
-docs/reference/format.md describes the layout byte by byte. `probes.format` re-exports everything public of this module.
+docs/reference/format.md describes the layout byte by byte. `probes.format` re-exports every public name of this
+module.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if sys.byteorder != "little":
 
 @dataclass(frozen=True)
 class Flat:
-    """One number per sample. Build with `Flat.of`; NumPy reads it with `numpy.frombuffer(flat.values, flat.dtype)`."""
+    """One number per sample. Built with `Flat.of`; NumPy reads it with `numpy.frombuffer(flat.values, flat.dtype)`."""
 
     dtype: str
     values: memoryview
@@ -51,7 +52,7 @@ class Flat:
         return len(self.values)
 
     def rows(self) -> list[list[Any]]:
-        """One row of one value per sample, so that Flat and Ragged read alike."""
+        """Return one row of one value per sample, so that Flat and Ragged can be read alike."""
         return [[value] for value in self.values.tolist()]
 
     def tolist(self) -> list[Any]:
@@ -60,7 +61,7 @@ class Flat:
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of unequal length: row r is `values[offsets[r]:offsets[r + 1]]`. Build with `Ragged.of`."""
+    """Rows of unequal length: row r is `values[offsets[r]:offsets[r + 1]]`. Built with `Ragged.of`."""
 
     dtype: str
     values: memoryview
@@ -68,7 +69,7 @@ class Ragged:
 
     @staticmethod
     def of(rows: Iterable[Any], dtype: str) -> Ragged:
-        """Pack rows (each what `Flat.of` accepts)."""
+        """Pack rows; each may be what `Flat.of` accepts."""
         rows = list(rows)
         if all(isinstance(row, (list, tuple)) for row in rows):
             joined, lengths = array(_code(dtype), list(chain.from_iterable(rows))), map(len, rows)
@@ -79,7 +80,7 @@ class Ragged:
 
     @staticmethod
     def joined(values: Any, offsets: Any, dtype: str) -> Ragged:
-        """Pack rows that are already concatenated; raises ValueError when the offsets do not fit the values."""
+        """Pack rows that are already concatenated. Raises ValueError where the offsets do not fit the values."""
         ragged = Ragged(dtype, pack(values, dtype), pack(offsets, "i8"))
         _check_offsets(ragged)
         return ragged
@@ -109,13 +110,13 @@ class Frame:
     rank: int
     fields: dict[str, Any]
     arrays: dict[str, Flat | Ragged]
-    seq: int | None = None  # its number in its file, and the id of its run: absent before format 3
+    seq: int | None = None  # `seq`: its number in its file; `run`: the id of its run; both absent before format 3
     run: str = ""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Where one frame lies in its file (bytes) and what its header says."""
+    """Where one frame is in its file, in bytes, and what its header says."""
 
     start: int
     header: int  # length of the header
@@ -129,7 +130,7 @@ class Extent:
 
 
 def pack(values: Any, dtype: str) -> memoryview:
-    """A contiguous typed memoryview of `values`, as `Flat.of` describes it."""
+    """Return `values` as a contiguous typed memoryview, as `Flat.of` describes it."""
     code = _code(dtype)
     if hasattr(values, "detach"):  # a torch tensor, recognised without importing torch
         if values.device.type != "cpu":
@@ -165,7 +166,9 @@ def encode_frame(
     seq: int | None = None,
     run: str = "",
 ) -> bytes:
-    """The bytes of one frame, ready for a single write. `seq`: its number in its file; `run`: the id of the run."""
+    """Return the bytes of one frame, ready for a single write. `seq`: its number in its file. `run`: the id of the
+    run.
+    """
     spec: dict[str, dict[str, Any]] = {}
     parts: list[bytes | memoryview] = []
     at = 0
@@ -199,7 +202,7 @@ def encode_frame(
 
 
 def decode_frame(data: bytes | memoryview) -> Frame:
-    """The frame in `data`, whole and checked; its arrays are views into `data`. Raises FormatError."""
+    """Return the frame in `data`, which must be whole. Its arrays are views into `data`. Raises FormatError."""
     view = memoryview(data)
     if len(view) < PREFIX.size:
         raise FormatError(f"{len(view)} bytes are less than the {PREFIX.size} with which a frame begins")
@@ -214,10 +217,10 @@ def decode_frame(data: bytes | memoryview) -> Frame:
 
 
 def read_extents(stream: BinaryIO) -> Iterator[Extent]:
-    """Where each frame of a token log lies, its checksums verified; memory is one header and a mebibyte.
+    """Iterate over the places of the frames of a token log and verify their checksums. Memory: one header and 1 MiB.
 
-    Raises FormatError, with the offset in its message, for damage; Torn, after the last whole frame, when an
-    unfinished one follows.
+    Raises FormatError for damage, with the offset in its message. Raises Torn, after the last whole frame, where an
+    unfinished frame follows.
     """
     at = 0
     while prefix := stream.read(PREFIX.size):
@@ -247,7 +250,7 @@ def read_extents(stream: BinaryIO) -> Iterator[Extent]:
 
 
 def read_prefix(prefix: bytes) -> tuple[int, int]:
-    """(header length, payload length) of the frame that begins with these 24 bytes. Raises FormatError."""
+    """Return (header length, payload length) of the frame that begins with these 24 bytes. Raises FormatError."""
     magic, header_length, payload_length, check, zero = PREFIX.unpack(prefix)
     if magic != MAGIC:
         raise FormatError(f"a frame begins with {MAGIC!r}, not with {magic!r}")
@@ -257,7 +260,7 @@ def read_prefix(prefix: bytes) -> tuple[int, int]:
 
 
 def decode_header(data: bytes) -> dict[str, Any]:
-    """The JSON header of a frame, with its required keys. Raises FormatError."""
+    """Return the JSON header of a frame, its required keys checked. Raises FormatError."""
     try:
         header: dict[str, Any] = decode_json(data)
     except (ValueError, RecursionError) as error:
@@ -274,7 +277,7 @@ def decode_header(data: bytes) -> dict[str, Any]:
 
 
 def frame_of(header: Mapping[str, Any], payload: memoryview) -> Frame:
-    """A frame from its decoded header and its payload, checked; the arrays are views into the payload."""
+    """Return a frame from its decoded header and its payload, checked. The arrays are views into the payload."""
     arrays: dict[str, Flat | Ragged] = {}
     for name, spec in header["arrays"].items():
         try:

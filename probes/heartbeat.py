@@ -1,9 +1,9 @@
-"""The heartbeat of a process: its interpreter is alive, and its work progresses; two facts, kept apart.
+"""The heartbeat of a process. It shows two facts separately: the interpreter is alive, and its work progresses.
 
-A daemon thread writes one block of 4,096 bytes into `<directory>/beats/<pid>.json`, once a period. It never calls
-what could block: it reads the main thread's stack, counters of process groups and of recorders, and nothing else. A
-beat that grows old says that the interpreter lock is held or the process stopped; a `progress_ns` that grows old says
-that the main thread is where it was.
+A daemon thread writes one block of 4,096 bytes into `<directory>/beats/<pid>.json` once per period. It calls nothing
+that could block: it only reads the main thread's stack, the counters of process groups and those of recorders. An old
+beat means that the interpreter lock is held or that the process is stopped. An old `progress_ns` means that the main
+thread has not moved.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from probes.lines import encode_json
 
 BEATS, BLOCK, PERIOD_S = "beats", 4096, 1.0
 WATCHDOG = "watchdog.json"  # the beat of `harness watch`, beside those of the job
-DEPTH = 100  # frames that make a fingerprint: deeper ones do not move
-SHOWN = 8  # innermost frames that a beat names, for where nobody may look from outside
-# A loop that polls visits a few places again and again: progress is a place that was not among the last ones. A waiting
-# loop of SGLang's scheduler was seen to have some tens.
+DEPTH = 100  # frames in a fingerprint; deeper ones do not change
+SHOWN = 8  # innermost frames in a beat, for jobs whose stacks cannot be read from outside
+# A polling loop visits a few places again and again, so only a place that is not among the last PLACES is progress. A
+# waiting loop of SGLang's scheduler was seen to have some tens of places.
 PLACES = 256
 TEXT = 120  # characters of a name or of a field
 
-# Frames of libraries in which whoever called them waits: what they wait for is told by the frame outside of them.
+# Files of libraries through which callers wait. What a thread waits for is told by the next frame outside these
+# files.
 _PASSED = (
     "/threading.py", "/queue.py", "/selectors.py", "/socket.py", "/ssl.py", "/multiprocessing/connection.py",
     "/torch/_ops.py", "/zmq/sugar/socket.py", "/zmq/sugar/poll.py",
 )  # fmt: skip
-# What the main thread waits for, by file and function of the first frame outside of those. Only the innermost one says
-# anything: FSDP's forward lies around the user's code, and Ray's main loop around every task. `idle`: it waits for
-# orders, and may do so for ever.
+# What the main thread waits for, by file and function of the first frame outside those files. Only that frame counts:
+# FSDP's forward is around the user's code, and Ray's main loop is around every task. `idle`: it waits for orders, and
+# may do so forever.
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     ("/ray/_private/worker.py", "main_loop", "idle"),
     ("/torch/distributed/elastic/", "", "idle"),
@@ -69,9 +70,9 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ("/multiprocessing/popen_fork.py", "", "child"),
     ("/torch/multiprocessing/spawn.py", "join", "child"),
 )
-# Whatever a rank does in there, an endless row of broadcasts to its peers too, it waits for orders.
+# Inside these functions a rank waits for orders, whatever they call; that includes endless broadcasts to its peers.
 _ORDERS = tuple(place for engine in ENGINES.values() for place in engine.orders)
-_BREAKPOINTS = {  # IPython's and pudb's are called debugger.py
+_BREAKPOINTS = {  # debugger.py: IPython's and pudb's
     ("pdb.py", "interaction"), ("debugger.py", "interaction"), ("code.py", "interact"),
     ("pydevd.py", "do_wait_suspend"),
 }  # fmt: skip
@@ -79,7 +80,7 @@ _BREAKPOINTS = {  # IPython's and pudb's are called debugger.py
 
 @dataclass(frozen=True)
 class Place:
-    """Where a main thread is. `wait`: idle, collective, backward, device, ray, http, child, or nothing known."""
+    """Where a main thread is. `wait`: idle, collective, backward, device, ray, http, child, or empty for unknown."""
 
     wait: str
     breakpoint: bool
@@ -87,7 +88,7 @@ class Place:
 
 
 def fingerprint(frame: FrameType | None) -> int:
-    """A number that differs when the stack does: code objects and instructions; about 0.1 µs a frame."""
+    """Return a number that changes with the stack: a hash of code objects and instructions. About 0.1 µs per frame."""
     instructions: list[int] = []
     for _ in range(DEPTH):
         if frame is None:
@@ -98,7 +99,7 @@ def fingerprint(frame: FrameType | None) -> int:
 
 
 def place(frame: FrameType | None) -> Place:
-    """What the stack says of itself, from its innermost frame outwards."""
+    """Classify a stack, from its innermost frame outwards."""
     wait, stopped, outside, stack = "", False, False, []
     for depth in range(DEPTH):
         if frame is None:
@@ -123,12 +124,16 @@ def _meaning(file: str, function: str) -> str:
 
 
 def main_frame() -> FrameType | None:
-    """The innermost Python frame of this process's main thread."""
+    """Return the innermost Python frame of this process's main thread."""
     return sys._current_frames().get(threading.main_thread().ident or 0)
 
 
 def _free(folder: Path) -> Path:
-    """The file of this process: nodes that share the folder have equal process ids, containers seldom others."""
+    """Return the file for this process's beats.
+
+    Nodes that share the folder may have equal process ids, containers often do. A file of another host gets a name
+    with this host's name in it.
+    """
     file, host = folder / f"{os.getpid()}.json", socket.gethostname()
     try:
         is_foreign = f'"host":{encode_json(host)},'.encode() not in file.read_bytes()
@@ -139,8 +144,11 @@ def _free(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Sources:
-    """What a beat is made from. `clock`: nanoseconds, monotonic; `frame`: the main thread's; `sequences`: by group, of
-    collectives."""
+    """What a beat is made from.
+
+    `clock`: monotonic nanoseconds. `frame`: the main thread's innermost frame. `sequences`: collectives enqueued, by
+    group.
+    """
 
     clock: Callable[[], int] = time.monotonic_ns
     frame: Callable[[], FrameType | None] = main_frame
@@ -153,8 +161,8 @@ PROCESS = Sources()
 class Heartbeat:
     """Observes this process and writes its beats.
 
-    `identity` gives role, rank, world_size and whatever else the process knows of itself; `recorders` those whose
-    events count as progress and whose open spans are shown.
+    `identity`: returns role, rank, world_size and whatever else the process knows about itself. `recorders`: returns
+    the recorders whose events count as progress and whose open spans are shown.
     """
 
     def __init__(
@@ -173,12 +181,12 @@ class Heartbeat:
         self._places: OrderedDict[int, Place] = OrderedDict()
         self._counters: tuple[dict[str, int], int] = ({}, 0)
         self._fixed = {"host": socket.gethostname(), "pid": os.getpid(), "start_ticks": started()}
-        self.lost = 0  # beats that the disk did not take
+        self.lost = 0  # beats that could not be written
         self._fd = -1
         self._open()
 
     def beat(self, **more: Any) -> dict[str, Any]:
-        """Look once and write the block; returns what was written. `more` is added, such as `ended`."""
+        """Look once, write the block, and return what was written. `more`: further fields, such as `ended`."""
         began = time.thread_time_ns()
         now = self._clock()
         sources = list(self._recorders())
@@ -212,13 +220,15 @@ class Heartbeat:
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
 
     def _write(self, data: bytes) -> None:
-        """Write the block. A disk that takes none now may take the next one; meanwhile there is no file, because one
-        that only grew old would look like a process that does not answer."""
+        """Write the block, or remove the file where writing fails; the next beat tries again.
+
+        A file that only aged would look like a process that does not answer.
+        """
         try:
             if self._fd < 0:
                 self._open()
             os.pwrite(self._fd, data, 0)
-            if not os.fstat(self._fd).st_nlink:  # the directory was removed: the next beat makes it anew
+            if not os.fstat(self._fd).st_nlink:  # the directory was removed: the next beat makes it again
                 self.close()
         except OSError:
             self.lost += 1
@@ -241,7 +251,7 @@ class Heartbeat:
 
 
 def block(beat: Mapping[str, Any]) -> bytes:
-    """One beat as the bytes that are written: JSON, padded with spaces; what does not fit is left out."""
+    """Return one beat as the bytes that are written: JSON, padded with spaces. Fields that do not fit are emptied."""
     data = encode_json(beat).encode()
     for key, empty in (("stack", []), ("journals", []), ("states", {}), ("open", []), ("sequences", {})):
         if len(data) <= BLOCK:

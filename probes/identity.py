@@ -1,4 +1,6 @@
-"""Who this process is in the job: its role, and its rank, which a child inherits by name and does not have."""
+"""Who this process is in the job: its role and its rank. A child inherits its parent's RANK variable but is not that
+rank.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,22 @@ from probes import collectives
 from probes.engines import TITLES
 
 ROLE = "RLHF_HARNESS_ROLE"
-# What a process of a watched job is told; probes/site, which imports nothing, has the names once more.
+# Variables that tell a process that it is watched. probes/site imports nothing, so it repeats these names.
 WATCH, SOCKETS = "RLHF_HARNESS_WATCH", "RLHF_HARNESS_SOCKETS"
-# Of a recorded one besides: `adapter:package,package`, where the adapter is a module of `probes` or the file of another
-# package's module; and whether digests of weights are wanted.
+# Further variables of a recorded job. ADAPTER: `adapter:package,package`, where the adapter is a module of `probes`
+# or the file of another package's module. DIGESTS: whether digests of weights are wanted.
 ADAPTER, DIGESTS = "RLHF_HARNESS_ADAPTER", "RLHF_HARNESS_DIGESTS"
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h: a process ends with its parent
 IDLE = "worker"  # a process of Ray's that has no task or actor yet
 NOWHERE: tuple[int | None, int | None] = (None, None)
-_inherited: set[int] = set()  # this process, when its process groups are those of the process that it was forked from
+_inherited: set[int] = set()  # this pid, where the process groups belong to the process that forked it
 
 
 def started() -> int:
-    """When this process was started, in clock ticks since boot: tells it from a later one with its pid; 0 unknown."""
+    """Return when this process was started, in clock ticks since boot; 0 where unknown.
+
+    It tells the process from a later one with the same pid.
+    """
     try:
         return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):  # not Linux
@@ -34,7 +39,7 @@ def started() -> int:
 
 
 def role_now() -> str:
-    """What this process is called: by the launcher of the watch, by Ray, by the engine, or just a process."""
+    """Return what this process is called: by the watch's launcher, by Ray or by the engine; otherwise "process"."""
     assigned_role = os.environ.get(ROLE)
     if assigned_role:
         return assigned_role
@@ -48,7 +53,7 @@ def role_now() -> str:
         return IDLE if name == "IDLE" else name
     if getattr(getattr(sys.modules.get("ray._private.worker"), "global_worker", None), "mode", None) == 0:
         return "driver"
-    words = sys.orig_argv[1:4]  # not __main__: while `python -m` imports the package, that is runpy
+    words = sys.orig_argv[1:4]  # not __main__: that is runpy while `python -m` imports the package
     name = words[words.index("-m") + 1] if "-m" in words[:-1] else os.path.basename(sys.argv[0] if sys.argv else "")
     if name in ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"):
         return "launcher"
@@ -56,7 +61,7 @@ def role_now() -> str:
 
 
 def rank_now() -> tuple[int | None, int | None]:
-    """(rank, world size) from the environment, else from torch.distributed where this process initialised it."""
+    """Return (rank, world size) from the environment, else from torch.distributed where this process initialised it."""
     if not _inherits_rank():
         rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
         if rank.isdigit() and world.isdigit():
@@ -72,7 +77,9 @@ def rank_now() -> tuple[int | None, int | None]:
 
 @functools.cache
 def _inherits_rank() -> bool:
-    """A data loader, or an engine inside a trainer's process, has its parent's RANK and is not that rank."""
+    """Whether RANK is the parent's: a data loader, or an engine inside a trainer's process, inherits it and is not
+    that rank.
+    """
     if multiprocessing.parent_process() is not None:
         return True
     mine = os.environ.get("RANK", "")
@@ -85,7 +92,7 @@ def _inherits_rank() -> bool:
 
 
 def forked() -> None:
-    """Called in a forked child: the process groups that are there are not its own."""
+    """Note in a forked child that the existing process groups are not its own."""
     _inherits_rank.cache_clear()
     c10d: Any = sys.modules.get(collectives.MODULE)
     if getattr(c10d, "is_initialized", bool)():

@@ -23,21 +23,22 @@ from typing import Any, Literal
 
 from probes import collectives, environment, memory, shapes, tokens
 from probes.errors import RecordingError
-from probes.format import EVENTS, TOKENS, Flat, Ragged, run_id
+from probes.format import EVENTS, FORMAT_VERSION, TOKENS, Flat, Ragged, run_id
 from probes.identity import started
 from probes.journal import Journal
 from probes.spans import Span, error_text
 
-MOST_BESIDE = 64  # names in a close event; a job of thousands of processes would write thousands in each
+MOST_BESIDE = 64  # most names in a close event; a job of thousands of processes would write thousands in each
 
 __all__ = ["OFF", "Recorder", "RecordingError", "live", "start"]
 
 
 class Recorder:
-    """Everything that one process records; `start` makes one. Threads may share it.
+    """Everything that one process records; made by `start`. Threads may share it.
 
-    Every method raises RecordingError when its record cannot be written (earlier ones stay readable, later ones may be
-    tried), RuntimeError in a forked child, which must start its own, and ValueError after `close`.
+    Every method raises RecordingError when its record cannot be written (earlier records stay readable, and later
+    ones may be tried), RuntimeError in a forked child, which must start its own recorder, and ValueError after
+    `close`.
     """
 
     def __init__(self, run_dir: str | os.PathLike[str], role: str, rank: int, world_size: int) -> None:
@@ -49,51 +50,53 @@ class Recorder:
         self._tokens: tokens.TokenLog | None = None
         self._lock = threading.Lock()
         self._self_ns = 0
-        self.running: dict[int, Span] = {}  # spans that have begun and not ended; the heartbeat shows them
-        # What the process can say of itself at any moment, by name; the heartbeat's thread asks, so nothing here may
-        # block. `t_ns` (monotonic) among its fields says when it was so.
+        self.running: dict[int, Span] = {}  # open spans, which the heartbeat shows
+        # Functions that describe the process's state at any moment, by name. The heartbeat's thread calls them, so
+        # they must not block. `t_ns` (monotonic) among their fields says when the state was true.
         self.states: dict[str, Callable[[], Mapping[str, Any]]] = {}
 
     @property
     def self_ns(self) -> int:
-        """Nanoseconds spent in this recorder so far, by all threads together."""
+        """Return the nanoseconds spent in this recorder so far, summed over all threads."""
         return self._self_ns
 
     @property
     def path(self) -> Path:
-        """The events file of this process."""
+        """Return the events file of this process."""
         return self._journal.path
 
     @property
     def events(self) -> int:
-        """How many events this process has recorded."""
+        """Return how many events this process has recorded."""
         return self._journal.records
 
     @contextmanager
     def own_time(self) -> Iterator[None]:
-        """Count work done for the recording alone, such as digests of weights, in `self_ns`."""
+        """Count the time of work that only serves the recording, such as digests of weights, in `self_ns`."""
         began = time.monotonic_ns()
         try:
             yield
         finally:
             spent = time.monotonic_ns() - began
-            self._self_ns += spent  # the sum is computed first, so no other thread can come in between
+            self._self_ns += spent  # computed first, so that no other thread's sum can be lost
 
     def event(self, kind: str, /, **fields: Any) -> None:
-        """Record one event; fields are JSON values (NaN and infinity become strings), none called seq, t_ns or kind."""
+        """Record one event. Fields are JSON values (NaN and infinity become strings); none may be called seq, t_ns or
+        kind.
+        """
         began = time.monotonic_ns()
         try:
             self._journal.write(kind, fields)
         finally:
-            spent = time.monotonic_ns() - began  # not `own_time`, which costs a microsecond more
+            spent = time.monotonic_ns() - began  # not `own_time`, which takes a microsecond more
             self._self_ns += spent
 
     def span(self, name: str, **fields: Any) -> Span:
-        """A context manager that records one `span` event when it ends; its `note(...)` adds fields."""
+        """Return a context manager that records one `span` event when it ends; its `note(...)` adds fields."""
         return Span(self, name, fields)
 
     def memory(self) -> dict[str, int]:
-        """What this process holds of memory now, to be recorded: fields of `probes.memory.in_use`."""
+        """Return the memory of this process now, as fields to record (`probes.memory.in_use`)."""
         began = time.monotonic_ns()
         fields = memory.in_use()
         self._self_ns += time.monotonic_ns() - began
@@ -110,10 +113,10 @@ class Recorder:
         longest: int | None = None,
         samples: int | None = None,
     ) -> None:
-        """Record shape, dtype and device of tensors, never a value; sizes are in tokens."""
+        """Record shape, dtype and device of tensors, never a value. The sizes are in tokens."""
         began = time.monotonic_ns()
         described = shapes.describe_all(tensors)
-        spent = time.monotonic_ns() - began  # not `own_time`: between two passes of a model its code is in no cache
+        spent = time.monotonic_ns() - began  # not `own_time`: between two passes its code has left the caches
         self._self_ns += spent
         self.event("shapes", step=step, phase=phase, tensors=described, padded_tokens=padded_tokens,
                    real_tokens=real_tokens, longest=longest, samples=samples)  # fmt: skip
@@ -153,24 +156,24 @@ class Recorder:
         self.event("weights", step=step, version=version, source=source, digests=digests)
 
     def group(self, *, name: str, backend: str, rank: int, world_size: int, members: Iterable[int]) -> None:
-        """Record a process group that was made by hand; torch.distributed's own are recorded by `watch_groups`."""
+        """Record a process group that was made by hand. `watch_groups` records those of torch.distributed."""
         collectives.record_group(self, name=name, backend=backend, rank=rank, world_size=world_size, members=members)
 
     def watch_groups(self) -> bool:
-        """Record every torch.distributed group from now on; False when torch.distributed is not loaded yet.
+        """Record every torch.distributed group from now on. Return False where torch.distributed is not loaded yet.
 
-        `start` calls it; call it again where torch is imported later than that.
+        `start` calls it. Call it again where torch is imported after that.
         """
         return collectives.watch(self)
 
     def environment(self) -> None:
-        """Record this process's environment as it is now. `start` does: call it again once torch is loaded."""
+        """Record this process's environment as it is now. `start` does so; call it again once torch is loaded."""
         with self.own_time():
             fields = environment.describe()
         self.event("environment", **fields)
 
     def close(self, ok: bool = True, reason: str = "") -> None:
-        """Write the `close` event, without which the recording counts as cut short; a second call does nothing."""
+        """Write the `close` event; a recording without one counts as cut short. A second call does nothing."""
         if self._journal.closed:
             return
         collectives.unwatch(self)
@@ -202,17 +205,17 @@ class Recorder:
             self.close(ok=error is None, reason=error_text(error))
         except RecordingError:
             if error is None:
-                raise  # otherwise the exception under way says more than the full disk does
+                raise  # otherwise the exception under way is more important
 
 
 def _beside(journal: Path) -> list[str]:
-    """The events files that follow this one by name, from the last on to the first.
+    """Return the names of the other events files, first those that follow this one by name, at most MOST_BESIDE.
 
-    A reader misses one of them that is gone.
+    A reader uses them to notice a file that is gone.
     """
     try:
         names = sorted(name for name in os.listdir(journal.parent) if name.endswith(".jsonl"))
-    except OSError:  # the folder was removed: there is nothing to miss
+    except OSError:  # the folder was removed
         return []
     place = names.index(journal.name) if journal.name in names else 0
     return [*names[place + 1 :], *names[:place]][:MOST_BESIDE]
@@ -223,8 +226,8 @@ def start(
 ) -> Recorder:
     """Begin this process's recording in a file of its own, with an `open` and an `environment` event.
 
-    Makes the folders. `groups`: record process groups as well. Raises RecordingError when nothing can be written
-    there, ValueError for a role that cannot name a file.
+    Makes the folders. `groups`: record process groups too. Raises RecordingError when nothing can be written there,
+    ValueError for a role that cannot be part of a file name.
     """
     recorder = Recorder(run_dir, role, rank, world_size)
     try:
@@ -233,7 +236,8 @@ def start(
         recorder.event(
             "open", wall_ns=time.time_ns(), host=socket.gethostname(), pid=os.getpid(), ppid=os.getppid(),
             start_ticks=started(), role=role, rank=rank, world_size=world_size, python=sys.version.split()[0],
-            packages=fields["packages"], env=fields["env"], **({"run": recorder.run} if recorder.run else {}),
+            packages=fields["packages"], env=fields["env"], format=FORMAT_VERSION,
+            **({"run": recorder.run} if recorder.run else {}),
         )  # fmt: skip
         recorder.event("environment", **fields)
         if groups:
@@ -246,7 +250,7 @@ def start(
 
 
 def live() -> list[Recorder]:
-    """The recorders of this process that are open; those of the process that it was forked from are not its own."""
+    """Return the open recorders of this process, without those of the process that it was forked from."""
     pid = os.getpid()
     return [recorder for recorder in list(_live) if recorder._journal._pid == pid]
 
@@ -255,7 +259,9 @@ _live: set[Recorder] = set()
 
 
 def _create(run_dir: Path, stem: str) -> Journal:
-    """A journal under a name that is free: containers repeat process ids, so a resumed run may meet its own files."""
+    """Make a journal under a name that is free. Containers repeat process ids, so a resumed run may find its own old
+    files.
+    """
     for number in range(1, 10_000):
         name = stem if number == 1 else f"{stem}-{number}"
         if (run_dir / TOKENS / f"{name}.bin").exists():
@@ -268,7 +274,7 @@ def _create(run_dir: Path, stem: str) -> Journal:
 
 
 class _Off(Recorder):
-    """Records nothing: the other half of a comparison with probes on and off."""
+    """A recorder that records nothing, for comparing runs with and without probes."""
 
     def __init__(self) -> None:
         self.run_dir, self.role, self.rank, self.world_size = Path(os.devnull), "off", 0, 1

@@ -1,7 +1,8 @@
 """Append-only event journal: one file per process, one JSON object per line, one write(2) per line.
 
-A line is acknowledged when `write` returns; it is then in the kernel, and SIGKILL cannot take it. Nothing is buffered:
-buffered JSONL, compressed streams and columnar batches all lost lines, or broke, when their writer was killed.
+A line is acknowledged when `write` returns: it is then in the kernel, and SIGKILL cannot remove it. Nothing is
+buffered. Buffered JSONL, compressed streams and columnar batches all lost lines, or became unreadable, when their
+writer was killed.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from probes.lines import encode_sealed
 class AppendOnly:
     """A new file to which whole records are appended, each with one write(2) on an O_APPEND descriptor.
 
-    A record that fits only in part is taken back, so a full disk leaves whole records. Threads may share one.
-    RuntimeError in a forked child, because two processes would count one sequence, and in a signal handler that
-    interrupted a record.
+    A record that was written only in part is removed again, so a full disk leaves whole records. Threads may share
+    the file. Raises RuntimeError in a forked child, because two processes would count one sequence, and in a signal
+    handler that interrupted a record.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Raises FileExistsError when the file is there already, RecordingError when it cannot be made."""
+        """Raises FileExistsError where the file exists, RecordingError where it cannot be made."""
         self.path = Path(path)
         self.records = 0
         self.lost = 0  # records that could not be written
-        self.checksum = 0  # CRC-32 of all whole records, where the records of this file need it
+        self.checksum = 0  # CRC-32 of all whole records, where this kind of file has one
         self.kinds: defaultdict[str, int] = defaultdict(int)  # how many records of each kind were written
         self._size = 0  # bytes of whole records
-        # Of the record that is being written: its kind, its length in bytes, the checksum after it.
+        # The record that is being written: its kind, its length in bytes, and the checksum of the file after it.
         self._pending: tuple[str, int, int] | None = None
         self._pid = os.getpid()
         self._lock = threading.RLock()
@@ -65,14 +66,14 @@ class AppendOnly:
             raise ValueError(f"{self.path} is closed: nothing more can be recorded to it")
 
     def append(self, kind: str, content: Any) -> None:
-        """Append the record of this content; RecordingError when it cannot be written."""
+        """Append the record of this content. Raises RecordingError when it cannot be written."""
         self.check()
         with self._lock:
             if self._busy:
                 raise RuntimeError(f"{self.path} is in the middle of a record: record after the signal handler")
             self._busy = True
             try:
-                if self._pending:  # a KeyboardInterrupt came, perhaps when the record was out already
+                if self._pending:  # an interrupt came during the last record, perhaps after it was written
                     self._settle()
                 if self._fd < 0:  # closed while this thread waited
                     self.check()
@@ -82,23 +83,23 @@ class AppendOnly:
                 self._busy = False
 
     def _encode(self, kind: str, content: Any) -> tuple[bytes, int]:
-        """The next record, and the checksum of the file after it (0 where the records of this file need none)."""
+        """Return the next record, and the checksum of the file after it (0 where this kind of file has none)."""
         raise NotImplementedError
 
     def _write(self, kind: str, record: bytes, checksum: int) -> None:
         self._pending = kind, len(record), checksum
         try:
             done = os.write(self._fd, record)
-            if done < len(record):  # the disk is nearly full, or more than 2 GiB were asked of one write
+            if done < len(record):  # the disk is nearly full, or the record exceeds the 2 GiB of one write
                 done += self._write_rest(memoryview(record)[done:])
-            # No call from here on: Python runs signal handlers after calls, and one may raise.
+            # No function calls from here on: Python runs signal handlers between calls, and a handler may raise.
             self.kinds[kind] += 1
             self._size += done
             self.records += 1
             self.checksum = checksum
             self._pending = None
         except OSError as error:
-            if error.errno is None:  # a TimeoutError, say, of the job's signal handler: the kernel's have a number
+            if error.errno is None:  # raised by a signal handler of the job: the kernel's errors have a number
                 raise
             self.lost += 1
             self._settle()
@@ -107,19 +108,21 @@ class AppendOnly:
             raise RecordingError.of(self.path, error) from error
 
     def _write_rest(self, record: memoryview) -> int:
-        """Write all of this, and return its length in bytes."""
+        """Write all of `record` and return its length in bytes."""
         done = 0
         while done < len(record):
             done += os.write(self._fd, record[done:])
         return done
 
     def _mark_full(self) -> None:
-        """Leave an empty file beside this one, which a full disk still takes: it says why the records stop."""
+        """Leave an empty file beside this one, for which a full disk still has room; it explains why the records
+        stop.
+        """
         with contextlib.suppress(OSError):
             os.close(os.open(f"{self.path}{FULL_SUFFIX}", os.O_WRONLY | os.O_CREAT, FILE_MODE))
 
     def _settle(self) -> None:
-        """After a write that did not end: leave whole records in the file, and the counts as the file is."""
+        """Make file and counts agree after a write that was interrupted: count a whole record, remove a partial one."""
         if self._pending is None:
             return
         kind, length, checksum = self._pending
@@ -134,7 +137,7 @@ class AppendOnly:
         self._pending = None
 
     def close(self) -> None:
-        """Close the file, and remove it when nothing was recorded; a second call does nothing."""
+        """Close the file, and remove it where nothing was recorded. A second call does nothing."""
         if self.closed:
             return
         self.check()
@@ -151,14 +154,14 @@ class AppendOnly:
 
 
 class Journal(AppendOnly):
-    """The events of one process; `clock` gives nanoseconds of a monotonic clock."""
+    """The events of one process. `clock`: returns nanoseconds of a monotonic clock."""
 
     def __init__(self, path: str | os.PathLike[str], clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__(path)
         self._clock = clock
 
     def write(self, kind: str, fields: Mapping[str, Any]) -> None:
-        """Append one event, scrubbed of secrets; ValueError when a field is called seq, t_ns or kind."""
+        """Append one event without secrets. Raises ValueError when a field is called seq, t_ns or kind."""
         self.append(kind, redaction.event(kind, fields))
 
     def _encode(self, kind: str, content: Mapping[str, Any]) -> tuple[bytes, int]:

@@ -1,15 +1,21 @@
-"""What a recording of this format has: the kinds of its events with their keys, and the keys of its run.json.
+"""What a recording of this format has: the kinds of its events and frames with their keys, and the keys of its
+run.json.
 
-docs/reference/format.md describes them; a test holds both together. Anything else in a recording is read by nobody, and
-a verdict says so: it may be a name that was damaged or misspelt.
+docs/reference/format.md describes them, and a test compares both. Other kinds and keys in a recording are not read,
+and a verdict says so: they may be damaged or misspelt names.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 
 def _keys(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-# Event kind -> its keys beside those of every event; None: a recorder may give it any.
+# Event kind -> its keys besides those of every event. None: any keys.
 EVENT_KEYS: dict[str, frozenset[str] | None] = {
     "answered": _keys("step sample offset"),
     "boundaries": _keys(
@@ -36,7 +42,7 @@ EVENT_KEYS: dict[str, frozenset[str] | None] = {
     "learner": _keys("step actor critic batch norms"),
     "model": _keys("tensors"),
     "note": None,
-    "open": _keys("role rank pid wall_ns host ppid start_ticks world_size python packages env run"),
+    "open": _keys("role rank pid wall_ns host ppid start_ticks world_size python packages env run format"),
     "probe_cost": _keys("step self_ns"),
     "resume": _keys("step path"),
     "sampling": _keys("canonical native mode given unlike mapping moves"),
@@ -53,6 +59,55 @@ EVENT_KEYS: dict[str, frozenset[str] | None] = {
     "weights": _keys("step version source digests"),
 }
 
+
+class FrameKeys(NamedTuple):
+    """The fields of a kind of frame, and the names of its arrays."""
+
+    fields: frozenset[str]
+    arrays: frozenset[str]
+
+
+_DRAWN = _keys("sample prompt prompt_seen output logprob cached request seed")
+FRAME_KEYS: dict[str, FrameKeys] = {
+    "experience": FrameKeys(
+        _keys("weight_version order"),
+        _keys(
+            "sample tokens actor_logprob reference_logprob value kl advantage return reward margin runner_up edge "
+            "drawn_edge exact_logprob behind_logprob behind_exact_logprob"
+        ),
+    ),
+    "floor": FrameKeys(_keys("variant weight_version"), _keys("sample output logprob rounding sharding")),
+    "native": FrameKeys(_keys("weight_version finish engine_seed"), _DRAWN),
+    "native_score": FrameKeys(
+        _keys("weight_version sampling fits"),
+        _keys(
+            "sample learner_logprob exact_logprob reward tempered_logprob processed_logprob joint_logprob "
+            "blind_logprob entropy varentropy mass_before outside outside_joint"
+        ),
+    ),
+    "repeat": FrameKeys(_keys("weight_version finish request_seed"), _DRAWN),
+    "rollout": FrameKeys(_keys("weight_version mode guided finish rounds uncompared arrival"), _DRAWN),
+    "seen": FrameKeys(frozenset(), _keys("request prompt_seen")),
+    "updates": FrameKeys(
+        _keys("role parameters digest samples tokens divisors"), _keys("own size summed norm weights")
+    ),
+}
+_HEADER_KEYS = _keys("kind step role rank fields arrays seq run")
+_ARRAY_KEYS = _keys("dtype at count offsets_at offsets_count")
+
+
+def unread_of_frame(header: Mapping[str, Any]) -> Iterator[str]:
+    """Names in the header of a frame that nobody reads, as `kind.name`; none of a kind that nobody reads."""
+    keys = FRAME_KEYS.get(header["kind"])
+    if keys is None:
+        return
+    fields, arrays = header["fields"], header["arrays"]
+    names = {*(header.keys() - _HEADER_KEYS), *(fields.keys() - keys.fields), *(arrays.keys() - keys.arrays)}
+    for array in arrays.values():
+        names |= (array.keys() if isinstance(array, Mapping) else frozenset()) - _ARRAY_KEYS
+    yield from (f"{header['kind']}.{name}" for name in sorted(names))
+
+
 MANIFEST_KEYS = frozenset(
     [
         "backend",
@@ -66,6 +121,7 @@ MANIFEST_KEYS = frozenset(
         "hardware",
         "hooks",
         "id",
+        "index",
         "lifted",
         "mapping",
         "missing",

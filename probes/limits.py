@@ -1,7 +1,7 @@
-"""The largest numbers that are read from a file that somebody else may have written.
+"""The largest numbers that are accepted from a file that somebody else may have written.
 
-Such a number may size a loop or a list, so it gets its bound where the file is parsed. A file with a larger number is
-damaged or hostile, and whoever reads it says so in one sentence.
+Such a number may size a loop or a list, so it is checked where the file is parsed. A file with a larger number is
+damaged or hostile, and the reader says so in one sentence.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any
 
 from probes.errors import FormatError
 
-RANKS = 1_000_000  # of a job; the largest that were published have some 100,000 GPUs
+RANKS = 1_000_000  # of a job; the largest published jobs have about 100,000 GPUs
 STEPS = 1_000_000  # of a run; a run of one step a minute would take two years
 SAMPLES = 100_000_000  # of one step
 WHOLE = (1 << 63) - 1  # of any other whole number: what 64 bits hold
 
 
 def bounded(value: int, limit: int, name: str, *, least: int = 0) -> int:
-    """`value`, which a file calls `name`. Raises FormatError where it is not between `least` and `limit`."""
+    """Return `value`, which the file calls `name`. Raises FormatError where it is not between `least` and `limit`."""
     if least <= value <= limit:
         return value
     text = str(value) if abs(value) <= WHOLE else f"a number of {len(hex(value))} hexadecimal digits"
@@ -25,7 +25,7 @@ def bounded(value: int, limit: int, name: str, *, least: int = 0) -> int:
 
 
 # Numbers of run.json that size a loop or a list, with the largest that is read. Those of the scenario are counts.
-_MANIFEST = {
+_NUMBERS = {
     ("scenario", "steps"): STEPS,
     ("scenario", "rollout", "prompts_per_step"): SAMPLES,
     ("scenario", "rollout", "samples_per_prompt"): SAMPLES,
@@ -40,19 +40,48 @@ _MANIFEST = {
 }
 
 
-def check_manifest(manifest: Any) -> None:
-    """Raise FormatError for a number in run.json that is too large to be read, or negative where it counts."""
-    for path, limit in _MANIFEST.items():
-        value = manifest
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
+# What a writer of format 4 writes into every run.json, beside its version and its checksum.
+_REQUIRED: dict[str, tuple[type, str]] = {"id": (str, "a string"), "index": (bool, "true or false"),
+                                          "records": (list, "a list of kinds of events")}  # fmt: skip
+
+
+def check_manifest(manifest: Any, *, typed: bool) -> None:
+    """Raise FormatError for a number in run.json that is too large to be read, or negative where it counts.
+
+    `typed`: and, as from format 4 on, for a required key that is missing or of another type, and for what is no whole
+    number where one belongs.
+    """
+    if typed:
+        _check_types(manifest)
+    for path, limit in _NUMBERS.items():
+        value = _at(manifest, path)
         if isinstance(value, int) and not isinstance(value, bool):
             bounded(value, limit, ".".join(path), least=0 if path[0] == "scenario" else -limit)
+        elif typed and value is not None:
+            raise FormatError(f"{'.'.join(path)} is {value!r:.60}: a whole number was expected")
     check_whole(manifest)
 
 
+def _check_types(manifest: dict[str, Any]) -> None:
+    for key, (kind, words) in _REQUIRED.items():
+        if not isinstance(manifest.get(key), kind) or manifest[key] == "":
+            raise FormatError(f"{key} is {manifest.get(key)!r:.60}: {words} was expected")
+    if not all(isinstance(kind, str) for kind in manifest["records"]):
+        raise FormatError("records holds what is not a kind of event: a list of kinds of events was expected")
+    # A framework's job may not know how many steps it will have.
+    if "scenario" in manifest and "framework" not in manifest and _at(manifest, ("scenario", "steps")) is None:
+        raise FormatError("scenario.steps is missing: a whole number was expected")
+
+
+def _at(manifest: Any, path: tuple[str, ...]) -> Any:
+    value = manifest
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
 def check_whole(value: Any) -> None:
-    """Raise FormatError where a decoded JSON value holds a whole number of more than 64 bits."""
+    """Raise FormatError where a decoded JSON value contains a whole number of more than 64 bits."""
     waiting = [value]
     while waiting:
         part = waiting.pop()

@@ -1,8 +1,8 @@
 """Events as lines: one JSON object per line, with NaN and infinity as strings. Public through `probes.format`.
 
-From format 3 on every line ends with a checksum of the file so far: `,"crc":"0123abcd"}`. It is the CRC-32 of all bytes
-of the file before the `,"crc"` of that line, earlier checksums included. So one checksum at the end of a block vouches
-for every line in it.
+From format 3 on, every line ends with a checksum of the file so far: `,"crc":"0123abcd"}`. It is the CRC-32 of all
+bytes of the file before the `,"crc"` of that line, earlier checksums included. So the last checksum of a block covers
+every line in it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from probes.errors import FormatError, Torn
 
 RESERVED = frozenset({"seq", "t_ns", "kind", "crc"})  # keys of every event, so no field may have their names
 SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n\Z')  # how a line with a checksum ends
-SEAL_BYTES = len(',"crc":"01234567"}\n')  # of fixed length: a reader finds it without parsing
+SEAL_BYTES = len(',"crc":"01234567"}\n')  # of fixed length, so that a reader finds it without parsing the line
 
 
 def encode_line(seq: int, t_ns: int, kind: str, fields: Mapping[str, Any], *, before: int | None = None) -> bytes:
-    """One event as the line that is written: ASCII JSON and a newline. ValueError when a field has a reserved name.
+    """Return one event as the line that is written: ASCII JSON and a newline. ValueError when a field has a reserved
+    name.
 
-    `before`: CRC-32 of the file's bytes before this line, 0 for the first line. Without it the line has no checksum, as
-    in formats 1 and 2.
+    `before`: CRC-32 of the file's bytes before this line, 0 for the first line. Without it the line has no checksum,
+    as in formats 1 and 2.
     """
     if before is None:
         return f"{_content(seq, t_ns, kind, fields)}}}\n".encode("ascii")
@@ -35,7 +36,7 @@ def encode_line(seq: int, t_ns: int, kind: str, fields: Mapping[str, Any], *, be
 
 
 def encode_sealed(seq: int, t_ns: int, kind: str, fields: Mapping[str, Any], before: int) -> tuple[bytes, int]:
-    """One event as a line with its checksum, as `encode_line` makes it, and the CRC-32 of the file after it."""
+    """Return one event as a line with its checksum, and the CRC-32 of the file after that line."""
     content = _content(seq, t_ns, kind, fields).encode("ascii")
     checksum = zlib.crc32(content, before)
     seal = b',"crc":"%08x"}\n' % checksum
@@ -43,7 +44,9 @@ def encode_sealed(seq: int, t_ns: int, kind: str, fields: Mapping[str, Any], bef
 
 
 def _content(seq: int, t_ns: int, kind: str, fields: Mapping[str, Any]) -> str:
-    """The event's JSON without its closing brace. Its first keys are written here: the encoder takes twice as long."""
+    """Return the event's JSON without its closing brace. The first keys are written by hand: the encoder takes twice
+    as long.
+    """
     if not RESERVED.isdisjoint(fields):
         raise ValueError(f"an event's field cannot be named {', '.join(sorted(RESERVED & set(fields)))}")
     name = _kinds.get(kind) or _kinds.setdefault(kind, encode_json(kind))
@@ -56,7 +59,7 @@ _kinds: dict[str, str] = {}  # each kind of event as JSON
 
 
 def encode_lines(events: Iterable[tuple[int, str, Mapping[str, Any]]]) -> bytes:
-    """A journal with checksums of these events (time in nanoseconds, kind, fields), numbered from 0."""
+    """Return a journal with checksums of these events (time in nanoseconds, kind, fields), numbered from 0."""
     journal = bytearray()
     checksum = 0
     for seq, (t_ns, kind, fields) in enumerate(events):
@@ -66,7 +69,7 @@ def encode_lines(events: Iterable[tuple[int, str, Mapping[str, Any]]]) -> bytes:
 
 
 def encode_events(events: Iterable[Mapping[str, Any]]) -> bytes:
-    """A journal with checksums of decoded events, numbered from 0."""
+    """Return a journal with checksums of decoded events, numbered from 0."""
     return encode_lines((event["t_ns"], event["kind"], _fields(event)) for event in events)
 
 
@@ -80,9 +83,9 @@ def is_sealed(line: bytes) -> bool:
 
 
 def check_seal(lines: bytes, before: int) -> int:
-    """CRC-32 of the file up to the end of these whole lines, the last of which ends with its checksum.
+    """Return the CRC-32 of the file up to the end of these whole lines, the last of which ends with its checksum.
 
-    `before`: that of the file before these lines. Raises FormatError where the last checksum is missing or wrong.
+    `before`: CRC-32 of the file before these lines. Raises FormatError where the last checksum is missing or wrong.
     """
     view = memoryview(lines)
     seal = SEAL.search(lines, max(0, len(lines) - SEAL_BYTES))
@@ -95,10 +98,10 @@ def check_seal(lines: bytes, before: int) -> int:
 
 
 def check_tail(lines: list[bytes]) -> list[bytes]:
-    """Those of consecutive whole lines of a journal whose content matches their checksum.
+    """Return those of consecutive whole lines of a journal whose content matches their checksum.
 
-    Each is checked from the checksum of the line before it, so the first is not checked; lines of formats 1 and 2
-    have no checksum and all stay.
+    A line is checked from the checksum of the line before it, so the first line is kept unchecked. Lines of formats 1
+    and 2 have no checksums and are all kept.
     """
     return lines[:1] + [line for before, line in pairwise(lines) if _follows(before, line)]
 
@@ -115,7 +118,7 @@ def _follows(before: bytes, line: bytes) -> bool:
 
 
 def decode_line(line: bytes) -> dict[str, Any]:
-    """The event of one line. Raises FormatError when it is not a JSON object with the keys of every event."""
+    """Return the event of one line. Raises FormatError when it is not a JSON object with the keys of every event."""
     try:
         event = _parse(line.decode())
     except (ValueError, RecursionError) as error:
@@ -129,7 +132,9 @@ def decode_line(line: bytes) -> dict[str, Any]:
 
 
 def _parse(text: str) -> Any:
-    """What `decode_json` gives, 0.8 µs sooner for a line as `encode_line` makes it: runs have a million."""
+    """Return what `decode_json` does, 0.8 µs faster for a line in the form of `encode_line`; a run may have a million
+    lines.
+    """
     if text.startswith("{"):
         value, end = _decoder.raw_decode(text)
         if end == len(text) - 1:
@@ -138,12 +143,12 @@ def _parse(text: str) -> Any:
 
 
 def read_lines(stream: BinaryIO, *, sealed: bool = False) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """(byte offset, length in bytes, event) of each line of a journal.
+    """Iterate over (byte offset, length in bytes, event) of each line of a journal.
 
-    `sealed`: every line must have a checksum, as in format 3. Otherwise all must have where the first one has. Raises
-    FormatError, with the offset in its message, for a line that is whole and broken, for a wrong checksum, for a break
-    in `seq` and for a journal that does not begin with `open`; Torn, after the last whole line, when an unfinished one
-    follows.
+    `sealed`: every line must have a checksum, as in format 3. Otherwise all lines must have one if the first line
+    does. Raises FormatError, with the offset in its message, for a whole line that is broken, for a wrong checksum,
+    for a gap in `seq` and for a journal that does not begin with `open`. Raises Torn, after the last whole line, when
+    an unfinished line follows.
     """
     at = checksum = 0
     for number, line in enumerate(stream):
@@ -165,20 +170,22 @@ def read_lines(stream: BinaryIO, *, sealed: bool = False) -> Iterator[tuple[int,
 
 
 def encode_json(value: Any) -> str:
-    """ASCII JSON without spaces or newlines; NaN and infinity become the strings nan, inf and -inf."""
+    """Return ASCII JSON without spaces or newlines; NaN and infinity become the strings nan, inf and -inf."""
     try:
         return "".join(_chunks(value, 0))
-    except (ValueError, TypeError):  # a NaN or a key that is no string: rare, so only then is the whole value walked
+    except (ValueError, TypeError):  # a NaN, or a key that JSON lacks; rare, so only then is the whole value walked
         return "".join(_chunks(_named(value), 0))
 
 
 def decode_json(data: bytes) -> Any:
-    """The value in these bytes of UTF-8 JSON; ValueError for anything else, a bare NaN included."""
+    """Return the value of these bytes of UTF-8 JSON. Raises ValueError for anything else, a bare NaN included."""
     return _decoder.decode(data.decode())
 
 
 def _plain(value: Any) -> Any:
-    """JSON for what JSON lacks: sets sorted; NumPy values and CPU tensors as numbers; everything else as its text."""
+    """Return JSON values for types that JSON lacks: sets as sorted lists, arrays and CPU tensors as numbers, others
+    as text.
+    """
     if isinstance(value, (set, frozenset)):
         return sorted(value, key=lambda item: (str(type(item)), item))
     if hasattr(value, "tolist"):
@@ -189,7 +196,7 @@ def _plain(value: Any) -> Any:
 
 
 def _named(value: Any) -> Any:
-    """The same value with NaN and infinity as the strings nan, inf and -inf, and keys that JSON takes."""
+    """Return the same value with NaN and infinity as the strings nan, inf and -inf, and with keys that JSON accepts."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(float(value))
     if isinstance(value, Mapping):
@@ -207,15 +214,18 @@ def _refuse(constant: str) -> Any:
 
 
 def _encoder() -> Callable[[Any, int], Iterable[str]]:
-    """What JSONEncoder.encode makes of a value, in pieces. The encoder is made once: JSONEncoder.encode makes another
-    for each value, a fifth of what an event costs. The second argument is the indentation, always 0."""
+    """Return a function that encodes a value as JSONEncoder.encode does, in pieces.
+
+    The encoder is made once: JSONEncoder.encode makes a new one for each value, which is a fifth of the cost of an
+    event. The second argument of the function is the indentation, always 0.
+    """
     slow = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain).encode
     make: Any = getattr(json.encoder, "c_make_encoder", None)
     example = {"text": ["é", None, 1.5, True]}
     try:
         fast = make(None, _plain, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
         works = "".join(fast(example, 0)) == slow(example)
-    except TypeError:  # a corner of json that is not documented: absent in PyPy, perhaps changed some day
+    except TypeError:  # undocumented: absent in PyPy, and it may change
         works = False
     return fast if works else lambda value, _: (slow(value),)
 

@@ -1,8 +1,8 @@
-"""What a process holds of memory, in bytes: resident pages, and torch's allocator where CUDA is in use.
+"""The memory that a process holds, in bytes: resident pages, and torch's allocator where CUDA is in use.
 
-Sources are chosen by their cost, which every phase of a run pays twice. /proc/PID/statm takes 2 µs (1 µs where it is
-kept open, as this process's own is), status 8 µs, and smaps_rollup, the only source of PSS, walks all pages: 19 ms
-for 800 MiB (measured 2026-11-25), so it is not read.
+Sources are chosen by their cost, which every phase of a run pays twice. /proc/PID/statm takes 2 µs (1 µs with an open
+file, as for this process), status 8 µs. smaps_rollup is the only source of PSS, but it walks all pages: 19 ms for 800
+MiB (measured 2026-11-25), so it is not read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident(pid: int | str = "self") -> dict[str, int]:
-    """`rss`, and how much of it is `shared`: files and shared memory. {} where /proc does not tell, or it is gone."""
+    """Return `rss`, and how much of it is `shared` (files and shared memory). {} without /proc, or once the process
+    is gone.
+    """
     try:
         file = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -32,11 +34,11 @@ def _pages(statm: bytes) -> dict[str, int]:
     return {"rss": int(rss) * PAGE, "shared": int(shared) * PAGE}
 
 
-_own_statm = (0, -1)  # a pid, and its statm's descriptor: a forked child must not read its parent's
+_own_statm = (0, -1)  # a pid and the descriptor of its statm; a forked child must not read its parent's
 
 
 def own_resident() -> dict[str, int]:
-    """`resident` of this process, in half the time."""
+    """Return `resident` of this process, in half the time."""
     global _own_statm
     pid, file = _own_statm
     try:
@@ -44,15 +46,15 @@ def own_resident() -> dict[str, int]:
             file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
             _own_statm = os.getpid(), file
         return _pages(os.pread(file, 128, 0))
-    except (OSError, ValueError):  # no /proc; or the job has closed all its files, and the number is another file's
+    except (OSError, ValueError):  # no /proc, or the job closed all its files and the descriptor is another file now
         _own_statm = (0, -1)
         return resident()
 
 
 def on_device() -> dict[str, int]:
-    """What torch's allocator has given out and keeps on the current CUDA device; {} where CUDA is not initialised.
+    """Return what torch's allocator uses and reserves on the current CUDA device; {} where CUDA is not initialised.
 
-    Reads counters of the allocator: does not import torch, initialise CUDA or wait for the device.
+    Reads counters of the allocator. Does not import torch, initialise CUDA or wait for the device.
     """
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     try:
@@ -65,17 +67,17 @@ def on_device() -> dict[str, int]:
             "cuda_reserved": int(reserved["current"]),
             "cuda_peak": int(allocated["peak"]),
         }
-    except Exception:  # torch half imported, or another allocator: the span goes on without these fields
+    except Exception:  # torch half imported, or another allocator: these fields are left out
         return {}
 
 
 def in_use() -> dict[str, int]:
-    """What this process holds now."""
+    """Return the memory that this process holds now."""
     return own_resident() | on_device()
 
 
 def shm_used() -> int | None:
-    """Bytes in use in this host's /dev/shm, by all processes; None without one."""
+    """Return the bytes in use in this host's /dev/shm, by all processes; None without one."""
     try:
         shm = os.statvfs("/dev/shm")
     except OSError:

@@ -1,6 +1,6 @@
-"""What other packages bring through entry points: found, loaded and named here, and kept from ending anything else.
+"""Finds, loads and names what other packages bring through entry points, and contains their failures.
 
-A plug-in is somebody else's code. Whatever it raises, `SystemExit` too, becomes a `PluginError` that names it.
+A plug-in is somebody else's code. Whatever it raises, even `SystemExit`, becomes a `PluginError` that names it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any
 
 
 class PluginError(Exception):
-    """What is wrong with a plug-in, in one sentence that names it and its package. `name`: of its entry point; `title`:
-    in a table; `fix`: what to do about its package."""
+    """What is wrong with a plug-in, in one sentence that names it and its package.
+
+    `name`: of its entry point. `title`: for a table. `fix`: what to do about its package.
+    """
 
     def __init__(self, message: str, name: str, title: str, fix: str) -> None:
-        super().__init__(message, name, title, fix)  # all, so that it travels between processes
+        super().__init__(message, name, title, fix)  # all arguments, so that it can be pickled
         self.name, self.title, self.fix = name, title, fix
 
     def __str__(self) -> str:
@@ -25,7 +27,7 @@ class PluginError(Exception):
 
 
 class Unfit(Exception):
-    """What a plug-in brings cannot be used; the message says why."""
+    """What a plug-in brings cannot be used. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,12 @@ class Plugin:
 
     @property
     def distribution(self) -> str:
-        """The package's name and version; empty for a class that was named without an entry point."""
+        """Return the package's name and version; empty for a class that was named without an entry point."""
         return f"{self.entry.dist.name} {self.entry.dist.version}" if self.entry.dist else ""
 
     @property
     def kind(self) -> str:
-        """check, cause, engine, framework or renderer."""
+        """Return check, cause, engine, framework or renderer."""
         return self.entry.group.rpartition(".")[2].removesuffix("s")
 
     def __str__(self) -> str:
@@ -51,7 +53,7 @@ class Plugin:
         return f"the {self.kind} plug-in {self.entry.name!r} of {package} ({self.entry.value})"
 
     def error(self, what: str, title: str = "") -> PluginError:
-        """What is wrong with it. `title`: of what it brings, where it brings several."""
+        """Return an error that says what is wrong. `title`: the part of the plug-in, where it brings several."""
         named = f"plug-in {self.distribution or self.entry.name} ({title or self.entry.value})"
         package = self.entry.dist.name if self.entry.dist else "its package"
         return PluginError(
@@ -60,10 +62,10 @@ class Plugin:
 
     @contextlib.contextmanager
     def guarded(self, doing: str = "raised", *, allowed: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
-        """Raises PluginError for whatever the plug-in's code raises. `allowed`: what it is meant to raise."""
+        """Raise PluginError for whatever the plug-in's code raises. `allowed`: exceptions that it may raise."""
         try:
             yield
-        except BaseException as error:  # SystemExit and what else may come
+        except BaseException as error:  # SystemExit and others too
             if isinstance(error, (KeyboardInterrupt, BrokenPipeError, PluginError, *allowed)):
                 raise
             raise self.error(f"{doing} {_described(error)}") from error
@@ -71,7 +73,7 @@ class Plugin:
     def guard(
         self, function: Callable[..., Any], *, allowed: tuple[type[BaseException], ...] = ()
     ) -> Callable[..., Any]:
-        """The plug-in's function, `guarded`."""
+        """Return the plug-in's function, run under `guarded`."""
 
         def call(*arguments: Any, **named: Any) -> Any:
             with self.guarded(allowed=allowed):
@@ -85,13 +87,15 @@ class Plugin:
 
 
 def installed(group: str) -> list[Plugin]:
-    """Every plug-in of a group, in the order of their names."""
+    """Return every plug-in of a group, sorted by name."""
     return sorted(map(Plugin, entry_points(group=group)), key=lambda plugin: (plugin.entry.name, plugin.distribution))
 
 
 def load(group: str, take: Callable[[Plugin, Any], None]) -> tuple[PluginError, ...]:
-    """Give to `take` what each plug-in of a group brings, and return why others bring nothing. `take` raises Unfit for
-    what it cannot use."""
+    """Pass the value of each plug-in of a group to `take`, and return the errors of those that failed.
+
+    `take` raises Unfit for a value that it cannot use.
+    """
     refused = []
     for plugin in installed(group):
         try:
@@ -104,7 +108,7 @@ def load(group: str, take: Callable[[Plugin, Any], None]) -> tuple[PluginError, 
 
 
 def name_taken(name: str, home: object) -> Unfit:
-    """The name of what a plug-in brings is somebody's already."""
+    """Return the error for a plug-in whose name is taken already."""
     return Unfit(f"the name {name!r} is taken by {home}")
 
 

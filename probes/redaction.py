@@ -1,9 +1,9 @@
-"""The one scrubber: what is written down passes it, whoever writes (docs/reference/secrets.md).
+"""The only scrubber: everything that is written down passes it, whoever writes it (docs/reference/secrets.md).
 
-A secret is known by its name (of a variable, a field, an option), by its shape (a token of a well-known service, a
-private key, a login in a URL), or because it is the value of a secretly named variable that appears again. Every
-pattern is linear in the length of the text: a quantifier is possessive or bounded, and nothing is tried again from the
-middle of a run that has failed from its beginning.
+A secret is recognised by its name (of a variable, a field, an option), by its shape (a token of a well-known service,
+a private key, a login in a URL), or by its value, when the value of a secretly named variable appears again. Every
+pattern takes time linear in the length of the text: each quantifier is possessive or bounded, and a match that failed
+at the beginning of a run of characters is not tried again from its middle.
 """
 
 from __future__ import annotations
@@ -12,70 +12,112 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from probes.secret_names import PROSE, is_harmless, is_secret, is_strong, looks_random
+from probes.secret_shapes import KEY_BODY, PUTTY_LINES, SHAPED, SHAPED_IN_FILE_NAME, SHORTEST
 
 __all__ = ["WITHHELD", "arguments", "event", "fields", "file_name", "learn", "line", "scrub", "text"]
 
 WITHHELD = "***"
-MAX_DEPTH = 100  # of dictionaries and lists in each other; three frames a level, of the 1,000 that Python allows
+MAX_DEPTH = 100  # levels of nested dictionaries and lists; each takes three frames of the 1,000 that Python allows
 TOO_DEEP = f"{WITHHELD} (nested too deep)"
 MAX_TEXT = 4_000  # characters of a message or a command line
-PASSES = 5  # a replacement can bring two halves of another secret together
-CACHED, CACHED_TEXTS = 200, 4_096  # characters, and texts: spans, phases and roles repeat, messages do not
+PASSES = 5  # a replacement can join two halves of another secret
+CACHED, CACHED_TEXTS = 200, 4_096  # characters, and texts: the texts of spans and roles repeat
 
-# A value is searched for everywhere only if it cannot be a word of ours: `disabled`, `password`, a path, a date.
+# A value is searched for everywhere, so it must not be a common word of ours: `disabled`, `password`, a path, a date.
 KNOWN_MIN, KNOWN_MAX, KNOWN_COUNT = 8, 4_096, 1_000
 _WORDLIKE = re.compile(r"[a-z]{1,15}|[A-Z]{1,15}|[A-Z][a-z]{1,14}|[\d.:,\-]{1,12}")
 
 # An option, or a name with what separates it from its value: `--name value`, `name=value`, "name": "value",
-# ['--name', 'value']. Backslashes: JSON within JSON.
+# ['--name', 'value'], ('name', 'value'). Backslashes: JSON within JSON.
 _NAMED = re.compile(
     r"(?<![\w.\-])(?:"
-    r"(?P<option>-{1,2}[A-Za-z][\w.\-]*+)(?:\\*+[\"']?\s*+[=:,]\s*+|\s++)(?!-)"
-    r"|(?P<variable>[A-Z][A-Z0-9_]{2,60}+)\\*+[\"'],\s*+(?=\\*+[\"'])"
+    r"(?P<option>-{1,2}[A-Za-z][\w.\-]*+)"
+    r"(?:\\*+[\"']?\s*+[=:]\s*+|,\s*+|\\*+[\"']\s*+,\s*+(?=[rbfu]?\\*+[\"'])|\s++)(?!-)"
+    r"|(?P<pair>[A-Za-z][\w\-]{2,60}+)\\*+[\"'],\s*+(?=[rbfu]?\\*+[\"'])"
     r"|(?P<name>[\w.\-]++)\\*+[\"']?\]?(?:\s*+(?:={1,3}+>?|:=|:|-{1,2}+>)|(?<=-)>)\s*+"
     r"|(?P<listed>[A-Z][A-Z0-9]{0,30}+(?:_[A-Z0-9]++)++)[ \t]++)"
 )
 # Names that say little by themselves: withheld where the value looks like nothing else (`looks_random`).
-_VAGUE_OPTIONS, _VAGUE_PARAMETERS = frozenset({"--key", "-key"}), frozenset({"code"})
+_VAGUE_OPTIONS = frozenset({"--key", "-key"})
+_VAGUE_PARAMETERS = frozenset({"code", "session", "sid", "ticket"})
 # kaggle.json: {"username": "...", "key": "..."}, in either order.
 _KAGGLE = re.compile(
     r"(?<!\w)(?:username\\*+[\"']?\s*+:\s*+\\*+[\"'][^\"'\\]{0,100}+\\*+[\"']\s*+,\s*+\\*+[\"']key\\*+[\"']\s*+:\s*+"
     r"|key\\*+[\"']\s*+:\s*+(?=\\*+[\"'][^\"'\\]{1,200}+\\*+[\"']\s*+,\s*+\\*+[\"']username\\*+[\"']))"
     r"(\\*+[\"'])([^\"'\\]{1,200}+)"
 )
-# token%3Dvalue, and the same encoded again; up to an encoded &.
+# token%3Dvalue, also when it is encoded several times; up to an encoded &.
 _ENCODED = re.compile(
     r"(?P<head>(?:%(?:25){0,3}+[0-9A-Fa-f]{2}|(?<![\w.\-%]))(?P<name>[A-Za-z][\w.\-]{0,100}+)%(?:25){0,3}+3[Dd])"
     r"(?P<value>(?:[^\s\"'&;,<>%]|%(?!(?:25){0,3}26))++)"
 )
 _ENCODED_LOGIN = re.compile(r"(?<=%3A%2F%2F)(?:[^\s\"'&%]|%(?!40|2F))*+%40", re.IGNORECASE)
 _ELEMENT = re.compile(r"<([A-Za-z][\w.\-]{0,60}+)>([^<>]{1,4096}+)(?=</\1>)")  # <password>value</password>
-# Kubernetes: {"name": "HF_TOKEN", "value": "..."}, and the same in YAML.
+# A JSON web key: {"kty": "RSA", "d": "VALUE"}.
+_WEB_KEY = re.compile(r"(?<!\w)((?:d|p|q|dp|dq|qi|k)\\*+[\"']\s*+:\s*+\\*+[\"'])(?=[\w\-]{16})[\w\-]++")
+_PRIVATE_OF_WEB_KEY = ("d", "p", "q", "dp", "dq", "qi", "k")
+# Kubernetes: {"name": "HF_TOKEN", "value": "..."}, the same in YAML and XML, GitLab's "key", and turned round.
 _NAME_VALUE = re.compile(
-    r"(?<!\w)name\\*+[\"']?\s*+:\s*+\\*+[\"']?(?P<name>[\w.\-]++)\\*+[\"']?\s*+,?\s*+"
-    r"\\*+[\"']?value\\*+[\"']?\s*+:\s*+"
+    r"(?<!\w)(?:name|key|variable)\\*+[\"']?\s*+[:=]\s*+\\*+[\"']?(?P<name>[\w.\-]++)\\*+[\"']?\s*+,?\s*+"
+    r"\\*+[\"']?value\\*+[\"']?\s*+[:=]\s*+",
+    re.IGNORECASE,
+)
+_VALUE_NAME = re.compile(
+    r"(?<!\w)(?P<head>value\\*+[\"']?\s*+[:=]\s*+\\*+[\"'])(?P<value>[^\"'\\]{1,400}+)"
+    r"(?P<tail>\\*+[\"']\s*+,?\s*+\\*+[\"']?(?:name|key|variable)\\*+[\"']?\s*+[:=]\s*+\\*+[\"']?(?P<name>[\w.\-]++))",
+    re.IGNORECASE,
 )
 # aws_secret_access_key VALUE, in columns.
 _COLUMN = re.compile(r"(?<![\w.\-])([a-z][a-z0-9]{0,30}+(?:_[a-z0-9]++)++)([ \t]++)([^\s\"',;=:]{8,200}+)")
-# os.environ.get('hf_token', 'VALUE'): the default of a variable with a secret's name.
-_DEFAULT = re.compile(r"(\bget(?:env)?\([ \t]*+[\"'](\w{1,100}+)[\"'][ \t]*+,[ \t]*+([\"']))(?:(?!\3).)++")
-# A sentence or a netrc: password 'VALUE', the password is VALUE.
+# os.environ.get('hf_token', 'VALUE'), add_argument('--hf-token', default='VALUE'): a name among its texts, and a
+# default.
+_LOOKUP = re.compile(
+    r"\b(?:get\w{0,10}+|pop|set\w{0,10}+|putenv|environ|add_argument|[Oo]ption|[Aa]rgument|Field)\([^()\n]{1,400}+"
+)
+_TEXT_OF_CALL = re.compile(
+    r"(?:(?P<keyword>\w{1,30}+)[ \t]*+=[ \t]*+)?+[rbfu]?(?P<quote>[\"'])(?P<value>(?:(?!(?P=quote)).)*+)(?P=quote)"
+)
+_DEFAULTS = frozenset({"default", "value", "fallback"})
+_RESOLVER = re.compile(r"(\$\{[\w.]{1,30}+:(\w{1,100}+),)([^}]++)")  # ${oc.env:HF_TOKEN,VALUE}
+# get('HF_TOKEN') or 'VALUE', env.HF_TOKEN ?? 'VALUE'
+_FALLBACK = re.compile(
+    r"(?<![\w\-])([\w\-]{3,100}+)([\"']?[\])]{0,2}+[ \t]*+(?:\|\||\?\?|\bor\b)[ \t]*+[rbfu]?)"
+    r"([\"'`])([^\"'`\r\n]{1,400}+)"
+)
+# A sentence or a netrc: password 'VALUE', the password is VALUE, the token 'VALUE' was refused.
 _SPOKEN = re.compile(
-    r"(\b(?:password|passwd|passphrase)[ \t]++(?:(?:is|was)[ \t]++)?+)([\"']?)((?![=:>\-])[^\s\"']{1,200}+)",
+    r"(?<![a-z])(?P<word>(?P<password>passw(?:or)?d|passphrase|passcode)|token|secret|credentials?|jwt"
+    r"|session(?:[ _\-]id)?|(?:api|access|private|secret|license|auth)[ _\-]key)"
+    r"(?P<gap>[ \t]++(?:(?:is|was|of|to|as)[ \t]++)?+)(?![=:>\-])"
+    r"(?:(?P<quote>[\"'])(?P<quoted>[^\"'\r\n]{1,200}+)|(?P<bare>[^\s\"']{1,200}+))",
     re.IGNORECASE,
 )
 _SENTENCE_WORD = re.compile(r"[a-z\-]{1,30}+[.,:;!?)]*+")
-# The body of a private key in PKCS 1 or 8 (DER in base64) without its header; MC4CAQAw: Ed25519 and X25519.
-_KEY_BODY = re.compile(
-    r"(?<![A-Za-z0-9+])(?:MI[IG]|MC4CAQAw)[A-Za-z0-9+/]{45,}+={0,2}(?:(?:\r?\n|\\n)[A-Za-z0-9+/]{1,80}+={0,2}(?![\w+/=]))*+"
+_OPAQUE = re.compile(r"(?!0[xX])(?=[A-Za-z_.~+/=\-]*+\d)(?=[\d_.~+/=\-]*+[A-Za-z])[\w\-.~+/=]{10,200}+", re.ASCII)
+_COMPOUND = re.compile(r"[\w\-]*\Z")
+# What may stand before a value: a line that is continued, a here-string, what YAML has there, a type, a call around
+# it, the letters of Python's texts.
+_BEFORE_VALUE = re.compile(
+    r"(?:\\\r?\n[ \t]*+)?+(?:<<<[ \t]*+|[|>][+\-\d]{0,2}[ \t]++)?+(?:!!?\w*+[ \t]++)?+(?:&\w++[ \t]++)?+"
+    r"(?:&?[A-Za-z_][\w.]{0,60}+(?:\[[\w., |\[]{0,60}+\]++)?+(?:[ ]?\|[ ]?\w{1,40}+){0,5}+[ \t]*+=[ \t]*+"
+    r"(?=[rbfu]?\\*+[\"']))?+"
+    r"(?:[A-Za-z_][\w.:]{0,60}+\([ \t]*+(?=[rbfu]?\\*+[\"']))?+"
+    r"(?:[rbfuRBFU]{1,2}+(?=\\*+[\"']))?+"
 )
-_YAML_TAG = re.compile(r"!!?\w*+[ \t]++")  # key: !!str value
+_REFERENCE = re.compile(r"(?:os\.|process\.)?(?:environ|getenv|env)\b[.\[(]|[\w.]{0,60}\bget\w{0,10}\(")  # no value
+_BLOCK = re.compile(r"[|>][+\-\d]{0,2}[ \t]*+(?:#[^\r\n]*+)?(?=\r?\n|\\+n)")  # YAML: key: |
+_ITEMS = re.compile(r"-[ \t]++[^\s:]++(?:\r?\n[ \t]*+-[ \t]++[^\s:]++)*+")  # YAML: key: and - value below it
+_NEXT_LINE = re.compile(r"(?:\r?\n|\\+n)(?:[^\r\n\\]|\\(?!n))*+")
+_PIECES = re.compile(r"[\"'](?:[ \t]*+\\?\r?\n[ \t]*+[rbfu]?[\"'][^\"'\r\n]*+(?=[\"'](?!\s*+:)))++")  # 'one' 'text'
+_WORDS_OF_LIST = re.compile(r"[^\s\"',:\[\](){}]++")
+MOST_INDENT, MOST_LISTED = 200, 4_096  # characters that are looked at, before a block and of a list
 _OPENING = re.compile(r"(\\*)([\"'])")
 _QUOTED = {'"': re.compile(r'(?:[^"\\]|\\.)*+', re.DOTALL), "'": re.compile(r"(?:[^'\\]|\\.)*+", re.DOTALL)}
 _BARE = re.compile(r"(?:(?:bearer|basic|digest|token)\s++)?[^\s\"',;&}]++", re.IGNORECASE)
@@ -84,7 +126,7 @@ _BRACKET = re.compile(r"[\[\](){}]")
 _LINE = re.compile(r"[^\r\n\"']*+")
 
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s?#\"'<>]*@")
-# user:password@host without a scheme; a container image (name:tag@sha256:...) and clock times are none.
+# user:password@host without a scheme. Container images (name:tag@sha256:...) and clock times must not match.
 _LOGIN = re.compile(
     r"(?<![\w.\-+%])(?!\d+:\d+@|mailto:)[\w.\-+%]++:[^\s:/@\"']++@(?!sha\d+:)"
     r"(?=[A-Za-z\[]|\d+\.\d+\.\d+\.\d)"
@@ -93,74 +135,89 @@ _USER_OPTION = re.compile(
     r"(?<!\S)(-[a-zA-Z]{0,8}[uU]|--(?:proxy-)?user)([ \t]++|=)(?!\d+:\d)[\"']?[^\s:\"']++:[^\s\"']++"
 )
 _USER_JOINED = re.compile(r"(?<!\S)(-[uU])(?!ser)[^\s:\"']{1,100}+:[^\s\"']++")  # curl -ume:password
-_LOGIN_CALL = re.compile(r"(\blogin\([ \t]*+(?:(?:key|token)[ \t]*+=[ \t]*+)?+([\"']))(?:(?!\2).)++")
-_API_KEY = re.compile(r"(\bapi[ \t]key[ \t]*+[:=][ \t]*+)(?!none\b|null\b|\$)[^\s\"',;]++", re.IGNORECASE)
+# login("VALUE"), client.set_token("VALUE")
+_CALL = re.compile(
+    r"(?<!\w)(?P<head>(?P<name>\w{3,60}+)\([ \t]*+(?:(?:key|token)[ \t]*+=[ \t]*+)?+[rbfu]?(?P<quote>[\"']))"
+    r"(?P<value>(?:(?!(?P=quote)).)++)"
+)
+_SETTERS = ("set", "with", "use", "add")
+_AUTH_CALL = re.compile(
+    r"(Auth\([ \t]*+[\"'][^\"']{0,100}+[\"'][ \t]*+,[ \t]*+[\"'])[^\"']++"
+)  # HTTPBasicAuth('me', 'X')
+_API_KEY = re.compile(
+    r"(\b(?:api|access|secret|private|encryption|signing|license|account|subscription|master|shared)[ \t]key"
+    r"[ \t]*+[:=][ \t]*+[\"']?)(?!none\b|null\b|\$|[~/.])[^\s\"',;]++",
+    re.IGNORECASE,
+)
+# Programs with an option that names no secret and takes one.
+_OPTIONS_OF_PROGRAMS: dict[str, tuple[str, ...]] = {
+    "-P": ("ipmitool", "sqlcmd", "unzip", "zip"),
+    "-a": ("redis-cli",),
+    "-p": ("mongo", "mongosh"),
+    "-w": ("ldapadd", "ldapmodify", "ldapsearch"),
+}
+_AFTER_PROGRAM = "".join(
+    rf"|\b(?:{'|'.join(programs)})\b(?:[ \t]++(?!{option}\b)\S++){{0,12}}+[ \t]++{option}[ \t]++"
+    for option, programs in _OPTIONS_OF_PROGRAMS.items()
+)
 _LOGGED_IN = re.compile(
     r"(\b(?:docker|podman|az)[ \t]++login\b(?:[ \t]++(?!-p\b)\S++){0,12}+[ \t]++-p[ \t]*+"
-    r"|\bredis-cli\b(?:[ \t]++(?!-a\b)\S++){0,12}+[ \t]++-a[ \t]++"
+    r"|--from-literal[ =][\w.\-]++=|\blftp\b(?:[ \t]++(?!-u\b)\S++){0,12}+[ \t]++-u[ \t]++[^\s,]++,"
     r"|\bhttps?[ \t]++-a[ \t]++(?=[^\s:]++:)"
     r"|\bmysql(?:dump)?\b(?:[ \t]++(?!-p)\S++){0,12}+[ \t]++-p"
     r"|\b(?:wandb|swanlab|vault)[ \t]++login[ \t]++(?:--?[\w=:/.\-]++[ \t]++)*+|\bsshpass[ \t]++-p[ \t]*+"
     r"|\b(?:smbclient|smbget|rpcclient)\b(?:[ \t]++(?!-U|--user)\S++){0,12}+[ \t]++(?:-U|--user)[ \t=]*+[^\s%]++%"
-    r"|\blogin\s++\S++\s++password\s++)"
-    r"(?!-)\S++"
+    r"|\blogin\s++[^\s:]++\s++password\s++" + _AFTER_PROGRAM + r")(?!-)\S++"
+)
+_LOGIN_PROGRAMS = (
+    "login", "mysql", "sshpass", "smb", "rpcclient", "lftp", "from-literal", "http -a", "https -a",
+    *(program for programs in _OPTIONS_OF_PROGRAMS.values() for program in programs),
+)  # fmt: skip
+_PIPED = re.compile(  # echo VALUE | docker login
+    r"(\b(?:echo|printf)[ \t]++(?:-[ne]++[ \t]++)?+[\"']?)[^\s\"'|]++(?=[\"']?[ \t]*+\|[^|\n]{0,80}?\blogin\b)"
 )
 _BEARER = re.compile(
-    r"(?<!\w)(bearer[ \t]++)(?=[\w.~+/=\-]{20}|[A-Za-z_.~+/=\-]{0,19}\d)[\w.~+/=\-]{8,}+", re.IGNORECASE
+    r"(?<!\w)(bearer[ \t]++[\"']?)(?=[\w.~+/=\-]{20}|[A-Za-z_.~+/=\-]{0,19}\d)[\w.~+/=\-]{8,}+", re.IGNORECASE
 )
+_BASIC = re.compile(
+    r"(?<!\w)((?:basic|negotiate|ntlm)[ \t]++)(?=[A-Za-z+/]{0,40}[\d=])[\w+/]{12,}+={0,2}", re.IGNORECASE
+)
+_THIN = re.compile(
+    r"(?<=:thin:)[^\s/@\"']++/[^\s/@\"']++(?=@)|(?<=\bsqlplus )[^\s/@\"']++/[^\s/@\"']++(?=@)"
+)  # of Oracle
+_PGPASS = re.compile(r"(?<![\w.:])((?:[\w.\-]++|\*):(?:5432|\*):[\w.\-*]++:[\w.\-*]++:)([^\s:]{6,200}+)")
 _WEBHOOK = re.compile(
     r"(?<=hooks\.slack\.com/)[\w/\-]++|(?<=/api/webhooks/)[\w/\-]++|(?<=/bot)\d{6,12}:[\w\-]{20,}+"
     r"|(?<=/bot/v2/hook/)[\w\-]++|(?<=/webhookb2/)[\w/@\-]++|(?<=\.office\.com/webhook/)[\w/@\-]++"
 )
-# Tokens by the beginning that their service gives them. `hf_` and `sk-` begin ordinary names too, hence the digit.
-_SHAPED = re.compile(
-    r"(?<![\w\-])(?:"
-    r"hf_(?=[A-Za-z]{0,40}\d)[A-Za-z0-9]{8,}+|hf_[A-Za-z0-9]{30,}+|api_org_[A-Za-z0-9]{20,}+"
-    r"|sk-(?=[A-Za-z_\-]{0,40}\d)[\w\-]{8,}+|sk-[\w\-]{30,}+"
-    r"|[srp]k_(?:live|test)_[A-Za-z0-9]{8,}+|whsec_[A-Za-z0-9+/=]{16,}+"
-    r"|gh[pousr]_[A-Za-z0-9]{8,}+|github_pat_\w{8,}+"
-    r"|gl(?:pat|dt|rt|cbt|ptt|ft|imt|soat|agent|oas)-[\w\-.]{8,}+"
-    r"|nvapi-[\w\-]{8,}+|(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}+|xox[a-z]-[A-Za-z0-9\-]{8,}+|xapp-[A-Za-z0-9\-]{8,}+"
-    r"|AIza[\w\-]{20,}+|ya29\.[\w\-]{10,}+|eyJ[\w\-]{8,}+(?:\.[\w\-]++){0,4}"
-    r"|npm_[A-Za-z0-9]{20,}+|pypi-[\w\-]{16,}+|dckr_pat_[\w\-]{8,}+|dop_v1_[0-9a-f]{16,}+|SG\.[\w\-]{10,}+\.[\w\-]{10,}+"
-    r"|r8_[A-Za-z0-9]{20,}+|gsk_[A-Za-z0-9]{20,}+|xai-[A-Za-z0-9]{20,}+|pplx-[A-Za-z0-9]{20,}+|hv[sbr]\.[\w\-]{16,}+"
-    r"|wandb_v\d_\w{16,}+|tgp_v\d_[\w\-]{16,}+|dapi[0-9a-f]{32}|lsv2_[a-z]{2}_\w{16,}+|shp(?:at|ca|pa|ss)_[0-9a-fA-F]{16,}+"
-    r"|rpa_[A-Za-z0-9]{16,}+|GOCSPX-[\w\-]{10,}+|1//0[\w\-]{10,}+"
-    r"|AGE-SECRET-KEY-1[A-Z0-9]{20,}+|tskey-[\w\-]{16,}+|ATATT[\w\-=]{20,}+"
-    # Of detect-secrets 1.5: Artifactory, Discord, GitLab's runners, Mailchimp, Square, Telegram, Twilio.
-    r"|AKC(?=[A-Za-z]{0,40}\d)[A-Za-z0-9]{20,}+|[MNO][\w\-]{23,25}\.[\w\-]{6}\.[\w\-]{27,38}(?![\w\-.])"
-    r"|GR1348941[\w\-]{20,}+|[0-9a-f]{32}-us\d{1,2}(?!\w)|sq0[a-z]{3}-[\w\-]{22,}+"
-    r"|\d{8,10}:[\w\-]{35}(?![\w\-])|(?:AC|SK)[0-9a-f]{32}(?!\w)"
-    r"|(?:tvly-|csk-|jina_|fw_|glsa_|lin_api_|figd_|sntrys_|vercel_|ntn_)(?=[A-Za-z_\-]{0,40}\d)[\w\-]{16,}+"
-    r")"
-)
-# In a name of a file parts are joined by - and _, so that a token may follow either.
-_SHAPED_IN_FILE_NAME = re.compile(_SHAPED.pattern.replace(r"(?<![\w\-])", "(?<![A-Za-z0-9])", 1))
 _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
 _KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,60}-----")
 
-# Programs with options that name no secret and take one. Positions that follow the words, for `wandb login KEY`.
+# Programs with options that take a secret although their name does not say so. `_KEY_FOLLOWS` and the sets after it
+# are for secrets at a position, such as `wandb login KEY`.
 _PROGRAMS: dict[str, frozenset[str]] = {
     "curl": frozenset({"-u", "--user", "-U", "--proxy-user", "-b", "--cookie", "--oauth2-bearer"}),
+    "lftp": frozenset({"-u"}),
     "sshpass": frozenset({"-p"}),
-    "redis-cli": frozenset({"-a"}),
     "http": frozenset({"-a"}),
     "https": frozenset({"-a"}),
+    **{program: frozenset({option}) for option, programs in _OPTIONS_OF_PROGRAMS.items() for program in programs},
 }
+_SHELL = ("<<<", "\\\n")  # between an option and its value
 _SMB = frozenset({"smbclient", "smbget", "rpcclient"})
 _CURL_USER = re.compile(r"-[a-zA-Z]{1,8}[uU]")  # short options written together
 _KEY_FOLLOWS = {("wandb", "login"), ("swanlab", "login"), ("vault", "login")}
 _PASSWORD_OPTION = {*((program, "login") for program in ("docker", "podman", "az")), ("helm", "registry")}
 _PASSWORD_OPTION |= {("mysql", ""), ("mysqldump", "")}
 _PASSWORD_JOINED = frozenset({"mysql", "mysqldump", "sshpass"})
-_OF_A_VALUE = re.compile(r"[\s\"'/?&:{]")  # not of the name before a =, but of a text, a URL, JSON
+_OF_A_VALUE = re.compile(r"[\s\"'/?&:{]")  # characters that a text, a URL or JSON has before a =, and a name does not
 _SCALAR = (bool, int, float, type(None))
 _NUMBERS = frozenset(_SCALAR)
-# Kinds of events with nothing but names of tensors, digests, shapes and numbers, thousands of them in a line.
+# Kinds of events that only contain names of tensors, digests, shapes and numbers, thousands of them in a line.
 _OURS = frozenset({"weights", "shapes"})
 
-_harmless: set[str] = set()  # names and texts of events
-_counted: set[str] = set()  # names of fields whose numbers are shown
+_harmless: set[str] = set()  # names and texts of events that were found harmless
+_counted: set[str] = set()  # names of fields whose numbers may be shown
 _secrets: dict[str, None] = {}
 _known_pattern: re.Pattern[str] | None = None
 
@@ -171,7 +228,7 @@ def learn(environ: Mapping[str, str]) -> None:
 
 
 def text(message: str, limit: int = MAX_TEXT) -> str:
-    """A message, a title or one argument without secrets, at most `limit` characters; 0: all of it."""
+    """Return a message, a title or one argument without secrets, at most `limit` characters; 0 for all of it."""
     if not message.isascii():
         message = message.encode("utf-8", "replace").decode()
     cleaned = _plain(message)
@@ -180,34 +237,39 @@ def text(message: str, limit: int = MAX_TEXT) -> str:
 
 def file_name(name: str) -> str:
     """The name or path of a file without secrets."""
-    return _SHAPED_IN_FILE_NAME.sub(WITHHELD, text(name, 0))
+    return SHAPED_IN_FILE_NAME.sub(WITHHELD, text(name, 0))
 
 
 def arguments(argv: Iterable[str]) -> list[str]:
-    """A command line, word by word: `--token=x`, `--token x`, `API_KEY=x`, `curl -u user:password`, `wandb login x`."""
+    """Return the words of a command line without secrets.
+
+    Recognises `--token=x`, `--token x`, `API_KEY=x`, `curl -u user:password` and `wandb login x`, among others.
+    """
     return list(_CommandLine(argv).scrubbed())
 
 
 def line(argv: Iterable[str]) -> str:
-    """A command line as one text for a person; not quoted for a shell."""
+    """Return a command line without secrets as one text for a person. It is not quoted for a shell."""
     return text(" ".join(arguments(argv)))
 
 
 def scrub(value: Any) -> Any:
-    """The same value, of dictionaries, lists and dataclasses down to `MAX_DEPTH`, without secrets; texts of any length.
-    What is nested deeper is withheld."""
+    """Return a value of dictionaries, lists and dataclasses without secrets; texts of any length.
+
+    What is nested deeper than `MAX_DEPTH` is withheld.
+    """
     learn(os.environ)
     return _scrub(value, keep=True)
 
 
 def fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a span or a heartbeat: those with a secret's name are left out, texts are scrubbed."""
+    """Return the fields of a span or a heartbeat: those with a secret's name are left out, texts are scrubbed."""
     cleaned: dict[str, Any] = _scrub(dict(values), keep=False)
     return cleaned
 
 
 def event(kind: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Fields of an event as they are recorded. What was seen before and is harmless costs 50 ns a field."""
+    """Return the fields of an event as they are recorded. A field that was harmless before takes 50 ns."""
     if kind in _OURS:
         return values
     for name, value in values.items():
@@ -252,26 +314,31 @@ def _scrub(value: Any, *, keep: bool, depth: int = 0) -> Any:
         return type(value)(_scrub(item, keep=keep, depth=depth) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _scrub_dataclass(value, keep=keep, depth=depth)
-    if hasattr(value, "tolist"):  # an array or a tensor: numbers
+    if hasattr(value, "tolist"):  # an array or a tensor, which holds numbers
         return value
-    written = str(value)  # by the encoder
+    written = str(value)  # the encoder will write this text
     return scrubbed if (scrubbed := _plain(written)) != written else value
 
 
 def _without_pairs(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
     """Without secrets whose name is the value of another field."""
-    if "value" in mapping and _hidden(mapping.get("name", ""), mapping["value"]):  # a variable, as Kubernetes has it
-        mapping = {**mapping, "value": WITHHELD}
+    if "value" in mapping:  # a variable, as Kubernetes and GitLab have it
+        name = next((mapping[key] for key in ("name", "key", "variable") if key in mapping), "")
+        if _hidden(name, mapping["value"]):
+            mapping = {**mapping, "value": WITHHELD}
     if "username" in mapping and not is_harmless("api_key", mapping.get("key")):  # kaggle.json
         mapping = {**mapping, "key": WITHHELD}
+    if "kty" in mapping:  # a JSON web key
+        private = {key: WITHHELD for key in _PRIVATE_OF_WEB_KEY if isinstance(mapping.get(key), str)}
+        mapping = {**mapping, **private}
     return mapping
 
 
 def _scrub_sequence(values: list[Any] | tuple[Any, ...], *, keep: bool, depth: int) -> Any:
-    if all(type(item) in (int, float) for item in values):  # token ids: nothing to look at
+    if all(type(item) in (int, float) for item in values):  # token ids
         return values
     if all(isinstance(word, str) for word in values) and any(word.startswith("-") for word in values):
-        cleaned = arguments(values)  # a list of words may be a command line
+        cleaned = arguments(values)  # it may be a command line
     else:
         cleaned = [_scrub(item, keep=keep, depth=depth) for item in values]
     if isinstance(values, list):
@@ -289,13 +356,12 @@ def _scrub_dataclass(value: Any, *, keep: bool, depth: int) -> Any:
 
 
 def _field(name: Any, value: Any, *, keep: bool, depth: int = 0) -> Any:
-    """The value as it is shown; the same object where nothing of it is withheld."""
+    """Return the value as it is shown; the same object where nothing in it is withheld."""
     if _hidden(name, value):
         return WITHHELD
     cleaned = _scrub(value, keep=keep, depth=depth)
-    return (
-        value if type(value) in (str, list, tuple, dict) and cleaned == value else cleaned
-    )  # an array compares otherwise
+    comparable = type(value) in (str, list, tuple, dict)  # an array compares item by item
+    return value if comparable and cleaned == value else cleaned
 
 
 def _hidden(name: Any, value: Any) -> bool:
@@ -311,15 +377,15 @@ def _key(name: Any) -> Any:
 
 
 class _CommandLine:
-    """A command line, read word by word: what the words so far say of the next one."""
+    """Scrubs a command line word by word. Its state is what the words so far imply for the next one."""
 
     def __init__(self, argv: Iterable[str]) -> None:
         self.words = [str(argument) for argument in argv]
         self.programs = {os.path.basename(word) for word in self.words}
-        self.password_options: set[str] = set()  # of the programs so far: those that name no secret and take one
-        self.option = ""  # whose value the next word is
+        self.password_options: set[str] = set()  # options of the programs so far that take a secret without naming it
+        self.option = ""  # the option whose value is the next word
         self.takes_several = False  # whether that option has more than one value
-        self.key_follows = False  # after `wandb login`
+        self.key_follows = False  # whether the next word is a key, as after `wandb login`
 
     def scrubbed(self) -> Iterator[str]:
         for before, word in zip(["", *self.words], self.words, strict=False):
@@ -344,6 +410,8 @@ class _CommandLine:
 
     def _scrub_value(self, word: str) -> str:
         """The value of the option before it."""
+        if word in _SHELL:
+            return word
         option = self.option
         if not self.takes_several:
             self.option = ""
@@ -354,7 +422,7 @@ class _CommandLine:
         return any(word == command and program in self.programs for program, command in _KEY_FOLLOWS)
 
     def _scrub_login(self, before: str, word: str) -> str:
-        """An option joined with a user and a password; empty for any other word."""
+        """Return the word where it joins an option, a user and a password; empty for any other word."""
         if "curl" in self.programs and _USER_JOINED.fullmatch(word):
             return f"-u{WITHHELD}"
         names_user = word.startswith(("-U", "--user=")) or before in ("-U", "--user")
@@ -363,7 +431,9 @@ class _CommandLine:
         return ""
 
     def _secret_option(self, word: str) -> tuple[str, bool]:
-        """The option whose secret value comes next, and whether it takes several; ("", False) for other words."""
+        """Return the option whose secret value comes next, and whether it takes several; ("", False) for other
+        words.
+        """
         if word in self.password_options or ("curl" in self.programs and _CURL_USER.fullmatch(word)):
             return "password", False
         if word in _VAGUE_OPTIONS:
@@ -377,12 +447,12 @@ class _CommandLine:
         return "", False
 
     def _joins_password(self, word: str) -> bool:
-        """mysql -pPASSWORD"""
+        """Whether the word is an option joined with a password: mysql -pPASSWORD."""
         return word.startswith("-p") and len(word) > 2 and bool(self.programs & _PASSWORD_JOINED)
 
 
 def _scrub_assignment(word: str) -> str:
-    """`name=value` with a secret's name; empty for any other word."""
+    """Return `name=value` scrubbed where the name is a secret's; empty for any other word."""
     name, equals, value = word.partition("=")
     if not equals:
         return ""
@@ -394,7 +464,7 @@ def _scrub_assignment(word: str) -> str:
 
 
 def _withheld(value: str) -> str:
-    """In place of a secret, which is withheld from now on wherever it appears."""
+    """Return the replacement of a secret, and withhold the secret from now on wherever it appears."""
     _remember([value])
     return WITHHELD
 
@@ -421,52 +491,94 @@ def _scrubbed(message: str) -> str:
 
 
 def _once(message: str) -> str:
-    if "-----BEGIN" in message:
-        message = _without_keys(message)
-    if "@" in message:
-        message = _LOGIN.sub(f"{WITHHELD}@", _URL_LOGIN.sub("", message))
     if _known_pattern is not None:
         message = _known_pattern.sub(WITHHELD, message)
-    if " " in message:
-        message = _USER_OPTION.sub(rf"\1\2{WITHHELD}", message)
-        message = _LOGGED_IN.sub(rf"\1{WITHHELD}", message)
-        message = _BEARER.sub(rf"\1{WITHHELD}", message)
-        message = _API_KEY.sub(rf"\1{WITHHELD}", message)
-        if "curl" in message:
-            message = _USER_JOINED.sub(rf"\1{WITHHELD}", message)
-    if "%" in message:
-        message = _ENCODED.sub(_without_encoded, _ENCODED_LOGIN.sub("", message))
-    if "username" in message:
-        message = _KAGGLE.sub(_without_kaggle, message)
-    if "login(" in message:
-        message = _LOGIN_CALL.sub(rf"\1{WITHHELD}", message)
-    if "get" in message:
-        message = _DEFAULT.sub(_without_default, message)
-    if "pass" in message.lower():
-        message = _SPOKEN.sub(_without_spoken, message)
-    if "_" in message:
-        message = _COLUMN.sub(_without_column, message)
-    if "MI" in message or "MC4C" in message:
-        message = _KEY_BODY.sub(WITHHELD, message)
-    if "value" in message:
-        message = _without_named(message, _NAME_VALUE)
-    message = _without_named(message, _NAMED)
-    if "</" in message:
-        message = _ELEMENT.sub(_without_content, message)
-    if "/" in message:
-        message = _WEBHOOK.sub(WITHHELD, message)
-    return _SHAPED.sub(WITHHELD, message)
+    if len(message) < SHORTEST and message.isalnum():
+        return message
+    lowered = message.lower()
+    for marks, scrubbed in _RULES:
+        for mark in marks:
+            if mark in lowered:
+                message = scrubbed(message)
+                break
+    return SHAPED.sub(WITHHELD, _without_named(message, _NAMED))
+
+
+def _without_logins(message: str) -> str:
+    return _LOGIN.sub(f"{WITHHELD}@", _THIN.sub(WITHHELD, _URL_LOGIN.sub("", message)))
+
+
+def _without_encoded_secrets(message: str) -> str:
+    return _ENCODED.sub(_without_encoded, _ENCODED_LOGIN.sub("", message))
+
+
+def _without_values_of_names(message: str) -> str:
+    return _without_named(_VALUE_NAME.sub(_without_value, message), _NAME_VALUE)
+
+
+def _without_value(pair: re.Match[str]) -> str:
+    hidden = is_secret(pair["name"]) and not is_harmless(pair["name"], pair["value"])
+    return f"{pair['head']}{WITHHELD}{pair['tail']}" if hidden else pair[0]
+
+
+def _without_argument(call: re.Match[str]) -> str:
+    """Of a call with one text: login("VALUE"), set_token("VALUE")."""
+    name = call["name"]
+    sets = name.startswith(_SETTERS) and is_secret(name) and looks_random(call["value"])
+    return f"{call['head']}{WITHHELD}" if sets or name.endswith("login") else call[0]
 
 
 def _without_default(call: re.Match[str]) -> str:
-    return f"{call[1]}{WITHHELD}" if is_secret(call[2]) else call[0]
+    """Of a call that looks up a secret's name, or declares it: what is taken where there is none."""
+    texts = list(_TEXT_OF_CALL.finditer(call[0]))
+    name = next((text["value"] for text in texts if is_secret(text["value"])), "")
+    if not name:
+        return call[0]
+    parts, done = [], 0
+    for index, text in enumerate(texts):
+        value = text["value"]
+        is_default = text["keyword"] in _DEFAULTS if text["keyword"] else index > 0
+        if is_default and not is_harmless(name, value) and (looks_random(value) or not is_secret(value)):
+            parts += [call[0][done : text.start("value")], WITHHELD]
+            done = text.end("value")
+    return "".join([*parts, call[0][done:]])
+
+
+def _without_resolved(resolver: re.Match[str]) -> str:
+    hidden = is_secret(resolver[2]) and not is_harmless(resolver[2], resolver[3])
+    return f"{resolver[1]}{WITHHELD}" if hidden else resolver[0]
+
+
+def _without_fallback(choice: re.Match[str]) -> str:
+    name, between, mark, value = choice.groups()
+    hidden = is_secret(name) and (is_strong(name) or looks_random(value)) and not is_harmless(name, value)
+    return f"{name}{between}{mark}{WITHHELD}" if hidden else choice[0]
 
 
 def _without_spoken(sentence: re.Match[str]) -> str:
-    before, quote_mark, value = sentence.groups()
-    if value.startswith(WITHHELD) or (not quote_mark and _SENTENCE_WORD.fullmatch(value)):
+    value = sentence["quoted"] or sentence["bare"]
+    if value.startswith(WITHHELD):
         return sentence[0]
-    return f"{before}{quote_mark}{WITHHELD}"
+    if sentence["password"]:
+        hidden = bool(sentence["quoted"]) or not _SENTENCE_WORD.fullmatch(value)
+    else:
+        value = value.rstrip(".,:;!?)")
+        hidden = bool(_OPAQUE.fullmatch(value)) and looks_random(value) and _names_secret(sentence)
+    if not hidden:
+        return sentence[0]
+    rest = (sentence["quoted"] or sentence["bare"]).removeprefix(value)
+    return f"{sentence['word']}{sentence['gap']}{sentence['quote'] or ''}{WITHHELD}{rest}"
+
+
+def _names_secret(sentence: re.Match[str]) -> bool:
+    """Whether the word of a sentence is one by itself, or ends the name of a secret: `hf_token`, not `pad_token`."""
+    begin = sentence.start("word")
+    before = _COMPOUND.search(sentence.string, max(0, begin - 60), begin)
+    return not before or not before[0] or is_secret(f"{before[0]}{sentence['word']}")
+
+
+def _without_host_password(entry: re.Match[str]) -> str:
+    return f"{entry[1]}{WITHHELD}" if looks_random(entry[2]) else entry[0]
 
 
 def _without_column(pair: re.Match[str]) -> str:
@@ -491,7 +603,7 @@ def _without_kaggle(pair: re.Match[str]) -> str:
 
 
 def _without_keys(message: str) -> str:
-    """Private key blocks; one without its end goes on to the end of the text."""
+    """Remove private key blocks. One without its end extends to the end of the text."""
     parts, at = [], 0
     while begin := _KEY_BEGINS.search(message, at):
         parts += [message[at : begin.start()], WITHHELD]
@@ -504,15 +616,15 @@ class _Label(NamedTuple):
     """A name in a text, and how it is written there."""
 
     name: str
-    written: str  # with its quotes and what separates it from its value
+    written: str  # the name with its quotes and the separator before its value
     is_option: bool
     is_column: bool  # NAME VALUE
     is_key: bool  # ?key=VALUE
-    is_vague: bool  # a name that says little by itself
+    is_vague: bool  # a name that is not clearly secret
 
 
 def _without_named(message: str, pattern: re.Pattern[str]) -> str:
-    """`pattern` matches a name and what separates it from its value."""
+    """Withhold the values behind secret names. `pattern` matches a name and the separator before its value."""
     parts, done, at = [], 0, 0
     while match := pattern.search(message, at):
         at = match.end()
@@ -530,30 +642,33 @@ def _without_named(message: str, pattern: re.Pattern[str]) -> str:
 
 
 def _secret_label(match: re.Match[str]) -> _Label | None:
-    """The name that was matched, where a secret may follow it; None for any other name."""
+    """Return the name that was matched, where a secret may follow it; None for any other name."""
     groups = match.groupdict()
-    is_option = groups.get("option") is not None
-    name = groups["name"] or next(filter(None, (groups.get(group) for group in ("option", "variable", "listed"))))
-    in_query = match.string[match.start() - 1 : match.start()] in ("?", "&")
+    is_option, pair = groups.get("option") is not None, groups.get("pair")
+    name = groups["name"] or next(filter(None, (groups.get(group) for group in ("option", "pair", "listed"))))
+    before = match.string[match.start() - 1 : match.start()]
+    in_query = before in ("?", "&")
     is_key = in_query and name.lower() == "key"
     is_vague = (in_query and name.lower() in _VAGUE_PARAMETERS) or (is_option and name in _VAGUE_OPTIONS)
-    if not is_key and not is_vague and not is_secret(name):
+    in_connection = before == ";" and name == "PWD"  # of ODBC, not the shell's folder
+    if not is_key and not is_vague and not in_connection and not is_secret(name):
         return None
+    is_vague = is_vague or (pair is not None and not pair.isupper())
     is_column = groups.get("listed") is not None
     return _Label(name, match[0], is_option=is_option, is_column=is_column, is_key=is_key, is_vague=is_vague)
 
 
 def _announces_secret(label: _Label, match: re.Match[str]) -> bool:
-    """Whether the text around a secret's name leaves it one, and its value is not withheld yet."""
+    """Whether the text around a secret's name confirms that a secret follows, and it is not withheld yet."""
     if match.string.startswith(WITHHELD, match.end()):
         return False
     if label.name.endswith(("Error", "Exception", "Warning")) and label.written.endswith(": "):
-        return False  # what stands behind it is the error, which a verdict needs
+        return False  # the error's message follows, which a verdict needs
     return not (label.name == "token" and _of_text(match.string[max(0, match.start() - 20) : match.start()]))
 
 
 def _shows_secret(label: _Label, value: str) -> bool:
-    """Whether the value behind a secret's name is one, and no word of the sentence that the name stands in."""
+    """Whether the value behind a secret's name is a secret, not the next word of a sentence."""
     if not value or (is_harmless(label.name, value) and not label.is_key):
         return False
     if (label.is_vague or _may_be_prose(label)) and not looks_random(value):
@@ -561,11 +676,11 @@ def _shows_secret(label: _Label, value: str) -> bool:
     apart = label.written.rstrip()[-1:] not in ("=", ":", ",", '"', "'")
     if label.is_option and apart and value.lower().rstrip(".,:;") in PROSE:
         return False
-    return not (value.isdigit() and "." in label.name and label.written[-1] == ":")  # a line of a file, a port
+    return not (value.isdigit() and "." in label.name and label.written[-1] == ":")  # a line number, a port
 
 
 def _may_be_prose(label: _Label) -> bool:
-    """Whether a sentence, or a text about the tokens of a text, may be written like this name and its value."""
+    """Whether this name and its value may be a sentence, or a text about tokens that an engine drew."""
     name = label.name.lower()
     return (
         (label.written.rstrip().endswith("->") and name.lstrip("-") in ("token", "tokens"))
@@ -581,37 +696,109 @@ def _of_text(before: str) -> bool:
 
 
 def _value(message: str, at: int, name: str) -> tuple[int, int]:
-    """Where the value at `at` begins and ends, without its quotes."""
-    if tag := _YAML_TAG.match(message, at):
-        at = tag.end()
-    opening = _OPENING.match(message, at)
-    if opening:
-        begin, mark = opening.end(), opening[0]
-        if opening[1]:  # an escaped quote: the value ends at the next one like it
-            end = message.find(mark, begin)
-        else:
-            end = _QUOTED[mark].match(message, begin).end()  # type: ignore[union-attr]
-            end = end if end < len(message) else -1
-        if end >= 0:
-            return begin, end
-        return begin, _LINE.match(message, begin).end()  # type: ignore[union-attr]
+    """Where the value at `at` begins and ends, without its quotes; the same place twice where there is none."""
+    if _REFERENCE.match(message, at):
+        return at, at
+    if message[max(0, at - 3) : at].rstrip(" \t").endswith(":") and (block := _BLOCK.match(message, at)):
+        return at, _block_end(message, at, block.end())
+    at = _BEFORE_VALUE.match(message, at).end()  # type: ignore[union-attr]
+    if opening := _OPENING.match(message, at):
+        return _quoted(message, opening)
     first = message[at : at + 1]
-    if first in ("[", "{", "(") and is_strong(name):
-        return at, _closed(message, at)
-    if name.lower().endswith(("cookie", "authorization")):
+    if first and first in "[{(":
+        end = _closed(message, at) if is_strong(name) else _closed(message, at, MOST_LISTED)
+        is_list = is_strong(name) or any(map(looks_random, _WORDS_OF_LIST.findall(message, at, end)))
+        return (at, end) if is_list else (at, at)
+    if first == "-" and (items := _ITEMS.match(message, at)):
+        return at, items.end()
+    if name.lower().endswith(("cookie", "authorization")) or _is_whole_line(message, at, name):
         return at, _LINE.match(message, at).end()  # type: ignore[union-attr]
     bare = _BARE.match(message, at)
     return (at, bare.end()) if bare else (at, at)
 
 
-def _closed(message: str, at: int) -> int:
-    """Where the list or object that begins at `at` ends; the end of the text where it is not closed."""
-    depth = 0
-    for bracket in _BRACKET.finditer(message, at):
+def _quoted(message: str, opening: re.Match[str]) -> tuple[int, int]:
+    """Where a text begins and ends whose quotes open here."""
+    begin, mark = opening.end(), opening[0]
+    if not opening[1] and message.startswith(mark * 2, begin):  # three quotes
+        end = message.find(mark * 3, begin + 2)
+        return begin + 2, end if end >= 0 else len(message)
+    if opening[1]:  # an escaped quote: the value ends at the next one like it
+        end = message.find(mark, begin)
+    else:
+        end = _QUOTED[mark].match(message, begin).end()  # type: ignore[union-attr]
+        end = end if end < len(message) else -1
+    if end < 0:
+        return begin, _LINE.match(message, begin).end()  # type: ignore[union-attr]
+    pieces = _PIECES.match(message, end)
+    return begin, pieces.end() if pieces else end
+
+
+def _block_end(message: str, at: int, end: int) -> int:
+    """Where a block of YAML ends whose `|` is at `at`: all lines below it that are indented deeper than its key, at
+    least one."""
+    near = max(0, at - MOST_INDENT)
+    line = max(message.rfind("\n", near, at) + 1, message.rfind("\\n", near, at) + 2, near)
+    indent = len(message[line:at]) - len(message[line:at].lstrip(" \t-"))
+    while following := _NEXT_LINE.match(message, end):
+        content = following[0].lstrip("\\\r\n").removeprefix("n" * following[0].startswith("\\"))
+        if end != at and content.strip() and len(content) - len(content.lstrip(" \t")) <= indent:
+            break
+        end = following.end()
+    return end
+
+
+def _is_whole_line(message: str, at: int, name: str) -> bool:
+    """Whether the value is all that follows on a line of YAML: a password of several words."""
+    if not name.lower().endswith(("password", "passphrase", "passwd", "mnemonic")) or message[at - 2 : at] != ": ":
+        return False
+    begin = at - 2 - len(name)
+    return begin > 0 and message[max(0, begin - MOST_INDENT) : begin].rstrip(" \t").endswith("\n")
+
+
+def _closed(message: str, at: int, most: int = sys.maxsize) -> int:
+    """Where the list or object that begins at `at` ends; the end of the text, or of its first `most` characters, where
+    it is not closed."""
+    depth, limit = 0, min(len(message), at + most)
+    for bracket in _BRACKET.finditer(message, at, limit):
         depth += 1 if bracket[0] in "[{(" else -1
         if depth == 0:
             return bracket.end()
-    return len(message)
+    return limit
+
+
+Rule = tuple[tuple[str, ...], Callable[[str], str]]
+# What is done to a text, in this order, where its lower-case form has one of these marks.
+_RULES: tuple[Rule, ...] = (
+    (("-----begin",), _without_keys),
+    (("@",), _without_logins),
+    ((":5432:", ":*:"), partial(_PGPASS.sub, _without_host_password)),
+    (("-",), partial(_USER_OPTION.sub, rf"\1\2{WITHHELD}")),
+    (_LOGIN_PROGRAMS, partial(_LOGGED_IN.sub, rf"\1{WITHHELD}")),
+    (("echo ", "printf "), partial(_PIPED.sub, rf"\1{WITHHELD}")),
+    (("bearer",), partial(_BEARER.sub, rf"\1{WITHHELD}")),
+    (("basic ", "negotiate ", "ntlm "), partial(_BASIC.sub, rf"\1{WITHHELD}")),
+    ((" key",), partial(_API_KEY.sub, rf"\1{WITHHELD}")),
+    (("curl",), partial(_USER_JOINED.sub, rf"\1{WITHHELD}")),
+    (("%",), _without_encoded_secrets),
+    (("username",), partial(_KAGGLE.sub, _without_kaggle)),
+    (("kty",), partial(_WEB_KEY.sub, rf"\1{WITHHELD}")),
+    (
+        ("login(", "set_", "with_", "use_", "add_", "settoken", "setpass", "setsecret"),
+        partial(_CALL.sub, _without_argument),
+    ),
+    (("auth(",), partial(_AUTH_CALL.sub, rf"\1{WITHHELD}")),
+    (("get", "pop(", "set", "env", "argument(", "option(", "field("), partial(_LOOKUP.sub, _without_default)),
+    (("${",), partial(_RESOLVER.sub, _without_resolved)),
+    ((" or ", "||", "??"), partial(_FALLBACK.sub, _without_fallback)),
+    (("pass", "token", "secret", "key", "credential", "session", "jwt"), partial(_SPOKEN.sub, _without_spoken)),
+    (("_",), partial(_COLUMN.sub, _without_column)),
+    (("mii", "mig", "mih", "mc4c", "mhcc", "mhqc", "b3blbn"), partial(KEY_BODY.sub, WITHHELD)),
+    (("private-lines",), partial(PUTTY_LINES.sub, rf"\1 {WITHHELD}")),
+    (("value",), _without_values_of_names),
+    (("</",), partial(_ELEMENT.sub, _without_content)),
+    (("hook", "/bot"), partial(_WEBHOOK.sub, WITHHELD)),
+)
 
 
 # --- known values
@@ -622,7 +809,7 @@ def _remember(values: Iterable[str]) -> None:
     fresh = [value for value in values if value not in _secrets and _recognisable(value)]
     if not fresh or len(_secrets) >= KNOWN_COUNT:
         return
-    _secrets = {**_secrets, **dict.fromkeys(fresh)}  # a new one: another thread may be reading; no lock survives a fork
+    _secrets = {**_secrets, **dict.fromkeys(fresh)}  # new: a thread may read the old one
     forms = {form for value in _secrets for form in (value, quote(value, safe=""), json.dumps(value)[1:-1])}
     _known_pattern = re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True))))
     _cached.cache_clear()

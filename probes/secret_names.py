@@ -1,8 +1,8 @@
-"""Which names are names of secrets: of variables, options, fields and parameters of a URL.
+"""Decides which names are names of secrets: of variables, options, fields and parameters of a URL.
 
-A name is read word by word (`HF_TOKEN`, `hfToken`, `--hf-token`, `trainer.hf_token`). Most words settle it; `key` and
-`token` are also words of this field (`prompt_key`, `num_key_value_heads`, `max_tokens`, `eos_token_id`), so that their
-neighbours decide. What is unknown is a secret.
+A name is split into words (`HF_TOKEN`, `hfToken`, `--hf-token`, `trainer.hf_token`). Most words decide by themselves.
+`key` and `token` are also words of this field (`prompt_key`, `num_key_value_heads`, `max_tokens`, `eos_token_id`), so
+their neighbours decide. An unknown combination counts as a secret.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from functools import lru_cache
 from typing import Any
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-MAX_NAME = 200  # characters of a name that are looked at, from its end
-MAX_DEPTH = 20  # of lists and dictionaries in each other, below a secret's name
+MAX_NAME = 200  # characters of a name that are read, from its end
+MAX_DEPTH = 20  # levels of nested lists and dictionaries below a secret's name
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Anywhere in a name, its words written together.
+# Parts of names that decide wherever they are, the name's words joined.
 _PARTS = re.compile(
     r"password|passwd|passphrase|secret|credential|apikey|accesskey|privatekey|authkey|authtoken|accesstoken"
     r"|connectionstring|licensekey|encryptionkey|signingkey|kubeconfig(?:data|base64|b64|content|json|yaml)"
@@ -33,7 +33,7 @@ _WORDS = _words("""
 _WEAK_WORDS = _words("""
     private cert
 """)
-# Options that take a key and say so by nothing (OpenRLHF: --use_wandb KEY or True).
+# Options that take a key although their name does not say so (OpenRLHF: --use_wandb KEY or True).
 _SPECIAL = frozenset({"use_wandb", "use_swanlab", "use_comet"})
 # `trainer.wandb.key`: a key below one of these.
 _SERVICES = _words("""
@@ -78,26 +78,27 @@ _AFTER_TOKEN = _words("""
     ordering boundaries seen table map seq stream wise parallel dropping dispatcher drop aware and level not at by
     of limits model
 """)
-# Variables in which Ray hands on those that a user gave to the whole job.
+# Variables in which Ray passes on the variables that a user gave to the whole job.
 _CARRIERS = re.compile(r"RAY_(JOB_CONFIG|RUNTIME_ENV)_JSON\w*")
-_FOLDERS = frozenset({"PWD", "OLDPWD"})  # the shell's, not passwords
+_FOLDERS = frozenset({"PWD", "OLDPWD"})  # of the shell: working directories, not passwords
 _ABOUT_FILES = _words("""
     file path dir folder
 """)
 
-# After an option in a sentence ("--token is missing") stands a word of the sentence, not its value.
+# In a sentence, the word after an option is not its value ("--token is missing").
 PROSE = _words("""
     is are was were be must may can cannot should needs requires expects takes has have had and or but nor for to
     from with without not of in on at as by if when the a an this that option argument flag value given missing
 """)
 
-_NOTHING = re.compile(r"true|false|none|null|yes|no|on|off||\$\{?[\w.:]{1,100}\}?", re.IGNORECASE)  # ${A_VARIABLE} too
+_NOTHING = re.compile(r"true|false|none|null|yes|no|on|off||\$\{?[\w.:]{1,100}\}?", re.IGNORECASE)  # also ${A_VARIABLE}
 _NUMBER = re.compile(r"[\[(]{0,3}[-+]?\d[\d_,.]{0,15}(?:[eE][-+]?\d{1,3})?[\])]{0,3}")  # also the first of a list
 _SPECIAL_TOKEN = re.compile(r"<[^<>]{1,40}>|\[[A-Z]{2,12}\]|<\|[^<>]{1,40}\|>")
 _PATH = re.compile(r"[~.\w\-]{0,100}[/.][\w./~\-]{1,300}")
 
 
-# Words, versions, numbers, columns of `sort` (2,3nr) and paths of these: what stands behind a name that says little.
+# Words, versions, numbers, columns of `sort` (2,3nr) and paths of these: harmless values of names that are not
+# clearly secret.
 _WORDS_OF_VALUE = re.compile(
     r"(?:(?:[A-Za-z]{1,19}+\d{0,3}+|\d{1,19}+[A-Za-z]{0,3}+)(?:[_\-.,:/=~ ]++|\Z)|[/~.]++)*+\Z"
 )
@@ -105,13 +106,13 @@ RANDOM_MIN = 8  # characters
 
 
 def looks_random(value: str) -> bool:
-    """Whether a value can be a secret by itself, whatever its name says: long, and made of no words and numbers."""
+    """Whether a value may be a secret whatever its name: long, and not made of words and numbers."""
     return len(value) >= RANDOM_MIN and not _WORDS_OF_VALUE.fullmatch(value[:MAX_NAME])
 
 
 @lru_cache(maxsize=4_096)
 def _kind(name: str) -> str:
-    """`strong`, `weak` (a number is none), or empty."""
+    """Return `strong`, `weak` (numbers are harmless) or empty (not a secret)."""
     bare = name.lstrip("-+~")
     leaf = bare.rpartition(".")[2]
     if leaf in _FOLDERS:
@@ -130,7 +131,7 @@ def _kind(name: str) -> str:
     last, before = words[-1], words[-2] if len(words) > 1 else ""
     if last == "key" and not before and all_words[-2:-1] and all_words[-2] in _SERVICES:
         return "weak"
-    if last == "pat" or (last == "pass" and before not in _PASSES):
+    if last == "pat" or (last == "pass" and before not in _PASSES) or (before, last) == ("session", "id"):
         return "weak"
     for at, word in enumerate(words):
         if _names_one(word, words[at - 1] if at else "", words[at + 1 :]):
@@ -139,7 +140,7 @@ def _kind(name: str) -> str:
 
 
 def _names_one(word: str, before: str, after: list[str]) -> bool:
-    """Whether this word, a key or a token, is a secret beside its neighbours."""
+    """Whether this word is a key or a token that is secret, judged by its neighbours."""
     if word in ("key", "keys"):
         last = not after or (len(after) == 1 and (after[0] in _AFTER_KEY or after[0].isdigit()))
         return bool(before) and before not in _BEFORE_KEY and (last or after[-1] in _ABOUT_FILES)
@@ -163,8 +164,11 @@ def is_strong(name: str) -> bool:
 
 
 def is_harmless(name: str, value: Any, depth: int = 0) -> bool:
-    """Whether this value cannot be the secret that its name promises: a switch, a count, a special token, a path of
-    what is named a file. Deeply nested, it can be one."""
+    """Whether this value cannot be the secret that its name suggests.
+
+    Harmless are a switch, a count, a special token, and a path whose name says that it is a file's. A deeply nested
+    value is never harmless.
+    """
     if depth > MAX_DEPTH:
         return False
     if value is None or isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Spans: a named stretch of time that is recorded when it ends, also when it ends in an exception."""
+"""Spans: a named stretch of time, recorded when it ends, even with an exception."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from probes.install import Recorder
 
 
-SAID, LOOKED_AT = 500, 20_000  # characters of an exception's text: kept, and scrubbed before they are cut
+SAID, LOOKED_AT = 500, 20_000  # characters of an exception's text that are kept; that are scrubbed before the cut
 
 
 def error_text(error: BaseException | None) -> str:
-    """An exception without secrets in at most 500 characters; raises nothing, whatever its `__str__` does."""
+    """Return an exception's text without secrets, at most 500 characters. Raises nothing, whatever its `__str__`
+    does.
+    """
     if error is None:
         return ""
     try:
@@ -27,14 +29,14 @@ def error_text(error: BaseException | None) -> str:
     return redaction.text(f"{type(error).__name__}: {text[:LOOKED_AT]}", SAID)
 
 
-# Recorded of a span's beginning too, under these names: the difference is what the span freed or took.
+# Memory that is recorded at a span's beginning too, under these names; the difference is what the span freed or took.
 BEFORE = {name: f"{name}_before" for name in ("rss", "cuda_allocated", "cuda_reserved")}
 
 
 class Span:
     """Records one `span` event when it ends: name, start_ns, dur_ns, ok, and error when it ended in an exception.
 
-    A span of a step also says what its process holds of memory (`probes.memory`), at its end and before it.
+    A span of a step also records the memory of its process (`probes.memory`), before it and at its end.
     """
 
     __slots__ = ("_before", "_fields", "_name", "_recorder", "_start")
@@ -49,7 +51,7 @@ class Span:
 
     @property
     def opened(self) -> dict[str, Any]:
-        """What is known while it runs: its name, when it began, its fields so far."""
+        """Return what is known while it runs: its name, when it began, its fields so far."""
         return {"name": self._name, "start_ns": self._start, "fields": self._fields}
 
     def __enter__(self) -> Span:
@@ -76,4 +78,4 @@ class Span:
             self._recorder.event("span", **fields)
         except RecordingError:
             if error is None:
-                raise  # otherwise the exception under way says more than the full disk does
+                raise  # otherwise the exception under way is more important

@@ -1,4 +1,4 @@
-"""Token log: rollouts and experience as checksummed frames, one write(2) each; and the boundaries of a sample."""
+"""Token log: rollouts and experience as frames with checksums, one write(2) each; and the boundaries of a sample."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from probes.journal import AppendOnly
 
 
 class TokenLog(AppendOnly):
-    """The frames of one process. `run`: the id of the run, which each frame names."""
+    """The frames of one process. `run`: the id of the run, which is in each frame."""
 
     def __init__(self, path: str | os.PathLike[str], run: str = "") -> None:
         super().__init__(path)
@@ -21,7 +21,7 @@ class TokenLog(AppendOnly):
     def write(
         self, kind: str, step: int, role: str, rank: int, fields: Mapping[str, Any], arrays: Mapping[str, Flat | Ragged]
     ) -> None:
-        """Append one frame; TypeError for an array that is neither Flat nor Ragged."""
+        """Append one frame. Raises TypeError for an array that is neither Flat nor Ragged."""
         self.append(kind, (step, role, rank, redaction.event(kind, fields), arrays))
 
     def _encode(self, kind: str, content: Any) -> tuple[bytes, int]:
@@ -31,10 +31,11 @@ class TokenLog(AppendOnly):
 def boundaries(
     prompt: Any, output: Any, *, specials: Iterable[int], decode: Callable[[list[int]], str] | None, n: int
 ) -> dict[str, Any]:
-    """The fields of a `boundaries` event: first and last n ids of prompt and output, their text, specials that occur.
+    """Return the fields of a `boundaries` event.
 
-    text_first is the text of the first prompt ids, text_seam that of the last prompt ids and the first output ids
-    together, text_last that of the last output ids; all empty without `decode`.
+    They are the first and last n ids of prompt and output, their text, and the special ids that occur. text_first is
+    the text of the first prompt ids. text_seam is that of the last prompt ids and the first output ids together.
+    text_last is that of the last output ids. All three are empty without `decode`.
     """
     prompt, output = _ids(prompt), _ids(output)
     wanted = {*specials}

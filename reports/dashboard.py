@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -56,10 +56,12 @@ b.ok, b.bad, b.warn, b.known { font-weight: 650; }
 _POLICY = base64.b64encode(hashlib.sha256(_CSS.encode()).digest()).decode()
 
 
-def write(folder: Path, nights: Sequence[tuple[int, str]], rows: Iterable[Any]) -> int:
+def write(
+    folder: Path, nights: Sequence[tuple[int, str]], rows: Iterable[Any], save: Callable[[Path, bytes], None]
+) -> int:
     """Write all pages; returns how many cells there are. `nights`: number and start, the oldest first. `rows`: by cell,
-    then by night, as `harness.nightly.history` has them. Raises OSError."""
-    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    then by night, as `harness.nightly.history` has them. `save` writes a file below `folder`, whose folder `cells` is
+    there. Raises OSError."""
     places = {night: index for index, (night, _) in enumerate(nights)}
     started = dict(nights)
     lines: list[tuple[int, str, str]] = []
@@ -68,9 +70,9 @@ def write(folder: Path, nights: Sequence[tuple[int, str]], rows: Iterable[Any]) 
         if course:
             page = f"cells/{hashlib.sha256(name.encode()).hexdigest()[:20]}.html"
             metrics = [_metrics(row) for row in course]
-            (folder / page).write_text(_cell(folder, name, course, metrics, started), encoding="utf-8")
+            save(folder / page, _cell(folder, name, course, metrics, started).encode())
             lines.append(_line(name, page, course, metrics, places, len(nights)))
-    (folder / MARKER).write_text(_index(nights, [line for *_, line in sorted(lines)]), encoding="utf-8")
+    save(folder / MARKER, _index(nights, [line for *_, line in sorted(lines)]).encode())
     return len(lines)
 
 

@@ -315,7 +315,7 @@ HANGS = {
         "the fewer; of two ranks, the one that stays in its loop",
     ),
     "K4": HangKind(
-        "dead peer",
+        "absent peer",
         "a rank has ended, or is alive outside any collective and does nothing that would end the wait",
         "the rank with the first local error, not those whose waits timed out",
     ),

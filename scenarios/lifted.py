@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from probes.format import LIFTED
 from scenarios.settings import Scenario
 
 HALF = ("bfloat16", "float16")
 EXACT_LIMIT = 1_000_000_000  # parameters
-FOLDER = "lifted"  # of the stage's own recording, in the run's directory
+FOLDER = LIFTED  # of the stage's own recording, in the run's directory
 
 
 def lifts(scenario: Scenario) -> bool:

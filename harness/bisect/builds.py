@@ -14,6 +14,7 @@ from harness.envs.layer import Layer
 from harness.errors import EnvironmentUnusable, HarnessError
 from harness.nightly import cells
 from harness.quantities import seconds
+from probes.files import make_new_folder, open_new
 from scenarios.engines import registry
 
 PYTHON = "HARNESS_BISECT_PYTHON"  # for the command of --build: the interpreter to install for
@@ -45,8 +46,8 @@ def _build(search: Search, made: Layer, tree: Path, place: Path) -> Judged | Non
     install = [uv_binary(), "pip", "install", "--python", str(made.python), "--no-deps", "--refresh", str(tree)]
     environ = indexes.uv_environment(indexes.pip_configuration(), interpreter.clean(os.environ))
     environ |= {PYTHON: str(made.python), "VIRTUAL_ENV": str(made.python.parents[1])}
-    place.mkdir()
-    with (place / LOG).open("wb") as log:
+    make_new_folder(place)
+    with open_new(place / LOG) as log:
         code = cells.process(
             ["/bin/sh", "-c", request.build] if request.build else install, seconds(request.limit, "--limit"),
             output=log, log=log, environ=environ, folder=tree if request.build else place,

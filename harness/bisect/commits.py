@@ -18,6 +18,7 @@ from harness.bisect.search import Search
 from harness.errors import BadInput, HarnessError
 from harness.nightly import cells
 from harness.quantities import seconds
+from probes.files import make_new_folder, open_new
 from reports.bisect_model import Bisection
 
 SKIP = 125  # as `git bisect run` has it
@@ -72,9 +73,9 @@ def _remove(repo: Path, tree: Path) -> None:
 def _run(search: Search, tree: Path, place: Path) -> Judged:
     """The command's exit code decides, unless it left a verdict."""
     request = search.journal.request
-    place.mkdir()
+    make_new_folder(place)
     environ = {**os.environ, OUT: str(place / "recording")}
-    with (place / "log.txt").open("wb") as log:
+    with open_new(place / "log.txt") as log:
         code = cells.process(
             ["/bin/sh", "-c", request.run], seconds(request.limit, "--limit"), output=log, log=log, environ=environ,
             folder=tree,

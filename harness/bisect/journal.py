@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness.bisect.request import Request
 from harness.errors import BadInput
+from probes.files import make_folder
 from reports import codec
 from reports.bisect_model import Step
 
@@ -43,7 +44,7 @@ class Journal:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadInput(f"{folder} is there and holds no bisection", fix="choose another --out")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             journal = Journal(folder, request, _locked(folder, os.O_CREAT))
         except OSError as error:
             raise BadInput(f"{folder} cannot be written: {error.strerror}", fix="--out DIR") from error

@@ -30,7 +30,7 @@ def bisect(search: Search) -> Bisection:
         raise BadInput(f"{request.what} names no two versions", fix="harness bisect vllm@0.29..0.32 --against sglang")
     envs.parse(request.against)
     package = recipe.load(first.engine, creation.choose_device("auto")).package
-    releases = between(published(package), first.version, last.version, package)
+    releases = between(published(package), first.version, last.version, package, first.engine)
     names = [f"{first.engine}@{version}" for version in releases]
     search.say(f"{len(names)} releases of {package} by the package index: {', '.join(releases)}")
 
@@ -60,7 +60,7 @@ def published(package: str) -> list[str]:
     )
 
 
-def between(versions: list[str], good: str, bad: str, package: str) -> list[str]:
+def between(versions: list[str], good: str, bad: str, package: str, engine: str) -> list[str]:
     """Releases from the newest that `good` names to the newest that `bad` names (0.29 names every 0.29.x)."""
     places = []
     for requested in (good, bad):
@@ -78,7 +78,7 @@ def between(versions: list[str], good: str, bad: str, package: str) -> list[str]
     if first >= last:
         raise BadInput(
             f"{versions[first]} is not older than {versions[last]}: give the good release first",
-            fix=f"harness bisect {package}@{bad}..{good} --against BACKEND",
+            fix=f"harness bisect {engine}@{bad}..{good} --against BACKEND",
         )
     return versions[first : last + 1]
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from harness.config import overrides
 from harness.errors import BadInput, closest
 from harness.nightly.observation import COUNTS, METRICS, NATIVE, group_and_name, metric
 from harness.parity.runs.command_line import command_line
@@ -154,7 +155,6 @@ class Request:
 
     def _check_comparison(self, parsed_options: dict[str, Any]) -> None:
         """Refuse what every comparison of releases or commits would refuse. Raises BadInput."""
-        from harness.config import overrides
         from harness.parity.runs.options import ParityOptions
         from harness.parity.runs.run import check_parity
 

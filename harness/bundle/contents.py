@@ -11,8 +11,7 @@ from harness.errors import BadInput
 from harness.triage import archive, directory
 from harness.triage.run import WATCH, newest
 from harness.verdict_file import NAME as VERDICT
-from probes.format import EVENTS, MANIFEST, SIDES, TOKENS
-from scenarios.lifted import FOLDER as LIFTED
+from probes.format import EVENTS, INDEX, LIFTED, MANIFEST, SIDES, TOKENS
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def contents(paths: list[Path]) -> Contents:
 def _run(run: Path, prefix: str = "") -> list[tuple[str, Path]]:
     parts = [(run, prefix)]
     if (run / LIFTED / MANIFEST).is_file():
-        parts.append((run / LIFTED, f"{prefix}{LIFTED}/"))
+        parts.insert(0, (run / LIFTED, f"{prefix}{LIFTED}/"))  # the run's index lists its files
     return [
         entry
         for folder, before in parts
@@ -62,6 +61,7 @@ def _run(run: Path, prefix: str = "") -> list[tuple[str, Path]]:
             *_named(folder, MANIFEST, before),
             *_all(folder, EVENTS, "*.jsonl", before),
             *_all(folder, TOKENS, "*.bin", before),
+            *_named(folder, INDEX, before),
         )
     ]
 

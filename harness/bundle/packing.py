@@ -20,10 +20,13 @@ from harness.bundle import redacted
 from harness.bundle.contents import Contents, contents
 from harness.bundle.manifest import BUNDLE_VERSION, INDEX, NAME, Manifest, Member
 from harness.errors import BadInput, HarnessError
+from harness.triage import directory, judge
 from harness.verdict_file import NAME as VERDICT
 from probes import redaction
 from probes.files import FILE_MODE
 from probes.format import MANIFEST, SIDES, read_manifest
+from reports.model import Verdict
+from reports.run_model import RecordedRun
 
 if TYPE_CHECKING:
     from harness.bundle.prompts import HashedRun
@@ -110,8 +113,6 @@ def _subject(bundle_contents: Contents, staging: Path) -> Subject:
     if (staging / VERDICT).is_file():
         return verdict_file.read(staging)
     if bundle_contents.kind == "run":
-        from reports.run_model import RecordedRun
-
         return dataclasses.replace(RecordedRun.of(staging), run="this bundle")
     verdict = _within(_judged(bundle_contents, staging), staging)
     (staging / VERDICT).write_text(verdict.to_json(), encoding="utf-8")
@@ -120,8 +121,6 @@ def _subject(bundle_contents: Contents, staging: Path) -> Subject:
 
 def _judged(bundle_contents: Contents, staging: Path) -> Verdict:
     if bundle_contents.kind == "evidence":
-        from harness.triage import directory, judge
-
         return dataclasses.replace(judge.triage(directory.read(staging)), reproduce="harness triage BUNDLE")
     from harness.parity.verdict import judge as judge_pair
 
@@ -143,7 +142,6 @@ def _within(verdict: Verdict, staging: Path) -> Verdict:
 def _page(subject: Subject, staging: Path) -> str:
     """The page, whose paths are those within the bundle."""
     import reports
-    from reports.model import Verdict
 
     if isinstance(subject, Verdict):
         subject = _within(subject, staging)

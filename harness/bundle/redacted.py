@@ -9,8 +9,9 @@ from typing import Any, BinaryIO
 
 from harness.triage.collect import redact
 from harness.triage.directory import RECORDER
-from probes import redaction
+from probes import index, redaction
 from probes.format import (
+    INDEX,
     MANIFEST,
     PREFIX,
     TOKENS,
@@ -55,8 +56,30 @@ def copy(name: str, source: Path, target: Path, events: Events, frames: Frames) 
             sink.write(redact.dump(source.read_bytes()))
         elif path.name == MANIFEST:
             sink.write(encode_manifest(redaction.scrub(read_manifest(source.parent))))
+        elif path.name == INDEX:
+            sink.write(_index(source.parent, target.parent))
         else:
             sink.write(f"{encode_json(redaction.scrub(decode_json(source.read_bytes())))}\n".encode("ascii"))
+
+
+def _index(run: Path, copied: Path) -> bytes:
+    """The index of a recording whose files were copied, those of its lifted stage first.
+
+    Files that are as the index says are listed as they were copied; the entry of any other stays, so that a file that
+    was deleted or exchanged before is missed in the copy too.
+    """
+    try:
+        identity = read_manifest(run).get("id")
+        entries = index.read(run, identity)
+    except FormatError:
+        return b'{"files": {}}\n'  # damage stays damage: it has no checksum
+    present = set(index.present(run))
+    copies = {}
+    for name, written in entries.items():
+        copy_name = redaction.file_name(name)
+        is_whole = name in present and (copied / copy_name).is_file() and index.entry(run / name) == written
+        copies[copy_name] = index.entry(copied / copy_name) if is_whole else written
+    return index.encode(identity, copies)
 
 
 def _lines(stream: BinaryIO, events: Events) -> Iterator[bytes]:

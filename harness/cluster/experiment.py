@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut, Waiting, free_space
 from harness.envs import home
 from harness.errors import HarnessError
+from harness.parity.interventions.bench import OnStage
 from harness.triage.watch.guard import Guard
 from probes import format as recording
 from reports.progress import ProgressEvent
@@ -163,6 +164,7 @@ class Experiment:
         self._wait(self._stage.submit("floor"), side, "measuring the floor")
         policy: str = self._wait(self._stage.submit("finish"), side, "saving the last checkpoint")
         self._policies[side.name] = policy
+        self._seal(side.run_dir, side)
         return policy
 
     def _tell_parted(self, side: Side, step: int) -> bool:
@@ -228,11 +230,13 @@ class Experiment:
     def skip_lifted(self, side: Side, why: str) -> None:
         """Record that this side has no lifted stage."""
         self._manifest(side.lift(skipped=why))
+        self._seal(side.run_dir, side)
 
     def begin_lifted(self, side: Side) -> None:
         """Start the engine anew, in float32, as the run's own was started; returns at once."""
         lifted_side = side.lift()
         self._manifest(lifted_side)
+        self._seal(side.run_dir, side)
         session = self._sessions[side.name]
         session.submit("serve", self._prepared["policy"])
         started = session.submit(
@@ -261,13 +265,13 @@ class Experiment:
             beginning, guide_run=None if guide is None else str(guide),
         )  # fmt: skip
         self._policies[side.name] = self._wait(future, side, "the lifted stage")
+        self._seal(lifted_side.run_dir, side)
+        self._seal(side.run_dir, side)
         return lifted_side.run_dir
 
     def bench(self, *names: str, engine: int = 0) -> Bench:
         """The sides of these names on a bench, with their engines as the runs, or their lifted stages, left them. Each
         must have been recorded and not have gone native. `engine`: which one of each side, where there are several."""
-        from harness.parity.interventions.bench import OnStage  # the judge's libraries, which no run needs
-
         sides = [self._now(side) for side in self._sides if side.name in names]
         stands = {}
         for side in sides:
@@ -327,6 +331,8 @@ class Experiment:
         """The native stages of these sides, after `begin_native` of each. What is up draws while another side is
         scored. `draw`: from 1 on; each is of fresh samples."""
         for side in sides:
+            self._unseal(side)
+        for side in sides:
             if side.name not in self._native:
                 self._draw_native(side, policy, draw)
         for side in sides:
@@ -337,6 +343,8 @@ class Experiment:
             scenario, roles = natively(side.scenario), self._roles[side.name][1]
             scored = self._stage.submit("score_native", scenario.to_json(), roles, str(side.run_dir), policy, draw)
             self._wait(scored, side, "the native stage")
+        for side in sides:
+            self._seal(side.run_dir, side)
 
     def _draw_native(self, side: Side, policy: str, draw: int) -> None:
         """Let the engine of one side begin to draw, once it is up."""
@@ -486,18 +494,32 @@ class Experiment:
         self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, phase=phase))
 
     def _manifest(self, side: Side) -> None:
-        try:
-            warm = self._warm.facts(side) if self._warm is not None else None
-            placement = {
-                kind: {"label" if Placement.label(place) else "resource": place, "hosts": self._hosts[place]}
-                for kind, place in dataclasses.asdict(side.scenario.placement).items()
-                if place
-            }
-            manifest = side.manifest(gpus=self._gpus, warm=warm, placement=placement)
+        warm = self._warm.facts(side) if self._warm is not None else None
+        placement = {
+            kind: {"label" if Placement.label(place) else "resource": place, "hosts": self._hosts[place]}
+            for kind, place in dataclasses.asdict(side.scenario.placement).items()
+            if place
+        }
+        manifest = side.manifest(gpus=self._gpus, warm=warm, placement=placement)
+        with self._writing(side, "beginning the recording"):
             recording.write_manifest(side.run_dir, manifest)
-        except recording.RecordingError as error:
-            place = f"{side.name} ({side.backend}), beginning the recording"
-            raise RunCut(f"{place}: {error}", fix=free_space(side.run_dir)) from error
+
+    def _seal(self, run_dir: Path, side: Side) -> None:
+        """Index a recording of this side, which is at rest: what is read of it now is all of it."""
+        with self._writing(side, "ending the recording"):
+            recording.seal(run_dir)
+
+    def _unseal(self, side: Side) -> None:
+        """Let the recording of this side go on."""
+        with self._writing(side, "going on with the recording"):
+            recording.unseal(side.run_dir)
+
+    @contextlib.contextmanager
+    def _writing(self, side: Side, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunCut(f"{side.name} ({side.backend}), {doing}: {error}", fix=free_space(side.run_dir)) from error
 
 
 def engine_seat(

@@ -44,6 +44,7 @@ OWN_CLUSTER_CPUS, OWN_ACTOR_CPUS, JOINED_ACTOR_CPUS = 16, 0.125, 1.0
 # A raylet waits 15 s for its agents to say which ports they found free, and then dies: on a busy machine one start in
 # some tens does.
 STARTS = 3
+RAY_STATUS = "ray status   # or leave out --address"
 NAMESPACE = "rlhf-harness"  # of the actors that are kept up
 # Of a path to a socket Linux takes 107 bytes (unix(7)); vLLM's is its directory and a UUID.
 LONGEST_SCRATCH = 60
@@ -114,7 +115,8 @@ class Cluster:
                 self._forks.end()
                 what = f"joined at {self._address}" if self._address else "started"
                 raise LaunchFailed(
-                    f"the Ray cluster could not be {what}: {_first_line(error)}", fix="ray status, or omit --address"
+                    f"the Ray cluster could not be {what}: {_first_line(error)}",
+                    fix=RAY_STATUS,
                 ) from error
             except BaseException:  # an interrupt: no `__exit__` follows an `__enter__` that raises
                 self._forks.end()
@@ -399,9 +401,7 @@ def _reachable(address: str) -> None:
     it."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit() and (why := refused(host, int(port), 5)):
-        raise LaunchFailed(
-            f"the Ray cluster at {address} could not be joined: {why}", fix="ray status, or omit --address"
-        )
+        raise LaunchFailed(f"the Ray cluster at {address} could not be joined: {why}", fix=RAY_STATUS)
 
 
 @contextlib.contextmanager

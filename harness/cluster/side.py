@@ -85,6 +85,7 @@ class Side:
             **({"warm": warm} if warm is not None else {}),
             **({"placement": placement} if placement else {}),
             "mapping": self.parameter_map,
+            "index": True,
             "records": promised(scenario, part=self.replay is not None or self.lifted is not None),
             "planted": {"name": self.plants.name, "summary": self.plants.summary} if self.plants.name else {},
             "started": dates.now(),

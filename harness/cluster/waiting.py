@@ -19,6 +19,7 @@ from harness.triage.watch import phase
 from harness.triage.watch.guard import Guard
 from probes import format as recording
 from probes import redaction
+from probes.files import write_whole
 from reports.model import Verdict
 from scenarios.engines import last_words
 from scenarios.engines.processes import alive, descendants
@@ -210,7 +211,7 @@ def _traced(message: str, trace: str, side: Side, fix: str = "") -> RunCut:
     """What an actor raised; its traceback is kept beside the recording."""
     path = side.run_dir / TRACEBACK
     try:
-        path.write_text(redaction.text(trace, 0), encoding="utf-8")
+        write_whole(path, redaction.text(trace, 0).encode())
     except OSError:  # the sentence itself must not be lost
         return RunCut(message, fix=fix)
     fix = fix or f"tail {shlex.quote(str(path))}   # and harness doctor"

@@ -9,6 +9,7 @@ import typer
 
 from harness.commands.options import TextOrJson
 from harness.commands.showing import say, show_json
+from harness.errors import BadInput
 
 app = typer.Typer(no_args_is_help=True, help="Adapters of RLHF frameworks: list them, check their symbols.")
 
@@ -47,7 +48,6 @@ def check(
     Example:
       harness adapters check --framework verl
     """
-    from harness.errors import BadInput
     from harness.frameworks.detection import framework_named
     from harness.frameworks.spec import frameworks, names
     from harness.frameworks.symbols import check as look

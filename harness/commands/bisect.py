@@ -9,7 +9,9 @@ import typer
 
 from harness import dates
 from harness.commands.showing import format_option, say, show
+from harness.errors import BadInput, HarnessError
 from harness.quantities import seconds
+from probes.files import write_whole
 
 
 def bisect(
@@ -97,8 +99,6 @@ def bisect(
     from harness.bisect.judging import Judge
     from harness.bisect.request import Request
     from harness.bisect.search import Search
-    from harness.errors import BadInput, HarnessError
-    from probes.files import write_whole
 
     words = tuple(options or ())
     if what.startswith("-"):  # there was no WHAT before --

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
+from harness.bundle.manifest import Packed
 from harness.commands.options import TextOrJson
 from harness.commands.showing import say, show_json
+from harness.errors import BadInput
 from harness.quantities import size
 
 
@@ -38,9 +40,7 @@ def bundle(
     """
     from pathlib import Path
 
-    from harness.bundle.manifest import Packed
     from harness.bundle.packing import pack
-    from harness.errors import BadInput
 
     if len(what) > 2:
         raise BadInput(

@@ -9,7 +9,9 @@ import typer
 
 from harness.commands.options import nonempty_address
 from harness.commands.showing import format_option, show
+from harness.errors import BadInput
 from harness.quantities import seconds
+from probes import redaction
 
 
 def doctor(
@@ -73,7 +75,6 @@ def doctor(
     import sys
 
     from harness.envs.progress import console
-    from harness.errors import BadInput
     from harness.frameworks import detection
 
     if address and ray:
@@ -107,7 +108,5 @@ def doctor(
 
 def _command(argv: list[str]) -> str:
     import shlex
-
-    from probes import redaction
 
     return shlex.join(redaction.arguments(["harness", *argv[1:]])) if "doctor" in argv else "harness doctor"

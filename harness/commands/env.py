@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from harness.commands.options import TextOrJson
-from harness.commands.showing import show_json
+from harness.commands.showing import say, show_json
+from harness.errors import EnvironmentUnusable
 
 if TYPE_CHECKING:
     from harness.envs import Environment
@@ -90,7 +91,6 @@ def check(
     from harness import envs
     from harness.commands import env_tables
     from harness.envs.progress import console
-    from harness.errors import EnvironmentUnusable
 
     chosen = [envs.get(name)] if name else envs.all_environments()
     if not chosen:
@@ -151,7 +151,6 @@ def arguments(
     import dataclasses
 
     from harness import envs
-    from harness.commands.showing import say
     from harness.envs.accepted import accepted
 
     takes = accepted(envs.get(name), ask=True, say=say)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from harness.commands.showing import show_json
+from harness.errors import BadInput
+from harness.extras import need
 from harness.quantities import seconds
 
 if TYPE_CHECKING:
@@ -110,8 +112,8 @@ def run(
     """
     if suite == "parity":
         _parity(names=names or [], source=source, backends=backends, dtype=dtype, out=out, cold=cold, format=format)
-    from harness.extras import need
     from harness.planted.hangs import files, lab, tables
+    from probes.files import write_whole
 
     need("torch")  # the programs of the lab are ranks
     hangs = files.chosen(files.hangs(source), names or [], engines=engines, conditions=conditions)
@@ -124,7 +126,7 @@ def run(
             tables.print_outcome(outcome)
     result = lab.score(rows)
     if folder is not None:
-        (folder / "suite.md").write_text(tables.as_markdown(rows, result), encoding="utf-8")
+        write_whole(folder / "suite.md", tables.as_markdown(rows, result).encode())
     if format == "text":
         print(result.line)
     elif format == "json":
@@ -197,7 +199,6 @@ def _scenario(dtype: str) -> Scenario:
 
 
 def _refuse_impossible(faults: Sequence[Fault], backends: tuple[str, str]) -> None:
-    from harness.errors import BadInput
     from harness.planted.differences.run import planned
 
     if planned(faults, backends):
@@ -211,7 +212,6 @@ def _refuse_impossible(faults: Sequence[Fault], backends: tuple[str, str]) -> No
 
 def _suite_of(path: Path) -> Literal["all", "hang", "parity"]:
     """The suite of which a Python file has a list, which is executed; all where it has both. Raises BadInput."""
-    from harness.errors import BadInput
     from harness.planted.differences.files import EXAMPLE
     from harness.planted.foreign import executed
 
@@ -224,7 +224,7 @@ def _suite_of(path: Path) -> Literal["all", "hang", "parity"]:
 
 def _folder(out: str, *, fresh: bool = False) -> Path | None:
     """The folder to keep things in, made; None for none."""
-    from harness.errors import BadInput
+    from probes.files import make_folder
 
     if not out:
         return None
@@ -232,7 +232,7 @@ def _folder(out: str, *, fresh: bool = False) -> Path | None:
     if fresh and folder.is_dir() and any(folder.iterdir()):
         raise BadInput(f"{folder} is not empty; a recording never overwrites another", fix="choose another --out")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise BadInput(f"{folder} cannot be made: {error.strerror}", fix="--out DIR") from error
     return folder.resolve()

@@ -12,7 +12,11 @@ from harness.commands.nightly import HistoryAt, NightFormat
 from harness.commands.options import TextOrJson
 from harness.commands.showing import show as show_subject
 from harness.commands.showing import show_json
+from harness.errors import BadInput
 from harness.nightly import HISTORY
+from reports.nightly_model import Course, Measured, NightRow
+from reports.sections.nightly import compared, plot
+from reports.text import clean, counted
 
 app = typer.Typer(no_args_is_help=True, help="What the nights of `harness nightly` showed.")
 Cell = Annotated[str, typer.Argument(help="the name of a cell", show_default=False)]
@@ -33,8 +37,6 @@ def list_(
 
     from harness.nightly.history import History
     from reports.layout import Page
-    from reports.nightly_model import NightRow
-    from reports.text import clean
 
     with History.at(history, create=False) as past:
         listed = [
@@ -90,8 +92,6 @@ def compare(
 
     from harness.nightly.history import History
     from reports.layout import Page
-    from reports.sections.nightly import compared
-    from reports.text import clean, counted
 
     with History.at(history, create=False) as past:
         rows = compared(past.night(first), past.night(second))
@@ -120,10 +120,7 @@ def metric(
     Example:
       harness history metric tiny k1
     """
-    from harness.errors import BadInput
     from harness.nightly.history import History
-    from reports.nightly_model import Course, Measured
-    from reports.sections.nightly import plot
 
     with History.at(history, create=False) as past:
         rows = past.past(cell, last=nights)
@@ -167,14 +164,14 @@ def html(
     Example:
       harness history html site
     """
-    from harness.errors import BadInput
     from harness.nightly.history import History
+    from probes.files import make_folder, write_whole
     from reports.dashboard import MARKER, write
-    from reports.text import counted
 
     if folder.exists() and not (folder / MARKER).exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder} is not empty, and no dashboard", fix="harness history html DIR   # a new one")
     with History.at(history, create=False) as past:
         days = [(row.id, row.started) for row, _ in past.listing(nights)]
-        pages = write(folder, list(reversed(days)), past.course(nights))
+        make_folder(folder / "cells")
+        pages = write(folder, list(reversed(days)), past.course(nights), write_whole)
     typer.echo(f"{folder / MARKER}: {counted(pages, 'cell')}")

@@ -8,6 +8,7 @@ import typer
 
 from harness.commands.options import TextOrJson
 from harness.commands.showing import show_json
+from harness.errors import BadInput, closest
 
 if TYPE_CHECKING:
     from harness.mapping.judge import Arrival, Mapping
@@ -108,7 +109,6 @@ def _check_engine(name: str, option: str, file: str) -> None:
     import difflib
     import shlex
 
-    from harness.errors import BadInput, closest
     from scenarios.engines import registry
 
     if registry.find(name) is not None or registry.refusal(name):
@@ -130,8 +130,6 @@ def _check_engine(name: str, option: str, file: str) -> None:
 def _named(item: str) -> tuple[str, Any]:
     """NAME=VALUE, the value as JSON or else as text. Raises BadInput."""
     import json
-
-    from harness.errors import BadInput
 
     name, sign, text = item.partition("=")
     if not sign or not name:

@@ -13,8 +13,11 @@ import typer
 
 from harness.commands.options import nonempty_address
 from harness.commands.showing import format_option, say, show
+from harness.errors import BadInput
 from harness.nightly import HISTORY
 from harness.quantities import seconds, size
+from reports.sections.nightly import duration
+from reports.text import clean, counted
 
 if TYPE_CHECKING:
     from harness.nightly.history import History
@@ -96,14 +99,12 @@ def nightly(
     Example:
       harness nightly MATRIX.toml
     """
-    from harness.errors import BadInput
     from harness.nightly import matrix as matrices
     from harness.nightly.history import History, Retention
     from harness.nightly.known import load as load_known
     from harness.nightly.night import Nightly
     from harness.nightly.place import Here
     from harness.nightly.plan import plan
-    from reports.text import clean
 
     if resume and only:
         raise BadInput(
@@ -158,9 +159,9 @@ def _alone(lock: Path, number: int) -> Iterator[None]:
     """Only one process runs a night: a second one would run its cells twice. Raises BadInput."""
     import fcntl
 
-    from harness.errors import BadInput
+    from probes.files import open_new
 
-    with open(lock, "w") as file:
+    with open_new(lock) as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not kept by what this process forks
         except (BlockingIOError, PermissionError) as error:
@@ -187,10 +188,10 @@ def _refuse_unusable(out: Path) -> None:
     """Raises BadInput where the recordings of a night could not be written: before it begins."""
     import tempfile
 
-    from harness.errors import BadInput
+    from probes.files import make_folder
 
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         with tempfile.TemporaryFile(dir=out) as trial:
             trial.write(bytes(LEAST_BYTES))
             trial.flush()
@@ -206,8 +207,6 @@ def _to_run(
 ) -> tuple[int | None, list[Cell], list[tuple[str, str]]]:
     """The night to go on with (None: a new one), its cells, and those of them that the matrix no longer has, with this
     reason. Raises BadInput where there is no such night."""
-    from harness.errors import BadInput
-
     if not resume:
         return None, chosen, []
     cut = past.unfinished(name)
@@ -239,8 +238,6 @@ def _dry_run(history: str, name: str, chosen: list[Cell], resume: bool, place: P
 
 def _print_plan(tonight: Plan) -> None:
     from reports.layout import Page
-    from reports.sections.nightly import duration
-    from reports.text import clean, counted
 
     with Page() as page:
         for planned in tonight.chosen:

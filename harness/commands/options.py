@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from harness.commands.showing import format_option
+from harness.errors import BadInput
 
 MAPPING = (
     "a Python file that defines ENGINE_engine or ENGINE_sampling, each (asked, ours) -> a dict of the engine's own "
@@ -15,8 +16,6 @@ MAPPING = (
 
 
 def _finite(cap: float | None) -> float | None:
-    from harness.errors import BadInput
-
     if cap == float("inf"):
         raise BadInput("--cap inf would believe any noise: nothing could differ", fix="--cap 0.05   # in nats")
     return cap
@@ -68,8 +67,6 @@ Out = Annotated[
 
 def nonempty_address(address: str | None) -> str | None:
     """Raises BadInput for an empty address, of a variable that is not set say: the command would run here."""
-    from harness.errors import BadInput
-
     if address == "":
         raise BadInput("--address is empty", fix="--address HEAD:6379   # or leave it out")
     return address

@@ -27,6 +27,7 @@ from harness.commands.options import (
     Verbose,
 )
 from harness.commands.showing import progress, say, show
+from harness.errors import BadInput
 from harness.quantities import stall_seconds
 
 WITH_A_COMMAND = ("framework", "repeat", "out", "cap", "strict", "stall", "format", "verbose", "seed", "mode")
@@ -182,8 +183,6 @@ def parity(
 
 def _count(context: typer.Context, command: bool, mode: str | None) -> None:
     """An option that would not count is refused: a job of hours must not run without what was asked of it."""
-    from harness.errors import BadInput
-
     explicit_options = [
         name
         for name in context.params

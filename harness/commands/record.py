@@ -45,10 +45,13 @@ def record(
 ) -> None:
     """Record a job of OpenRLHF, verl or TRL without editing it; its output and exit code pass through.
 
+    Exits with 3 if the job ended with 0 and no rollout was recorded.
+
     \b
     Example:
       harness record --out runs/mine -- python -m verl.trainer.main_ppo
     """
+    from harness.exit_codes import NOT_RECORDED
     from harness.frameworks.record import record as run
 
     def show(stalled: Stall) -> None:
@@ -59,4 +62,4 @@ def record(
         command, framework=framework, out=Path(out) if out else None, digests=digests, seed=seed,
         stall_s=stall_seconds(stall) or None, on_stall=on_stall, say=say, show=show,
     )  # fmt: skip
-    raise typer.Exit(result.exit_code)
+    raise typer.Exit(result.exit_code or (NOT_RECORDED if result.unrecorded else 0))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness import verdict_file
 from harness.commands.options import Format, Verbose
 from harness.commands.showing import show
+from harness.errors import BadInput
 from reports import exporters
+from reports.run_model import RecordedRun
 
 if TYPE_CHECKING:
     from reports.run_model import RecordedRun
@@ -45,10 +49,7 @@ def report(
     Example:
       harness report runs/mine --verbose
     """
-    from harness import verdict_file
     from harness.bundle.opening import resolve
-    from harness.errors import BadInput
-    from reports.run_model import RecordedRun
 
     if issue and format not in ("text", "issue"):
         raise BadInput(f"--issue and --format {format} ask for two formats", fix="harness report RUN --issue")
@@ -57,7 +58,7 @@ def report(
     if out is not None and not export and format != "text":
         raise BadInput(
             f"--out belongs to --export; {format} goes to stdout",
-            fix="harness report RUN --format html > FILE   # in the format that you want",
+            fix=f"{shlex.join(['harness', 'report', run, '--format', format])} > {shlex.quote(str(out))}",
         )
     if export or out:
         if not (path / "run.json").is_file():
@@ -79,7 +80,7 @@ def report(
 
 
 def _export(recorded: RecordedRun, run: str, tracker: str, out: Path | None) -> None:
-    from harness.errors import BadInput
+    from probes.files import close_to_others, make_folder
 
     if not tracker or out is None:
         raise BadInput(
@@ -94,6 +95,7 @@ def _export(recorded: RecordedRun, run: str, tracker: str, out: Path | None) -> 
         ) from error
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out} is not empty; an export never mixes with another", fix="choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     write(recorded, out)
+    close_to_others(out)
     print(out)

@@ -23,6 +23,7 @@ from harness.commands.options import (
 )
 from harness.commands.showing import format_option, progress, show
 from harness.quantities import stall_seconds
+from reports.run_model import RecordedRun
 
 
 def run(
@@ -67,7 +68,6 @@ def run(
     from harness.config import overrides
     from harness.parity.runs.options import RunOptions
     from harness.parity.runs.run import run_scenario
-    from reports.run_model import RecordedRun
 
     with progress() as view:
         options = RunOptions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import sys
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from harness.errors import BadInput, closest
 from probes.plugins import PluginError
-from reports import renderers
+from reports import codec, renderers
 from reports.text import clean_lines
 
 if TYPE_CHECKING:
@@ -22,13 +24,13 @@ def format_option(kind: str, help: str = "the format of what is printed; progres
     """The option of a command that prints this kind of verdict; an unknown format is refused before anything starts."""
 
     def check(format: str) -> str:
-        from harness.errors import BadInput, closest
-
         try:
             renderers.find(format, kind)
         except (renderers.UnknownFormat, PluginError) as error:
             formats = [name for name in renderers.names(kind) if name != format]  # it may be one that cannot be loaded
-            raise BadInput(f"{error}{closest(format, formats)}", fix="--format text") from error
+            near = difflib.get_close_matches(format, formats, n=1)
+            fix = f"--format {near[0] if near else 'text'}"
+            raise BadInput(f"{error}{closest(format, formats)}", fix=fix) from error
         return format
 
     metavar = "|".join([*renderers.names(kind), "MODULE:CLASS"])
@@ -38,7 +40,6 @@ def format_option(kind: str, help: str = "the format of what is printed; progres
 def show(subject: Subject, format: str, *, verbose: bool = False) -> NoReturn:
     """Print it and leave with its exit code."""
     import reports
-    from harness.errors import BadInput
 
     try:
         reports.write(subject, format, sys.stdout, verbose=verbose)
@@ -49,8 +50,6 @@ def show(subject: Subject, format: str, *, verbose: bool = False) -> NoReturn:
 
 def show_json(value: Any) -> None:
     """Print plain data, dataclasses among it, as JSON."""
-    from reports import codec
-
     print(codec.dumps(codec.builtins(value)), end="")
 
 

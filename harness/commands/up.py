@@ -9,6 +9,7 @@ import typer
 from harness.commands.options import Device, Mode, Model, Prompts, Scenario, Seed, Set, TextOrJson
 from harness.commands.showing import say, show_json
 from harness.quantities import seconds
+from reports.text import clean
 
 
 def up(
@@ -63,7 +64,6 @@ def ps(format: TextOrJson = "text") -> None:
         return
 
     from reports.layout import Page
-    from reports.text import clean
 
     cells = []
     for row in rows:

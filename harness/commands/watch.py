@@ -95,6 +95,7 @@ def watch(
         command, stall_s=seconds(stall), out=Path(out) if out else None, on_stall=on_stall, say=say, show=show,
         limits=limits, serving=serving, environ={**os.environ, **job.variables()} if job else None,
         beside=(lambda folder: Configured(job.framework, folder, say)) if job else contextlib.nullcontext,
+        indexed=job is not None,
     )  # fmt: skip
     if ended := words_of(result):
         say(ended)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.doctor.facts import Facts
+from harness.doctor.gather import node
 
 PATIENCE_S = 90.0  # a worker takes 1 to 2 s to start, its imports of torch up to a minute on a cold network disk
 
@@ -78,7 +79,6 @@ def ask(skip: tuple[str, ...]) -> Found:
 
 def _task() -> Callable[..., Any]:
     """The function that a worker runs; made here so that it is pickled by value with what it uses."""
-    from harness.doctor.gather import node
 
     def gather_facts(skip: tuple[str, ...]) -> Any:
         return node(skip)

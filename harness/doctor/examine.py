@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.doctor import gather
 from harness.doctor.checks import CHECKS, COMPARISONS
+from harness.doctor.cluster import look
 from harness.doctor.facts import Facts
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem
 from reports.doctor_model import SEVERITIES, Hazard, Passed, Report, Unchecked, merged
@@ -58,8 +59,6 @@ def examine(
     unchecked: list[Item] = []
     request = Asked(stall_s=options.stall_s)
     if options.address or options.own_ray:
-        from harness.doctor.cluster import look
-
         progress("asking Ray's workers")
         cluster_facts = look(options.address, skip)
         places += cluster_facts.places

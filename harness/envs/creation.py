@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import shlex
 import signal
 import sys
@@ -26,6 +27,7 @@ from harness.envs.install import UNSATISFIABLE, CommandFailed, Uv, nvidia_gpu, u
 from harness.envs.interpreter import Driver
 from harness.envs.progress import Progress, Silent
 from harness.errors import BadInput, EnvironmentUnusable, HarnessError, Interrupted
+from probes.files import open_new
 from scenarios.engines import registry
 from scenarios.engines.accepted import FILE
 
@@ -141,7 +143,7 @@ def create(wanted: Order, *, recreate: bool = False, progress: Progress | None =
 
 def _build(wanted: Order, partial: Path, log: Path, progress: Progress, lock: int) -> Environment:
     plan = wanted.recipe
-    with log.open("w", encoding="utf-8") as record:
+    with io.TextIOWrapper(open_new(log), encoding="utf-8", line_buffering=True) as record:
 
         def say(line: str) -> None:
             record.write(line + "\n")

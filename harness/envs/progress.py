@@ -45,6 +45,11 @@ class Plain(Silent):
         print(f"{self._title}: {text} [{time.monotonic() - self._start:.0f} s]", file=self._stream, flush=True)
 
 
+def announce(text: str) -> None:
+    """What is about to be done unasked, before it begins."""
+    print(f"harness: {text}", file=sys.stderr, flush=True)
+
+
 class Downloads:
     """Megabytes asked for and received so far, from uv's own lines. For the eye only: other words change nothing."""
 

@@ -12,7 +12,7 @@ from harness.envs import creation, environment, interpreter, recipe
 from harness.envs.environment import Environment
 from harness.envs.install import nvidia_gpu
 from harness.envs.interpreter import Driver
-from harness.envs.progress import console
+from harness.envs.progress import announce, console
 from harness.errors import BadInput, EnvironmentUnusable, closest
 from scenarios.engines import registry
 
@@ -70,11 +70,10 @@ def resolve(backend: str, *, create: bool = True) -> Environment:
         if parsed.environment and existing is None:
             environment.get(parsed.environment)
         wanted = _order(parsed, existing)
+        state = "is missing" if existing is None else f"was made from another recipe, ray or Python ({existing.name})"
         if not create:
-            state = (
-                "is missing" if existing is None else f"was made from another recipe, ray or Python ({existing.name})"
-            )
             raise EnvironmentUnusable(f"the environment of backend {parsed} {state}", fix=wanted.command)
+        announce(f"the environment of {parsed} {state}: it is made first, as by {wanted.command} (minutes, gigabytes)")
         existing, _ = creation.create(wanted, progress=console(f"environment {wanted.name}"))
     facts = interpreter.inspect(existing.python)
     if reason := interpreter.misfit(facts, existing.engine, Driver.here()):

@@ -27,11 +27,12 @@ from harness.frameworks.installed import ask
 from harness.frameworks.record import record
 from harness.frameworks.spec import Framework, frameworks
 from harness.frameworks.steering import refuse, steered, unsteered
+from harness.parity.runs.command_line import command_line
 from harness.triage.watch.hearing import STDERR
 from probes import redaction
 from probes.format import SIDES, Run, write_manifest
 from reports.doctor_model import Hazard, Unchecked
-from reports.model import Finding, Verdict
+from reports.model import EXIT_CODES, Finding, Verdict
 
 PYTHON = "{python}"  # in a command: where the interpreter of the side stands
 Repeat = Literal["baseline", "both", "none"]
@@ -156,7 +157,6 @@ def run_framework_parity(
     A job that fails makes the verdict INCONCLUSIVE; a second run that does is no second run. Raises BadInput before
     anything starts, also for settings that will break (`harness doctor`).
     """
-    from harness.parity.runs.command_line import command_line
     from harness.parity.runs.recording import recording_in, written
 
     started = time.monotonic()
@@ -183,7 +183,7 @@ def run_framework_parity(
         if result.exit_code:
             last_words = f": {result.last_words}" if result.last_words else ""
             return f"the job on {side.backend} ended with exit code {result.exit_code}{last_words}"
-        why = _another_engine(place, side) or unsteered(place, its, seed=seed, coupled=coupled)
+        why = result.unrecorded or _another_engine(place, side) or unsteered(place, its, seed=seed, coupled=coupled)
         return f"on {side.backend} {why}" if why else ""
 
     with recording_in(options.out, f"parity-{name}-{baseline}-{candidate}") as folder:
@@ -220,7 +220,6 @@ def run_framework_parity(
 def _verdict(folder: Path, failed: str, cap: float | None, again: Mapping[str, Path] | None = None) -> Verdict:
     from harness.parity.answers import cut_short
     from harness.parity.verdict import judge
-    from reports.model import EXIT_CODES
 
     answer = cut_short(failed)
     if failed and not (folder / "candidate" / "run.json").exists():

@@ -13,7 +13,7 @@ from harness import dates
 from harness.errors import BadInput
 from harness.frameworks.configured import Configured
 from harness.frameworks.detection import AUTO, Job, detect, refuse_absent
-from harness.frameworks.recording import Hooks, finish, lines
+from harness.frameworks.recording import finish, lines, unrecorded
 from harness.frameworks.steering import refuse, steered
 from harness.triage.watch.command import WatchOptions, WatchResult, watch, words_of
 from probes import redaction
@@ -32,7 +32,14 @@ class RecordOptions(WatchOptions):
     seed: int | None = None
 
 
-def record(command: Sequence[str], options: RecordOptions | None = None, **changes: Any) -> WatchResult:
+@dataclass(frozen=True)
+class RecordResult(WatchResult):
+    """`unrecorded`: why the recording holds no rollout; empty where it holds one."""
+
+    unrecorded: str = ""
+
+
+def record(command: Sequence[str], options: RecordOptions | None = None, **changes: Any) -> RecordResult:
     """Run `command` with the hooks of its framework in every process; the recording is in the result's directory.
 
     `changes`: fields of RecordOptions, instead of or on top of `options`. Raises BadInput for a command of no framework
@@ -65,22 +72,28 @@ def record(command: Sequence[str], options: RecordOptions | None = None, **chang
         out=directory,
         environ={**environment, **job.variables(digests=options.digests)},
         beside=lambda folder: Configured(job.framework, folder, say),
+        indexed=True,
     )
     if ended := words_of(result):
         say(ended)
-    finished(job, directory, result.exit_code, say)
-    return result
+    why = finished(job, directory, result.exit_code, say)
+    if why:
+        python = shlex.quote(job.python) if job.python else "PATH"
+        look = f"harness adapters check --framework {job.framework.name} --python {python}"
+        say(f"nothing to judge was recorded: {why}; fix: {look}   # has the job's interpreter what the hooks need?")
+    return RecordResult(**vars(result), unrecorded=why)
 
 
-def finished(job: Job, directory: Path, exit_code: int, say: Callable[[str], None]) -> Hooks | None:
-    """Make the recording whole and say what the hooks did; a recording that cannot be finished costs only that."""
+def finished(job: Job, directory: Path, exit_code: int, say: Callable[[str], None]) -> str:
+    """Make the recording whole, and say what the hooks did. Why it holds no rollout; empty where it holds one."""
+    adapter = job.framework.adapter
     try:
-        hooks = finish(directory, job.framework.adapter, exit_code)
+        hooks = finish(directory, adapter, exit_code)
     except (FormatError, RecordingError) as error:
         say(f"the recording in {directory} could not be finished: {error}")
-        return None
-    for line in lines(hooks, job.framework.adapter):
+        return "the recording could not be finished"
+    for line in lines(hooks, adapter):
         say(line)
     if hooks.processes:
         say(f"recorded in {directory}")
-    return hooks
+    return unrecorded(hooks, adapter)

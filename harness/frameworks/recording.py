@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.triage.collect import beats
 from probes.adapters import Adapter
-from probes.format import JournalIndex, Run, encode_line, write_manifest
+from probes.format import JournalIndex, Run, encode_line, seal, write_manifest
 
 # A job's last processes are ended by Ray after its driver has gone: some seconds were seen.
 PATIENCE_S = 10.0
@@ -22,10 +22,13 @@ PATIENCE_S = 10.0
 @dataclass(frozen=True)
 class Hooks:
     """What became of each hook, by symbol. `never`: no call -> when the table says that it is called (empty: in every
-    job). `moved`: not where the table says. `off`: its reader failed -> why. `processes`: how many had hooks."""
+    job). `moved`: not where the table says. `off`: its reader failed -> why. `processes`: how many had hooks, of
+    `journals` that recorded anything. `rollouts`: whether one was recorded."""
 
     version: str = ""
     processes: int = 0
+    journals: int = 0
+    rollouts: bool = False
     fired: dict[str, int] = field(default_factory=dict)
     never: dict[str, str] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
@@ -47,7 +50,10 @@ def finish(directory: Path, adapter: Adapter, exit_code: int) -> Hooks:
         _close(run)
         run = Run(directory, strict=False)
     hooks = _hooks(run, adapter)
-    write_manifest(directory, {**run.manifest, **_process_fields(run, adapter, hooks), "exit_code": exit_code})
+    fields = {**_process_fields(run, adapter, hooks), "exit_code": exit_code, "index": True}
+    write_manifest(directory, {**run.manifest, **fields})
+    if not run.incomplete:
+        seal(directory)
     return hooks
 
 
@@ -55,10 +61,6 @@ def lines(hooks: Hooks, adapter: Adapter) -> Iterator[str]:
     """What the user should know of the hooks, a line each."""
     name = adapter.framework
     if not hooks.processes:
-        yield (
-            f"no process of the job met a hook of {name}, nothing of it was recorded: the job overrides PYTHONPATH or "
-            f"its runtime environment, it ended before it came to {name}, or it is no {name} job"
-        )
         return
     if not adapter.tested(hooks.version):
         first, end = adapter.versions
@@ -75,6 +77,22 @@ def lines(hooks: Hooks, adapter: Adapter) -> Iterator[str]:
         yield f"    off     {symbol}: its probe failed and turned itself off: {why}"
 
 
+def unrecorded(hooks: Hooks, adapter: Adapter) -> str:
+    """Why the recording holds no rollout; empty where it holds one."""
+    name = adapter.framework
+    if hooks.rollouts:
+        return ""
+    if hooks.processes:
+        silent = f": {', '.join(hooks.silent[:2])} never fired" if hooks.silent else ""
+        return f"the hooks of {name} recorded no rollout{silent}"
+    if hooks.journals:
+        return f"no process of the job met a hook of {name}: it ended before it came to {name}, or it is no {name} job"
+    return (
+        f"no process of the job loaded the probes: it runs in another interpreter, overrides PYTHONPATH or its runtime "
+        f"environment, or never imports {name}"
+    )
+
+
 def _hooks(run: Run, adapter: Adapter) -> Hooks:
     hook_events = list(run.events("hooks"))
     version = next((str(event.get("version")) for event in hook_events if event.get("version")), "")
@@ -85,7 +103,8 @@ def _hooks(run: Run, adapter: Adapter) -> Hooks:
     }
     adapter_hooks = adapter.hooks_of(version)
     return Hooks(
-        version, len({event["pid"] for event in hook_events}), dict(fired),
+        version, len({event["pid"] for event in hook_events}), len(run._journals),
+        any(True for _ in run.frames("rollout")), dict(fired),
         {hook.symbol: hook.when for hook in adapter_hooks if hook.symbol not in fired and hook.symbol not in moved},
         {symbol: why for symbol, why in moved.items() if symbol not in fired},
         {str(event.get("hook")): str(event.get("error")) for event in run.events("hook_off")},

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.commands.showing import say
 from harness.errors import BadInput
 from probes import files as files_of
 from probes import redaction
@@ -36,14 +37,12 @@ def write(files: Mapping[str, str], out: Path, command: str) -> None:
     """Write files below `out`, each whole or not at all, headed by the command that makes them again, and name them on
     stdout. One that holds a secret of the user's words or manifest is readable by the user alone, and said on stderr.
     Raises BadInput rather than replace a file that no such command wrote."""
-    from harness.commands.showing import say
-
     for path in (out / name for name in files):
         head = path.read_bytes().removeprefix(SHEBANG.encode()) if path.exists() else b""
         if path.exists() and not head.startswith(WRITTEN_BY.encode()):
             raise BadInput(f"{path} was not written by harness render", fix="--out DIR   # or move the file away")
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        files_of.make_folder(out)
         for name, text in files.items():
             shebang, body = (SHEBANG, text.removeprefix(SHEBANG)) if text.startswith(SHEBANG) else ("", text)
             text = f"{shebang}{WRITTEN_BY}\n# {' '.join(command.splitlines())}\n{body}"

@@ -15,6 +15,9 @@ from typing import Annotated, Protocol
 
 import typer
 
+from harness.errors import BadInput
+from harness.quantities import seconds
+
 EARLY_S = 300  # before the time limit: a look takes some seconds a node, and a job may still save itself
 STALL = "5m"
 
@@ -67,8 +70,6 @@ class Job:
 
     def __post_init__(self) -> None:
         """Raises BadInput for what no script could run."""
-        from harness.errors import BadInput
-
         if not self.words[0].strip():
             raise BadInput("the command of the job is empty", fix="-- python train.py")
         if wrong := _not_of_doctor(self.doctor):
@@ -103,8 +104,6 @@ class Job:
         """The script. `head`: what is the launcher's own, in the shell. `launcher`: words of shell before the command,
         torchrun and its options say; `doctor`, `watch`: of their options. `before`: lines
         of shell between --setup and the command."""
-        from harness.quantities import seconds
-
         watch = f" {watch}" if watch else ""
         command = f"{launcher} {' '.join(map(self._word, self.words))}".strip()
         wrapper = "record" if self.record else "watch"
@@ -129,7 +128,6 @@ class Job:
 def _not_of_doctor(options: str) -> str:
     """What the shell or harness doctor says of options that it cannot read; empty where it can."""
     from harness.cli import parsed
-    from harness.errors import BadInput
 
     try:
         parsed("doctor", shlex.split(options))

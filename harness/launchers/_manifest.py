@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from harness.errors import BadInput
+
 Base = Annotated[
     Path | None,
     typer.Option(help="a manifest of your own to build on; its resources, image, environment and the rest are kept"),
@@ -28,8 +30,6 @@ def load(base: Path | None) -> dict[str, Any]:
     """The user's manifest, empty without one. Raises BadInput where it is none."""
     import yaml
 
-    from harness.errors import BadInput
-
     if base is None:
         return {}
     try:
@@ -44,8 +44,6 @@ def load(base: Path | None) -> dict[str, Any]:
 
 def part(manifest: dict[str, Any], key: str, kind: type, base: Path | None) -> Any:
     """A copy of what the user's manifest has there, empty where it has nothing. Raises BadInput for another kind."""
-    from harness.errors import BadInput
-
     value = manifest.get(key) or kind()
     if not isinstance(value, kind):
         raise BadInput(

@@ -14,7 +14,9 @@ from typing import Annotated
 
 import typer
 
+from harness.errors import BadInput
 from harness.launchers import _job
+from harness.quantities import seconds
 
 # Of harness doctor. Ray sets the variable for a job; the doctor asks a worker on each of the cluster's nodes.
 IN_A_RAY_JOB = '--address "$RAY_ADDRESS"'
@@ -36,8 +38,6 @@ Time = Annotated[str, typer.Option(help="the time limit, 90m or 12h; evidence is
 
 def limit_s(time: str, early: int) -> float:
     """The time limit in seconds, 0 for none. Raises BadInput where evidence would be taken before the start."""
-    from harness.quantities import seconds
-
     limit = seconds(time, "--time") if time else 0.0
     refuse_early(time, limit, early)
     return limit
@@ -46,8 +46,6 @@ def limit_s(time: str, early: int) -> float:
 def refuse_early(time: str, limit: float, early: int, minutes: str = "m") -> None:
     """Raises BadInput where evidence would be taken before the start. `limit`: `time` in seconds; `minutes`: what
     --time writes behind a number of them."""
-    from harness.errors import BadInput
-
     if time and limit <= early:
         less = max(1, min(60, int(limit) // 2))
         longer = f"--time {math.ceil(2 * early / 60)}{minutes}"
@@ -59,8 +57,6 @@ def refuse_early(time: str, limit: float, early: int, minutes: str = "m") -> Non
 
 def refuse_relative(option: str, folder: str, fix: str = "/SHARED") -> None:
     """Raises BadInput for a folder that is not the same where the script runs. No shell expands it either."""
-    from harness.errors import BadInput
-
     if folder and not folder.startswith("/"):
         raise BadInput(f"{option} {folder} is not the same on every node", fix=f"{option} {fix}")
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness import extras
+from harness.errors import BadInput
+from harness.launchers import _manifest, write
 from harness.launchers._options import of_options
 from harness.nightly import HISTORY
 
@@ -75,8 +77,6 @@ def command(options: Options) -> None:
     Example:
       harness render github MATRIX.toml
     """
-    from harness.errors import BadInput
-    from harness.launchers import _manifest, write
     from harness.nightly import matrix as matrices
 
     _, cells = matrices.load(options.matrix)
@@ -190,8 +190,6 @@ def upload(name: str, path: str = "runs/") -> dict[str, Any]:
 
 
 def _gate(cells: Sequence[Cell], matrix: Path) -> str:
-    from harness.errors import BadInput
-
     pair = next((cell.pair for cell in cells if cell.pair), None)
     if pair is None:
         raise BadInput(f"{matrix} compares no pair of engines that could gate a push", fix="--on-push COMMAND")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from harness.launchers import _job, _manifest, _node, github
+from harness.launchers import _job, _manifest, _node, github, write
 from harness.launchers._options import of_options
 
 LIMIT = f"{github.MINUTES}m"
@@ -57,8 +57,6 @@ def command(context: typer.Context, options: Options) -> None:
     Example:
       harness render github-job --time 60m -- torchrun --nproc-per-node 2 train.py
     """
-    from harness.launchers import write
-
     job = _job.Job.of(options)
     limit = _node.limit_s(options.time, options.early)
     title, script = job.title, f"{job.title}.github-job.sh"

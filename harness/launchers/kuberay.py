@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.launchers import _job, _manifest, _node
+from harness.errors import BadInput
+from harness.launchers import _job, _manifest, _node, write
 from harness.launchers._options import of_options
 
 CHECKED = "KubeRay 1.7.0"
@@ -56,9 +57,6 @@ def command(context: typer.Context, options: Options) -> None:
     Example:
       harness render kuberay --image registry/ray-harness:1 --claim runs --time 12h -- python train.py
     """
-    from harness.errors import BadInput
-    from harness.launchers import write
-
     job = _job.Job.of(options)
     limit = _node.limit_s(options.time, options.early)
     results = RESULTS if options.claim else "/tmp"
@@ -91,8 +89,6 @@ def command(context: typer.Context, options: Options) -> None:
 
 def _cluster(image: str, nodes: int, gpus: int) -> dict[str, Any]:
     """A head and, for more than one node, a group of workers."""
-    from harness.errors import BadInput
-
     if not image:
         raise BadInput("a RayJob needs an image with Ray and the harness", fix="--image IMAGE, or --base rayjob.yaml")
 
@@ -110,8 +106,6 @@ def _cluster(image: str, nodes: int, gpus: int) -> dict[str, Any]:
 
 def _mount(cluster: dict[str, Any], title: str, claim: str, base: Path | None) -> None:
     """The script on the head, the claim on every node."""
-    from harness.errors import BadInput
-
     script = ({"name": "harness", "configMap": {"name": title}}, "/harness")
     results = ({"name": "harness-results", "persistentVolumeClaim": {"claimName": claim}}, RESULTS)
     try:

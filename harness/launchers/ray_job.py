@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from harness.launchers import _job, _node
+from harness.errors import BadInput
+from harness.launchers import _job, _node, write
 from harness.launchers._options import of_options
 
 
@@ -50,9 +51,6 @@ def command(context: typer.Context, options: Options) -> None:
     Example:
       harness render ray-job --address http://head:8265 -- python train.py
     """
-    from harness.errors import BadInput
-    from harness.launchers import write
-
     wrong = next(
         (option for option in options.submit or () if not re.fullmatch(r"--[a-z][a-z-]*(=.*)?", option, re.S)), None
     )

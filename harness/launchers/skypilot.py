@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.launchers import _job, _manifest, _node
+from harness.launchers import _job, _manifest, _node, write
 from harness.launchers._options import of_options
 from harness.triage.remote import token
 
@@ -49,8 +49,6 @@ def command(context: typer.Context, options: Options) -> None:
     Example:
       harness render skypilot --base gpus.yaml --nodes 2 --autostop 10 -- python train.py
     """
-    from harness.launchers import write
-
     variables = r"SKYPILOT_\w+|NODE_RANK|MASTER_ADDR|MASTER_PORT"
     _node.refuse_relative("--shared", options.shared)
     job = _job.Job.of(options, variables)

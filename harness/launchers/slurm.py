@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from harness.launchers import _job, _node
+from harness.errors import BadInput
+from harness.launchers import _job, _node, write
 from harness.launchers._options import of_options
 
 
@@ -56,9 +57,6 @@ def command(context: typer.Context, options: Options) -> None:
     Example:
       harness render slurm --nodes 8 --time 12:00:00 -- torchrun --nnodes 8 train.py
     """
-    from harness.errors import BadInput
-    from harness.launchers import write
-
     wrong = next(
         (option for option in options.sbatch or () if not re.fullmatch(r"--?[A-Za-z][\w-]*(=.*)?", option)), None
     )
@@ -110,8 +108,6 @@ def _name(option: str) -> str:
 def _seconds(time: str) -> float:
     """A time limit as sbatch(1) has them: MINUTES[:SECONDS], H:M:S, DAYS-H[:M[:S]], UNLIMITED; 0 is none either.
     Raises BadInput."""
-    from harness.errors import BadInput
-
     if not time or time.upper() in ("UNLIMITED", "INFINITE"):
         return math.inf
     days, dash, clock = time.rpartition("-")

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from harness.launchers import _job, _node
+from harness.errors import BadInput
+from harness.launchers import _job, _node, write
 from harness.launchers._options import of_options
 
 
@@ -47,9 +48,6 @@ def command(context: typer.Context, options: Options) -> None:
       harness render torchrun --nproc-per-node 8 -- python train.py
     """
     import shlex
-
-    from harness.errors import BadInput
-    from harness.launchers import write
 
     if Path(options.words[0]).name == "torchrun" or options.words[1:3] == ["-m", "torch.distributed.run"]:
         raise BadInput("the script runs torchrun itself", fix="what each rank runs alone: -- python train.py")

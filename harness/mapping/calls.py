@@ -207,7 +207,8 @@ def loaded(file: str, real: bool) -> types.ModuleType:
 
 def where(error: BaseException, file: str) -> int:
     """The line of the file in which it was raised; 0 where it was not."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if os.path.abspath(frame.filename) == os.path.abspath(file)]
     return int((lines[-1] if lines else getattr(error, "lineno", 0)) or 0)
 
 

@@ -16,6 +16,7 @@ from typing import Any, cast
 from harness.envs.accepted import accepted
 from harness.envs.environment import find
 from harness.errors import BadInput, closest
+from harness.frameworks.spec import frameworks
 from harness.mapping import calls
 from harness.mapping.judge import Arrival, Judge, Mapping, Part, Takes, Trial
 from harness.mapping.settings import CANONICAL, Setting, asked_for, harness_gives, settings
@@ -324,8 +325,6 @@ def _request(options: Asked, plans: dict[str, tuple[Setting, ...]]) -> dict[str,
 
 def _packages() -> set[str]:
     """Of engines and of frameworks, and what they stand on: what the file of a framework may import."""
-    from harness.frameworks.spec import frameworks
-
     engines = {name for spec in registry.specs().values() for name in (spec.name, *spec.distributions)}
     triggers = {name for framework in frameworks().values() for name in framework.adapter.triggers}
     return {"torch", "ray", "transformers", "accelerate", "deepspeed", *engines, *triggers}
@@ -365,12 +364,13 @@ def _nothing_maps(
 
 
 def _correction(function: Answers, options: Asked) -> str:
-    """The command that follows on an error of a function: a setting that it reads and nobody gave can be given."""
+    """The command that follows on an error of a function: a setting that it reads and nobody gave can be given; else
+    the line is shown."""
     line, error = function.raised()
-    command = f"harness mapping {shlex.quote(options.file)} --engine {options.engine}"
+    file = shlex.quote(options.file)
     missing = re.fullmatch(r"KeyError: '([\w.-]+)'", error)
     return (
-        f"{command} --with {missing[1]}=VALUE"
+        f"harness mapping {file} --engine {options.engine} --with {missing[1]}=VALUE"
         if missing and function.shape != CANONICAL
-        else f"{command}   # after line {line} is corrected"
+        else f"sed -n {line}p {file}   # the line to correct"
     )

@@ -205,7 +205,8 @@ class Judge:
         unowned = {name for name in trial.followers if (trial.setting.part, name) not in self.owners}
         if unowned:
             named = ", ".join(sorted(unowned))
-            text = f"{named}, which is not its name in {self.target.title}"
+            is_not = "are no names of it" if len(unowned) > 1 else "is not its name"
+            text = f"{named} {is_not} in {self.target.title}"
             return self._arrival(trial, "renamed", text, trial.varied, trial.setting.second, show=unowned)
         if not trial.accepted:
             text = f"no {target.name}: the function takes no {trial.setting.source.name}"

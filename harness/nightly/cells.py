@@ -19,6 +19,7 @@ from harness.envs.install import end
 from harness.errors import ERROR_FILE, STARTER
 from harness.nightly.matrix import Cell, Pair, Suite
 from harness.nightly.observation import Observation, failed, observed, of_suite
+from probes.files import make_folder, open_new
 from reports.model import Verdict
 
 GRACE_S = 30.0  # for a cell to end its cluster after SIGTERM; what is left of its process group is killed then
@@ -64,11 +65,11 @@ def launch(
     """(exit code, None at the time limit; seconds) of `harness WORDS` as a process of its own, which ends with this
     one however that ends; output, log and error lie in `place`. `command`: what is in place of `harness`; empty:
     COMMAND."""
-    place.mkdir(parents=True, exist_ok=True)
+    make_folder(place)
     started = time.monotonic()
     cell_variables = {ERROR_FILE: str(place.resolve() / _ERROR), STARTER: str(os.getpid())}
     environ = {**(os.environ if environ is None else environ), **cell_variables}
-    with (place / "output.json").open("wb") as output, (place / "log.txt").open("wb") as log:
+    with open_new(place / "output.json") as output, open_new(place / "log.txt") as log:
         code = process([*(command or COMMAND), *words], limit_s, output=output, log=log, environ=environ)
     return code, time.monotonic() - started
 

@@ -27,6 +27,7 @@ from harness import dates, extras, verdict_file
 from harness.errors import HarnessError
 from harness.nightly.judge import WINDOW, Past
 from harness.nightly.observation import Facts, Observation
+from probes.files import FILE_MODE, make_folder
 from probes.format import number
 from reports import codec
 from reports.nightly_model import CellResult, Change, Night, to_read
@@ -132,12 +133,14 @@ class History:
             if not create and not file.exists():
                 raise _none_at(where)
             try:
-                file.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(file.parent)
             except OSError as error:
                 raise HistoryUnusable(
                     f"{file.parent} cannot be made: {error.strerror}", fix="--history FILE"
                 ) from error
             _refuse_foreign(file)
+            with contextlib.suppress(OSError):  # SQLite says why; it gives its other files the mode of this one
+                os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
         arguments: dict[str, Any] = {"timeout": _WAIT_S} if sqlite else {"connect_timeout": 10}
         engine = sa.create_engine(url, connect_args=arguments)
         if sqlite:

@@ -15,8 +15,11 @@ from typing import Any, Literal, TypeVar
 import pydantic
 
 from harness import envs, invalid
+from harness.commands.faults import refuse_unknown
 from harness.config import overrides
 from harness.errors import BadInput, HarnessError
+from harness.frameworks import detection
+from harness.frameworks.parity import check_pair
 from harness.quantities import seconds, size
 from reports.text import counted
 
@@ -283,10 +286,6 @@ def _settings(what: Comparison) -> list[str]:
 
 def _checked(cell: Cell, path: Path) -> Cell:
     """Raises BadInput for a cell that cannot be: what its command would refuse, and keys that contradict each other."""
-    from harness.commands.faults import refuse_unknown
-    from harness.frameworks import detection
-    from harness.frameworks.parity import check_pair
-
     what = cell.what
     try:
         for backend in what.pair:

@@ -16,7 +16,7 @@ from harness.nightly.judge import judge, settle
 from harness.nightly.known import Known
 from harness.nightly.matrix import Cell, Pair, Suite
 from harness.nightly.place import Here, Place
-from probes.files import write_whole
+from probes.files import make_folder, make_new_folder, write_whole
 from reports.nightly_model import CellResult, Night, to_read
 
 
@@ -57,7 +57,7 @@ class Nightly:
         self.history.finish(number, left_out)
         night = self.history.night(number)
         folder = self._folder(number)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for name, format in (("night.json", "json"), ("night.md", "md"), ("junit.xml", "junit")):
             write_whole(folder / name, reports.render(night, format).encode())
         return night
@@ -112,7 +112,7 @@ def _new(folder: Path) -> Path:
     for number in itertools.count(1):
         try:
             made = folder if number == 1 else folder.with_name(f"{folder.name}.{number}")
-            made.mkdir(parents=True)
+            make_new_folder(made)
             break
         except FileExistsError:
             continue

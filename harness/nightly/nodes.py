@@ -26,6 +26,7 @@ from harness.nightly.cells import Attempt
 from harness.nightly.keeper import LOOK_S
 from harness.nightly.matrix import Cell, Needs, Pair
 from harness.nightly.observation import Observation, failed
+from probes.files import FILE_MODE
 
 END_S = 2 * cells.GRACE_S + 10.0  # SIGTERM and SIGKILL each have the grace
 NAMES = ("CPU", "GPU", "memory")  # Ray's
@@ -213,5 +214,5 @@ def _task(function: Callable[..., Any], **options: Any) -> Any:
 def _sign(folder: str, name: str, current: str) -> str:
     """On a node: leave a file in the folder, if it is there. Returns the folder that the node lacks."""
     with contextlib.suppress(OSError):
-        Path(folder, name).touch()
+        Path(folder, name).touch(mode=FILE_MODE)
     return "" if Path(current).is_dir() else current

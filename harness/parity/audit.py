@@ -1,7 +1,7 @@
 """The audit: one recording in, one `Verdict` on that run by itself out.
 
 Its checks are those that compare no two sides (`check(..., alone=True)`), and its causes those that one run shows
-(`Turn(..., alone=True)`). The precedence is that of a comparison: ERROR > INCONCLUSIVE for a recording that is torn,
+(`Rule(..., alone=True)`). The precedence is that of a comparison: ERROR > INCONCLUSIVE for a recording that is torn,
 cut short or too small > UNSOUND > INCONCLUSIVE where a required check was not tested > SOUND.
 """
 
@@ -146,7 +146,7 @@ def _not_explained(e: Evidence, open_: dict[DivergenceKey, Any]) -> list[str]:
 def _second_run(e: Evidence) -> str:
     """Return the command that makes, or takes, the second run that shows a cause."""
     run = shlex.quote(str(e.baseline.recording.path))
-    if e.baseline.recording.manifest.get("framework"):
+    if e.baseline.recording.records.manifest.framework:
         return f"harness diff OTHER {run}   # OTHER: a sound run of the same job, or one with another engine"
     return f"harness replay {run}   # draws nothing, trains again on what was drawn: is it the engine or the learner?"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 from harness.parity.checks.registry import Outcome, Registered
@@ -9,10 +11,13 @@ from harness.parity.checks.summary import mode_name
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.native_sampler.observed import NOT_RUN
-from probes.format import names
-from probes.kinds import EVENT_KEYS, MANIFEST_KEYS
+from probes.format import EVENTS, LIFTED
+from probes.kinds import EVENT_KEYS, FRAME_KEYS, MANIFEST_KEYS
 from reports.model import Finding
+from scenarios.settings import Scenario
 
+# Settings without which nobody knows how many steps and samples a run should have.
+_COUNTS = {"steps", "rollout.prompts_per_step", "rollout.samples_per_prompt"}
 MOST_NAMES, MOST_LETTERS = 8, 60  # limits for lists of unread names: a recording may have any number of them
 
 
@@ -21,9 +26,9 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
     again, native, lifted = e.second_runs, e.native, e.lifted
     replaced: set[str] = set()
     for side in e.sides:
-        infos = side.recording.all("engine_info")
-        replaced |= {f"{side.name}: {part}" for event in infos for part in names(event.get("replaced"))}
-        if not infos or not all(isinstance(event.get("replaced"), list) for event in infos):
+        infos = side.recording.records.engines
+        replaced |= {f"{side.name}: {part}" for info in infos for part in info.replaced or ()}
+        if not infos or any(info.replaced is None for info in infos):
             replaced.add(f"{side.name}: not recorded")
     states: dict[str, int] = {}
     for _, outcome in outcomes:
@@ -61,22 +66,24 @@ def limits(e: Evidence) -> list[str]:
     """Return sentences on what limits the evidence without belonging to one check."""
     sentences = [] if e.alone else _between(e)
     for side in e.sides:
-        if not side.recording.scenario:
+        if not side.recording.records.settings.recorded:
             sentences.append(
                 f"the {side.name}'s run.json has no scenario: its configuration and promised steps are unknown"
             )
-        missing = side.recording.manifest.get("missing")  # what a framework cannot provide, by its adapter
-        lines = [line for line in missing if isinstance(line, str)] if isinstance(missing, list) else []
         again = side.name in e.second_runs  # a second run measured the floor that the adapter cannot provide
+        lines = side.recording.records.manifest.unrecorded
         sentences += [f"{side.name}: {line}" for line in lines if not (again and line.startswith("floor:"))]
         if not side.recording.count("data"):
             sentences.append(f"the {side.name} recorded no digests of its data")
-        sentences += _unread(side)
+        sentences += _unread(side, stage_read=not e.alone)
     return sentences
 
 
-def _unread(side: Side) -> list[str]:
-    """Return sentences on parts of a recording that nobody reads, and on damage that may go unseen."""
+def _unread(side: Side, *, stage_read: bool) -> list[str]:
+    """Return sentences on parts of a recording that nobody reads, and on damage that may go unseen.
+
+    `stage_read`: the lifted stage is read.
+    """
     recording = side.recording
     version = recording.manifest["format_version"]
     kinds = sorted(recording.kinds - EVENT_KEYS.keys())
@@ -84,16 +91,39 @@ def _unread(side: Side) -> list[str]:
         f"{kind}.{key}" for kind, usual in EVENT_KEYS.items() if usual for key in recording.keys(kind) - usual
     )
     keys = sorted(recording.manifest.keys() - MANIFEST_KEYS)
-    sentences = []
-    if kinds:
-        sentences.append(f"the {side.name} recorded events of kinds that are not read: {_listed(kinds)}")
-    if fields:
-        sentences.append(f"the {side.name} recorded fields of events that are not read: {_listed(fields)}")
-    if keys:
-        sentences.append(f"the {side.name}'s run.json has keys that are not read: {_listed(keys)}")
+    silent: list[str] = []
+    if "framework" not in recording.manifest and recording.scenario:
+        settings, read = _paths(recording.scenario), _paths(Scenario().to_json())
+        keys += sorted(f"scenario.{path}" for path in settings - read)
+        silent = sorted(f"scenario.{path}" for path in _COUNTS - settings)
+    sentences = [
+        f"the {side.name}{what} that are not read: {_listed(names)}"
+        for what, names in (
+            (" recorded events of kinds", kinds),
+            (" recorded fields of events", fields),
+            (" recorded frames of kinds", sorted(recording.frame_kinds - FRAME_KEYS.keys())),
+            (" recorded fields and arrays of frames", sorted(recording.unread_of_frames())),
+            ("'s run.json has keys", keys),
+        )
+        if names
+    ]
+    if silent:
+        sentences.append(f"the {side.name}'s run.json does not say how much it promises: no {_listed(silent)}")
     if recording.unchecked:
         sentences.append(f"the {side.name}'s recording has format {version}, without checksums: damage may go unseen")
+    if not recording.indexed:
+        sentences.append(f"the {side.name}'s recording has no index of its files: deleted files may go unseen")
+    if not stage_read and os.path.isdir(recording.path / LIFTED / EVENTS):
+        sentences.append(f"the {side.name}'s lifted stage was not read")
     return sentences
+
+
+def _paths(settings: Mapping[str, Any], above: str = "") -> set[str]:
+    """Return the names of all settings of a scenario with those of their sections, such as `rollout.mode`."""
+    names = set()
+    for key, value in settings.items():
+        names |= _paths(value, f"{above}{key}.") if isinstance(value, dict) and value else {f"{above}{key}"}
+    return names
 
 
 def _listed(names: list[str]) -> str:

@@ -11,64 +11,112 @@ from dataclasses import replace
 import numpy as np
 
 from harness.parity.causes import registry
-from harness.parity.causes.turns import Turn
+from harness.parity.causes.family import Rule
+from harness.parity.causes.registry import Slot
 from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.facts.divergence import DivergenceKey, Kind, Order
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, when
 from harness.parity.lifted import remark
 from harness.parity.rivals import told_apart
-from harness.parity.subjects.log_probabilities import explain as log_probabilities_explain
+from harness.parity.subjects.engines import causes_lifecycle, causes_self_disagreement
+from harness.parity.subjects.learner import causes as learner
+from harness.parity.subjects.learner import causes_shapes
+from harness.parity.subjects.log_probabilities import explain as log_probabilities
 from harness.parity.subjects.native_sampler import explain as native_sampler
-from harness.parity.subjects.prefix_cache.causes import untried_cache
-from harness.parity.subjects.sampling.causes import party
+from harness.parity.subjects.order import causes as order
+from harness.parity.subjects.precision import causes as precision
+from harness.parity.subjects.precision import causes_not_finite
+from harness.parity.subjects.prefix_cache import causes as prefix_cache
+from harness.parity.subjects.prompts import causes as prompts
+from harness.parity.subjects.prompts import causes_retokenization, causes_vocabulary
+from harness.parity.subjects.sampling import causes as sampling
+from harness.parity.subjects.sampling import causes_random_numbers
+from harness.parity.subjects.stop_conditions import causes as stop_conditions
+from harness.parity.subjects.weights import causes as weights
 from reports.model import Cause, Place
 from reports.text import counted
 
 # A rule sees what earlier rules left open (`Explained.left`). Causes are listed in this order too.
-_RULES = (
-    Turn(
-        log_probabilities_explain.alignment,
-        "collisions",
-        "numbers are read again once it is known whose tokens they belong to",
+RULES: tuple[Rule | Slot, ...] = (
+    # What a run recorded of its own faults: they make differences of every kind.
+    Rule(
+        learner.ranks,
+        "a learner's ranks say it of themselves; what they make is not evidence of anything else then",
         alone=True,
     ),
-    Turn(log_probabilities_explain.scaled, "alignment", "a factor can be fitted to numbers of neighbouring tokens"),
-    Turn(
-        log_probabilities_explain.mixed_version,
-        "stale_cache",
+    Rule(order.mispaired, "of another sample's response the learner's numbers say nothing about an engine"),
+    Rule(
+        causes_lifecycle.used_asleep,
+        "a record too: with weights of another version an engine differs in every way that the others read",
+        alone=True,
+    ),
+    Rule(
+        weights.stale_weights,
+        "a recorded sync says so; with other weights an engine differs in every way that the others read",
+        alone=True,
+    ),
+    Rule(weights.altered_weights, "the same record: what did not arrive, then what arrived otherwise", alone=True),
+    Rule(weights.not_loaded, "what arrived as it was sent, then what the engine made of it", alone=True),
+    Rule(
+        weights.one_update_behind,
+        "a tensor that the record names explains the distance from the learner by itself",
+        alone=True,
+    ),
+    Rule(prompts.prompts, "ids are recorded: what an engine continues comes before how it draws", alone=True),
+    Rule(sampling.sampling_parameters, "a parameter covers the draws of every sample, those with another prompt too"),
+    Rule(sampling.most_tokens, "another parameter of the draw explains lengths; it looks at those that are left"),
+    Rule(sampling.data_type, "the last record: it covers every number, to which the re-readings below would be fitted"),
+    # Whose tokens the numbers belong to.
+    Rule(order.permuted, "whole responses of others are looked for where no record says why tokens differ"),
+    Rule(causes_retokenization.retokenized, "tokens of another sample may read alike here and there"),
+    Rule(causes_random_numbers.collisions, "siblings that were encoded again may become equal"),
+    # The same numbers, read in another way.
+    Rule(
+        log_probabilities.alignment, "numbers are read again once it is known whose tokens they belong to", alone=True
+    ),
+    Slot.PLUGINS,  # what is known comes before what is fitted
+    Rule(log_probabilities.scaled, "a factor can be fitted to numbers of neighbouring tokens"),
+    Rule(causes_not_finite.numeric, "samples are left out only where no re-reading of them helps", alone=True),
+    Rule(
+        causes_vocabulary.vocabulary,
+        "logits that are not finite make an engine draw any id, one of the padding too",
+    ),
+    Rule(prefix_cache.stale_cache, "it needs samples that differ for no reason of their own", alone=True),
+    Rule(
+        log_probabilities.mixed_version,
         "a stale cache moves samples from their first token on, as an early change of the weights does",
         alone=True,
     ),
-    Turn(
-        log_probabilities_explain.semantics,
-        "mixed_version",
-        "bounds hold for many faults that are small: it is the last of the re-readings",
+    Rule(log_probabilities.semantics, "bounds hold for many faults that are small: it is the last of the re-readings"),
+    # Where samples end.
+    Rule(sampling.min_tokens, "an end that comes too early is a choice first: it explains the length"),
+    Rule(stop_conditions.ends, "each end is explained once no choice does"),
+    Rule(stop_conditions.reasons, "a sample of another length has another reason to end", alone=True),
+    # What learners make of the same rollouts.
+    Rule(learner.one_rank, "it looks at what learners make of rollouts that nothing above explains"),
+    Rule(learner.scaled_gradients, "a norm says less than the answers that it is made of"),
+    Rule(causes_shapes.shapes, "unequal shares change how sums round; gradients show what does more"),
+    # The native stage.
+    Rule(native_sampler.native_prompts, "the native stage comes after the rollouts, and again prompts come first"),
+    Rule(native_sampler.native_ends, "what a cut makes of native samples would be fitted by a parameter"),
+    Rule(native_sampler.samplers, "a parameter is fitted to what ends and prompts leave"),
+    Rule(native_sampler.meanings, "what the numbers mean is asked after what was drawn"),
+    Rule(native_sampler.seeds, "the repeats need nothing of the others; they are the last of the native stage"),
+    # What explains differences of any kind covers only what is left.
+    Rule(
+        causes_self_disagreement.noisy,
+        "noise explains differences of any kind: it may cover only what is left of all the others",
     ),
-    Turn(
-        native_sampler.native_prompts,
-        "shapes",
-        "the native stage comes after the rollouts, and again prompts come first",
-    ),
-    Turn(
-        native_sampler.native_ends,
-        "native_prompts",
-        "what a cut makes of native samples would be fitted by a parameter",
-    ),
-    Turn(native_sampler.samplers, "native_ends", "a parameter is fitted to what ends and prompts leave"),
-    Turn(native_sampler.meanings, "samplers", "what the numbers mean is asked after what was drawn"),
-    Turn(
-        native_sampler.seeds,
-        "meanings",
-        "the repeats need nothing of the others; they are the last of the native stage",
-    ),
+    Rule(precision.logic, "the causes of the lifted stage claim what is left in half precision"),
+    Rule(precision.arithmetic, "rounding is what remains once float32 agrees"),
 )
 
 
 @functools.cache
-def rules() -> tuple[Turn, ...]:
+def rules() -> tuple[Rule, ...]:
     """Return every rule, in the order in which they are applied."""
-    return registry.rules(_RULES)
+    return registry.rules(RULES)
 
 
 def find(e: Evidence, kinds: list[DivergenceKey]) -> list[Cause]:
@@ -89,10 +137,10 @@ def explain(e: Evidence, kinds: list[DivergenceKey]) -> Explained:
     """Apply the rules to the divergences of these kinds. Each sees what the earlier ones left open."""
     present = [kind for kind in kinds if kind in e.first]
     so_far = Explained(e)
-    for rule in (turn for turn in rules() if turn.alone or not e.alone) if present else ():
+    for rule in (rule for rule in rules() if rule.alone or not e.alone) if present else ():
         for explanation in rule.run(e, so_far):
             if explanation.partial or any(explanation.covers(kind, e.found(kind)).any() for kind in present):
-                _add(so_far.explanations, replace(explanation, cause=party(e, explanation.cause)))
+                _add(so_far.explanations, replace(explanation, cause=sampling.party(e, explanation.cause)))
     return so_far
 
 
@@ -135,7 +183,7 @@ def unexplained(so_far: Explained, open_: dict[DivergenceKey, np.ndarray]) -> Ca
     count_text = counted(len(items), "sample" if of_samples else "place")
     summary = f"{first.words} {when(e, open_[first][:, 0])}: {count_text}; nothing recorded explains it"
     also = f"; also {', '.join(kind.words for kind in kinds[1:])}" if len(kinds) > 1 else ""
-    weights = e.weights.equal(place.step, place.step, place.step) if place.step >= 0 else None
+    equal_weights = e.weights.equal(place.step, place.step, place.step) if place.step >= 0 else None
     numbered = (("step", place.step), ("sample", place.sample), ("position", place.position))
     where = [f"{what} {number}" for what, number in numbered if number >= 0]  # -1: it has none
     evidence = f"narrowest place: {', '.join([*where[:1], place.phase, *where[1:], place.field])}{also}"
@@ -143,8 +191,8 @@ def unexplained(so_far: Explained, open_: dict[DivergenceKey, np.ndarray]) -> Ca
         True: "; the learners' weights are equal there",
         False: "; the learners' weights differ there",
         None: "",
-    }[weights]
-    suspected = [text for side in e.sides if (text := untried_cache(e, side, so_far))]
+    }[equal_weights]
+    suspected = [text for side in e.sides if (text := prefix_cache.untried_cache(e, side, so_far))]
     evidence = "; ".join(filter(None, [evidence, *suspected, remark(e)]))
     return Cause.of(
         UNEXPLAINED.key(),
@@ -163,11 +211,11 @@ def _first_left(e: Evidence, kind: DivergenceKey, items: np.ndarray) -> tuple[Or
     step = int(items[:, 0].min())
     samples = items[items[:, 0] == step, 1]
     first = e.places[kind].get(step) or e.first[kind]
-    place, order = first.place, first.order
+    place, rank = first.place, first.order
     if place.sample in samples:
-        return order, place
+        return rank, place
     sample = int(samples.min())
-    return (order[0], order[1], sample, -1), replace(
+    return (rank[0], rank[1], sample, -1), replace(
         place, sample=sample, position=-1, baseline=None, candidate=None, margin=None, context=""
     )
 

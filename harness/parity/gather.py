@@ -28,7 +28,7 @@ from harness.parity.subjects.sampling.observed_modes import REPLAY, drawn_in, un
 from harness.parity.subjects.sampling.observed_seeds import same_sampler
 from harness.parity.subjects.weights.observed_sync import weight_syncs
 from harness.recordings.store import Recording
-from probes.format import mapping, number
+from probes.format import number
 from reports.text import figure
 from scenarios.lifted import HALF
 
@@ -111,7 +111,8 @@ def before_steps(
     e.second_runs, e.cap = repeated, cap
     e.modes_unclear = [why for name, recording in first.items() for why in unclear(recording, name)]
     e.seeded = mode == "native" and not alone and same_sampler(baseline, candidate)
-    e.train = bool(baseline.scenario.get("train", bool(baseline.count("learner") or candidate.count("learner"))))
+    trains = baseline.records.settings.trains
+    e.train = bool(baseline.count("learner") or candidate.count("learner")) if trains is None else trains
     if precision.dtype not in CAPS and cap is None:
         e.missing.append(
             f"the model's dtype is {precision.dtype or 'not recorded'}: the strictest cap, "
@@ -131,11 +132,8 @@ def _acting(confounders: list[Confounder], recordings: list[Recording]) -> list[
 
 
 def _temperature(baseline: Recording, drawn: str) -> float:
-    """Return the temperature at which the baseline drew, by its scenario, else by its first sampling event."""
-    sampling = mapping(baseline.scenario.get("sampling")) or next(
-        (mapping(event.get("canonical")) for event in baseline.all("sampling")), {}
-    )
-    return 1.0 if drawn == "greedy" else number(sampling.get("temperature"), 1.0)
+    """Return the temperature at which the baseline drew, by its scenario, else by its first sampling request."""
+    return 1.0 if drawn == "greedy" else number(baseline.records.requested_sampling.get("temperature"), 1.0)
 
 
 @dataclass(frozen=True)
@@ -163,10 +161,10 @@ def _precision(
     temperature: float,
     cap: float | None,
 ) -> _Precision:
-    dtype = str(mapping(baseline.scenario.get("model")).get("dtype") or "")
+    dtype = baseline.records.settings.model.dtype or ""
     tf32 = any(_in_tf32(side, mode) for side in sides)
     limit = cap
-    if tf32 and dtype == "float32" and not baseline.manifest.get("lifted"):  # the lifted stage is there to see finer
+    if tf32 and dtype == "float32" and not baseline.records.manifest.is_lifted:  # lifted stages must see finer
         # TF32 truncates alike in every batch, so an engine is nearer to itself than to a learner that does not use it.
         limit, floors = CAP_TF32 if cap is None else cap, [EngineFloor()]  # measured, but not that gap
     return _Precision(
@@ -220,7 +218,7 @@ def _in_tf32(side: Side, mode: str) -> bool:
     """Whether an engine of this side may multiply float32 in TF32. The learner's device decides where no engine reports
     one.
     """
-    if any("device" in mapping(info.get("resolved")) for info in engine_infos(side, mode)):
+    if any(info.resolved.device for info in engine_infos(side, mode)):
         return bool(tf32_devices(side, mode))
     return "cuda" in learner_devices(side.recording).get("device", [])
 
@@ -232,9 +230,11 @@ def _engines_type(sides: Sequence[Side], mode: str) -> str:
     """
     all_types = set()
     for side in sides:
-        infos = [mapping(info.get("resolved")) for info in engine_infos(side, mode)]
-        types = {str(resolved.get("dtype")).removeprefix("torch.") for resolved in infos}
-        caches = {str(resolved.get("kv_cache_dtype") or "auto").removeprefix("torch.") for resolved in infos}
+        engines = [info.resolved for info in engine_infos(side, mode)]
+        types = {(resolved.dtype or "").removeprefix("torch.") for resolved in engines}
+        caches = {
+            str(resolved.parameters.get("kv_cache_dtype") or "auto").removeprefix("torch.") for resolved in engines
+        }
         if not types or not types <= set(CAPS) or not caches <= {"auto", *types}:
             return ""
         all_types |= types

@@ -19,8 +19,10 @@ from harness.parity.subjects.native_sampler.observed import NOT_RUN
 from harness.parity.subjects.precision.observed_floor import RESOLUTION
 from harness.parity.subjects.precision.observed_lifted import LiftedResult
 from harness.parity.subjects.sampling.observed import engine_infos, tf32_devices
+from harness.recordings.records.run_settings import RunManifest
+from harness.recordings.records.weight_sync import LEARNER
 from harness.recordings.store import Recording
-from probes.format import EVENTS, FormatError, mapping, read_manifest
+from probes.format import EVENTS, FormatError, read_manifest
 from reports.model import Place, Verdict
 from reports.text import counted, figure
 from scenarios.lifted import FOLDER, HALF
@@ -29,6 +31,7 @@ Judge = Callable[[Path, Path], tuple[Verdict, Evidence | None]]
 # Spacing of TF32 at 1: its mantissa has 10 bits. A GPU may compute products of float32 in it, Triton kernels by
 # default. Never measured here.
 TF32_EPSILON = 2.0**-10
+UNRECORDED_TYPE = "a type that was not recorded"
 _NUMERIC = {Kind.LOGPROB, Kind.LEARNER, Kind.ENGINE, Kind.FLIP, Kind.CHOICE, Kind.SYNC}
 
 
@@ -40,10 +43,10 @@ def lifted_stage(e: Evidence, judge: Judge, proven_verdict: Verdict | None = Non
     """
     folders = [side.recording.path / FOLDER for side in e.sides]
     present = [folder.is_dir() for folder in folders]
-    types = {str(mapping(side.recording.scenario.get("model")).get("dtype")) for side in e.sides}
+    types = {side.recording.records.settings.model.dtype for side in e.sides}
     if not any(present) and not types & set(HALF):
         return
-    weight_dtype = str(mapping(e.baseline.recording.scenario.get("model")).get("dtype"))
+    weight_dtype = e.baseline.recording.records.settings.model.dtype or UNRECORDED_TYPE
     e.lifted = result = LiftedResult(weight_dtype, required=any(map(_recorded, folders)))
     # The stage says something only if both sides have it, it was not skipped, and its recordings could be judged.
     if not all(present):
@@ -78,10 +81,8 @@ def stage_steps(recordings: list[Recording]) -> range | None:
     """
     ranges = []
     for recording in recordings:
-        facts = mapping(recording.manifest.get("lifted"))
-        first, stop = facts.get("first_step"), facts.get("stop")
-        if isinstance(first, int) and isinstance(stop, int) and 0 <= first < stop:
-            ranges.append((first, max(stop, recording.promised_steps)))
+        if (steps := recording.records.manifest.lifted_steps) is not None:
+            ranges.append((steps.start, max(steps.stop, recording.promised_steps)))
     return range(min(first for first, _ in ranges), max(stop for _, stop in ranges)) if ranges else None
 
 
@@ -92,14 +93,14 @@ def _recorded(folder: Path) -> bool:
 
 def _is_skip(folder: Path) -> bool:
     try:
-        return bool(mapping(read_manifest(folder).get("lifted")).get("skipped"))
+        return bool(RunManifest.of(read_manifest(folder)).lifted_skipped)
     except (FormatError, OSError):
         return False
 
 
 def _skipped(folder: Path) -> str:
     try:
-        return str(mapping(read_manifest(folder).get("lifted")).get("skipped") or "")
+        return RunManifest.of(read_manifest(folder)).lifted_skipped
     except (FormatError, OSError) as error:
         return str(error)
 
@@ -135,13 +136,13 @@ def _other_weights(e: Evidence, stage_evidence: Evidence) -> str:
     return ""
 
 
-def _last_weights(recording: Recording) -> dict[str, Any]:
-    events = [event for event in recording.all("weights") if event.get("source") == "learner"]
-    last = max((event["version"] for event in events if isinstance(event.get("version"), int)), default=None)
-    digests: dict[str, Any] = {}
-    for event in events:
-        if event.get("version") == last:
-            digests |= mapping(event.get("digests"))
+def _last_weights(recording: Recording) -> dict[str, str]:
+    sent = [record for record in recording.records.digests if record.source == LEARNER]
+    last = max((record.version for record in sent if record.version is not None), default=None)
+    digests: dict[str, str] = {}
+    for record in sent:
+        if record.version == last:
+            digests |= record.digests
     return digests
 
 
@@ -151,10 +152,10 @@ def _other_type(stage_evidence: Evidence, verdict: Verdict) -> str:
         return ""
     for side in stage_evidence.sides:
         types = {
-            str(mapping(info.get("resolved")).get("dtype")).removeprefix("torch.")
+            (info.resolved.dtype or UNRECORDED_TYPE).removeprefix("torch.")
             for info in engine_infos(side, stage_evidence.mode)
         }
-        run_dtype = mapping(side.recording.scenario.get("model")).get("dtype")
+        run_dtype = side.recording.records.settings.model.dtype or UNRECORDED_TYPE
         if run_dtype != "float32":
             return f"the {side.name}'s stage was run in {run_dtype} by its run.json, not in float32"
         if types != {"float32"}:

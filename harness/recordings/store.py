@@ -7,6 +7,7 @@ A line that proves broken when it is parsed is added to `torn`.
 
 from __future__ import annotations
 
+import io
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -17,10 +18,23 @@ from typing import Any, TypeVar
 import numpy as np
 
 from harness.recordings import scan
+from harness.recordings.records.catalogue import Records
 from harness.recordings.seen import Seen
 from harness.recordings.tables import FrameArrays, Spans, Table, arrays_of, table_of
 from harness.recordings.work import WORK
-from probes.format import EVENTS, PREFIX, Extent, JournalIndex, Run, TokenLog, decode_header, decode_json, number
+from probes.format import (
+    EVENTS,
+    PREFIX,
+    TOKENS,
+    Extent,
+    JournalIndex,
+    Run,
+    TokenLog,
+    decode_header,
+    decode_json,
+    number,
+)
+from probes.kinds import unread_of_frame
 from probes.lines import RESERVED
 
 # A verdict goes through a run step by step, and whatever it asks of a step it asks while that is at hand: so much of
@@ -53,6 +67,7 @@ class Recording(Run):
         self._decoded: dict[tuple[str, str], list[dict[str, Any]]] = {}  # by kind and mention
         self._contents: dict[str, scan.Contents] = {}  # by file, of those that the fast scan has read
         self._hashes: dict[str, np.ndarray] = {}
+        self._unread: dict[tuple[str, str], set[str]] = {}  # by file and kind of frame: names that nobody reads
         self._mentions: dict[tuple[str, str, str], np.ndarray] = {}  # by file, kind and text: where the lines begin
         self._tables: OrderedDict[tuple[Any, ...], Table | None] = OrderedDict()  # the last used last
         self._tables_bytes = 0
@@ -65,6 +80,11 @@ class Recording(Run):
         """The resolved scenario of run.json; {} where another framework recorded none."""
         scenario = self.manifest.get("scenario")
         return scenario if isinstance(scenario, dict) else {}
+
+    @cached_property
+    def records(self) -> Records:
+        """What run.json and the events say, as frozen types."""
+        return Records(self.manifest, self.all)
 
     @property
     def kinds(self) -> set[str]:
@@ -156,6 +176,20 @@ class Recording(Run):
             parsed = [self.parsed(journal, line) or {} for journal, line in firsts]
         return set[str]().union(*parsed) - _OF_EVERY_EVENT
 
+    @property
+    def frame_kinds(self) -> set[str]:
+        """The kinds of all frames of the recording."""
+        return {extent.kind for log in self._logs for extent in log.extents}
+
+    def unread_of_frames(self) -> set[str]:
+        """Names in the headers of frames that nobody reads, as `kind.name`: of every frame that somebody has read, else
+        of the first one of each kind and file."""
+        for log in self._logs:
+            for kind, extent in {extent.kind: extent for extent in reversed(log.extents)}.items():
+                if (log.name, kind) not in self._unread:
+                    self._header(log.path, extent)
+        return set[str]().union(*self._unread.values())
+
     def count(self, kind: str) -> int:
         if self.window is not None:
             return sum(1 for _ in self.lines(kind))
@@ -242,10 +276,19 @@ class Recording(Run):
         """What the header of each frame of one kind and step has in one field; None where it has not."""
         values = []
         for path, at in self._extents.get((kind, step), ()):
-            with open(path, "rb") as stream:
-                stream.seek(at.start + PREFIX.size)
-                values.append(decode_header(stream.read(at.header))["fields"].get(field))
+            values.append(self._header(path, at)["fields"].get(field))
         return values
+
+    def _header(self, path: Path, at: Extent) -> dict[str, Any]:
+        with open(path, "rb", buffering=0) as stream:
+            return self._read_header(stream, path, at)
+
+    def _read_header(self, stream: io.FileIO, path: Path, at: Extent) -> dict[str, Any]:
+        """The header of a frame, after which the stream stands; names in it that nobody reads are noted."""
+        stream.seek(at.start + PREFIX.size)
+        header = decode_header(stream.read(at.header))
+        self._unread.setdefault((f"{TOKENS}/{path.name}", at.kind), set()).update(unread_of_frame(header))
+        return header
 
     @cached_property
     def _seen(self) -> Seen:
@@ -269,8 +312,7 @@ class Recording(Run):
     def _frame(self, path: Path, at: Extent, fields: dict[str, Any]) -> FrameArrays | None:
         """None where a field has another value; then its arrays are not read."""
         with open(path, "rb", buffering=0) as stream:
-            stream.seek(at.start + PREFIX.size)
-            header = decode_header(stream.read(at.header))
+            header = self._read_header(stream, path, at)
             if any(header["fields"].get(name) != value for name, value in fields.items()):
                 return None
             payload = np.empty(at.payload, np.uint8)  # of huge pages, where the system has them: half the time of bytes

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.recordings.records.frame_header import FrameHeader
 from probes.format import FormatError
 
 
@@ -64,6 +65,11 @@ class Table:
     fields: dict[str, Any]
     columns: dict[str, np.ndarray | Rows] = field(default_factory=dict)
     finish: np.ndarray | None = None
+
+    @cached_property
+    def header(self) -> FrameHeader:
+        """`fields` as a type."""
+        return FrameHeader.of(self.fields)
 
     @property
     def nbytes(self) -> int:

@@ -96,6 +96,7 @@ def read(path: str | os.PathLike[str]) -> Evidence:
     processes = _processes(folder, index.pop("processes", []), notes)
     evidence = _decoded({**index, "path": str(folder)}, notes)
     dumps = {name: dump for name, dump in evidence.dumps.items() if _inside(folder, dump, notes)}
+    processes = tuple(_within_world(process, evidence.expected_world, notes) for process in processes)
     bounded_notes = tuple(note[:MAX_NOTE] for note in (*evidence.notes, *notes)[:MAX_NOTES])
     return dataclasses.replace(evidence, processes=processes, dumps=dumps, notes=bounded_notes)
 
@@ -188,6 +189,15 @@ def _processes(folder: Path, listed: Any, notes: list[str]) -> tuple[Process, ..
             process = dataclasses.replace(process, dump="")
         processes.append(process)
     return tuple(processes)
+
+
+def _within_world(process: Process, expected_world: int | None, notes: list[str]) -> Process:
+    """The process without a rank that its world cannot have: nobody knows which one it is."""
+    world = process.world_size or expected_world
+    if process.rank is None or not world or process.rank < world:
+        return process
+    notes.append(f"{process.key}: its rank is {process.rank:,} of a world of {world:,}, so it is not known")
+    return dataclasses.replace(process, rank=None)
 
 
 def _decoded(fields: dict[str, Any], notes: list[str]) -> Evidence:

@@ -16,6 +16,7 @@ from harness.triage.graph import Graph, Subject, build
 from harness.triage.graph.edges import title
 from harness.triage.graph.subjects import load
 from harness.triage.ranks import without_inherited
+from harness.triage.recorders import comparison_of
 from harness.triage.rules import RULES, Case, Ruling
 from harness.triage.stacks import main_stack
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
@@ -32,8 +33,6 @@ def triage(
     began = clock()
     evidence = without_inherited(evidence)
     if comparison is None:
-        from harness.triage.recorders import comparison_of
-
         comparison = comparison_of(evidence)
     compared = clock()
     ruling = _mixed(comparison) if comparison is not None and comparison.jobs > 1 else None

@@ -18,6 +18,7 @@ from harness.errors import BadInput
 from harness.triage.evidence import Evidence, Process, Silence
 from harness.triage.graph.subjects import ended
 from harness.triage.graph.worlds import met_at
+from harness.triage.recorders import nanoseconds
 
 T = TypeVar("T")
 World = tuple[tuple[str, ...], str, int]  # where its ranks meet (empty: nobody noted it), engine, size
@@ -124,8 +125,6 @@ def worlds(evidence: Evidence) -> dict[World, dict[int, Process]]:
 
 def _placed(process: Process, part: Evidence, common: Path) -> Process:
     """With its dump where it lies, and the time of that dump by the clock of its host."""
-    from harness.triage.recorders import nanoseconds
-
     if not process.dump:
         return process
     taken_ns = (nanoseconds(part.taken) or 0) if process.dump_taken_ns is None else process.dump_taken_ns

@@ -8,6 +8,7 @@ import difflib
 import errno
 import os
 import shlex
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -15,13 +16,18 @@ from itertools import chain, count
 from pathlib import Path
 from typing import NoReturn
 
-from harness import dates
+from harness import dates, leaving
+from harness.bundle.opening import is_bundle, resolve
 from harness.errors import BadInput
-from harness.triage import archive, judge
+from harness.triage import archive, directory, judge
+from harness.triage.collect import collect, live, may_live
 from harness.triage.evidence import ENDED, Evidence, Silence
+from harness.triage.nodes import unite
+from harness.triage.remote import gather, token
+from harness.triage.watch.retention import order
 from harness.verdict_file import NAME as VERDICT
 from probes import redaction
-from probes.files import make_folder, write_whole
+from probes.files import make_folder, make_new_folder, write_whole
 from probes.format import SIDES
 from reports import places
 from reports.model import Verdict
@@ -84,9 +90,6 @@ def _evidence(
     what: list[str], out: Path | None, token_file: str, tell: Callable[[str], None]
 ) -> tuple[Evidence, Path | None]:
     """The evidence, and the folder that it was taken into now; None where it was there before."""
-    from harness.bundle.opening import resolve
-    from harness.triage.remote import gather
-
     if urls := [word for word in what if gather.is_url(word)]:
         return _served(urls, [Path(word) for word in what if word not in urls], out, token_file)
     paths = [resolve(word) for word in what]
@@ -120,9 +123,6 @@ def _absent(path: Path) -> BadInput:
 def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path | None]:
     """The evidence in the file or directory `path`, which the user calls `word`; of a run whose processes may live, new
     evidence."""
-    from harness.bundle.opening import is_bundle
-    from harness.triage import directory
-
     if path.is_file():
         if path.suffix != ".zip" and not zipfile.is_zipfile(path):
             _refuse_file(path)
@@ -142,8 +142,6 @@ def _recorded(word: str, path: Path, out: Path | None) -> tuple[Evidence, Path |
 
 
 def _refuse_file(path: Path) -> NoReturn:
-    from harness.triage import directory
-
     beside = shlex.quote(str(path.parent))
     raise BadInput(
         f"{path} is one file: triage reads the directory with the dumps of every rank, or evidence",
@@ -153,8 +151,6 @@ def _refuse_file(path: Path) -> NoReturn:
 
 def _served(urls: list[str], beside: list[Path], out: Path | None, token_file: str) -> tuple[Evidence, Path]:
     """The evidence that watches serve, and what lies here of other nodes."""
-    from harness.triage.remote import gather, token
-
     if absent := [path for path in beside if not path.is_dir()]:
         raise BadInput(f"{absent[0]}: no such directory; a directory of each node beside the watches that serve theirs",
                        fix=f"ls {shlex.quote(str(absent[0]))}")  # fmt: skip
@@ -171,8 +167,6 @@ def _served(urls: list[str], beside: list[Path], out: Path | None, token_file: s
 
 def _of_nodes(path: Path) -> list[Path]:
     """The evidence and watch directories right below one that is neither: of the nodes of a job. Empty for others."""
-    from harness.triage import directory
-
     if not path.is_dir() or directory.is_evidence(path) or any((path / name).is_dir() for name in (*LIVE, *SIDES)):
         return []
     node_directories = [below for below in sorted(path.iterdir()) if below.is_dir() and (
@@ -187,9 +181,6 @@ def _nodes(
     """The newest evidence of each node's directory, as of one job; where none was taken, the last words of its
     processes: that they have ended by now says nothing of the time at which the others were looked at. With the folder
     that holds what was taken now, None where all was there before."""
-    from harness.triage import directory
-    from harness.triage.nodes import unite
-
     parts: dict[Path, Evidence] = {}
     ended: set[Path] = set()
     made: Path | None = None
@@ -240,20 +231,38 @@ def _watched(path: Path) -> Path:
 
 
 def _run(run: Path, latest: Path | None, out: Path | None) -> tuple[Evidence, Path | None]:
-    """A run directory: looked at now while any of its processes lives, else its newest evidence."""
-    from harness.triage import directory
-
-    evidence = _live([str(run)], out)
-    if not alive(evidence) and latest is not None:
+    """A run directory: looked at now while any of its processes may live, else its newest evidence, else the last words
+    of its processes, which are in the run and are not kept a second time."""
+    if may_live(live(str(run))):
+        evidence = _live([str(run)], out)
+        if alive(evidence) or latest is None:
+            return evidence, Path(evidence.path)
+    if latest is not None:
         return directory.read(latest), None
-    return evidence, Path(evidence.path)
+    if out is not None:
+        return _live([str(run)], out), out
+    return _last_words(run), None
+
+
+def _last_words(run: Path) -> Evidence:
+    """What the processes of a run that has ended left in it; copies of dumps go when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="harness-last-words-")).resolve()
+    leaving.then(lambda: shutil.rmtree(folder, ignore_errors=True))
+    evidence = collect(live(str(run)), out=folder)
+    return dataclasses.replace(
+        evidence,
+        path=str(run),
+        source="directory",
+        processes=tuple(
+            dataclasses.replace(process, dump=str(folder / process.dump)) if process.dump else process
+            for process in evidence.processes
+        ),
+        dumps={name: str(folder / dump) for name, dump in evidence.dumps.items()},
+    )
 
 
 def newest(run: Path) -> Path | None:
     """The newest evidence directory of a run; None where it has none."""
-    from harness.triage import directory
-    from harness.triage.watch.retention import order
-
     try:
         evidence_paths = [path for path in (run / "evidence").iterdir() if directory.is_evidence(path)]
     except OSError:  # no such folder: nothing was ever taken
@@ -262,8 +271,6 @@ def newest(run: Path) -> Path | None:
 
 
 def _live(what: list[str], out: Path | None, tell: Callable[[str], None] = lambda line: None) -> Evidence:
-    from harness.triage.collect import collect, live
-
     scope = live(what or ["auto"])
     if out is None:
         out = _new_folder()
@@ -293,7 +300,7 @@ def _new_folder() -> Path:
     name = f"triage-{dates.stamp()}-{os.getpid()}"
     folder = Path("runs") / name
     try:
-        folder.mkdir(parents=True)
+        make_new_folder(folder)
     except OSError:  # a working directory that cannot be written: evidence of a hang is not lost for that
         with contextlib.suppress(OSError):
             return Path(tempfile.mkdtemp(prefix=f"harness-{name}-"))

@@ -1,7 +1,7 @@
-"""Adapters: tables of other frameworks' symbols, and what puts them to work inside the processes of a job.
+"""Adapters: tables of the symbols of other frameworks, and the code that hooks them inside the processes of a job.
 
-`begin` is called by probes/site/sitecustomize.py just before a process imports a framework's package. Standard library
-only; a table imports nothing of its framework.
+probes/site/sitecustomize.py calls `begin` just before a process imports a framework's package. Standard library only;
+a table imports nothing of its framework.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from probes.identity import DIGESTS
 
 __all__ = ["DIGESTS", "PLUGIN", "SEED", "VARIABLE", "Adapter", "Hook", "begin", "load"]
 
-PLUGIN = "RLHF_HARNESS_PLUGIN"  # a module that changes the job as its user asked (`--seed`), imported in each process
-SEED = "RLHF_HARNESS_SEED"  # of the order of the prompts, for a plugin that seeds it
+PLUGIN = "RLHF_HARNESS_PLUGIN"  # a module that changes the job as its user asked (`--seed`); imported in every process
+SEED = "RLHF_HARNESS_SEED"  # seed of the order of the prompts, for the plug-in that seeds it
 
 _begun: Machinery | None = None
 
 
 def load(name: str) -> Adapter:
-    """The adapter of a module of `probes`, or in a file that imports the standard library and `probes` only."""
+    """Return the adapter of `name`: a module of `probes`, or the path of a file.
+
+    Such a file may import the standard library and `probes` only.
+    """
     if not os.path.isabs(name):
         adapter: Adapter = importlib.import_module(name).ADAPTER
         return adapter
@@ -41,8 +44,10 @@ def load(name: str) -> Adapter:
 
 
 def begin(directory: str, adapter: Adapter) -> Machinery | None:
-    """Put the hooks of a framework into this process and record into `directory`, once; None for a process that is no
-    part of the job."""
+    """Hook a framework in this process and record into `directory`. Later calls do nothing more.
+
+    Return None for a process that is not part of the job.
+    """
     global _begun
     if _begun is None and attach.begin(directory) is not None:
         try:
@@ -54,5 +59,5 @@ def begin(directory: str, adapter: Adapter) -> Machinery | None:
         attach.greetings.append(_begun.greet)
         _begun.install()
         if plugin := os.environ.get(PLUGIN):
-            importlib.import_module(plugin)  # after the hooks, so that they see what it made of a call
+            importlib.import_module(plugin)  # after the hooks, so that they record what the plug-in changed
     return _begun

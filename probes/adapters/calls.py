@@ -1,4 +1,4 @@
-"""One call of a hooked symbol, as its reader sees it, and what the readers of one process remember between calls."""
+"""One call of a hooked symbol, as its readers see it, and the state that the readers of a process share."""
 
 from __future__ import annotations
 
@@ -15,20 +15,26 @@ if TYPE_CHECKING:
 
 @dataclass
 class Job:
-    """What the readers of one process share: the step that it is in, and `memory` for what one hook tells another."""
+    """State that the readers of one process share.
+
+    `step`: the step that the process is in; -1 before the first one. `memory`: values that one hook leaves for
+    another.
+    """
 
     adapter: Adapter
-    digests: bool = False  # were digests of weights asked for? They read every weight
+    digests: bool = False  # whether digests of weights were asked for; they read every weight
     step: int = -1
     memory: dict[str, Any] = field(default_factory=dict)
     configured: bool = False
 
 
 class Call:
-    """A call of a hooked symbol. `result` is there for `record`, not for `before`; what a call raised is kept nowhere:
-    its traceback leads to the frames below, which hold tensors, and to this call.
+    """A call of a hooked symbol, as a reader sees it.
 
-    A reader reads: it changes no argument and no result, and may raise anything, which turns its hook off.
+    `result` is set for `record` and not yet for `before`. The exception of a failed call is not kept: its traceback
+    would keep the frames below alive, with their tensors, and this object too.
+
+    A reader only reads: it changes neither arguments nor result. It may raise any exception; that turns its hook off.
     """
 
     def __init__(
@@ -36,7 +42,7 @@ class Call:
         recorder: Recorder, job: Job,
     ) -> None:  # fmt: skip
         self.hook, self.recorder, self.job = hook, recorder, job
-        self.name = hook.name  # of the span; `before` may know a better one
+        self.name = hook.name  # name of the span; `before` may replace it with a more exact one
         self.result: Any = None
         self.seconds = 0.0
         self._original, self._args, self._kwargs = original, args, kwargs
@@ -44,7 +50,7 @@ class Call:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Name -> value of every argument, defaults included."""
+        """Return every argument by name, defaults included."""
         if self._bound is None:
             bound = inspect.signature(self._original).bind(*self._args, **self._kwargs)
             bound.apply_defaults()
@@ -53,16 +59,18 @@ class Call:
 
     @property
     def owner(self) -> Any:
-        """The object whose method was called (its first argument)."""
+        """Return the first argument: for a method, the object whose method was called."""
         return self._args[0] if self._args else next(iter(self._kwargs.values()))
 
     @property
     def step(self) -> int:
-        """The step that this process is in."""
+        """Return the step that this process is in."""
         return self.job.step
 
     def find(self, path: str) -> Any:
-        """The value at the end of a path such as `self.state.global_step`; LookupError where it leads nowhere."""
+        """Return the value at the end of a path such as `self.state.global_step`. Raises LookupError where a name is
+        missing.
+        """
         first, *names = path.split(".")
         value = self.owner if first == "self" else self.arguments[first]
         for name in names:
@@ -75,11 +83,11 @@ class Call:
         self, scenario: Mapping[str, Any], framework: Mapping[str, Any], *, backend: str, seeds: Mapping[str, Any],
         mode: str, missing: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        """Record the resolved configuration, once a process: `harness record` puts it into run.json.
+        """Record the resolved configuration, once per process. `harness record` copies it into run.json.
 
-        `scenario`: what docs/reference/format.md lists under `scenario`. `framework`: the settings that are the
-        framework's own and bear on the numbers: a pair of runs that differs in one is confounded. `missing`: what this
-        job's settings deny -> why.
+        `scenario`: the keys that docs/reference/format.md lists under `scenario`. `framework`: the framework's own
+        settings that affect numbers; two runs that differ in one of them are confounded. `missing`: what this job's
+        settings make impossible to record -> why.
         """
         if not self.job.configured:
             self.job.configured = True

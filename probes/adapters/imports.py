@@ -1,4 +1,4 @@
-"""Hooks each module of a table in the moment after it ran, before anybody can take a function out of it by name."""
+"""Calls a function for each module of interest right after it ran, before other modules can import names from it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import Any
 
 
 class Finder:
-    """A finder that finds nothing: it sees the modules of interest being imported and calls `imported` afterwards."""
+    """A finder on `sys.meta_path` that finds nothing itself: it calls `imported` after each module of interest has
+    run.
+    """
 
     def __init__(self, modules: Iterable[str], imported: Callable[[ModuleType], None]) -> None:
         self.modules, self.imported = set(modules), imported
         self._busy: set[str] = set()
 
     def install(self) -> None:
-        """Begin, with the modules that are there already."""
+        """Start, and report the modules that are imported already."""
         sys.meta_path.insert(0, self)
         for name in sorted(self.modules & set(sys.modules)):
             module = sys.modules[name]
@@ -45,11 +47,11 @@ class Finder:
             self._busy.discard(name)
 
     def _follow(self, loader: Any) -> None:
-        if isinstance(loader, type):  # of what is built in: one loader for all
+        if isinstance(loader, type):  # a loader class of built-in modules: one for all of them
             return
         try:
-            run, before = loader.exec_module, vars(loader).get("exec_module")  # another one may follow it as well
-        except (AttributeError, TypeError):  # a namespace package has none; some cannot be followed
+            run, before = loader.exec_module, vars(loader).get("exec_module")  # another finder may have replaced it too
+        except (AttributeError, TypeError):  # a namespace package has no loader; some loaders do not allow it
             return
 
         def exec_module(module: ModuleType) -> None:

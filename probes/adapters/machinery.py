@@ -1,7 +1,8 @@
-"""The hooks of one process at work: a span for each call, the reader's record after it, and what was hooked at all.
+"""Runs the hooks of one process: a span around each call, the reader's record after it, and a list of what was
+hooked.
 
-Nothing here may break the job. A reader that raises is turned off, with a `hook_off` event that says why; its spans
-go on. What the readers cost is counted in the recorder's `self_ns`.
+Nothing here may break the job. A reader that raises is turned off, and a `hook_off` event says why; its spans
+continue. The time that readers take is counted in the recorder's `self_ns`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Machinery:
-    """Hooks one framework in this process and records into whatever journal the process has now."""
+    """Hooks one framework in this process. Records into the journal that the process has at the time of the call."""
 
     def __init__(
         self, adapter: Adapter, version: str, journal: Callable[[], Quiet | None], *, digests: bool = False
@@ -40,14 +41,14 @@ class Machinery:
         self._finder = Finder({hook.module for hook in self.hooks.values()}, self.imported)
 
     def install(self) -> None:
-        """Hook what is imported, and what will be."""
+        """Hook the modules that are imported, and each further one once it has been imported."""
         door = ModuleType(patching.MACHINERY)
         door.begin = self.begin  # type: ignore[attr-defined]
         sys.modules[patching.MACHINERY] = door
         self._finder.install()
 
     def remove(self) -> None:
-        """Hook nothing more; the hooks that are there call their originals only."""
+        """Hook nothing more. Installed hooks stay and only call their originals."""
         self._finder.remove()
         sys.modules.pop(patching.MACHINERY, None)
 
@@ -60,14 +61,14 @@ class Machinery:
                     self.installed.append(hook.symbol)
                 except patching.Moved as error:
                     self.moved[hook.symbol] = str(error)
-                except Exception as error:  # a class that guards its attributes: the job goes on without this hook
+                except Exception as error:  # a class that refuses new attributes: the job continues without this hook
                     self.moved[hook.symbol] = error_text(error)
         journal = self.journal()
         if journal is not None and journal.events:
             self.greet(journal)
 
     def greet(self, journal: Quiet) -> None:
-        """Record which hooks are there: when the journal's file has been made, and whenever there are more."""
+        """Record the installed hooks: once the journal's file exists, and again whenever hooks were added."""
         if self.installed or self.moved:
             journal.event(
                 "hooks", framework=self.adapter.framework, version=self.version,
@@ -77,7 +78,9 @@ class Machinery:
     def begin(
         self, symbol: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Running | None:
-        """A hooked function is about to run; None where nobody wants to be told of its end. Raises nothing."""
+        """Open the span of a hooked call that is about to run. Return None where its end is not recorded. Raises
+        nothing.
+        """
         hook, journal = self.hooks.get(symbol), self.journal()
         if hook is None or journal is None or getattr(self._thread, "reading", False):
             return None
@@ -90,28 +93,30 @@ class Machinery:
         return Running(self, call, journal)
 
     def read(self, call: Call, journal: Quiet, reader: Callable[[Call], None]) -> None:
-        """Run a reader: its time is the recording's own, and what it raises is its end."""
+        """Run a reader. Count its time as the recording's own, and turn it off if it raises."""
         symbol, recorder = call.hook.symbol, call.recorder
         if symbol in self.off or journal.off:
             self._over(journal)
             return
         began, spent = time.monotonic_ns(), recorder.self_ns
-        self._thread.reading = True  # what a reader calls is not the job's
+        self._thread.reading = True  # calls that a reader itself makes are not recorded
         try:
             reader(call)
         except RecordingError as error:
             journal.off = error_text(error)
-        except Exception as error:  # whatever a reader trips over in another version must not reach the job
+        except Exception as error:  # a reader that fails with another version must not break the job
             if of_a_signal(error):
                 raise
             self.off[symbol] = error_text(error)
             journal.event("hook_off", hook=symbol, error=error_text(error))
         finally:
             self._thread.reading = False
-            recorder._self_ns = spent + time.monotonic_ns() - began  # instead of what was counted on the way
+            recorder._self_ns = spent + time.monotonic_ns() - began  # replaces what the reader's events added
 
     def _over(self, journal: Quiet) -> None:
-        """Once the recording is off, nobody takes out what one reader kept for another, tensors among it."""
+        """Drop what readers kept for each other, tensors included, once the recording is off: nothing would remove it
+        later.
+        """
         if journal.off and self.job.memory:
             self.job.memory.clear()
 

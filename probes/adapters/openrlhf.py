@@ -1,8 +1,8 @@
-"""OpenRLHF's PPO: a Ray actor that drives, one Ray actor per rank of each model, vLLM engines in Ray actors.
+"""OpenRLHF's PPO: one Ray actor that drives, one Ray actor per rank of each model, and vLLM engines in Ray actors.
 
-The driver sees every sample twice: as a response in the order of completion, where ids and ranges are taken, and as a
-row of the experience. A sample's number is its prompt's place in the order in which prompts were sent off, times the
-group's size, plus its place in the group, so that two runs agree however their engines hurried.
+The driver sees every sample twice. As a response, in the order of completion: token ids and their ranges are taken
+there. And as a row of the experience. A sample's number is `position of its prompt in the order of submission * group
+size + position in the group`, so that two runs number alike however fast their engines answered.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from probes.adapters.reading import (
 from probes.draws import COUPLED, DRAW, SEEDED, SEEN
 from probes.frames import Flat, Ragged
 
-# How settings begin that bear on no number: where results go and how they are told.
+# Prefixes of settings that do not affect numbers: where results are written and how they are reported.
 WITHOUT_EFFECT = (
     "logger.",
     "ckpt.path",
@@ -43,7 +43,7 @@ _COLUMNS = {
 
 
 def configured(call: Call) -> None:
-    """After the trainer was made: its arguments as it resolved them, the sampling, the tokenizer."""
+    """Record the resolved arguments, the sampling and the tokenizer, after the trainer was made."""
     args, opts = call.arguments["strategy"].args, call.arguments["generate_kwargs"]
     sampling = {
         "temperature": opts.get("temperature", 1.0), "top_p": opts.get("top_p", 1.0), "top_k": opts.get("top_k", -1),
@@ -94,10 +94,10 @@ def evaluated(call: Call) -> None:
 
 
 def drawing(call: Call) -> None:
-    """Before samples are drawn: nothing is on its way, so what was kept for a batch before this one is let go.
+    """Drop what was kept for an earlier batch, before new samples are drawn: no request is in flight now.
 
-    A step is no such border: OpenRLHF's asynchronous trainer draws in a process of its own, which knows no step and
-    never makes the experience.
+    The start of a step would be the wrong moment: OpenRLHF's asynchronous trainer draws in a separate process, which
+    knows no step and never makes the experience.
     """
     memory = call.job.memory
     memory["numbers"], memory["answers"] = {}, []
@@ -105,12 +105,12 @@ def drawing(call: Call) -> None:
 
 
 def _forget(memory: dict[str, Any]) -> None:
-    """Forget the numbers of samples that the job has dropped."""
+    """Drop the entries of samples that the job itself has dropped."""
     memory["known"] = [pair for pair in memory.get("known", []) if pair[0]() is not None]
 
 
 def submitting(call: Call) -> None:
-    """Before prompts are sent off: the numbers of their samples, by the prompt's text."""
+    """Assign sample numbers to the prompts that are about to be submitted, keyed by the prompt's text."""
     memory = call.job.memory
     if memory.get("evaluates"):
         return
@@ -124,7 +124,7 @@ def submitting(call: Call) -> None:
 
 
 def answered(call: Call) -> None:
-    """One response of an engine becomes an experience: ids, the range that the policy wrote, log-probabilities."""
+    """Keep one response of an engine: token ids, the range that the policy wrote, log-probabilities."""
     memory, response = call.job.memory, call.arguments["response"]
     waiting = memory.get("numbers", {}).get(str(response["prompt"]))
     if memory.get("evaluates") or not waiting or not response["action_ranges"]:
@@ -140,12 +140,13 @@ def answered(call: Call) -> None:
         "finish": "length" if response.get("truncated", False) else "stop", "coupled": DRAW in response,
         "seen": response.get(SEEN),
     })  # fmt: skip
-    # An id alone may come again, and the object itself would live for ever where the job drops it.
+    # Python may give the same `id()` to a later object, and a strong reference would keep a dropped sample alive:
+    # hence a weak reference.
     memory.setdefault("known", []).append((weakref.ref(call.result), sample))
 
 
 def generated(call: Call) -> None:
-    """A batch of prompts is answered: its samples, sorted by number, whatever the order in which they came."""
+    """Record the samples of one batch of prompts, sorted by number, whatever the order in which they arrived."""
     memory = call.job.memory
     arrival = memory.pop("answers", [])
     _forget(memory)
@@ -178,7 +179,9 @@ def generated(call: Call) -> None:
 
 
 def experiencing(call: Call) -> None:
-    """Before the experience is made: which sample stands where, for OpenRLHF numbers rows by their place here."""
+    """Keep the sample number of each row before the experience is made: OpenRLHF refers to rows by their position
+    here.
+    """
     memory = call.job.memory
     rows = call.arguments["rollout_samples"]
     pairs_by_id = {id(made): pair for pair in memory.get("known", []) if (made := pair[0]()) is not None}
@@ -188,7 +191,7 @@ def experiencing(call: Call) -> None:
 
 
 def experienced(call: Call) -> None:
-    """The experience of a step, whole."""
+    """Record the whole experience of a step."""
     places = call.job.memory.pop("places", [])
     rows: list[dict[str, Any]] = []
     sizes: list[int] = []
@@ -230,8 +233,9 @@ def experienced(call: Call) -> None:
 
 
 def resuming(call: Call) -> None:
-    """What training begins with: a resumed run goes on at its checkpoint's step, and gives the engines those weights
-    before its first samples."""
+    """Take over the step of a checkpoint. A resumed run continues at that step and gives the engines those weights
+    before its first samples.
+    """
     first = int(call.result.get("global_step") or 0)
     if first:
         call.job.step, call.job.memory["resumed"] = first, True
@@ -243,7 +247,9 @@ def training(call: Call) -> None:
 
 
 def synced(call: Call) -> None:
-    """A weight sync as the driver sees it; what was sent and what arrived, the recordings of both ends say."""
+    """Record a weight sync as the driver sees it. Digests of what was sent and received are in the recordings of both
+    ends.
+    """
     version = call.step + (0 if call.job.memory.pop("resumed", False) else 1)
     call.recorder.event(
         "sync", step=version - 1, version=version, ok=True, message="", seconds=call.seconds, mismatched=[],
@@ -252,7 +258,7 @@ def synced(call: Call) -> None:
 
 
 def trained(call: Call) -> None:
-    """What OpenRLHF says of a step; the next one begins."""
+    """Record OpenRLHF's metrics of a step, and begin the next step."""
     status, following = call.result
     metrics = {
         _METRICS.get(name, name): float(value) for name, value in status.items() if isinstance(value, (int, float))
@@ -263,13 +269,13 @@ def trained(call: Call) -> None:
 
 
 def _broadcast(args: Any) -> bool:
-    """Do weights reach the engines through a group of their own? OpenRLHF's own choice, and Ray's where it is asked."""
+    """Whether weights reach the engines through a process group of their own, by OpenRLHF's own rule."""
     ipc = args.train.colocate_all and not args.train.async_enable and args.vllm.sync_backend == "nccl"
     return not ipc and not getattr(args.vllm, "sync_with_ray", False)
 
 
 def _settings(args: Any) -> dict[str, Any]:
-    """The nested arguments, flat, by the names that the command line gives them."""
+    """Flatten the nested arguments; the keys are their names on the command line."""
     flat: dict[str, Any] = {}
 
     def walk(value: Any, path: str) -> None:

@@ -1,4 +1,6 @@
-"""Readers of OpenRLHF's model actors and engines: shapes that go in, weights that are sent, what vLLM resolved."""
+"""Readers of OpenRLHF's model actors and engines: shapes of inputs, weights that are sent, vLLM's resolved
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from probes import weights
 from probes.adapters.calls import Call
 from probes.adapters.reading import engine_version, plain, resumed_at, vllm_resolved
 
-# Canonical name -> the engine's argument: what OpenRLHF's own settings come to.
+# Canonical name -> vLLM's argument, which OpenRLHF derives from its own settings.
 _CANONICAL = {
     "dtype": "dtype", "seed": "seed", "max_model_len": "max_model_len", "enforce_eager": "enforce_eager",
     "prefix_caching": "enable_prefix_caching", "memory_fraction": "gpu_memory_utilization",
@@ -21,8 +23,7 @@ _CANONICAL = {
 
 
 def started(call: Call) -> None:
-    """The policy's rank is ready, with the weights that it begins with; a resumed run goes on at its checkpoint's
-    step."""
+    """Record the initial weights of a policy rank that is ready. A resumed run continues at its checkpoint's step."""
     states = getattr(call.owner, "checkpoint_states", None) or {}
     call.job.step = int(states.get("global_step", 0))
     call.job.memory["resumed"] = call.job.step > 0
@@ -32,7 +33,9 @@ def started(call: Call) -> None:
 
 
 def forwarding(call: Call) -> None:
-    """The shapes of one forward pass. OpenRLHF gives it its mask on the host, so that nothing waits for a device."""
+    """Record the shapes of one forward pass. OpenRLHF passes the mask on the host, so reading it does not wait for a
+    device.
+    """
     tensors = {name: argument for name, argument in call.arguments.items() if hasattr(argument, "shape")}
     mask = call.arguments.get("attention_mask")
     lengths = mask.sum(dim=-1).tolist() if mask is not None else []
@@ -44,7 +47,9 @@ def forwarding(call: Call) -> None:
 
 
 def training(call: Call) -> None:
-    """The shapes of one mini-batch. Its mask lies on the device: the lengths are one transfer, and wait for it once."""
+    """Record the shapes of one mini-batch. Its mask is on the device: reading the lengths is one transfer and one
+    wait.
+    """
     experience = call.arguments["experience"]
     named = {field.name: getattr(experience, field.name) for field in fields(experience)}
     tensors = {name: value for name, value in named.items() if hasattr(value, "shape")}
@@ -56,13 +61,16 @@ def training(call: Call) -> None:
 
 
 def stepped(call: Call) -> None:
-    """The critic's update of a step is done."""
+    """Count the critic's update of a step."""
     call.job.step += 1
 
 
 def sent(call: Call) -> None:
-    """After a sync: digests of the actor's weights, where one process holds them whole and they were asked for. The
-    first one of a resumed run sends what it began with."""
+    """Record digests of the actor's weights after a sync, where they were asked for and one process holds all
+    weights.
+
+    The first sync of a resumed run sends the weights that it began with, which `started` has recorded.
+    """
     if call.job.memory.pop("resumed", False):
         return
     version = call.job.step + 1
@@ -74,7 +82,7 @@ def sent(call: Call) -> None:
 
 
 def _actor_digests(call: Call) -> dict[str, str]:
-    """Digests of the actor's weights; {} where they were not asked for, or where no process holds them whole."""
+    """Return digests of the actor's weights; {} where they were not asked for or no process holds all weights."""
     torch: Any = sys.modules.get("torch")
     if not call.job.digests or torch.distributed.get_world_size() != 1 or call.owner.strategy.args.ds.zero_stage == 3:
         return {}
@@ -82,10 +90,12 @@ def _actor_digests(call: Call) -> dict[str, str]:
 
 
 def receiving(call: Call) -> None:
-    """Before a tensor arrives in the engine: a hand on what the group's broadcast fills, where digests are wanted."""
+    """Wrap the group's broadcast before a tensor arrives in the engine, so that `received` gets the tensor. Only with
+    digests.
+    """
     memory = call.job.memory
     group: Any = getattr(call.owner, "_model_update_group", None)
-    memory.pop("tensor", None)  # of a call that raised
+    memory.pop("tensor", None)  # left over from a call that raised
     memory["expects"] = call.job.digests
     if call.job.digests and memory.get("group") is not group and hasattr(group, "broadcast"):
         memory["group"] = group
@@ -95,7 +105,7 @@ def receiving(call: Call) -> None:
 def _keeping_tensor(broadcast: Callable[..., Any], memory: dict[str, Any]) -> Callable[..., Any]:
     def broadcast_and_keep(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         done = broadcast(tensor, *args, **kwargs)
-        if memory.pop("expects", False):  # else nobody takes it, and it would stay on the device
+        if memory.pop("expects", False):  # otherwise nothing would release it, and it would stay on the device
             memory["tensor"] = tensor
         return done
 
@@ -103,21 +113,21 @@ def _keeping_tensor(broadcast: Callable[..., Any], memory: dict[str, Any]) -> Ca
 
 
 def received(call: Call) -> None:
-    """After it: its digest; after the last one of a sync those of all."""
+    """Take the digest of the tensor that arrived; after the last tensor of a sync, record the digests of all."""
     memory = call.job.memory
     tensor = memory.pop("tensor", None)
     if tensor is None:
         return
     arrived = memory.setdefault("arrived", {})
     arrived[call.arguments["name"]] = weights.digest(tensor)
-    if call.arguments["empty_cache"]:  # OpenRLHF says it of the last one only
+    if call.arguments["empty_cache"]:  # OpenRLHF sets it for the last tensor only
         before = memory["received"] if "received" in memory else resumed_at(call, 1) - 1
         version = memory["received"] = before + 1
         call.recorder.weights(step=version - 1, version=version, digests=memory.pop("arrived"), source="received")
 
 
 def engine_started(call: Call) -> None:
-    """The engine's configuration as vLLM resolved it."""
+    """Record the engine's configuration as vLLM resolved it."""
     kwargs = {name: value for name, value in call.owner.kwargs.items() if name != "hf_tokenizer"}
     call.recorder.event(
         "engine_info", engine="vllm", version=engine_version("vllm"), asked=plain(kwargs),

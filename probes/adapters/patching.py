@@ -1,8 +1,9 @@
-"""Puts hooks on the symbols of a module that has just been imported: plain functions, classes, Ray's actor classes.
+"""Puts hooks on symbols of a module that has just been imported: plain functions, classes, Ray's actor classes.
 
-A wrapper stays what the original was (coroutine, generator, static method), keeps its `__dict__` and signature, and
-knows nothing but its symbol: Ray pickles the methods of an actor class by value, into processes where this package may
-not be importable, so it looks for the machinery in `sys.modules` each time, and without it only calls the original.
+A wrapper keeps the kind of its original (coroutine, generator, static method), its `__dict__` and its signature, and
+refers to nothing but its symbol. The reason: Ray pickles the methods of an actor class by value, into processes where
+this package may not be importable. So a wrapper looks for the machinery in `sys.modules` at each call, and without it
+only calls the original.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class Moved(Exception):
 
 
 def patch(module: ModuleType, hook: Hook) -> None:
-    """Hook one symbol of a module, once. Raises Moved where it is not there, or is nothing that can be called."""
+    """Hook one symbol of a module, once. Raises Moved where the symbol is missing or is not a function."""
     *parents, name = hook.path
     holder: Any = module
     for parent in parents:
         holder = _attribute(holder, parent, hook)
-        actor = getattr(holder, "__ray_metadata__", None)  # of a @ray.remote class, whose methods Ray copied
+        actor = getattr(holder, "__ray_metadata__", None)  # a @ray.remote class: Ray has copied its methods
         holder = getattr(actor, "modified_class", holder)
     if inspect.isclass(holder) and name not in vars(holder) and not hasattr(holder, name):
         raise Moved(f"{_called(holder)} has no {name}")
@@ -46,7 +47,7 @@ def patch(module: ModuleType, hook: Hook) -> None:
 
 
 def wrap(original: Callable[..., Any], symbol: str) -> Callable[..., Any]:
-    """The original, with the machinery asked before and told afterwards."""
+    """Return the original with calls to the machinery before and after it."""
     if inspect.isasyncgenfunction(original):
         made = _async_generator(original, symbol)
     elif inspect.iscoroutinefunction(original):
@@ -59,7 +60,7 @@ def wrap(original: Callable[..., Any], symbol: str) -> Callable[..., Any]:
     return made
 
 
-# In each of them `sys` is the only global: what they refer to is pickled with them.
+# The wrappers below use no global but `sys`, because what a wrapper refers to is pickled with it.
 
 
 def _function(original: Callable[..., Any], symbol: str) -> Callable[..., Any]:
@@ -117,7 +118,9 @@ def _generator(original: Callable[..., Any], symbol: str) -> Callable[..., Any]:
 
 
 def _async_generator(original: Callable[..., Any], symbol: str) -> Callable[..., Any]:
-    """What is sent or thrown into it does not reach the original: no framework does that to what is hooked here."""
+    """Values that are sent or thrown into the generator do not reach the original; no framework does that to what is
+    hooked here.
+    """
 
     @functools.wraps(original)
     async def hooked(*args: Any, **kwargs: Any) -> Any:

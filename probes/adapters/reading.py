@@ -1,4 +1,4 @@
-"""What the readers of several tables need: rows without their padding, plain values of a configuration."""
+"""Functions that the readers of several adapters share: rows without padding, configurations as plain values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ BOUNDARIES = 32  # samples of a step whose boundaries are decoded and recorded
 
 
 def resumed_at(call: Call, otherwise: int) -> int:
-    """The step at which the driver said that its run goes on, `otherwise` where it begins; engines are not told."""
+    """Return the step at which the driver resumed its run; `otherwise` if it did not. Engines learn it from the
+    recording.
+    """
     for file in sorted((call.recorder.run_dir / EVENTS).glob("trainer-*.jsonl")):
         for event in file.read_bytes().splitlines():
             if b'"kind":"resume"' in event:
@@ -27,7 +29,9 @@ def resumed_at(call: Call, otherwise: int) -> int:
 
 
 def plain(value: Any, depth: int = 6) -> Any:
-    """A configuration as JSON values: whatever is none becomes its text, a setting that sounds secret its absence."""
+    """Return a configuration as JSON values. Any other value becomes its text; settings that are named like secrets
+    are left out.
+    """
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
@@ -45,20 +49,20 @@ def plain(value: Any, depth: int = 6) -> Any:
 
 
 def unpadded(values: Any, mask: Any) -> list[list[Any]]:
-    """The rows of a padded [samples, length] tensor where its mask is true."""
+    """Return the rows of a padded [samples, length] tensor where its mask is true."""
     pairs = zip(values.tolist(), mask.tolist(), strict=True)
     return [[value for value, kept in zip(row, kept_row, strict=True) if kept] for row, kept_row in pairs]
 
 
 def lists(rows: Iterable[Any]) -> list[list[Any]]:
-    """Rows of numbers as lists, whatever they came as."""
+    """Return rows of numbers as lists, whether they are tensors, arrays or sequences."""
     return [row.tolist() if hasattr(row, "tolist") else list(row) for row in rows]
 
 
 def rollout_arrays(
     samples: Sequence[int], prompts: Iterable[Any], outputs: Iterable[Any], logprobs: Iterable[Any] | None = None
 ) -> dict[str, Flat | Ragged]:
-    """The arrays of a `rollout` frame; without `logprob` where not every token has one."""
+    """Return the arrays of a `rollout` frame; without `logprob` where not every token has one."""
     outputs = lists(outputs)
     arrays: dict[str, Flat | Ragged] = {
         "sample": Flat.of(list(samples), "i8"),
@@ -73,18 +77,20 @@ def rollout_arrays(
 
 
 def prompts_digest(prompts: Iterable[Sequence[int]]) -> str:
-    """The `prompts` field of a `data` event: one digest of the ids of a step's prompts, in the order of the samples."""
+    """Return the `prompts` field of a `data` event: one digest of a step's prompt ids, in the order of the samples."""
     return hashlib.blake2b(repr(lists(prompts)).encode(), digest_size=16).hexdigest()
 
 
 def finishes(outputs: Iterable[Sequence[int]], ends: Iterable[int]) -> list[str]:
-    """`stop` for an output whose last id is an end token, else `length`: for frameworks that keep no finish reason."""
+    """Return `stop` for an output whose last id is an end token, else `length`. For frameworks that keep no finish
+    reason.
+    """
     ends = set(ends)
     return ["stop" if len(row) and row[-1] in ends else "length" for row in outputs]
 
 
 def tokenizer_fields(tokenizer: Any) -> dict[str, Any]:
-    """The fields of a `tokenizer` event, of a tokenizer of Transformers."""
+    """Return the fields of a `tokenizer` event for a tokenizer of Transformers."""
     prompt: list[int] = []
     if getattr(tokenizer, "chat_template", None):
         talk = [{"role": "user", "content": "x"}]
@@ -100,7 +106,9 @@ def tokenizer_fields(tokenizer: Any) -> dict[str, Any]:
 
 
 def engine_version(engine: str) -> str:
-    """The installed version of an engine, whose build for CPUs is a distribution of its own; "" where neither is."""
+    """Return the installed version of an engine; "" where it is not installed. Builds for CPUs are separate
+    distributions.
+    """
     for name in (f"{engine}-cpu", engine):
         try:
             return importlib.metadata.version(name)
@@ -110,7 +118,7 @@ def engine_version(engine: str) -> str:
 
 
 def vllm_resolved(config: Any) -> dict[str, Any]:
-    """The `resolved` field of an `engine_info` event, of vLLM's own configuration object."""
+    """Return the `resolved` field of an `engine_info` event from vLLM's own configuration object."""
     model, schedule, cache = config.model_config, config.scheduler_config, config.cache_config
     return dict(plain({
         "dtype": str(model.dtype).removeprefix("torch."), "max_model_len": model.max_model_len, "seed": model.seed,

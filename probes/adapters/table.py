@@ -1,7 +1,8 @@
-"""What an adapter is: a table of a framework's symbols, what each of them records, and what the framework cannot give.
+"""The types of an adapter: a table of a framework's symbols, what each of them records, and what the framework cannot
+give.
 
-A table names things and decides nothing: `patching` finds the symbols, `calls` runs the readers. One `Hook` for a
-function or a method; a reader is a plain function of the table's module that gets the finished `Call`.
+A table only names things: `patching` finds the symbols and `calls` runs the readers. There is one `Hook` for each
+function or method. A reader is a plain function of the table's module that receives the `Call`.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 class Hook:
     """One symbol of a framework, `package.module:Class.method` or `package.module:function`.
 
-    A call of it is one span, called `span` (default: the symbol's last words), with the step that `step` leads to:
-    a path of attributes from an argument, such as `self.state.global_step`. `record` reads the finished call, `before`
-    the call that is about to run. `when`: under which condition a job calls it at all; one without a condition that
-    never fires is a defect to report. `since`, `until`: versions of the framework that have the symbol.
+    Each call of it is one span. `span`: the span's name; by default the symbol's path. `step`: a path of attributes
+    from an argument that leads to the step, such as `self.state.global_step`. `record`: reads the finished call.
+    `before`: reads the call that is about to run. `when`: the condition under which a job calls the symbol; a hook
+    without a condition that never fires is reported as a defect. `since`, `until`: the versions of the framework that
+    have the symbol, `until` excluded.
     """
 
     symbol: str
@@ -40,22 +42,23 @@ class Hook:
 
     @property
     def path(self) -> list[str]:
-        """The names that lead from the module to it: one for a function, two for a method."""
+        """Return the names that lead from the module to the symbol: one for a function, two for a method."""
         return self.symbol.partition(":")[2].split(".")
 
     @property
     def name(self) -> str:
-        """Of its spans."""
+        """Return the name of its spans."""
         return self.span or ".".join(self.path)
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """One framework as the job's processes know it: which versions were tested, its hooks.
+    """One framework as the processes of a job see it: its hooks, and the versions that were tested.
 
-    `versions`: the first tested version, and the first that is not. `packages`: top-level packages whose import means
-    that a process belongs to the job. `roles`: how a process's own name begins (a Ray actor's class or name) -> role in
-    the recording. `missing`: what the framework cannot give -> why; a check that needs it is not tested.
+    `framework`: its name. `distribution`: its Python package. `versions`: the first tested version, and the first
+    later one that was not tested. `hooks`: its symbols. `packages`: top-level packages whose import means that a
+    process belongs to the job. `roles`: prefix of a process's own name (a Ray actor's class or name) -> role in the
+    recording. `missing`: what the framework cannot give -> why; a check that needs it is not tested.
     """
 
     framework: str
@@ -68,21 +71,21 @@ class Adapter:
 
     @property
     def triggers(self) -> tuple[str, ...]:
-        """The packages before whose import the hooks have to be ready."""
+        """Return the packages before whose import the hooks must be ready."""
         return self.packages or (self.framework,)
 
     def tested(self, version: str) -> bool:
-        """Is this version within the tested range? A pre-release counts as its release."""
+        """Whether this version is within the tested range. A pre-release counts as its release."""
         first, end = self.versions
         return _parts(first) <= _parts(version) < _parts(end)
 
     def hooks_of(self, version: str) -> tuple[Hook, ...]:
-        """The hooks that a version has; all of them for an unknown one (an empty string)."""
+        """Return the hooks that a version has; all of them for an unknown version (an empty string)."""
         return tuple(hook for hook in self.hooks if not version or _within(hook, version))
 
 
 def compare(first: str, second: str) -> int:
-    """Below, at or above 0: whether a version comes before another, is equal to it, or comes after."""
+    """Return a number below, at or above 0 where `first` is an earlier, equal or later version than `second`."""
     return (_parts(first) > _parts(second)) - (_parts(first) < _parts(second))
 
 

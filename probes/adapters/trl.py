@@ -1,8 +1,8 @@
-"""TRL's GRPO: each rank a plain process that generates (Transformers, or vLLM in the same process or on a server),
-scores and trains.
+"""TRL's GRPO: each rank is a plain process that generates, scores and trains.
 
-A step is the optimiser's (`state.global_step`). A sample's number is its place in the step: batches that were generated
-within one step follow each other, each in the order of the ranks, and the samples of a group stand side by side.
+It generates with Transformers, or with vLLM in the same process or on a server. A step is an optimiser step
+(`state.global_step`). A sample's number is its position in the step: batches that were generated within one step
+follow each other, each batch in the order of the ranks, and the samples of a group are adjacent.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ TRAINER = "trl.trainer.grpo_trainer:GRPOTrainer"
 VLLM = "trl.generation.vllm_generation:VLLMGeneration"
 STEP = "self.state.global_step"
 
-# How settings begin that bear on no number: where results go, how often they are said, how the job is called. `harness
-# doctor --against` leaves them out as well.
+# Prefixes of settings that do not affect numbers: where results are written, how often they are reported, the name of
+# the job. `harness doctor --against` leaves them out as well.
 WITHOUT_EFFECT = (
     "output_dir", "run_name", "project", "trackio_", "hub_", "push_to_hub", "report_to", "logging_", "log_", "save_",
     "eval_on_start", "disable_tqdm", "num_completions_to_print", "load_best_model_at_end", "skip_memory_metrics",
     "include_", "local_rank", "ddp_timeout", "resume_from_checkpoint",
 )  # fmt: skip
-# Settings of the engine, which a comparison of engines may change; seeds stand among the seeds.
+# Prefixes of engine settings, which a comparison of engines may change. Seeds are recorded as `seeds`.
 _ENGINE = ("use_vllm", "vllm_", "use_transformers_", "transformers_", "cache_implementation")
 _SEEDS = ("seed", "data_seed")
 _SAMPLING = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": None, "repetition_penalty": 1.0}
@@ -53,7 +53,7 @@ _METRICS = {
 
 
 def configured(call: Call) -> None:
-    """After the trainer was made: its settings as it resolved them, the sampling, the engine, the tokenizer."""
+    """Record the resolved settings, the sampling, the engine and the tokenizer, after the trainer was made."""
     trainer, args = call.owner, call.owner.args
     all_settings = {name: value for name, value in plain(args.to_dict()).items() if not name.startswith(WITHOUT_EFFECT)}
     engine = {name: value for name, value in all_settings.items() if name.startswith(_ENGINE)}
@@ -88,17 +88,19 @@ def configured(call: Call) -> None:
     call.recorder.event("sampling", canonical=sampling, native=plain(_native_sampling(trainer)), mode=mode)
     call.recorder.event("engine_info", **_engine(trainer, backend), replaced=[], pids=[os.getpid()])
     call.recorder.event("tokenizer", **tokenizer_fields(trainer._tokenizer))
-    call.recorder.environment()  # torch is loaded now
+    call.recorder.environment()  # again: now torch is loaded
 
 
 def beginning(call: Call) -> None:
-    """Before the training begins: the checkpoint that it is told to go on from."""
+    """Keep the checkpoint from which training resumes."""
     checkpoint = call.arguments.get("resume_from_checkpoint")
     call.job.memory["resumes"] = checkpoint or None
 
 
 def generating(call: Call) -> None:
-    """Before a batch is generated: the weights that will draw it; before the first one, where a resumed run goes on."""
+    """Record digests of the weights that will draw the next batch; before the first batch, where a resumed run
+    continues.
+    """
     trainer, memory = call.owner, call.job.memory
     memory["evaluates"] = not trainer.model.training
     if memory["evaluates"]:
@@ -113,7 +115,7 @@ def generating(call: Call) -> None:
 
 
 def generated(call: Call) -> None:
-    """A batch of samples as TRL keeps them: prompts, completions, and vLLM's log-probabilities."""
+    """Record a batch of samples as TRL keeps them: prompts, completions, and vLLM's log-probabilities."""
     trainer, memory = call.owner, call.job.memory
     if memory["evaluates"]:
         return
@@ -149,12 +151,14 @@ def generated(call: Call) -> None:
 
 
 def rewarded(call: Call) -> None:
-    """The rewards of every process's samples, weighted as TRL weights them; this process's are kept for the frame."""
+    """Keep the rewards of this process's samples for the frame. The call returns those of every process, weighted
+    here as TRL does.
+    """
     trainer, memory = call.owner, call.job.memory
     if not memory["evaluates"]:
         weighted_rewards = call.result * trainer.reward_weights.to(call.result.device).unsqueeze(0)
         weighted = weighted_rewards.nansum(dim=1)
-        weighted[weighted_rewards.isnan().all(dim=1)] = float("nan")  # no reward function had a word for it
+        weighted[weighted_rewards.isnan().all(dim=1)] = float("nan")  # no reward function scored this sample
         sample_count = len(memory["batch"]["samples"])
         memory["batch"]["rewards"] = weighted[trainer.accelerator.process_index * sample_count :][
             :sample_count
@@ -162,7 +166,9 @@ def rewarded(call: Call) -> None:
 
 
 def scored(call: Call) -> None:
-    """The experience before it is shuffled and cut into batches: its shapes, and whose rows the losses will see."""
+    """Record the shapes of the experience before it is shuffled and cut into batches, and keep which sample each row
+    is.
+    """
     memory = call.job.memory
     if memory["evaluates"]:
         return
@@ -183,29 +189,29 @@ def scored(call: Call) -> None:
 
 
 def scoring(call: Call) -> None:
-    """Whose forward pass this is: the reference model's, or the policy's."""
+    """Name the forward pass: of the reference model, or of the policy."""
     reference = getattr(call.owner, "ref_model", None)
     if reference is not None and call.arguments["model"] is reference:
         call.name = "reference_forward"
 
 
 def losing(call: Call) -> None:
-    """Before a loss: does any sample still wait for its first one? Otherwise nothing is kept or read."""
+    """Note, before a loss, whether any sample still needs its first one. If none does, nothing is kept or read."""
     memory = call.job.memory
-    memory.pop("logps", None)  # of a loss that raised
+    memory.pop("logps", None)  # left over from a loss that raised
     memory["wanted"] = bool(memory.get("waiting")) and not memory.get("evaluates", True)
 
 
 def forwarded(call: Call) -> None:
-    """The log-probabilities of a batch, for the loss that asked for them: without the graph that they hang on."""
+    """Keep the log-probabilities of a batch for its loss, detached from the autograd graph."""
     if call.name == "actor_forward" and call.job.memory.get("wanted"):
         call.job.memory["logps"] = call.result[0].detach()
 
 
 def trained(call: Call) -> None:
-    """What one loss was computed from, as a part of the step's experience; a sample's first time only.
+    """Record the inputs of one loss as a part of the step's experience, only the first time that a sample is used.
 
-    It waits for the device: seven transfers at most, and none once every sample has been taken (the later passes).
+    Reading waits for the device: at most seven transfers, and none once every sample was taken (in later passes).
     """
     memory = call.job.memory
     wanted, logps = memory.pop("wanted", False), memory.pop("logps", None)
@@ -243,7 +249,7 @@ def trained(call: Call) -> None:
 
 
 def logged(call: Call) -> None:
-    """What TRL says of a step."""
+    """Record TRL's metrics of a step."""
     logs = call.arguments["logs"]
     metrics = {name: logs[key] for key, name in _METRICS.items() if isinstance(logs.get(key), (int, float))}
     other_metrics = {
@@ -255,7 +261,7 @@ def logged(call: Call) -> None:
 
 
 def synced(call: Call) -> None:
-    """The weights were given to vLLM; it reports nothing that could be held against them."""
+    """Record a weight sync to vLLM. vLLM reports no digests, so every tensor counts as unreported."""
     tensors = [parameter for _, parameter in call.owner.model.named_parameters()]
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     call.recorder.event(
@@ -270,13 +276,13 @@ def saved(call: Call) -> None:
 
 
 def ended(call: Call) -> None:
-    """The weights after the last update."""
+    """Record digests of the weights after the last update."""
     call.job.step = int(call.owner.state.global_step)
     _digested(call, call.owner)
 
 
 def _digested(call: Call, trainer: Any) -> None:
-    """Digests of the policy's weights, and of the update that made them, where they were asked for."""
+    """Record digests of the policy's weights, and of the update that made them, where they were asked for."""
     memory, version = call.job.memory, call.step
     if not call.job.digests or memory.get("digested") == version or _sharded(trainer):
         return
@@ -308,7 +314,7 @@ def _native_sampling(trainer: Any) -> Any:
 
 
 def _tempered(trainer: Any) -> bool:
-    """Do log-probabilities come after something that is not the model's?"""
+    """Whether something other than the model, such as temperature, changes the log-probabilities."""
     sampling = _sampling(trainer)
     neutral = {"temperature": 1.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
     return any(sampling[name] != value for name, value in neutral.items()) or bool(trainer.args.generation_kwargs)
@@ -319,8 +325,7 @@ def _colocated(trainer: Any) -> bool:
 
 
 def _noted(trainer: Any, name: str) -> Any:
-    """What the plugin of coupled sampling noted on a colocated engine since the last such question; None for
-    nothing."""
+    """Return what the plug-in of coupled sampling noted on a colocated engine since the last call; None for nothing."""
     engine = getattr(getattr(trainer, "vllm_generation", None), "llm", None)
     return None if engine is None else vars(engine).pop(name, None)
 
@@ -330,8 +335,8 @@ def _backend(trainer: Any) -> str:
 
 
 def _engine(trainer: Any, backend: str) -> dict[str, Any]:
-    """What the engine came to: asked of vLLM's own configuration where it lives in this process."""
-    here = backend != "vllm" or "vllm" in sys.modules  # a server's version is its own
+    """Return the resolved engine. vLLM's own configuration is read where vLLM runs in this process."""
+    here = backend != "vllm" or "vllm" in sys.modules  # the version of a separate server is unknown here
     version = engine_version(backend) if here else ""
     requested: dict[str, Any] = {}
     resolved: dict[str, Any] = {

@@ -1,9 +1,9 @@
 """verl's PPO and GRPO with its v1 trainer: a Ray actor that drives, training workers, agent loops, rollout servers.
 
-A step of ours is verl's `global_steps` less one. `LLMServerClient.generate` is where ids enter and leave an engine, the
-same for vLLM and SGLang: prompts, outputs and log-probabilities are taken there, in the agent loop's process. Which
-prompt the engine saw is taken from its own scheduler (`verl_engine`), and joined by the request's id. A sample's number
-is its prompt's place in the step's batch times the group's size, plus its place in the group.
+Our step is verl's `global_steps` minus one. Ids enter and leave an engine in `LLMServerClient.generate`, for vLLM and
+SGLang alike. Prompts, outputs and log-probabilities are taken there, in the agent loop's process. The prompt that an
+engine saw is taken from its own scheduler (`verl_engine`) and joined by the request's id. A sample's number is
+`position of its prompt in the step's batch * group size + position in the group`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOOPS = "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ"
 CLIENT = "verl.workers.rollout.llm_server:LLMServerClient"
 VLLM = "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer"
 SGLANG = "verl.workers.rollout.sglang_rollout.async_sglang_server:SGLangHttpServer"
-# Inside the engines: where a request is with the scheduler, where weights arrive.
+# Symbols inside the engines: where the scheduler receives a request, and where weights arrive.
 VLLM_CORE = "vllm.v1.engine.core:EngineCore"
 SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
 UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater:WeightUpdater"
@@ -40,7 +40,7 @@ ADAPTER = Adapter(
         "vLLMHttpServer": "rollout",
         "SGLangHttpServer": "rollout",
         "RewardLoopWorker": "reward",
-        "agent_loop_worker_": "agent",  # named actors, which Ray calls by their names
+        "agent_loop_worker_": "agent",  # prefixes of named actors: Ray shows their names instead of their classes
         "reward_loop_worker_": "reward",
         "vllm_server_": "rollout",
         "sglang_server_": "rollout",

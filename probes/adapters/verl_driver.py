@@ -1,4 +1,4 @@
-"""Readers of verl's driver, TaskRunnerV1: the configuration, a step's whole experience, metrics, weight syncs."""
+"""Readers of verl's driver, TaskRunnerV1: the configuration, the whole experience of a step, metrics, weight syncs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from probes.adapters.verl_values import container, each, tempered
 from probes.draws import COUPLED
 from probes.frames import Flat, Ragged
 
-# How settings begin that bear on no number: where results go and how they are told. `harness doctor --against` leaves
-# them out as well.
+# Prefixes of settings that do not affect numbers: where results are written and how they are reported. `harness
+# doctor --against` leaves them out as well.
 WITHOUT_EFFECT = (
     "trainer.logger", "trainer.project_name", "trainer.experiment_name", "trainer.default_local_dir",
     "trainer.rollout_data_dir", "trainer.validation_data_dir", "trainer.log_val_generations", "trainer.save_freq",
@@ -21,11 +21,11 @@ WITHOUT_EFFECT = (
 )  # fmt: skip
 _ASIDE = (
     *WITHOUT_EFFECT,
-    # Settings of the engine, which a comparison of engines may change; seeds stand among the seeds.
+    # Engine settings, which a comparison of engines may change. Seeds are recorded as `seeds`.
     "actor_rollout_ref.rollout.name", "actor_rollout_ref.rollout.engine_kwargs", "actor_rollout_ref.rollout.seed",
     "data.seed",
 )  # fmt: skip
-# `inference.name`, of a teacher's engine, follows rollout.name.
+# `inference.name`, the engine of a teacher, follows rollout.name.
 _ASIDE_ANYWHERE = ("profiler", "prometheus", "trace", "_target_", "disable_log_stats", "inference.name")
 # Columns of an experience -> verl's names.
 _COLUMNS = {
@@ -41,7 +41,7 @@ _METRICS = {
 
 
 def configured(call: Call) -> None:
-    """After the trainer was made: the whole configuration as hydra resolved it."""
+    """Record the whole configuration as hydra resolved it, after the trainer was made."""
     config = container(call.arguments["config"])
     rollout, data = config["actor_rollout_ref"]["rollout"], config["data"]
     engine = rollout["name"]
@@ -79,23 +79,23 @@ def configured(call: Call) -> None:
 
 
 def resuming(call: Call) -> None:
-    """A resumed run goes on at its checkpoint's step, and gives the engines those weights before its first samples."""
+    """Record the step at which a resumed run continues. It gives the engines those weights before its first samples."""
     if first := int(call.owner.global_steps):
         call.recorder.event("resume", step=first, path=str(call.owner.config.trainer.default_local_dir))
 
 
 def tokenized(call: Call) -> None:
-    """The tokenizer of the trainer."""
+    """Record the trainer's tokenizer."""
     call.recorder.event("tokenizer", **tokenizer_fields(call.owner.tokenizer))
 
 
 def driving(call: Call) -> None:
-    """The driver's step begins."""
+    """Take over the driver's step."""
     call.job.step = int(call.owner.global_steps) - 1
 
 
 def submitted(call: Call) -> None:
-    """Before prompts go to the agent loops: their places in the step, by uid."""
+    """Assign positions in the step to the prompts that go to the agent loops, keyed by uid."""
     batch, memory = call.arguments["batch"], call.job.memory
     step = int(call.owner.global_steps) - 1
     if memory.get("submitted") != step:
@@ -109,7 +109,7 @@ def submitted(call: Call) -> None:
 
 
 def advantaged(call: Call) -> None:
-    """Log-probabilities, rewards and advantages of a step, by verl's keys; `collected` adds the tokens."""
+    """Keep log-probabilities, rewards and advantages of a step under verl's keys; `collected` adds the tokens."""
     data = call.result.batch
     names = list(data.keys())
     masks = data["response_mask"].bool().tolist()
@@ -120,7 +120,7 @@ def advantaged(call: Call) -> None:
         if theirs in names and not (ours == "actor_logprob" and call.job.memory.get("bypass"))
     }
     memory = call.job.memory
-    if memory.get("estimated") != call.step:  # what nobody collected is let go with its step
+    if memory.get("estimated") != call.step:  # drop what was not collected in an earlier step
         memory["estimated"], memory["experience"] = call.step, {}
     waiting = memory.setdefault("experience", {})
     for row, key in enumerate(call.arguments["batch_keys"]):
@@ -134,7 +134,7 @@ def advantaged(call: Call) -> None:
 
 
 def collected(call: Call) -> None:
-    """The responses of a step, as verl fetches them for its metrics: the experience is whole and is written."""
+    """Record the whole experience, once verl fetches the responses of a step for its metrics."""
     memory, data = call.job.memory, call.result
     places, group = memory.get("places", {}), memory.get("group", 1)
     waiting = memory.pop("experience", {})
@@ -153,7 +153,7 @@ def collected(call: Call) -> None:
         return
     order = [
         sample_row["sample"] for sample_row in made
-    ]  # of training: balanced by length, from the order in which they came
+    ]  # order of training: verl balances the samples by length, from their order of arrival
     made.sort(key=lambda sample_row: sample_row["sample"])
     numbers = [sample_row["sample"] for sample_row in made]
     call.recorder.event(
@@ -172,7 +172,7 @@ def collected(call: Call) -> None:
 
 
 def measured(call: Call) -> None:
-    """What verl says of a step."""
+    """Record verl's metrics of a step."""
     reported_metrics = {key: float(value) for key, value in call.arguments["metrics"].items() if _number(value)}
     metrics = {_METRICS.get(key, key): value for key, value in reported_metrics.items()}
     call.recorder.event("step", step=call.step, metrics=metrics)
@@ -180,15 +180,15 @@ def measured(call: Call) -> None:
 
 
 def syncing(call: Call) -> None:
-    """The version that the engines are about to get."""
+    """Keep the version that the engines are about to get."""
     version = call.arguments.get("global_steps")
     call.job.memory["version"] = None if version is None else int(version)
 
 
 def synced(call: Call) -> None:
-    """A weight sync as the driver sees it; what was sent and what arrived, the workers' and engines' recordings say."""
+    """Record a weight sync as the driver sees it. Digests of what was sent and received are in the other recordings."""
     version = call.job.memory.get("version")
-    if version is None:  # for a validation: the same weights once more
+    if version is None:  # for a validation: the same weights are sent again
         call.recorder.event("note", text="weights were sent without a version: what arrives later is counted wrong")
         return
     call.recorder.event(
@@ -198,7 +198,9 @@ def synced(call: Call) -> None:
 
 
 def _learner_dtype(config: dict[str, Any]) -> str | None:
-    """What the actor computes in, which is the coarsest rounding of a run: bfloat16 unless it was told otherwise."""
+    """Return the dtype in which the actor computes, the coarsest rounding of a run: bfloat16 unless configured
+    otherwise.
+    """
     actor = config["actor_rollout_ref"]["actor"]
     if actor.get("strategy") not in ("fsdp", "fsdp2"):
         return None
@@ -229,7 +231,7 @@ def _sampling(rollout: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(values: Any) -> list[list[int]]:
-    """The rows of a jagged or a padded tensor."""
+    """Return the rows of a jagged or a padded tensor."""
     return [row.tolist() for row in (values.unbind() if getattr(values, "is_nested", False) else values)]
 
 

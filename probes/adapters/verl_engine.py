@@ -1,8 +1,9 @@
-"""Readers inside the processes of verl's engines: which prompt ids a request arrived with, which weights were loaded.
+"""Readers inside the processes of verl's engines: the prompt ids with which a request arrived, the weights that were
+loaded.
 
-They look below verl, at the engine's own request in its scheduler's process, after everything that could have changed
-a prompt on its way. A request is known by the id that verl's client gave it (`request_key`), which is how a reader of
-the recording finds its sample.
+They read the engine's own request in the scheduler's process, below verl, after everything that could have changed a
+prompt on its way. A request is identified by the id that verl's client gave it (`request_key`); by that number a
+reader of the recording finds its sample.
 """
 
 from __future__ import annotations
@@ -18,23 +19,25 @@ from probes.adapters.reading import resumed_at
 from probes.frames import Flat, Ragged
 from probes.spans import error_text
 
-_RANDOM = re.compile(r"-[0-9a-f]{8}$")  # vLLM makes ids unique by eight random characters at their end
+_RANDOM = re.compile(r"-[0-9a-f]{8}$")  # vLLM appends eight random characters to make ids unique
 
 
 def request_key(name: str) -> int:
-    """The number by which both ends of a request record its id: 63 bits of a hash."""
+    """Return the number by which both ends record a request: 63 bits of a hash of its id."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def vllm_saw(call: Call) -> None:
-    """A request is with vLLM's scheduler."""
+    """Record the prompt of a request that reached vLLM's scheduler."""
     request = call.arguments["request"]
     if request.prompt_token_ids is not None:  # None: a prompt of embeddings
         _saw(call, _RANDOM.sub("", str(request.request_id)), request.prompt_token_ids)
 
 
 def sglang_saw(call: Call) -> None:
-    """A request is in SGLang's queue, truncated where that was allowed; one that comes again was seen before."""
+    """Record the prompt of a request in SGLang's queue, after any allowed truncation. A retracted request was
+    recorded before.
+    """
     request = call.arguments["req"]
     if not call.arguments.get("is_retracted"):
         _saw(call, str(request.rid), request.origin_input_ids)
@@ -44,25 +47,27 @@ def _saw(call: Call, name: str, ids: Iterable[int]) -> None:
     arrays: dict[str, Flat | Ragged] = {
         "request": Flat.of([request_key(name)], "i8"), "prompt_seen": Ragged.of([list(ids)], "i4"),
     }  # fmt: skip
-    call.recorder.frame("seen", step=-1, arrays=arrays)  # an engine knows no step
+    call.recorder.frame("seen", step=-1, arrays=arrays)  # an engine does not know the step
 
 
 def syncing(call: Call) -> None:
-    """vLLM's worker is about to receive weights, in as many buckets as they take."""
+    """Count a version: vLLM's worker is about to receive weights, in one or more buckets."""
     call.job.memory["received"] = _next(call)
 
 
 def arrived(call: Call) -> None:
-    """Digests of one bucket's tensors as they reached vLLM's worker."""
+    """Record digests of the tensors of one bucket as they reached vLLM's worker."""
     tensors = call.arguments["weights"]
-    if call.job.digests and isinstance(tensors, (list, tuple)):  # verl's list; an iterator is the job's
+    if call.job.digests and isinstance(tensors, (list, tuple)):  # verl passes a list; an iterator must stay unread
         _received(call, call.job.memory.get("received", 0), weights.digests(iter(tensors)))
 
 
 def loading(call: Call) -> None:
-    """SGLang's scheduler is about to load tensors: a hand on its model's loader, which they pass one by one."""
+    """Wrap the model's loader before SGLang's scheduler loads tensors, so that each tensor's digest is taken as it
+    passes.
+    """
     memory = call.job.memory
-    _let_go(memory)  # of a call that raised
+    _let_go(memory)  # left over from a call that raised
     if not call.job.digests or call.arguments.get("load_format") in _PAST_THE_LOADER:
         return
     model = call.owner.get_model()
@@ -71,7 +76,7 @@ def loading(call: Call) -> None:
 
 
 def loaded(call: Call) -> None:
-    """They are loaded, or were refused."""
+    """Keep the digests if the load was accepted."""
     memory = call.job.memory
     passed = _let_go(memory)
     if failed := memory.pop("undigested", ""):
@@ -81,7 +86,7 @@ def loaded(call: Call) -> None:
 
 
 def flushed(call: Call) -> None:
-    """verl ends a sync by flushing SGLang's cache: what arrived since the last one is a version."""
+    """Record what has arrived since the last flush as one version: verl flushes SGLang's cache at the end of a sync."""
     memory = call.job.memory
     arrived_digests = memory.pop("arrived", None)
     if arrived_digests:
@@ -90,7 +95,9 @@ def flushed(call: Call) -> None:
 
 
 def _next(call: Call) -> int:
-    """The version that arrives: engines are not told, so they count, from the one that the run began with."""
+    """Return the version that arrives. Engines are not told it, so they count from the version that the run began
+    with.
+    """
     memory = call.job.memory
     return int(memory["received"]) + 1 if "received" in memory else resumed_at(call, 0)
 
@@ -99,7 +106,7 @@ _PAST_THE_LOADER = ("direct",)
 
 
 def _let_go(memory: dict[str, Any]) -> dict[str, str]:
-    """The model's own loader again; the digests of what passed."""
+    """Restore the model's own loader, and return the digests of the tensors that passed."""
     model, original_load = memory.pop("hand", (None, None))
     if model is not None:
         vars(model).pop("load_weights", None)
@@ -116,7 +123,7 @@ def _digesting(load: Callable[..., Any], memory: dict[str, Any], call: Call) -> 
     passed = memory["passed"]
 
     def digested(item: Any) -> None:
-        try:  # within the job's own call: nothing may be raised here
+        try:  # this runs inside the job's own call: nothing may be raised here
             with call.recorder.own_time():
                 passed[str(item[0])] = weights.digest(item[1])
         except Exception as error:
@@ -128,13 +135,13 @@ def _digesting(load: Callable[..., Any], memory: dict[str, Any], call: Call) -> 
             yield item
 
     def load_weights(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if "hand" not in memory:  # the recording went off before the load was done, and let go of everything
+        if "hand" not in memory:  # the recording was turned off during the load and has dropped its state
             return load(tensors, *args, **kwargs)
-        if isinstance(tensors, (list, tuple)):  # a loader may count them, or go through them twice
+        if isinstance(tensors, (list, tuple)):  # a loader may count the items or iterate twice, so a list stays a list
             for item in tensors:
                 digested(item)
             return load(tensors, *args, **kwargs)
-        # Any other kind of container stays what it is, and is not seen.
+        # Any other iterable is passed on unchanged, and its tensors are not recorded.
         return load(passing(tensors) if isinstance(tensors, Iterator) else tensors, *args, **kwargs)
 
     return load_weights

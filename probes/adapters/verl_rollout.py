@@ -1,4 +1,4 @@
-"""Readers of verl's agent loops (several prompts and samples at once in one process) and of its rollout servers."""
+"""Readers of verl's agent loops (one process draws several prompts and samples at once) and of its rollout servers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from probes.adapters.verl_values import container, each, scalar, tempered
 from probes.draws import DRAW
 from probes.frames import Flat
 
-STALE = 8  # steps after which a prompt that is not done is given up
+STALE = 8  # steps after which an unfinished prompt is dropped
 
 _trajectory: ContextVar[dict[str, Any] | None] = ContextVar("rlhf_harness_trajectory", default=None)
 _requests: ContextVar[list[int] | None] = ContextVar("rlhf_harness_requests", default=None)
 
 
 def looping(call: Call) -> None:
-    """A batch of prompts arrives in an agent loop's process: the place of each in the step, by uid."""
+    """Assign positions in the step to a batch of prompts that arrives in an agent loop's process, keyed by uid."""
     batch, memory = call.arguments["batch"], call.job.memory
     config = call.owner.config
     if bool(scalar(batch, "validate", False)):
@@ -31,7 +31,7 @@ def looping(call: Call) -> None:
     step = int(scalar(batch, "global_steps", 0)) - 1
     if memory.get("looped") != step:
         memory["looped"], memory["batches"], memory["places"], memory["told"] = step, 0, {}, 0
-        done = memory.get("done", {})  # of a prompt that failed, nobody writes the other samples
+        done = memory.get("done", {})  # the samples of a failed prompt are never written
         memory["done"] = {uid: made for uid, made in done.items() if made[-1]["step"] > step - STALE}
     call.job.step = step
     uids, size = each(batch, "uid"), int(config.data.train_batch_size)
@@ -42,7 +42,7 @@ def looping(call: Call) -> None:
 
 
 def entered(call: Call) -> None:
-    """One sample begins: whose ids `generate` will see in this task."""
+    """Note, for this asyncio task, which sample the following calls of `generate` belong to."""
     arguments = {**call.arguments, **call.arguments.get("kwargs", {})}
     trajectory, uid = arguments["trajectory"], str(arguments.get("uid", ""))
     group = int(call.owner.config.actor_rollout_ref.rollout.n)
@@ -57,31 +57,31 @@ def entered(call: Call) -> None:
 
 
 def generating(call: Call) -> None:
-    """An answer is asked for: the name that its request gets belongs to it."""
+    """Begin the list of request ids for one answer."""
     _requests.set([])
 
 
 def named(call: Call) -> None:
-    """The id under which the engine will know a request."""
+    """Keep the id under which the engine will know a request."""
     requests = _requests.get()
     if requests is not None:
-        # With rollout.full_determinism every request has the name det-0: whose prompt it was nobody can say.
+        # With rollout.full_determinism every request is named det-0, so requests cannot be matched to prompts.
         requests.append(-1 if str(call.result).startswith("det-") else request_key(str(call.result)))
 
 
 def generated(call: Call) -> None:
-    """One answer of an engine: ids in, ids out, log-probabilities."""
+    """Keep one answer of an engine: prompt ids, output ids, log-probabilities."""
     current = _trajectory.get()
     if current is None:
         return
     output, turns = call.result, current["turns"]
     prompt, made = list(call.arguments["prompt_ids"]), list(output.token_ids)
     logprob = None if output.log_probs is None else list(output.log_probs)
-    if "prompt_logprobs" in call.arguments["sampling_params"]:  # a teacher that scores what the student drew
+    if "prompt_logprobs" in call.arguments["sampling_params"]:  # a teacher that scores the student's samples
         return
     version = (output.extra_fields or {}).get("global_steps")
     last = turns[-1] if turns else None
-    # An answer that was interrupted goes on.
+    # The engine continues an answer that it interrupted: the output grows, and no new turn begins.
     if last is not None and last["reason"] in ("aborted", "abort") and prompt == last["prompt"] + last["output"]:
         last["output"] += made
         last["logprob"] = None if logprob is None or last["logprob"] is None else last["logprob"] + logprob
@@ -98,14 +98,14 @@ def generated(call: Call) -> None:
 
 
 def finished(call: Call) -> None:
-    """The sample is done; its group is written when all of it is."""
+    """Keep a finished sample until its whole group is finished."""
     current = _trajectory.get()
     if current is not None and current["turns"]:
         call.job.memory.setdefault("done", {}).setdefault(current["uid"], []).append(current)
 
 
 def grouped(call: Call) -> None:
-    """All samples of a prompt are done: one frame of them."""
+    """Record one frame with all samples of a prompt, once they are finished."""
     uid = str(call.arguments["prompt"]["uid"])
     done = sorted(call.job.memory.get("done", {}).pop(uid, []), key=lambda trajectory: trajectory["sample"])
     if not done:
@@ -114,12 +114,12 @@ def grouped(call: Call) -> None:
     first = [trajectory["turns"][0] for trajectory in done]
     samples = [trajectory["sample"] for trajectory in done]
     prompts, outputs = [turn["prompt"] for turn in first], [turn["output"] for turn in first]
-    finish = finishes(outputs, _ends(tokenizer, call.owner))  # both engines answer "completed", however they ended
+    finish = finishes(outputs, _ends(tokenizer, call.owner))  # both engines report "completed" for every end
     finish = [why if turn["reason"] in ("", "completed", "stop", "length") else turn["reason"]
               for why, turn in zip(finish, first, strict=True)]  # fmt: skip
     versions = {version for turn in first for version in turn["versions"] if version is not None}
     step = done[0]["step"]
-    version = step if not versions else versions.pop() if len(versions) == 1 else None  # several: of no one
+    version = step if not versions else versions.pop() if len(versions) == 1 else None  # several: no single version
     coupled = all(turn["coupled"] for turn in first)
     fields: dict[str, Any] = {
         "weight_version": version, "mode": "coupled" if coupled else "native", "guided": False,
@@ -130,11 +130,11 @@ def grouped(call: Call) -> None:
     elif _rejecting(call.owner.config):
         fields["uncompared"] = "rollout_correction.rollout_rs hides the tokens that it rejects from the loss"
     raw = None
-    raises = float(config.get("temperature", 1.0)) != 1.0  # the learner scores after it, the coupled engine before
+    raises = float(config.get("temperature", 1.0)) != 1.0  # the learner scores after it, a coupled engine before
     if (not raises if coupled else not tempered(config)) and all(turn["logprob"] is not None for turn in first):
         raw = [turn["logprob"] for turn in first]
     arrays = rollout_arrays(samples, prompts, outputs, raw)
-    arrays["request"] = Flat.of([turn["request"] for turn in first], "i8")  # by which its engine says what it saw
+    arrays["request"] = Flat.of([turn["request"] for turn in first], "i8")  # matches the `seen` frames of the engine
     call.recorder.frame("rollout", step=step, arrays=arrays, fields=fields)
     memory = call.job.memory
     for sample, prompt, output, reason in zip(samples, prompts, outputs, finish, strict=True):
@@ -152,12 +152,12 @@ def _rejecting(config: Any) -> bool:
 
 
 def vllm_started(call: Call) -> None:
-    """The engine's configuration as vLLM resolved it."""
+    """Record the engine's configuration as vLLM resolved it."""
     _engine(call, "vllm", vllm_resolved(call.owner.engine.vllm_config))
 
 
 def sglang_started(call: Call) -> None:
-    """The engine's arguments as SGLang resolved them."""
+    """Record the engine's arguments as SGLang resolved them."""
     args = call.owner.tokenizer_manager.server_args
     names = {
         "dtype": "dtype", "context_length": "max_model_len", "random_seed": "seed",
@@ -172,8 +172,8 @@ def sglang_started(call: Call) -> None:
     _engine(call, "sglang", resolved)
 
 
-# Canonical name -> verl's setting; verl's setting -> the engine's argument, where verl hands it on at all: SGLang gets
-# no length, no seed and none of the switches for prefixes and chunks.
+# `_SETTINGS`: canonical name -> verl's setting. `_GIVEN`: verl's setting -> the engine's argument, where verl passes
+# it on at all. verl gives SGLang no length, no seed, and no switch for prefix caching or chunked prefill.
 _SETTINGS = {
     "dtype": "dtype", "seed": "seed", "enforce_eager": "enforce_eager", "max_model_len": "max_model_len",
     "max_num_seqs": "max_num_seqs", "memory_fraction": "gpu_memory_utilization",
@@ -188,12 +188,13 @@ _GIVEN = {
 }  # fmt: skip
 
 
-_OTHER_SERVERS = ("server_reward_", "server_teacher_")  # of the same class, and none of the engine that draws
+_OTHER_SERVERS = ("server_reward_", "server_teacher_")  # servers of the same class that are not the engine that draws
 
 
 def _engine(call: Call, engine: str, resolved: dict[str, Any]) -> None:
-    """What was asked by verl's names, which are canonical or have a canonical one; what verl made of it; what it came
-    to."""
+    """Record the engine: what was requested under verl's and canonical names, what verl passed on, and what was
+    resolved.
+    """
     if any(part in _actor_name() for part in _OTHER_SERVERS):
         return
     rollout = call.owner.config
@@ -209,7 +210,7 @@ def _engine(call: Call, engine: str, resolved: dict[str, Any]) -> None:
 
 
 def _loop_number() -> int:
-    """Which of the agent loops this process is: the number in its actor's name."""
+    """Return the number of this process among the agent loops, from its actor's name."""
     digits = _actor_name().removeprefix("agent_loop_worker_").partition("_")[0]
     return int(digits) if digits.isdigit() else 0
 

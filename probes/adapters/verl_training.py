@@ -1,4 +1,4 @@
-"""Readers of verl's training workers (WorkerDict): shapes of what is trained on, weights that are sent."""
+"""Readers of verl's training workers (WorkerDict): shapes of training batches, and weights that are sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from probes.adapters.calls import Call
 
 
 def receiving(call: Call) -> None:
-    """A training worker learns of the step only from the version that it is asked to send."""
+    """Take the step from the version that the worker is asked to send. A training worker learns it from nothing
+    else.
+    """
     version = call.arguments.get("global_steps")
     call.job.memory["unversioned"] = version is None
     if version is not None:
@@ -19,8 +21,10 @@ def receiving(call: Call) -> None:
 
 
 def sent(call: Call) -> None:
-    """Digests of the actor's weights after a sync, where one process holds them whole and they were asked for."""
-    if call.job.memory.pop("unversioned", False):  # once more the weights that were sent last
+    """Record digests of the actor's weights after a sync, where they were asked for and one process holds all
+    weights.
+    """
+    if call.job.memory.pop("unversioned", False):  # the weights that were sent last are sent again
         return
     version = call.job.step + 1
     actor = getattr(call.owner, "actor", None)
@@ -35,7 +39,7 @@ def sent(call: Call) -> None:
 
 
 def inferring(call: Call) -> None:
-    """Whose forward pass this is, and the shapes that go in."""
+    """Name the forward pass by its model, and record the shapes of its inputs."""
     kind = getattr(call.owner.config, "model_type", "")
     forward_only = bool(getattr(getattr(call.owner, "engine_config", None), "forward_only", False))
     call.name = "critic_forward" if kind == "value_model" else "reference_forward" if forward_only else "actor_forward"
@@ -43,7 +47,7 @@ def inferring(call: Call) -> None:
 
 
 def training(call: Call) -> None:
-    """The shapes of one mini-batch."""
+    """Record the shapes of one mini-batch."""
     kind = getattr(call.owner.config, "model_type", "")
     call.name = "critic_minibatch" if kind == "value_model" else call.name
     _shapes(call, "critic_minibatch" if kind == "value_model" else "actor_minibatch")
@@ -70,7 +74,7 @@ def _shapes(call: Call, phase: str) -> None:
 
 
 def _lengths(columns: dict[str, Any]) -> dict[str, list[int]]:
-    """The lengths of the rows of jagged columns. verl keeps them on the host; those of a device are one transfer."""
+    """Return the row lengths of jagged columns. verl keeps them on the host; for a device they are one transfer."""
     torch: Any = sys.modules.get("torch")
     homes: dict[str, dict[str, Any]] = {}
     for name, column in columns.items():
@@ -83,7 +87,9 @@ def _lengths(columns: dict[str, Any]) -> dict[str, list[int]]:
 
 
 class _Outline:
-    """Shape, dtype and device of a tensor; of a jagged one its rows and its longest row, so as not to name symbols."""
+    """Shape, dtype and device of a tensor. The shape of a jagged tensor is [rows, longest row], not torch's symbolic
+    size.
+    """
 
     def __init__(self, tensor: Any, lengths: list[int] | None) -> None:
         self.dtype, self.device = tensor.dtype, tensor.device

@@ -1,6 +1,9 @@
-"""Ray calls `environment` at `ray.init` (RAY_RUNTIME_ENV_HOOK): workers of a cluster that was there before inherit
-nothing from the driver, and are told the watch directory through their runtime environment. So are those of a job whose
-runtime environment has a PYTHONPATH of its own, which replaces the one that they would inherit."""
+"""Ray calls `environment` at `ray.init` (RAY_RUNTIME_ENV_HOOK), and it adds the watch's variables to the runtime
+environment.
+
+Two kinds of workers need that. Workers of a cluster that existed before inherit nothing from the driver. Workers of a
+job whose runtime environment sets PYTHONPATH do not get the PYTHONPATH that they would inherit.
+"""
 
 import os
 import sys
@@ -13,9 +16,11 @@ _FILE = "/tmp/ray/ray_current_cluster"  # where Ray notes the cluster that a pla
 
 
 def environment(runtime_env):
-    """The job's runtime environment with the variables of the watch; a cluster of its own inherits them already."""
+    """Return the job's runtime environment with the variables of the watch, where its workers would not inherit
+    them.
+    """
     if os.environ.get("RAY_RUNTIME_ENV_HOOK") == f"{__name__}.environment":
-        del os.environ["RAY_RUNTIME_ENV_HOOK"]  # the processes that Ray starts next would inherit it
+        del os.environ["RAY_RUNTIME_ENV_HOOK"]  # otherwise the processes that Ray starts next would inherit it
     address = _init_address()
     joined = address != "local" and (address or os.environ.get("RAY_ADDRESS") or os.path.exists(_FILE))
     directory = os.environ.get("RLHF_HARNESS_WATCH")
@@ -33,7 +38,7 @@ def environment(runtime_env):
 
 
 def _init_address():
-    """The address that `ray.init` was called with, which Ray does not hand to its hook; None without one."""
+    """Return the address that `ray.init` was called with, which Ray does not pass to its hook; None without one."""
     frame = sys._getframe(1).f_back
     while frame is not None and frame.f_code.co_name != "init":
         frame = frame.f_back

@@ -1,7 +1,8 @@
-"""Python runs this file at the start of every process of a watched command, because PYTHONPATH begins with its folder.
+"""Python runs this file at the start of every process of a watched command, because PYTHONPATH begins with its
+folder.
 
-It hands on to the sitecustomize that would have run without it, and waits until the process imports torch.distributed
-or Ray: only then is anything else loaded. A process that imports neither pays a look at two variables.
+It runs the sitecustomize that it replaces, and loads nothing else until the process imports torch.distributed or Ray.
+A process that imports neither only pays for reading two variables.
 """
 
 import os
@@ -12,11 +13,11 @@ _TRIGGERS = {"torch.distributed.distributed_c10d", "ray._private.worker"}
 _HOOK = "rlhf_harness_ray.environment"
 _ADAPTER, _, _PACKAGES = os.environ.get("RLHF_HARNESS_ADAPTER", "").rpartition(":")
 _TRIGGERS.update(_PACKAGES.split(",") if _PACKAGES else ())
-_loaded = None  # what was loaded of the probes, where the job has a package of their name
+_loaded = None  # our modules, kept here where the job has another package called `probes`
 
 
 class _Imports:
-    """Sees the modules of interest being imported, and calls the probes when they are there; finds nothing itself."""
+    """A finder that finds nothing itself. It calls the probes when a module of interest has been imported."""
 
     busy = False
 
@@ -36,17 +37,17 @@ class _Imports:
             self.busy = False
 
     def _follow(self, loader):
-        if isinstance(loader, type):  # of what is built in: one loader for all
+        if isinstance(loader, type):  # a loader class of built-in modules: one for all of them
             return
         try:
             run, attributes = loader.exec_module, vars(loader)
-        except (AttributeError, TypeError):  # a namespace package has none; some cannot be followed
+        except (AttributeError, TypeError):  # a namespace package has no loader; some loaders do not allow it
             return
 
         def exec_module(module):
-            attributes.pop("exec_module", None)  # a loader of several modules may have lost it already
+            attributes.pop("exec_module", None)  # a loader of several modules may be restored already
             if module.__name__ in _PACKAGES.split(","):
-                _attach()  # before it runs: what it imports has to find the hooks ready
+                _attach()  # before it runs: the modules that it imports must find the hooks ready
             run(module)
             _TRIGGERS.discard(module.__name__)
             if module.__name__ == "ray._private.worker":
@@ -62,9 +63,9 @@ class _Imports:
 
 
 def _tell_ray(module):
-    """ray.init asks whom this variable names, and has it for no longer than it runs.
+    """Make ray.init call our hook: set the variable that names the hook, only while ray.init runs.
 
-    A process below that does not see this folder could not import it, and its own ray.init would fail.
+    A child process that does not see this folder could not import the hook, and its own ray.init would fail.
     """
     import functools
 
@@ -100,9 +101,9 @@ def _attach():
 
 
 def _probes():
-    """`probes.attach`, `probes.adapters` and the adapter of the job's framework; the last two where it is known.
+    """Return `probes.attach`, and `probes.adapters` and the framework's adapter where the job has one.
 
-    In sys.modules only where the job would find our package anyway, never in place of its own.
+    Our modules are in sys.modules only where the job would find our package anyway, never in place of its own.
     """
     global _loaded
     import importlib
@@ -141,15 +142,16 @@ def _failed(directory, error):
     import json
 
     try:
-        os.makedirs(os.path.join(directory, "beats"), exist_ok=True)
-        with open(os.path.join(directory, "beats", f"{os.getpid()}.failed"), "w") as stream:
+        os.makedirs(os.path.join(directory, "beats"), mode=0o700, exist_ok=True)
+        path = os.path.join(directory, "beats", f"{os.getpid()}.failed")
+        with open(path, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as stream:
             json.dump({"pid": os.getpid(), "failed": f"{type(error).__name__}: {error}"[:500]}, stream)
-    except OSError:  # nowhere to say it
+    except OSError:  # there is no place to report it
         pass
 
 
 def _next():
-    """Run the sitecustomize that this one stands before."""
+    """Run the sitecustomize that this one replaces."""
     from _frozen_importlib import module_from_spec
     from _frozen_importlib_external import PathFinder
 
@@ -162,8 +164,10 @@ def _next():
 
 
 def _without_the_empty_entry():
-    """Of a ${PYTHONPATH} that a worker does not have Ray leaves an empty entry: the working directory, before the
-    standard library."""
+    """Remove the empty PYTHONPATH entry that Ray leaves where a worker has no PYTHONPATH to fill ${PYTHONPATH} with.
+
+    An empty entry is the working directory, and it would come before the standard library.
+    """
     if os.environ.get("PYTHONPATH") == _HERE + os.pathsep:
         os.environ["PYTHONPATH"] = _HERE
         after = sys.path.index(_HERE) + 1 if _HERE in sys.path else 0

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from probes.format import number
+
 if TYPE_CHECKING:
     from reports.run_model import RecordedRun
 
@@ -33,8 +35,6 @@ def find(name: str) -> Callable[[RecordedRun, Path], None]:
 
 def scalars(run: RecordedRun) -> Iterator[tuple[int, dict[str, float]]]:
     """(step, its numbers by name), in the order of the recording."""
-    from probes.format import number
-
     for index, metrics in enumerate(run.steps):
         step = metrics.get("step")
         values = {name: number(value) for name, value in metrics.items() if name != "step" and _numeric(value)}

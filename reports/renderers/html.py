@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from reports.renderers import Renderer
 from reports.sections import answer, recorded, samples
+from reports.sections import charts as drawing
 from reports.sections import graph as triage_graph
 from reports.sections import parity as arrange
 from reports.sections import triage as triage_arrange
 from reports.sections.parity import MARKS
+from reports.sections.svg import StyleSheet
 from reports.text import clean
 
 if TYPE_CHECKING:
@@ -70,8 +72,6 @@ def _run(run: RecordedRun) -> str:
 def _page(verdict: Verdict) -> str:
     from markupsafe import Markup
 
-    from reports.sections.svg import StyleSheet
-
     sheet, parity = StyleSheet(), verdict.parity
     drawn = importlib.util.find_spec("matplotlib") is not None
     charts = _charts(parity, sheet) if parity and drawn else []
@@ -116,8 +116,6 @@ def _page(verdict: Verdict) -> str:
 
 def _charts(parity: Parity, sheet: StyleSheet) -> list[dict[str, Any]]:
     from markupsafe import Markup
-
-    from reports.sections import charts as drawing
 
     return [
         {"title": chart.title, "note": chart.note, "legend": chart.legend, "svg": Markup(chart.svg)}

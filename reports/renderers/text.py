@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, TextIO
 
+from reports.bisect_model import Bisection
+from reports.nightly_model import Night
 from reports.renderers import Renderer
+from reports.run_model import RecordedRun
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,9 +37,6 @@ class TextRenderer(Renderer):
 
     def show(self, subject: Subject, console: Console, *, verbose: bool = False) -> None:
         """Print on a console; `verbose` adds the tables. A reader that closed the pipe is no error."""
-        from reports.bisect_model import Bisection
-        from reports.nightly_model import Night
-        from reports.run_model import RecordedRun
         from reports.sections import terminal
         from reports.sections.terminal import bisect, nightly, recorded
 

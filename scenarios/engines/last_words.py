@@ -13,6 +13,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from probes import redaction
+
 TAIL = 1 << 20  # bytes of each file that are read; an engine logs a few hundred lines at its start
 LONGEST = 300  # characters of one sentence
 # A prefix that an engine or Ray writes before each line: "(EngineCore pid=12) ERROR 11-23 01:02:03 [core.py:1100] ".
@@ -87,8 +89,9 @@ def root_cause(begun: dict[Path, int], ended: int | None = None) -> str:
     the cause only if the process logged nothing after it that shows that it went on. Otherwise the signal is told, with
     the last lines of the log; of a process that failed without an exception in its log, those lines alone.
     """
-    logs = [
-        [_COLOUR.sub("", line).rstrip() for line in _read(file, begin).splitlines()] for file, begin in begun.items()
+    logs = [  # without secrets, before the lines are parted: a secret may be on another line than its name
+        [line.rstrip() for line in redaction.text(_COLOUR.sub("", _read(file, begin)), 0).splitlines()]
+        for file, begin in begun.items()
     ]
     code = next((-int(match[1]) for log in logs for line in reversed(log) if (match := _CODE.search(line))), ended)
     for log in reversed(logs):

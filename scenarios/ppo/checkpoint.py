@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from probes.files import close_to_others, make_folder
+
 FORMAT = 1  # of the manifest
 POLICY, LEARNER, MANIFEST = "policy", "learner.pt", "manifest.json"
 
@@ -59,13 +61,14 @@ def save(
     """Write a checkpoint to `path`, whole or not at all: made beside it and renamed. Replaces an older one."""
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    make_folder(partial)
     try:
         write_policy(str(partial / POLICY))
         torch.save(state, partial / LEARNER)
         files = {str(file.relative_to(partial)): _hash(file) for file in sorted(partial.rglob("*")) if file.is_file()}
         manifest = {"format": FORMAT, "step": step, "version": version, "scenario": scenario, "files": files}
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+        close_to_others(partial)
         shutil.rmtree(path, ignore_errors=True)
         os.replace(partial, path)
     finally:

@@ -18,6 +18,7 @@ import pytest
 
 pytest.importorskip("sqlalchemy", reason="the extra [nightly] is not installed")
 from harness.nightly.history import History
+from probes.files import make_folder, write_whole
 from reports.dashboard import write as write_dashboard
 
 NIGHTS_SHOWN = 60  # of the dashboard, by default
@@ -68,7 +69,8 @@ def queries(history: History, folder: Path) -> dict[str, Callable[[], object]]:
 
     def dashboard() -> int:
         days = [(row.id, row.started) for row, _ in history.listing(NIGHTS_SHOWN)]
-        return write_dashboard(folder, list(reversed(days)), history.course(NIGHTS_SHOWN))
+        make_folder(folder / "cells")
+        return write_dashboard(folder, list(reversed(days)), history.course(NIGHTS_SHOWN), write_whole)
 
     return {
         "past of a cell": lambda: history.past(name),

@@ -99,8 +99,7 @@ def tokens(e):
     "strangers/cause.py": """
 import math
 from harness.parity.interventions.trial import Trial
-from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Turn
+from harness.parity.causes.family import CauseFamily, Rule
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.explanation import Explanation, scored_otherwise
 from reports.model import Cause, Proof
@@ -123,15 +122,14 @@ def report_bits(s):
 
 IN_BITS = CauseFamily(
     "IN_BITS", fix="ask the engine for nats", alone="no other unit is 1.44 times another",
-    rules=(Turn(bits, "alignment", "before any other factor is fitted"),),
-    trials=(Turn(report_bits, "parameters", "before any other factor is fitted"),),
+    rules=(Rule(bits, "before any other factor is fitted"),), trials=(report_bits,),
 )
 
 def raises(*arguments):
     raise KeyError("lost")
 
 RAISES = CauseFamily(
-    "RAISES", rules=(Turn(raises, "bits", "anywhere"),), trials=(Turn(raises, "parameters", "anywhere"),),
+    "RAISES", rules=(Rule(raises, "anywhere"),), trials=(raises,),
 )
 """,
     "strangers/framework.py": """

@@ -52,7 +52,7 @@ def fault(case: Case, server: Server) -> str:
         if (folder / PACKED).is_dir():
             packed(folder, sealed=case.sealed)
         answer = server.run(words, folder, function=source.function)
-        wrong = _fault_of(answer, words, source.codes, altered=altered)
+        wrong = _refused(answer, case) or _fault_of(answer, words, source.codes, altered=altered)
         if wrong and not answer.stopped:
             wrong += "\n" + server.run(words, folder, function=source.function, debug=True).stderr[-4000:]
     return wrong
@@ -81,6 +81,12 @@ def _fault_of(answer: Answer, words: tuple[str, ...], codes: frozenset[int], *, 
     if "json" in words and answer.stdout:
         return _fault_of_json(answer, altered=altered)
     return ""
+
+
+def _refused(answer: Answer, case: Case) -> str:
+    """That the files of a case without changes are refused: then its changes reach no further either."""
+    whole = not case.changes and answer.code not in INPUTS[case.input].codes
+    return f"exit code {answer.code} for files as they are" if whole else ""
 
 
 def _fault_of_json(answer: Answer, *, altered: bool) -> str:

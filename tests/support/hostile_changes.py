@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probes.format import MANIFEST, encode_manifest
+from probes.format import INDEX, MANIFEST, encode_manifest
 from probes.frames import MAGIC, PREFIX, TRAILER, read_prefix
 from probes.lines import SEAL
 
@@ -297,7 +297,7 @@ class Form:
 
 
 def form_of(file: Path) -> Form:
-    if file.name == MANIFEST:
+    if file.name in (MANIFEST, INDEX):
         return Form(json.loads, _manifest)
     if file.suffix == ".bin":
         return Form(_frames, _encoded_frames)

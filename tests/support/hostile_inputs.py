@@ -179,10 +179,12 @@ def bundle(folder: Path, make: Callable[[Path], object]) -> None:
 
 def nights(folder: Path) -> None:
     (folder / "nightly.toml").write_text(MATRIX)
+    (folder / "known.toml").write_text(KNOWN)
 
 
 MATRIX = """
 name = "rlhf-harness"
+known = "known.toml"
 [defaults]
 limit = "20m"
 retries = 1
@@ -192,15 +194,17 @@ scenarios = ["rollout-tiny"]
 [[include]]
 pair = ["hf", "hf"]
 candidate_settings = ["seed=1"]
+[keep]
+days = 7
+size = "20G"
+"""
+KNOWN = """
 [[known]]
 cell = "hf-hf/*"
 cause = "STALE_WEIGHTS*"
 reason = "a known bug of the engine"
 owner = "me"
 expires = 2030-01-31
-[keep]
-days = 7
-size = "20G"
 """
 FORMATS = tuple(name for name in renderers.names() if ":" not in name)
 INPUTS: dict[str, Input] = {

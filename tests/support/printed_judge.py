@@ -95,6 +95,7 @@ EXPRESSIONS = (
     (r"near\[0\]", "seed"),
     (r"^prefix$", ""),
     (r"^one\.name$", "top_k"),
+    (r"\bformat$", "html"),
     (r"json\.dumps", "5"),
     (r"_installer\(\)", "pip install"),
     (r"removeprefix\('--set", "seed=7"),

@@ -21,7 +21,7 @@ import numpy as np
 
 from harness.parity import judge
 from probes import weights
-from probes.format import Flat, Ragged, encode_frame, encode_lines, run_id, write_manifest
+from probes.format import Flat, Ragged, encode_frame, encode_lines, run_id, seal, write_manifest
 from reports.model import Cause, Check, Verdict
 from scenarios.lifted import FOLDER, lifted, steps
 from scenarios.settings import PPO, Model, Native, Rollout, Sampling, Scenario
@@ -100,6 +100,7 @@ class Log:
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     frames: list[FrameRecord] = field(default_factory=list)
     closed: bool = True
+    late: bool = False  # begun when the run had ended, for the native stage
 
     def event(self, kind: str, **fields: Any) -> None:
         self.events.append((kind, fields))
@@ -138,13 +139,11 @@ class Recording:
             _tell_again(self)
         write_manifest(path, self.manifest)
         run = run_id(path)
-        journals = sorted(f"{log.role}-{log.rank}-{log.pid}.jsonl" for log in self.logs.values())
         if self.stage is not None:
             self.stage.write(path / FOLDER)
         for folder in ("events", "tokens"):
             (path / folder).mkdir(exist_ok=True)
-        for log in self.logs.values():
-            stem = f"{log.role}-{log.rank}-{log.pid}"
+        for stem, log, beside in self._by_file():
             with open(path / "events" / f"{stem}.jsonl", "wb") as stream:
                 events = [(kind, {**fields, "run": run} if kind == "open" else fields) for kind, fields in log.events]
                 if log.closed:
@@ -152,7 +151,7 @@ class Recording:
                         "frames": len(log.frames),
                         "frame_kinds": Counter(frame.kind for frame in log.frames),
                         "events": Counter(kind for kind, _ in log.events),
-                        "beside": [name for name in journals if name != f"{stem}.jsonl"],
+                        "beside": beside,
                     }
                     events.append(("close", {"ok": True, "reason": "", **counts}))
                 stream.write(encode_lines((1000 * seq, kind, fields) for seq, (kind, fields) in enumerate(events)))
@@ -160,7 +159,23 @@ class Recording:
                 with open(path / "tokens" / f"{stem}.bin", "wb") as stream:
                     for number, frame in enumerate(log.frames):
                         stream.write(encoded(frame, log, number, run))
+        if self.manifest.get("index"):
+            seal(path)
         return path
+
+    def _by_file(self) -> Iterator[tuple[str, Log, list[str]]]:
+        """Each log with the stem of its files, and the journals that lay beside its own when it was closed.
+
+        As the harness runs: the processes of the run close together, those of the native stage come after them.
+        """
+        stems: list[str] = []
+        for log in self.logs.values():
+            stem = f"{log.role}-{log.rank}-{log.pid}"
+            stems.append(stem if stem not in stems else f"{stem}-2")
+        early = [stem for stem, log in zip(stems, self.logs.values(), strict=True) if not log.late]
+        for stem, log in zip(stems, self.logs.values(), strict=True):
+            there = stems[: stems.index(stem) + 1] if log.late else early
+            yield stem, log, sorted(f"{name}.jsonl" for name in there if name != stem)
 
 
 def encoded(frame: FrameRecord, log: Log, number: int | None = None, run: str = "") -> bytes:
@@ -287,10 +302,11 @@ def make(
         trainer.event("span", name="step", start_ns=0, dur_ns=int(2e9 + own.integers(1e8)), ok=True, step=step)
         trainer.event("probe_cost", step=step, self_ns=2_000_000 * (step + 1))
     if native:
-        logs["native"] = Log("rollout", pid + 3)
-        _opened(logs["native"], side, engine=True, environment=environment)
+        logs["native"], logs["scores"] = Log("rollout", pid + 2, late=True), Log("trainer", pid, 1, late=True)
+        for log in (logs["native"], logs["scores"]):
+            _opened(log, side, engine=log is logs["native"], environment=environment)
         _described(logs["native"], plan, backend, "native")
-        _native(logs["native"], trainer, plan, own, noise, backend)
+        _native(logs["native"], logs["scores"], plan, own, noise, backend)
     manifest = {
         "scenario": plan.to_json(),
         "backend": backend,
@@ -300,6 +316,7 @@ def make(
         "sampling_mode": plan.rollout.mode,
         "guided": plan.guided and side == "candidate",
         "hardware": {"cpu": "fast", "gpus": []},
+        "index": True,
     }
     recording = Recording(manifest, logs)
     recording.made = dict(_told_of(recording))
@@ -432,7 +449,7 @@ def _opened(log: Log, side: str, *, engine: bool, environment: int) -> None:
         packages |= {"vllm": "0.32.0"} if side == "baseline" else {"sglang": "0.5.23", "transformers": "5.17.1"}
     log.event(
         "open",
-        wall_ns=log.pid * 10**9,
+        wall_ns=(log.pid + 500 * log.late) * 10**9,
         host="node-1",
         pid=log.pid,
         ppid=1,
@@ -701,7 +718,7 @@ def _trained(trainer: Log, plan: Scenario, truth: Step, other: bool) -> None:
     )
 
 
-def _native(log: Log, trainer: Log, plan: Scenario, own: np.random.Generator, noise: float, backend: str) -> None:
+def _native(log: Log, scores: Log, plan: Scenario, own: np.random.Generator, noise: float, backend: str) -> None:
     engine_seed, request_seed = (0, "honoured") if backend == "vllm" else (1, "ignored")
     shared = np.random.default_rng([plan.seed, 99])
     prompts, group, longest = 64, 4, plan.sampling.max_tokens
@@ -740,7 +757,7 @@ def _native(log: Log, trainer: Log, plan: Scenario, own: np.random.Generator, no
     )  # fmt: skip
     again.take(list(range(16)))
     log.frames.append(again)
-    trainer.frames.append(
+    scores.frames.append(
         FrameRecord(
             "native_score",
             -1,

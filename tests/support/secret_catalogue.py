@@ -152,6 +152,99 @@ def _planted() -> list[Planted]:
     plant("Bearer in a sentence", "sent Bearer {} and was refused")
     plant("private key", "-----BEGIN RSA " + "PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----\nnext line")
     plant("private key cut short", "-----BEGIN OPENSSH " + "PRIVATE KEY-----\nb3BlbnNz{}")
+    # forms that the issue of damaged and hostile evidence did not name, by their kin
+    plant("YAML block", "hub:\n  api_key: |\n    {}\n  lr: 1\n")
+    plant("folded YAML block, of two lines", "password: >-\n  first line of\n  {}\n")
+    plant("YAML block with an indent", "hf_token: |2-\n    {}")
+    plant("YAML block in JSON", json.dumps({"text": "client_secret: |\n  {}\nlr: 1\n"}))
+    plant("YAML list", "api_keys:\n  - first\n  - {}\nlr: 1")
+    plant("YAML anchor", "password: &one {}")
+    plant("YAML value with blanks", "\npassphrase: correct horse {}\n")
+    plant("TOML in lines", 'api_key = """\n{}\n"""')
+    plant("Python in lines", "api_key = '''{}'''")
+    plant("Python in pieces", "{'api_key': 'first-half-of-it'\n            '{}'}")
+    plant("bytes", "hf_token=b'{}'")
+    plant("raw text", 'password = r"{}"')
+    plant("typed text", 'api_key: str = "{}"')
+    plant("typed and optional", "hf_token: str | None = '{}'")
+    plant("SecretStr", "api_key=SecretStr('{}')")
+    plant("Rust's Some", 'Config { token: Some("{}") }')
+    plant("list of tokens", "hf_tokens=['first','{}']")
+    plant("default by name", "os.getenv('HF_TOKEN', default='{}')")
+    plant("default before the name", "os.getenv(default='{}', key='HF_TOKEN')")
+    plant("default of a lower-case name, by name", 'env.get("openai_api_key", default="{}")')
+    plant("default of an attribute", "getattr(args, 'api_key', '{}')")
+    plant("default of an option", "parser.add_argument('--api-key', type=str, default='{}')")
+    plant("default of a field", 'click.option("--hf-token", "hf_token", default="{}", help="of the hub")')
+    plant("default of a resolver", "${oc.env:HF_TOKEN,{}}")
+    plant("default of a shell", "${HF_TOKEN:-{}}")
+    plant("default after or", "os.environ.get('HF_TOKEN') or '{}'")
+    plant("default of JavaScript", "process.env.HF_TOKEN ?? '{}'")
+    plant("attribute that is set", "setattr(config, 'hf_token', '{}')")
+    plant("call that sets", "client.set_api_key('{}')")
+    plant("pair of names", "[('api_key', '{}'), ('lr', 1)]")
+    plant("header of HTTP/2", "(b'authorization', b'Basic {}')")
+    plant("token in a message", "AuthError: token '{}' was refused")
+    plant("token in double quotes", 'the token "{}" is not valid')
+    plant("token without quotes", "invalid token {} for this repository")
+    plant("key in a message", "the API key '{}' has no access")
+    plant("secret in a message", "cannot open with secret {}")
+    plant("password of several words", "login failed: password 'two words {}' was refused")
+    plant("credentials in a message", "wrong credentials {}")
+    plant("access key in a message", "Secret access key: {}")
+    plant("session of underscores", "GET /jobs?session_id={}")
+    plant("session of a configuration", "sessionId: {}")
+    plant("session of a query", "https://host/jobs?page=2&sid={}")
+    plant("ODBC", "DRIVER=x;SERVER=db;UID=sa;PWD={}")
+    plant("Oracle", "jdbc:oracle:thin:me/{}@db:1521/x")
+    plant("pgpass", "db.example:5432:mlflow:me:{}")
+    plant("basic authentication of requests", "HTTPBasicAuth('me', '{}')")
+    plant("basic authentication in a sentence", "sent Basic {}=")
+    plant("bearer in quotes", "sent Bearer '{}'")
+    plant("GitLab variable", json.dumps({"key": "HF_TOKEN", "value": "{}"}))
+    plant("variable, turned round", json.dumps({"value": "{}", "name": "HF_TOKEN"}))
+    plant("attribute of XML", '<add key="ApiKey" value="{}"/>')
+    plant("JSON web key", json.dumps({"kty": "RSA", "d": "{}"}), "abcdefghij{}")
+    plant("continued line", "--api-key \\\n{}")
+    plant("here string", "docker login --password-stdin <<< {}")
+    plant("piped into a login", "echo {} | docker login --password-stdin")
+    plant("literal of kubectl", "kubectl create secret generic x --from-literal=value={}")
+    plant("ldapsearch", "ldapsearch -x -D cn=me -w {}")
+    plant("ipmitool", "ipmitool -H bmc -U me -P {} power status")
+    plant("mongosh", "mongosh -u me -p {} db")
+    plant("sqlcmd", "sqlcmd -S db -U sa -P {}")
+    plant("lftp", "lftp -u me,{} host")
+    plant("unzip", "unzip -P {} data.zip")
+    begin = "b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAMwAAAAtz"
+    plant("body of an OpenSSH key", begin + "\n{}AAAAgQ==")
+    plant("body of an elliptic key", "MHcCAQEEI{}AoGCCqGSM49AwEHoUQDQgAEVJTUt9Us8cKjMzEfYyji", "{}")
+    plant("private lines of PuTTY", "Private-Lines: 2\nAAAAgQDx{}\nAAAAgQDy\nPrivate-MAC: 1")
+    plant("key in base64", "tls: LS0tLS1CRUdJTiBQUklWQVRFIEtFWS0tLS0tCk1J{}")
+    plant("crypted password", "me:$6$saltsalt${}abcdefghijklmnop:19000:0")
+    plant("Notion", "sent secret_{}", "abcdefghijABCDEFGHIJabcdefghij{}")
+    plant("Modal", "sent as-{}", "abcdefghij{}")
+    plant("Azure's client secret", "sent {}", "abc8Q~{}abcdefghijklmnopqrs")
+    plant("Mailgun", "sent key-{}", "0123456789abcdef0123456789abcde3")
+    plant("Postman", "sent PMAK-{}", "0123456789abcdef01234567-{}")
+    plant("Doppler", "sent dp.st.dev.{}", "abcdefghij{}")
+    plant("Pulumi", "sent pul-{}", "0123456789abcdef0123456789abcdef01234564")
+    plant("Terraform", "sent abcdefghij1234.atlasv1.{}", "abcdefghijabcdefghijabcdefghijabcdefghijabcdefghij{}")
+    plant("PlanetScale", "sent pscale_pw_{}", "abcdefghijabcdefghij{}")
+    plant("Supabase", "sent sbp_{}", "0123456789abcdef0123456789abcdef01234565")
+    plant("New Relic", "sent NRAK-{}", "ABCDEFGHIJKLMNOPQRST{}")
+    plant("Rubygems", "sent rubygems_{}", "0123456789abcdef0123456789abcdef0123456789abcde6")
+    plant("Sourcegraph", "sent sgp_{}", "0123456789abcdef0123456789abcdef01234567")
+    plant("Alibaba", "sent LTAI{}", "5tAbCdEfGh{}")
+    plant("Tencent", "sent AKID{}", "AbCdEfGhIjAbCdEfGh{}")
+    plant("Volcengine", "sent AKLT{}", "AbCdEfGhIjAbCdEfGh{}")
+    plant("E2B", "sent e2b_{}", "0123456789abcdef0123456789abcdef01234568")
+    plant("Kaggle", "sent KGAT_{}", "0123456789abcdef0123456789abcde9")
+    plant("1Password", "sent ops_{}", "eyJ0abcdefghij{}")
+    plant("Fly", "sent FlyV1 fm2_{}", "abcdefghijabcdefghij{}")
+    plant("Bedrock", "sent ABSK{}", "QmVkcm9ja0FQSUtleS1{}abcdefghij=")
+    plant("Cloudflare", "sent v1.0-{}", "0123456789abcdef01234567-0123456789abcdef{}")
+    plant("DigitalOcean", "sent doo_v1_{}", "0123456789abcdef0123456789abcdef0123456789abcdef012345670")
+    plant("Airtable", "sent {}", "patabcdefghij1234.0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef")
     return found
 
 
@@ -282,4 +375,55 @@ HARMLESS = [
     '{"username": "me", "key": null}',
     "monkey",
     "passed",
+    "token_ids=[151644, 8948, 198]",
+    "max_tokens 512",
+    "pad_token '<pad>'",
+    'eos_token "</s>"',
+    "bos_token '<|begin_of_text|>'",
+    "unk_token=b'<unk>'",
+    "stop_token_ids: |\n  151645\n",
+    "token 'Hello' has id 9707",
+    "the token 'Ġunbelievably' differs",
+    "token b'\\xe2\\x96\\x81'",
+    "token 151645 at position 17",
+    "token <|reserved_special_token_17|> was drawn",
+    "tokens: ['Hello', 'world']",
+    "tokens: ['<eos>', '<pad>']",
+    "convert_tokens_to_ids('<eos>')",
+    "tokenizer.decode('abc')",
+    "getattr(config, 'pad_token_id', 151643)",
+    "config.get('max_tokens', 'unlimited-by-default-2')",
+    "parser.add_argument('--max-tokens', type=int, default='512')",
+    "os.environ.get('NCCL_SOCKET_IFNAME', 'eth0:1a2b3c4d5e')",
+    "dataset_key: str = 'math-500-v2a3b'",
+    "token_type: str = 'bpe12345abc'",
+    "session_2026-11-28_00-27-09_123456_7890",
+    "session_dir=/tmp/ray/session_2026-11-28_00-27-09_123456_7890",
+    "session_id=17",
+    "the secret is missing",
+    "credentials were refused",
+    "primary key: sample_id_2b3c4d5e",
+    "KeyError: key 'reward_model.score'",
+    "basic block 17: add r1, r2",
+    "PWD=/home/me/project",
+    "a.py:5432:3:4:5",
+    "train.py:1234: in step",
+    "echo s3cr3T00vAlu3 | sort",
+    "unzip -P",
+    "tar -P -xf data.tar",
+    "python -w module",
+    "key-value-store-with-a-long-name",
+    "secret_santa_of_the_year",
+    "as-published-in-the-paper-of-2025",
+    "$6 per hour",
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk",
+    "eJzt1DEBAAAAwqD1T20Hb6AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA4G8GQAABvXk5/w==",
+    "b3BlbmVk",
+    f"data:font/woff2;base64,{'d09GMgABAAAAA' * 4}/MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj",
+    '{"kty": "tokens", "n": 5}',
+    "v1.0-rc2",
+    "0.19.1.dev12+g1a2b3c4d5",
+    "events/actor-0-4010.jsonl",
+    "runs/20261128-002709-9f86d081/candidate",
+    "or 'greedy-decoding-9a8b'",
 ]

@@ -20,7 +20,7 @@ from harness.parity.subjects.engines.causes_self_disagreement import itself
 from harness.parity.subjects.prefix_cache.causes import differ_past_cache
 from harness.parity.subjects.prompts.causes_retokenization import read_aloud
 from harness.parity.verdict import Judged
-from probes.format import mapping
+from probes.format import whole
 from reports.model import Verdict
 from reports.text import counted
 from scenarios.bench.case import Symptoms, Tolerance
@@ -93,7 +93,7 @@ def _allowed(e: Evidence, samples: int) -> Tolerance:
     allowed = Tolerance(tolerance.value, tolerance.margin)
     if not tolerance.half:
         return allowed
-    longest = mapping(e.baseline.recording.scenario.get("sampling")).get("max_tokens", 0)
+    longest = whole(e.baseline.recording.records.settings.sampling.max_tokens)
     few = tolerance.far_flips(longest * samples)
     return replace(allowed, few=few, far=tolerance.far_margin, turned=tolerance.turned)
 

@@ -13,14 +13,13 @@ import numpy as np
 from harness.parity.gather import gather
 from harness.recordings.library import Library
 from harness.recordings.store import Recording
-from probes.format import mapping, names, number, whole
 
 
 def clean(run: Path, *, cap: float | None = None, library: Library | None = None) -> bool:
     """Whether nothing recorded in `run` speaks against its engine. False where that cannot be determined."""
     recording = (library or Library()).open(run)
     e = gather(recording, recording, native=False, cap=cap)
-    if e.first or recording.torn or recording.incomplete:
+    if e.first or not recording.complete:
         return False
     proven = e.baseline.sync
     if proven.unproven or proven.without_digests or proven.unsynced:
@@ -29,11 +28,11 @@ def clean(run: Path, *, cap: float | None = None, library: Library | None = None
 
 
 def _as_asked(recording: Recording) -> bool:
-    sampling = mapping(recording.scenario.get("sampling"))
-    events = recording.all("sampling")
-    given_rows = [mapping(event.get("given")) for event in events]
-    return bool(sampling) and bool(given_rows) and all(
-        row and all(_listed(row.get(name)) == _listed(value) for name, value in sampling.items()) for row in given_rows
+    sampling, requests = recording.records.settings.sampling, recording.records.sampling
+    return bool(sampling) and bool(requests) and all(
+        request.received
+        and all(_listed(request.received.get(name)) == _listed(value) for name, value in sampling.items())
+        for request in requests
     )  # fmt: skip
 
 
@@ -49,13 +48,9 @@ def _ended(recording: Recording, step: int) -> bool:
     output = table.rows("output") if table is not None else None
     if table is None or output is None or table.finish is None:
         return False
-    ends = {
-        whole(end, -1)
-        for event in recording.all("engine_info")
-        for end in names(mapping(event.get("resolved")).get("end_ids"))
-    }
-    limit = number(mapping(recording.scenario.get("sampling")).get("max_tokens"), -1.0)
-    least = number(mapping(recording.scenario.get("sampling")).get("min_tokens"), 0.0)
+    ends = {end for info in recording.records.engines for end in info.resolved.end_ids or ()}
+    sampling = recording.records.settings.sampling
+    limit, least = sampling.max_tokens, np.fmax(sampling.min_tokens, 0.0)
     cut = np.array([str(reason) == "length" for reason in table.finish])
     if not ends or (output.lengths[cut] != limit).any() or set(map(str, table.finish)) - {"length", "stop"}:
         return False

@@ -13,7 +13,6 @@ from harness.parity.interventions.trial import Trial, same, shown
 from harness.parity.subjects.sampling.causes import SAMPLING_PARAM, sampling_key
 from harness.parity.subjects.sampling.causes_random_numbers import RNG
 from harness.parity.subjects.sampling.causes_sampler import SPORADIC, excluded
-from probes.format import mapping
 from reports.text import counted, figure
 from scenarios.bench.case import Fitted
 from scenarios.engines import canonical
@@ -34,12 +33,10 @@ def guesses(s: Situation) -> Iterator[Trial]:
     # engine may have gone on from another prompt.
     if s.rest.of("scores", "prompts") or s.rest.of("logprobs") > 2 * chosen or not s.rest.total:
         return
-    asked_sampling = s.asked
-    scenario = s.evidence.baseline.recording.scenario
-    seed = int(scenario.get("seed") or 0)
+    asked_sampling, settings = s.run_sampling, s.evidence.baseline.recording.records.settings
+    seed = settings.seed or 0
     seeds = (seed + way * far for far in range(1, NEAR + 1) for way in (1, -1))  # a rank or a worker is added to it
-    engine_seed = int(mapping(scenario.get("engine")).get("seed") or 0)
-    for guessed_seed in dict.fromkeys((engine_seed, *DEFAULT_SEEDS, *seeds)):
+    for guessed_seed in dict.fromkeys((settings.engine.seed or 0, *DEFAULT_SEEDS, *seeds)):
         if guessed_seed != seed:
             yield Trial(
                 RNG.key("seed ignored"),
@@ -75,7 +72,12 @@ def _guess(s: Situation, name: str, value: Any, bounds: tuple[float, float] | No
         f"{name} {shown(value)} in the reference",
         f"the {s.side} samples as if {name} were {shown(value)}{more}",
         {"penalties": ((name, value),)} if name in PENALTIES else {"sampling": ((name, value),)},
-        details={"asked": s.asked.get(name), "as if": value, "side": s.side, **({"bounds": bounds} if bounds else {})},
+        details={
+            "asked": s.run_sampling.get(name),
+            "as if": value,
+            "side": s.side,
+            **({"bounds": bounds} if bounds else {}),
+        },
     )
 
 

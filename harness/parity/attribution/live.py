@@ -11,12 +11,14 @@ from collections.abc import Callable
 
 from harness.parity.attribution.put_back import engine_parameters
 from harness.parity.causes import registry
-from harness.parity.causes.family import Seen
-from harness.parity.causes.turns import Intervention
+from harness.parity.causes.family import Intervention, Seen
+from harness.parity.causes.registry import Slot
 from harness.parity.interventions.bench import Bench
 from harness.parity.interventions.situation import LEAST, Situation, Tried, improves
 from harness.parity.interventions.steps import add_cause, tell, undo
 from harness.parity.subjects.engines.causes_self_disagreement import itself
+from harness.parity.subjects.order.causes import other_sample_numbers
+from harness.parity.subjects.prefix_cache.causes import past_cache
 from harness.parity.subjects.weights.causes import WEIGHTS
 from harness.parity.subjects.weights.causes_derived import STALE_DERIVED
 from harness.parity.subjects.weights.live_read_back import equal_weights, in_words, past, read_back
@@ -140,23 +142,26 @@ def regroup(s: Situation) -> None:
     )
 
 
-_INTERVENTIONS = (
+INTERVENTIONS: tuple[Intervention | Slot, ...] = (
+    Intervention(other_sample_numbers, "order", "the responses are there already: nothing is drawn again"),
+    Intervention(past_cache, "cache", "one draw; what a cache kept would spoil the readings that follow"),
     Intervention(
-        engine_parameters, "past_cache", "a record says what was given; another type moves every score", "parameters",
+        engine_parameters,
+        "parameters",
+        "a record says what was given; another type moves every score",
         starts_engine=True,
     ),
-    Intervention(read_back, "engine_parameters", "what the engine holds, before anything is sent to it", "read back"),
-    Intervention(tensors, "read_back", "sent again where it cannot be read", "tensors"),
-    Intervention(
-        restart, "tensors", "last: a fresh engine agrees, whatever the old one kept", "restart", starts_engine=True
-    ),
-)  # fmt: skip
+    Intervention(read_back, "read back", "what the engine holds, before anything is sent to it"),
+    Intervention(tensors, "tensors", "sent again where it cannot be read"),
+    Slot.PLUGINS,  # a fresh engine would remove what they undo
+    Intervention(restart, "restart", "last: a fresh engine agrees, whatever the old one kept", starts_engine=True),
+)
 
 
 @functools.cache
 def interventions() -> tuple[Intervention, ...]:
     """Return everything that is undone on an engine, cheapest first."""
-    return registry.interventions(_INTERVENTIONS)
+    return registry.interventions(INTERVENTIONS)
 
 
 def search(s: Situation, *, restarts: bool = True, then: Callable[[Situation], None] = lambda s: None) -> None:

@@ -9,23 +9,48 @@ from collections.abc import Iterable
 
 from harness.parity.attribution.guesses import guesses, joined
 from harness.parity.causes import registry
-from harness.parity.causes.turns import Turn, contests
+from harness.parity.causes.family import Contest
+from harness.parity.causes.registry import Slot
 from harness.parity.interventions.situation import Named, Situation, Tried, gone, improves
 from harness.parity.interventions.trial import Trial
+from harness.parity.subjects.log_probabilities import causes as log_probabilities
+from harness.parity.subjects.prompts import causes as prompts
+from harness.parity.subjects.prompts import causes_retokenization
+from harness.parity.subjects.sampling import causes as sampling
+from harness.parity.subjects.sampling import causes_meaning, causes_random_numbers, causes_sampler
+from harness.parity.subjects.stop_conditions import causes as stop_conditions
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
 
 SEEN = 0.5  # share of the log-probabilities compared before that must still be compared
-_GUESSES = Turn(guesses, "lengths", "last: seeds and parameters that no record speaks of may fit by chance")
+CONTESTS: tuple[Contest | Slot, ...] = (
+    Contest((prompts.prompts_seen,), "a record; with other ids everything that follows is drawn and scored otherwise"),
+    Contest((sampling.parameters,), "a record too: what was given comes before what is guessed"),
+    Slot.PLUGINS,  # what is known comes before what is fitted
+    Contest(
+        (log_probabilities.shifted, causes_meaning.meanings),
+        "numbers hide the choices beside them while they are misread; a factor is fitted, and a shift that fits as "
+        "well is simpler",
+    ),
+    Contest((causes_sampler.filters,), "no number is fitted: the two parameters that were asked, in another order"),
+    Contest((prompts.prompts_hidden,), "ids that no record speaks of cost a forward pass each"),
+    Contest(
+        (stop_conditions.end_dropped, causes_retokenization.encoded_again, causes_random_numbers.siblings),
+        "a prompt explains answers; only then are they taken to be altered: in their last token, in every one, or to "
+        "those of a sibling",
+    ),
+    Contest((stop_conditions.lengths,), "an end token that was dropped makes answers shorter as well"),
+    Contest((guesses,), "last: seeds and parameters that no record speaks of may fit by chance"),
+)
 
 
 @functools.cache
-def trials() -> tuple[Turn, ...]:
-    """Return the mistakes that the reference can make, in the order in which they are tried.
+def contests() -> tuple[Contest, ...]:
+    """Return the mistakes that the reference makes on purpose, in the order in which they are tried.
 
-    Each is a function: situation -> trials. None needs a call of the engine.
+    None of them costs a call of the engine.
     """
-    return registry.trials([_GUESSES])
+    return registry.contests(CONTESTS)
 
 
 def search(s: Situation) -> None:
@@ -34,16 +59,17 @@ def search(s: Situation) -> None:
     After a success the earlier ones are tried again, since the removed part may have hidden theirs: if an engine
     reports log-probabilities one position late, all of them differ, at whatever temperature it draws.
     """
-    while any(_removed(s, turns) for turns in contests(trials())):
+    while any(_removed(s, contest) for contest in contests()):
         pass
 
 
-def _removed(s: Situation, turns: list[Turn]) -> bool:
-    """Whether trials of these turns removed something. What they removed is named, and stays in the reference."""
+def _removed(s: Situation, contest: Contest) -> bool:
+    """Whether a trial of the contest removed something. What it removed is named, and stays in the reference."""
     named_before = len(s.named)
     while s.rest.total and not s.over:
         named = {proven.cause for proven in s.named if proven.side == s.side}
-        best = _best(s, (turn_trial for turn in turns for turn_trial in turn.run(s) if turn_trial.cause not in named))
+        trials = (trial for mistakes in contest.rivals for trial in mistakes(s))
+        best = _best(s, (trial for trial in trials if trial.cause not in named))
         if best is None:
             break
         trial, after, seconds = best

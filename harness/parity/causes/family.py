@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from harness.parity.causes.turns import Intervention, Turn
 from reports.model import CauseKey, Proof
 
 if TYPE_CHECKING:
-    from harness.parity.interventions.situation import Tried
+    from harness.parity.facts.evidence import Evidence
+    from harness.parity.facts.explanation import Explained, Explanation
+    from harness.parity.interventions.situation import Situation, Tried
+    from harness.parity.interventions.trial import Trial
 
 
 class Seen(StrEnum):
@@ -117,6 +119,45 @@ def best(attempts: Iterable[Tried]) -> Tried:
 
 
 @dataclass(frozen=True)
+class Rule:
+    """How recordings show a cause.
+
+    `run`: (evidence, what is explained so far) -> explanations. `because`: why it has its place in the order. `alone`:
+    it needs one run only, and says as much about it as about either of two.
+    """
+
+    run: Callable[[Evidence, Explained], Iterable[Explanation]]
+    because: str
+    alone: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Mistakes that the reference makes on purpose, as rivals of each other.
+
+    The trials of all `rivals` are weighed against each other, and the best is taken. `because`: why they have their
+    place in the order.
+    """
+
+    rivals: tuple[Callable[[Situation], Iterable[Trial]], ...]
+    because: str
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """An intervention: what is undone on the engine of a situation.
+
+    `title`: its name in notes. `because`: why it has its place in the order. `starts_engine`: it takes seconds that a
+    caller may not have.
+    """
+
+    run: Callable[[Situation], object]
+    title: str
+    because: str
+    starts_engine: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True)
 class CauseFamily:
     """All causes of one name. The parts of their keys tell them apart.
 
@@ -128,11 +169,13 @@ class CauseFamily:
     - `cured_by`: the intervention that removes it, where several families share one.
     - `prompts`: kind of change of prompts under this cause (`prompts.observed.how`) -> the parts of its key.
 
-    Its functions, each with the function that it follows:
+    How it is found. Only families of other packages list these, and each takes the slot that the order keeps for
+    plug-ins. Those of the harness have their places in `harness.parity.explain`, `harness.parity.attribution.reference`
+    and `harness.parity.attribution.live`.
 
-    - `rules`: how recordings show it: (evidence, what is explained so far) -> explanations.
+    - `rules`: how recordings show it.
     - `trials`: mistakes that the reference makes on purpose: situation -> trials.
-    - `interventions`: what is undone on the engine of a situation.
+    - `interventions`: what is undone on an engine.
 
     On a bench:
 
@@ -153,8 +196,8 @@ class CauseFamily:
     premise: bool = False
     cured_by: str = ""
     prompts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    rules: tuple[Turn, ...] = ()
-    trials: tuple[Turn, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    trials: tuple[Callable[[Situation], Iterable[Trial]], ...] = ()
     interventions: tuple[Intervention, ...] = ()
     contradicted: Callable[[OnBench], str] = contradicted
     confirmed: Callable[[OnBench], tuple[Proof, Seen] | None] = lambda bench: None

@@ -8,14 +8,14 @@ the error is reported.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from enum import Enum
 from typing import Any, TypeVar
 
 from harness.parity import subjects
 from harness.parity.causes import unexplained
-from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Intervention, Turn, in_order
+from harness.parity.causes.family import CauseFamily, Contest, Intervention, Rule
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation
 from harness.parity.interventions.situation import Situation
@@ -25,7 +25,7 @@ from probes.plugins import Plugin, PluginError
 from reports import codec
 from reports.model import Cause, CauseKey
 
-T = TypeVar("T", bound=Turn)
+T = TypeVar("T")
 GROUP = "rlhf_harness.causes"
 
 
@@ -60,49 +60,36 @@ def family(key: CauseKey) -> CauseFamily:
     return families().get(key.family) or CauseFamily(key.family)
 
 
-def rules(ours: Iterable[Turn]) -> tuple[Turn, ...]:
-    """Return the rules by which recordings show causes, in order: `ours`, and those of every family."""
-    return _listed(ours, lambda family: family.rules)
+class Slot(Enum):
+    """A place in an order that is kept for other packages."""
+
+    PLUGINS = "the causes of other packages"
 
 
-def trials(ours: Iterable[Turn]) -> tuple[Turn, ...]:
-    """Return the mistakes that the reference makes on purpose, in order."""
-    return _listed(ours, lambda family: family.trials)
+def rules(order: Sequence[Rule | Slot]) -> tuple[Rule, ...]:
+    """Return an order of rules, with those of other packages in their slot."""
+    return _filled(order, [rule for family in _of_plugins() for rule in family.rules])
 
 
-def interventions(ours: Iterable[Intervention]) -> tuple[Intervention, ...]:
-    """Return what is undone on an engine, in order."""
-    return _listed(ours, lambda family: family.interventions)
+def contests(order: Sequence[Contest | Slot]) -> tuple[Contest, ...]:
+    """Return an order of contests, with the trials of other packages in their slot."""
+    because = "another package's: what was recorded comes before it, and what is fitted after it"
+    return _filled(order, [Contest((trial,), because) for family in _of_plugins() for trial in family.trials])
 
 
-def _listed(ours: Iterable[T], of: Callable[[CauseFamily], tuple[T, ...]]) -> tuple[T, ...]:
+def interventions(order: Sequence[Intervention | Slot]) -> tuple[Intervention, ...]:
+    """Return an order of interventions, with those of other packages in their slot."""
+    return _filled(order, [intervention for family in _of_plugins() for intervention in family.interventions])
+
+
+def _of_plugins() -> list[CauseFamily]:
     families_by_name, homes, _ = _loaded()
-    listed = [
-        *ours,
-        *(turn for name, cause_family in families_by_name.items() if name not in homes for turn in of(cause_family)),
-    ]
-    # A plug-in whose functions have no place in the order must not disturb the others: it is replaced by its error.
-    for name, plugin in homes.items():
-        with_theirs = [*listed, *of(families_by_name[name])]
-        try:
-            in_order(with_theirs)
-        except ValueError as error:
-            lost = plugin.error(f"has no place among the others: {error}")
-            listed.append(replace(of(families_by_name[name])[0], run=_lost(lost), after=in_order(listed)[-1].name))
-        else:
-            listed = with_theirs
-    return in_order(listed)
+    return [families_by_name[name] for name in homes]
 
 
-def _lost(error: PluginError) -> Callable[..., list[Any]]:
-    """Return a function that reports the error in place of functions without a place in the order."""
-
-    def run(*arguments: Any) -> list[Any]:
-        _tell(error, *arguments)
-        return []
-
-    run.__name__ = str(error)
-    return run
+def _filled(order: Sequence[T | Slot], theirs: list[T]) -> tuple[T, ...]:
+    places = [theirs if place is Slot.PLUGINS else [place] for place in order]
+    return tuple(step for steps in places for step in steps if not isinstance(step, Slot))
 
 
 def _guarded(family: CauseFamily, plugin: Plugin) -> CauseFamily:
@@ -130,26 +117,24 @@ def _guarded(family: CauseFamily, plugin: Plugin) -> CauseFamily:
     def nothing(yielded: Any, s: Situation) -> list[Any]:
         return []
 
-    def guarded(turn: T, valid: Callable[..., list[Any]]) -> T:
-        @functools.wraps(turn.run)
+    def guarded(function: Callable[..., Any], valid: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        @functools.wraps(function)
         def run(*arguments: Any) -> list[Any]:
             try:
                 with plugin.guarded():
-                    return valid(turn.run(*arguments), *arguments)
+                    return valid(function(*arguments), *arguments)
             except PluginError as error:
                 _tell(error, *arguments)
                 return []
 
-        return replace(turn, run=run)
+        return run
 
-    for turn in (*family.rules, *family.trials, *family.interventions):
-        if not isinstance(turn, Turn) or not isinstance(getattr(turn.run, "__name__", None), str):
-            raise plugins.Unfit(f"{turn!r} is no Turn of a function with a name")
+    _check_types(family)
     return replace(
         family,
-        rules=tuple(guarded(turn, explanations) for turn in family.rules),
-        trials=tuple(guarded(turn, trials) for turn in family.trials),
-        interventions=tuple(guarded(turn, nothing) for turn in family.interventions),
+        rules=tuple(replace(rule, run=guarded(rule.run, explanations)) for rule in family.rules),
+        trials=tuple(guarded(trial, trials) for trial in family.trials),
+        interventions=tuple(replace(step, run=guarded(step.run, nothing)) for step in family.interventions),
         contradicted=plugin.guard(family.contradicted),
         confirmed=plugin.guard(family.confirmed),
         in_words=plugin.guard(family.in_words),
@@ -157,8 +142,20 @@ def _guarded(family: CauseFamily, plugin: Plugin) -> CauseFamily:
     )
 
 
+def _check_types(family: CauseFamily) -> None:
+    """Check the rules, trials and interventions of a plug-in. Raises Unfit for one of the wrong type."""
+    if not all(isinstance(rule, Rule) and callable(rule.run) for rule in family.rules):
+        raise plugins.Unfit("each of its rules must be a Rule of a function")
+    if not all(callable(trial) for trial in family.trials):
+        raise plugins.Unfit("each of its trials must be a function")
+    if not all(isinstance(step, Intervention) and callable(step.run) for step in family.interventions):
+        raise plugins.Unfit("each of its interventions must be an Intervention of a function")
+
+
 def _tell(error: PluginError, *arguments: Any) -> None:
-    """Report an error to whom the turn was given: (evidence, what is explained so far), or a situation on a bench."""
+    """Report an error to whom the function was given: (evidence, what is explained so far), or a situation on a
+    bench.
+    """
     recipient = arguments[-1]
     messages: list[Any] = recipient.failed if isinstance(recipient, Explained) else recipient.notes
     if str(error) not in map(str, messages):

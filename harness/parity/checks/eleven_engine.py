@@ -15,7 +15,6 @@ from harness.parity.subjects.precision.observed_floor import EngineFloor
 from harness.parity.subjects.recording.observed_copies import alike, own_kernels
 from harness.parity.subjects.sampling.observed_modes import REPLAY
 from harness.parity.subjects.weights.observed_sync_record import SyncRecord
-from probes.format import mapping, number
 from reports.limits import limit_of
 from reports.model import SUSPICIONS, CheckState, Finding
 from reports.text import counted, figure
@@ -179,7 +178,7 @@ def _of_the_manifest(e: Evidence, side: str, record: SyncRecord) -> str:
         )
     if record.manifest:
         return ""
-    if not e.side(side).recording.manifest.get("framework"):
+    if not e.side(side).recording.records.manifest.framework:
         return "the learner's tensors are not named, so that others were sent is not known"
     if record.tensors == 1 and e.train:
         return "one tensor arrived each time; a model that is trained has more, and the recording does not name them"
@@ -207,8 +206,8 @@ def _not_covered(side: Side, again: SecondRun | None) -> list[str]:
 
 def _shards(side: Side) -> int:
     """Return how many tensor-parallel ranks its engine was asked for; 0 where that is one, or was not recorded."""
-    asked_ranks = number(mapping(side.recording.scenario.get("engine")).get("tensor_parallel"), 1)
-    return int(asked_ranks) if asked_ranks > 1 else 0
+    ranks = side.recording.records.settings.engine.tensor_parallel or 1
+    return ranks if ranks > 1 else 0
 
 
 def itself(e: Evidence, side: Side, number: int) -> Outcome:
@@ -237,7 +236,7 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         return outcome(name, "not tested", _unmeasured(e, side, again), number=number, **details)
     # The job of a framework draws no variants. A whole second run covers what they would show.
     lacking = _lacking_variants(e, floor)
-    if lacking and not side.recording.manifest.get("framework") and again is None:
+    if lacking and not side.recording.records.manifest.framework and again is None:
         under = " and ".join(variant if variant == "prefill" else f"another {variant}" for variant in lacking)
         text = f"the floor was not taken under {under}, in which engines differ from themselves; of the others: {noise}"
         return outcome(name, "not tested", text, number=number, **details)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,8 +13,9 @@ from harness.parity.subjects.engines import observed_memory
 from harness.parity.subjects.recording.checks import hit_rate
 from harness.parity.subjects.recording.observed_confounders import differences, flatten
 from harness.parity.subjects.sampling.observed import engine_infos
+from harness.recordings.records.engine_info import NOTHING_REPORTED
 from harness.recordings.store import Recording
-from probes.format import mapping, number
+from probes.format import number
 from reports.model import RunSummary
 
 NAN = float("nan")  # marks a step without a number
@@ -37,13 +39,11 @@ _SPANS = {
 
 def summary(e: Evidence, side: Side) -> RunSummary:
     run = side.recording
-    steps = sorted(
-        {*run.steps("rollout"), *(event["step"] for event in run.all("step") if isinstance(event.get("step"), int))}
-    )
+    steps = sorted({*run.steps("rollout"), *(record.step for record in run.records.steps if record.step is not None)})
     series = _series(side, steps)
     return RunSummary(
         side=side.name,
-        backend=str(run.manifest.get("backend") or ""),
+        backend=run.records.manifest.backend or "",
         path=str(run.path),
         rows=_rows(e, side, series),
         series=series,
@@ -57,13 +57,8 @@ def step_seconds(side: Side) -> dict[int, float]:
     spans = spans_by_step(side.recording)
     seconds_by_step = {step: seconds for (name, step), seconds in spans.items() if name == "step" and step >= 0}
     if not seconds_by_step:
-        metrics = {
-            event.get("step"): number(mapping(event.get("metrics")).get("seconds"))
-            for event in side.recording.all("step")
-        }
-        seconds_by_step = {
-            step: value for step, value in metrics.items() if isinstance(step, int) and np.isfinite(value)
-        }
+        recorded = {record.step: record.number("seconds") for record in side.recording.records.steps}
+        seconds_by_step = {step: value for step, value in recorded.items() if step is not None and np.isfinite(value)}
     if not seconds_by_step:
         for (name, step), seconds in spans.items():
             if name in _SPANS.values() and step >= 0:
@@ -109,7 +104,7 @@ _SHOWN = ("name", "path", "mode", "train batch size")
 
 def _series(side: Side, steps: list[int]) -> dict[str, list[float]]:
     run = side.recording
-    metrics = {event.get("step"): mapping(event.get("metrics")) for event in run.all("step")}
+    metrics = {record.step: record.metrics for record in run.records.steps}
     spans = spans_by_step(run)
     seconds = step_seconds(side)
     padded, real = _batch_tokens(run)
@@ -145,24 +140,19 @@ def _lengths(run: Recording, step: int) -> np.ndarray:
 
 
 def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, Any]:
-    run, scenario = side.recording, side.recording.scenario
-    infos = engine_infos(side, e.mode)
-    info: dict[str, Any] = infos[0] if infos else {}
-    resolved = mapping(info.get("resolved"))
-    sampling: dict[str, Any] = next(
-        (mapping(event.get("canonical")) for event in run.all("sampling") if event.get("mode") == e.mode), {}
-    )
-    steps = [mapping(event.get("metrics")) for event in run.all("step")]
-    learners = run.all("learner")
+    run, records, settings = side.recording, side.recording.records, side.recording.records.settings
+    info = next(iter(engine_infos(side, e.mode)), NOTHING_REPORTED)
+    steps = [record.metrics for record in records.steps]
+    last_actor = records.updates[-1].digests.get("actor", "") if records.updates else ""
     rows = {
-        "scenario": scenario.get("name"),
-        "model": mapping(scenario.get("model")).get("path"),
+        "scenario": settings.name,
+        "model": settings.model.path,
         "mode": mode_name(e),
-        "seed": scenario.get("seed"),
-        "engine": info.get("engine"),
-        "engine version": info.get("version"),
+        "seed": settings.seed,
+        "engine": info.engine,
+        "engine version": info.version,
         **{
-            name.replace("_", " "): resolved.get(name)
+            name.replace("_", " "): info.resolved.parameters.get(name)
             for name in (
                 "dtype",
                 "max_model_len",
@@ -174,8 +164,8 @@ def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, 
                 "device",
             )
         },
-        "temperature": sampling.get("temperature"),
-        "train batch, samples": mapping(scenario.get("ppo")).get("train_batch_size"),
+        "temperature": records.sampling_in(e.mode).requested.get("temperature"),
+        "train batch, samples": settings.learner.train_batch_size,
         "steps": len(run.steps("rollout")),
         "samples": side.samples,
         "tokens": side.tokens,
@@ -186,7 +176,7 @@ def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, 
         "ended by themselves": _mean_of(steps, "stopped_fraction"),
         "truncated": _mean_of(steps, "truncated_fraction"),
         "cache hit rate": _known(hit_rate(side)),
-        "learner after the last update": str(learners[-1].get("actor"))[:12] if learners else None,
+        "learner after the last update": last_actor[:12] or None,
     }
     rows = {title: value for title, value in rows.items() if value is not None}
     baseline_settings, candidate_settings = (
@@ -199,22 +189,20 @@ def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, 
         for key in differences(baseline_settings, candidate_settings)
         if key.rpartition(".")[2].replace("_", " ") not in {*rows, *_SHOWN}
     ]
-    return rows | {key: flatten(scenario).get(key) for key in differing_keys}
+    return rows | {key: flatten(run.scenario).get(key) for key in differing_keys}
 
 
 def _measured(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, Any]:
     """Return what differs between any two runs without meaning a change: times, noise."""
     rollout = [v for v in series.get("rollout_seconds", []) if v == v]
-    syncs = [number(event.get("seconds")) for event in side.recording.all("sync")]
+    syncs = [sync.seconds for sync in side.recording.records.syncs]
     rows = {
         "seconds per step": _mean(series, "seconds"),
         "rollout, seconds per step": _mean(series, "rollout_seconds"),
         "train, seconds per step": _mean(series, "train_seconds"),
         "rollout tokens per second": side.tokens / sum(rollout) if rollout and sum(rollout) else None,
         "weight sync, s": _known(float(np.nanmean(syncs))) if any(v == v for v in syncs) else None,
-        "start of the engine, s": next(
-            (_known(number(i.get("start_seconds"))) for i in engine_infos(side, e.mode)), None
-        ),
+        "start of the engine, s": next((_known(info.start_seconds) for info in engine_infos(side, e.mode)), None),
         "floor, nats": _known(side.floor.largest),
         "against its learner, max |Δ|": side.to_learner.largest[0] if side.to_learner.tokens else None,
         "probes, share of a step": _probe_share(side),
@@ -258,6 +246,6 @@ def _mean(series: dict[str, list[float]], name: str) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def _mean_of(steps: list[dict[str, Any]], key: str) -> float | None:
+def _mean_of(steps: list[Mapping[str, Any]], key: str) -> float | None:
     values = [v for v in (number(metrics.get(key)) for metrics in steps) if v == v]
     return float(np.mean(values)) if values else None

@@ -44,7 +44,7 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
 
 def _alone(e: Evidence, tables: StepTables) -> None:
     if tables.rollout is not None:
-        e.guided = e.guided or bool(tables.rollout.fields.get("guided"))
+        e.guided = e.guided or tables.rollout.header.guided
         stop_conditions_observed.note_alone(e, e.baseline, tables.rollout)
     if tables.experience is not None:
         note_experience(e, tables.experience)
@@ -57,7 +57,7 @@ def _pair(e: Evidence, baseline: StepTables, candidate: StepTables) -> None:
         return
     # A replay trains on the recorded run's tokens. Where that run was guided, they are not those that its engine drew.
     follows = baseline.rollout if e.mode == "replay" else candidate.rollout
-    e.guided = bool(follows.fields.get("guided"))
+    e.guided = follows.header.guided
     rollouts(e, baseline.rollout, candidate.rollout, [baseline.experience, candidate.experience])
     for side, rollout, experience in (
         (e.baseline, baseline.rollout, baseline.experience),

@@ -484,13 +484,4 @@ class Evidence:
 
 def version_of(table: Table) -> int:
     """Return the weight version that a frame was drawn with; -1 where it was not recorded."""
-    version = weight_version(table)
-    return -1 if version is None else version
-
-
-def weight_version(table: Table) -> int | None:
-    """Return the recorded weight version; None where it is no integer."""
-    version = table.fields.get("weight_version")
-    if isinstance(version, float) and version.is_integer():
-        return int(version)
-    return version if isinstance(version, int) and not isinstance(version, bool) else None
+    return -1 if table.header.weight_version is None else table.header.weight_version

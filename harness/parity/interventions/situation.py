@@ -16,7 +16,7 @@ from harness.parity.subjects.log_probabilities.observed_outliers import Share
 from harness.parity.subjects.precision.observed_floor import Tolerance
 from harness.parity.subjects.precision.observed_rounding import largest_of, share_of
 from harness.parity.subjects.sampling.observed import engine_given, engine_infos
-from probes.format import mapping
+from harness.recordings.records.engine_info import SamplingParameters, SamplingRequest
 from reports.model import RESIDUE, CauseKey, Proof
 from scenarios.bench.case import NUMBERS, Alteration, CaseSample, HeldReport, Symptoms
 
@@ -79,16 +79,13 @@ class Situation:
     def changed(self) -> dict[str, tuple[Any, Any]]:
         """Return name -> (asked, given) for the parameters that this side's engine was not started with as asked."""
         infos = engine_infos(self.evidence.side(self.side), self.evidence.mode)
-        info = infos[0] if infos else {}
-        asked_parameters, given_parameters = mapping(info.get("canonical")), engine_given(info)
-        if info.get("mapping", "ours") == "ours":
+        if not infos or not infos[0].mapped_by_others:
             return {}
+        requested = infos[0].requested
         return {
-            name: (asked_parameters[name], value)
-            for name, value in given_parameters.items()
-            if name in asked_parameters
-            and value != asked_parameters[name]
-            and not (name in ROOMY and _more(value, asked_parameters[name]))
+            name: (requested[name], value)
+            for name, value in engine_given(infos[0]).items()
+            if name in requested and value != requested[name] and not (name in ROOMY and _more(value, requested[name]))
         }
 
     @property
@@ -127,25 +124,19 @@ class Situation:
         )[::-1]
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def run_sampling(self) -> SamplingParameters:
         """Return the canonical sampling parameters for both sides, from the baseline's scenario."""
-        return mapping(self.evidence.baseline.recording.scenario.get("sampling"))
+        return self.evidence.baseline.recording.records.settings.sampling
 
     @property
-    def given(self) -> dict[str, Any]:
+    def given_sampling(self) -> SamplingParameters:
         """Return the canonical sampling parameters that this side's engine was given, where they were recorded."""
-        return mapping(self.said.get("given")) or mapping(self.said.get("canonical"))
+        return self.request.received or self.request.requested
 
     @property
-    def own(self) -> dict[str, Any]:
-        """Return the canonical sampling parameters that this side itself asked for."""
-        return mapping(self.said.get("canonical"))
-
-    @property
-    def said(self) -> dict[str, Any]:
-        """Return the `sampling` event of this side; {} without one."""
-        events = self.evidence.side(self.side).recording.all("sampling")
-        return next((mapping(event) for event in events if event.get("mode") == self.evidence.mode), {})
+    def request(self) -> SamplingRequest:
+        """Return the sampling request of this side; an empty one where none was recorded."""
+        return self.evidence.side(self.side).recording.records.sampling_in(self.evidence.mode)
 
     @property
     def rest(self) -> Symptoms:

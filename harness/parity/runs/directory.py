@@ -58,6 +58,8 @@ def no_pair(path: Path, named: str | os.PathLike[str]) -> BadInput:
     """Return the error for a path that was given alone and holds no pair of runs."""
     if not is_run(path):
         return no_run(path, "diff", named)
+    if refusal := no_rollouts(path, named):
+        return refusal
     return BadInput(
         f"{named} is one run, and a comparison takes two", fix=f"harness diff {shlex.quote(str(named))} CANDIDATE"
     )

@@ -35,7 +35,7 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
     replayed. A replay that was cut short is INCONCLUSIVE and raises nothing.
     """
     from harness.bundle.opening import prompt_key, resolve_runs
-    from harness.parity.runs.directory import is_run, no_run
+    from harness.parity.runs.directory import is_run, no_rollouts, no_run
 
     started = time.monotonic()
     options = dataclasses.replace(options or ReplayOptions(), **changes)
@@ -43,6 +43,8 @@ def run_replay(run: str | os.PathLike[str], options: ReplayOptions | None = None
     path = resolve_runs(run, takes="replay RUN")[0].resolve()
     if not is_run(path):
         raise no_run(path, "replay", run)
+    if refusal := no_rollouts(path, run):
+        raise refusal
     if prompt_key(run):
         raise BadInput(f"the prompts of {run} were hashed: no engine can score them", fix="harness bundle RUN")
     envs.parse(backend)

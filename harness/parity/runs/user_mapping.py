@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import difflib
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,10 @@ def load(path: str, engine: str) -> dict[str, Any]:
     """
     fix = f"def {engine}_sampling(asked, ours): return dict(ours)   # in the file, changed where yours differs"
     file = Path(path).expanduser().resolve()
+    if not file.exists():
+        near = difflib.get_close_matches(file.name, (each.name for each in file.parent.glob("*.py")), n=1)
+        hint, right = (f"; did you mean {near[0]}?", Path(path).with_name(near[0])) if near else ("", "FILE.py")
+        raise BadInput(f"the mapping {path} does not exist{hint}", fix=f"--mapping {shlex.quote(str(right))}")
     try:
         source = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

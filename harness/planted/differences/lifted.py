@@ -14,6 +14,7 @@ from harness.parity.verdict import FurtherEvidence, judged
 from harness.planted.differences.files import reproduced_by
 from harness.planted.differences.outcome import Outcome, started_since
 from harness.planted.differences.setting import Setting
+from probes.files import write_whole
 from scenarios.planted.differences.fault import READY, Fault
 
 
@@ -57,6 +58,6 @@ def lifting(setting: Setting, faults: list[Fault], shared: Path) -> Iterator[Out
         verdict = judged(baseline.run_dir, candidate.run_dir, native=False, cap=fault.cap, further=further).verdict
         verdict = dataclasses.replace(verdict, reproduce=reproduced_by(fault, pair, scenario.model.dtype))
         seconds = round(time.monotonic() - attributed_at, 2), round(attributed_at - ran, 2)
-        (candidate.run_dir.parent / verdict_file.NAME).write_text(verdict.to_json(), encoding="utf-8")
+        write_whole(candidate.run_dir.parent / verdict_file.NAME, verdict.to_json().encode())
         starts = started_since(before, experiment.engine_starts())
         yield Outcome(fault, verdict, round(ran - started, 1), *seconds, starts, pair=pair)

@@ -16,6 +16,7 @@ from harness.planted.differences.files import reproduced_by
 from harness.planted.differences.outcome import Outcome, started_since
 from harness.planted.differences.setting import Setting
 from harness.recordings.library import Library
+from probes.files import write_whole
 from scenarios.planted.differences.fault import READY, Fault
 from scenarios.settings import Scenario
 
@@ -77,7 +78,7 @@ def natively(setting: Setting, faults: list[Fault], shared: Path) -> Iterator[Ou
         verdict = judged(fault_baseline.run_dir, side.run_dir, native=True, cap=fault.cap).verdict
         verdict = dataclasses.replace(verdict, reproduce=reproduced_by(fault, pair, scenario.model.dtype))
         judged_s = round(time.monotonic() - ran, 2)
-        (side.run_dir.parent / verdict_file.NAME).write_text(verdict.to_json(), encoding="utf-8")
+        write_whole(side.run_dir.parent / verdict_file.NAME, verdict.to_json().encode())
         starts = started_since(before, experiment.engine_starts())
         yield Outcome(fault, verdict, round(ran - started, 1), judged_s, starts=starts, pair=pair)
 

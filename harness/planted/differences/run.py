@@ -26,6 +26,7 @@ from harness.planted.differences.lifted import lifting
 from harness.planted.differences.native import natively
 from harness.planted.differences.outcome import Outcome, started_since
 from harness.planted.differences.setting import Setting
+from probes.files import write_whole
 from scenarios.planted.differences.fault import READY, Fault
 from scenarios.settings import Scenario
 
@@ -189,7 +190,7 @@ def _group(setting: Setting, shared: tuple[str, ...], faults: list[Fault]) -> It
             verdict = attribute(judgement, experiment.bench(baseline.name, candidate.name, engine=engine))
         verdict = dataclasses.replace(verdict, reproduce=reproduced_by(fault, pair, scenario.model.dtype))
         seconds = round(judged_at - ran, 2), round(time.monotonic() - judged_at, 2)
-        (folder / verdict_file.NAME).write_text(verdict.to_json(), encoding="utf-8")
+        write_whole(folder / verdict_file.NAME, verdict.to_json().encode())
         starts = started_since(before, experiment.engine_starts())
         yield Outcome(fault, verdict, round(ran - started, 1), *seconds, starts, pair=pair)
 

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from harness.planted.differences.outcome import Outcome, Score, score
 from harness.planted.listing import markdown, yes
+from probes.files import write_whole
 from reports.pipe import outlive_reader
 from reports.text import counted
 from scenarios.planted.differences.catalog import Fault, family
@@ -94,8 +95,8 @@ def as_markdown(rows: Sequence[Outcome], score: Score) -> str:
 def keep(rows: Sequence[Outcome], folder: Path) -> None:
     """What is known so far as suite.json and suite.md in `folder`: a suite that is cut short loses nothing."""
     result = score(rows)
-    (folder / "suite.json").write_text(json.dumps(as_json(rows, result), indent=2), encoding="utf-8")
-    (folder / "suite.md").write_text(as_markdown(rows, result), encoding="utf-8")
+    write_whole(folder / "suite.json", json.dumps(as_json(rows, result), indent=2).encode())
+    write_whole(folder / "suite.md", as_markdown(rows, result).encode())
 
 
 def families(rows: Sequence[Outcome]) -> str:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from harness.errors import BadInput
 from harness.planted.hangs.outcome import Outcome, judged
+from harness.triage.flight import synthesis
+from probes.files import make_new_folder
 from scenarios.planted.hangs.catalog import Hang
 
 
 def judge_dumps(hang: Hang, folder: Path) -> Outcome:
     """Write the dumps that the hang describes and judge them, as `harness triage DIR` does; no process is started."""
     from harness.triage import directory, judge
-    from harness.triage.flight import synthesis
 
     assert hang.dumps is not None
     wanted = hang.dumps
@@ -25,7 +26,7 @@ def judge_dumps(hang: Hang, folder: Path) -> Outcome:
             f"{hang.name}: no dumps of fault {wanted.fault!r} can be made: {error}", fix="harness faults list"
         ) from error
     place = folder / "dumps"
-    place.mkdir()
+    make_new_folder(place)
     for _ in synthesis.write(job, place):
         pass
     began = time.monotonic()

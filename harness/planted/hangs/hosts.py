@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import HarnessError
+from probes.files import open_new
 
 ROOT = Path(__file__).parents[3]
 NAMES = ("hosta", "hostb", "hostc", "hostd")
@@ -77,7 +78,7 @@ class Hosts:
             **bare, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": INTERFACE,
             "TP_SOCKET_IFNAME": INTERFACE, "RAY_AUTH_MODE": "disabled", **environ,
         }  # fmt: skip
-        with log.open("wb") as stream:
+        with open_new(log) as stream:
             process = subprocess.Popen(
                 words, env=environment, cwd=log.parent, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
                 start_new_session=True,

@@ -21,9 +21,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+from harness import envs
 from harness.errors import HarnessError
+from harness.planted.hangs.across import judge_hosts
+from harness.planted.hangs.dumps import judge_dumps
+from harness.planted.hangs.looks import judge_looks
 from harness.planted.hangs.outcome import Outcome, Score, judged, score
 from harness.triage.collect import redact
+from probes.files import make_new_folder, open_new, write_whole
 from reports.model import Verdict
 from scenarios.planted.hangs.catalog import Hang
 
@@ -93,16 +98,10 @@ class _Trial:
         try:
             folder = _fresh(self.folder, hang.name)
             if hang.dumps is not None:
-                from harness.planted.hangs.dumps import judge_dumps
-
                 return judge_dumps(hang, folder)
             if hang.network is not None:
-                from harness.planted.hangs.across import judge_hosts
-
                 return judge_hosts(hang, folder, self.stall_s, START_S + STALLS * self.stall_s, {MARK: mark})
             if hang.looks:
-                from harness.planted.hangs.looks import judge_looks
-
                 environ = _environment(hang, mark, self._device)
                 limit_s = START_S + STALLS * self.stall_s
                 return judge_looks(hang, folder, command(hang, self.stall_s), limit_s, environ)
@@ -128,11 +127,11 @@ class _Trial:
         spec, result = folder / "spec.json", folder / "result.json"
         words = command(hang, self.stall_s, self.pythons.get(hang.engine, ""))
         request = {"command": words, "stall_s": self.stall_s, "out": str(folder / "watch"), "result": str(result)}
-        spec.write_text(json.dumps(request), encoding="utf-8")
+        write_whole(spec, json.dumps(request).encode())
         began = time.monotonic()
         if self._ended:
             return judged(hang, None, error="the lab was left before this began")
-        with (folder / "program.log").open("wb") as log:
+        with open_new(folder / "program.log") as log:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "harness.planted.hangs.trial", str(spec)], stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, cwd=folder, start_new_session=True,
@@ -233,14 +232,12 @@ def _fresh(folder: Path, name: str) -> Path:
     for number in itertools.count(1):
         path = folder / (name if number == 1 else f"{name}-{number}")
         with contextlib.suppress(FileExistsError):
-            path.mkdir(parents=True)
+            make_new_folder(path)
             return path.resolve()
     raise AssertionError("itertools.count ends")
 
 
 def _interpreter(engine: str) -> str:
-    from harness import envs
-
     return str(envs.get(engine).python)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from harness.planted.hangs.outcome import Outcome, judged
 from harness.triage import run
 from harness.triage.rules.pauses import FRESH_S
+from probes.files import open_new
 from reports.model import Verdict
 from scenarios.planted.hangs.catalog import Hang
 
@@ -20,7 +21,7 @@ def judge_looks(hang: Hang, folder: Path, words: Sequence[str], limit_s: float, 
     """Look `hang.looks` times, and hold the worst verdict against the truth: one that is wrong counts. The job is left
     to whoever ends it, by its mark. A hang is given the time in which it is too young to be told."""
     log, began = folder / "program.log", time.monotonic()
-    with log.open("wb") as output:
+    with open_new(log) as output:
         process = subprocess.Popen(
             list(words), stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder, env=dict(environ),
             start_new_session=True,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.triage import directory
 from harness.triage.evidence import Evidence, Process
 from reports.model import Verdict
 from scenarios.planted.hangs.catalog import Hang
@@ -202,7 +203,5 @@ def _short(rank: int | None, role: str) -> str:
 def _evidence(path: str) -> dict[str, Process]:
     if not path:
         return {}
-    from harness.triage import directory
-
     evidence: Evidence = directory.read(path)
     return {process.key: process for process in evidence.processes}

@@ -9,13 +9,13 @@ The specification has `command`, `stall_s`, `out` and `result`, where what came 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from harness.triage.watch import Stall, watch
 from harness.triage.watch.watchdog import Watchdog
+from probes.files import write_whole
 
 
 class LookedAt(Watchdog):
@@ -40,9 +40,7 @@ def main(spec: Path) -> int:
         "verdict": result.verdict.to_dict() if result.verdict else None,
         "evidence": str(stalls[0].evidence) if stalls else "",
     }
-    part = Path(request["result"] + ".part")
-    part.write_text(json.dumps(answer), encoding="utf-8")
-    os.replace(part, request["result"])
+    write_whole(request["result"], json.dumps(answer).encode())
     return 0
 
 

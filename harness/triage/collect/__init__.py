@@ -6,6 +6,6 @@ is a note that says how to have it next time. Nothing here judges.
 """
 
 from harness.triage.collect.conduct import collect
-from harness.triage.collect.scope import Scope, live
+from harness.triage.collect.scope import Scope, live, may_live
 
-__all__ = ["Scope", "collect", "live"]
+__all__ = ["Scope", "collect", "live", "may_live"]

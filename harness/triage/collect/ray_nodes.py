@@ -15,12 +15,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from harness.cluster.ray_output import warnings_aside
+from harness.cluster.ray_start import job
+from harness.cluster.ray_token import authenticate
+from harness.triage import directory
+from harness.triage.collect import Scope, collect
+
 
 def harness_collect(options: dict[str, Any]) -> bytes:
     """The task: collect what lives below this node's raylet; a zip of the evidence directory."""
-    from harness.triage import directory
-    from harness.triage.collect import Scope, collect
-
     with tempfile.TemporaryDirectory(prefix="harness-node-") as folder:
         out = Path(folder) / "evidence"
         watched = options.pop("directory", None)
@@ -33,10 +36,6 @@ def main(address: str, request: dict[str, Any]) -> dict[str, Any]:
     """Ask every live node but the one called `here`; {silent: host -> why nothing came from it}."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    from harness.cluster.ray_output import warnings_aside
-    from harness.cluster.ray_start import job
-    from harness.cluster.ray_token import authenticate
 
     authenticate()
     deadline = time.monotonic() + request["timeout_s"]

@@ -106,6 +106,12 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
     )
 
 
+def may_live(scope: Scope) -> bool:
+    """Whether a process of a scope lives on this host, or is of another host, of which only a look can tell."""
+    members = cast(scope)
+    return bool(members.pids) or any(host != members.host for host, _ in {**members.pulses, **members.journals})
+
+
 def _of_current_processes(
     pulses: dict[tuple[str, int], beats.Pulse],
     openings: Mapping[tuple[str, int], list[journals.Opening]],
@@ -193,7 +199,9 @@ def _cluster(text: str) -> Scope:
     if speaks_http(host, int(port), 1):
         raise BadInput(
             f"what answers at {host}:{port} is an HTTP server and no Ray cluster's GCS",
-            fix=f"harness triage {host}:{RAY_PORT}   # or http://{host}:{port}, if a watch serves its evidence there",
+            fix=f"harness triage http://{host}:{port}   # if a watch serves its evidence there; else --help"
+            if int(port) == RAY_PORT
+            else f"harness triage {host}:{RAY_PORT}   # or http://{host}:{port}, if a watch serves its evidence there",
         )
     return Scope(ray_address=f"{host}:{port}")
 

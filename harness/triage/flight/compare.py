@@ -46,6 +46,7 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
     absent = sorted(_expected_ranks(flights_by_name.values(), parts, size) - set(readable))
     damaged = {flight.rank: flight for flight in flights_by_name.values() if not flight.readable}
     missing = [_missing(rank, damaged.get(rank)) for rank in absent]
+    unread = [part for flight in flights_by_name.values() for part in flight.unread]
     if silenced and readable:
         missing.append("no operations in any dump: the recorder is off (TORCH_FR_BUFFER_SIZE=0), or nothing was run")
     states = _states(parts, readable, absent, standing, notes)
@@ -56,7 +57,7 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
         jobs=1,
         versions=versions,
         notes=tuple(notes),
-        missing=(*missing, *_without_members(states)),
+        missing=(*missing, *unread, *_without_members(states)),
         absent=tuple(absent),
         habits={flight.name: its for flight in readable.values() if (its := habit(flight)) is not None},
     )

@@ -211,14 +211,15 @@ def _flight(
         notes.append(f"{name}: dump format {version}, where 2.x is known: fields may be missing")
     elif not version:
         notes.append(f"{name}: the dump does not say its format")
-    groups_by_name, mentioned = _memberships(config, notes, name)
+    unread: list[str] = []
+    groups_by_name, mentioned = _memberships(config, unread, name)
     world = next(
         (group.world_size for group in groups_by_name.values() if group.desc == "default_pg" and group.members), None
     )
     if not columns:
         notes.append(f"{name}: no operations; none was enqueued yet, or the recorder is off (TORCH_FR_BUFFER_SIZE=0)")
         return Flight(name, version=version, library=library, world_size=world, mentioned=mentioned,
-                      groups=tuple(groups_by_name.values()), notes=tuple(notes))  # fmt: skip
+                      groups=tuple(groups_by_name.values()), notes=tuple(notes), unread=tuple(unread))  # fmt: skip
     (record, pg, collective_seq, p2p_seq, operation, inputs, outputs, input_types, output_types, created, state,
      retired, timeout, is_p2p) = columns  # fmt: skip
     backends, kinds, kind = _kinds(operation, inputs, outputs, input_types, output_types, name)
@@ -247,11 +248,12 @@ def _flight(
         started=bytes(gloo[row] or state[row] != "scheduled" for row in rows),
         p2p=bytes(map(bool, is_p2p)),
         notes=tuple(notes),
+        unread=tuple(unread),
     )
 
 
 def _memberships(
-    config: dict[str, dict[str, str]], notes: list[str], name: str
+    config: dict[str, dict[str, str]], unread: list[str], name: str
 ) -> tuple[dict[str, Group], tuple[int, ...]]:
     """Groups with members by name, and all ranks that occur. gloo writes one entry without a name for all of its
     groups, the last one's or nobody's: it says no group's members, but its ranks are there."""
@@ -261,7 +263,7 @@ def _memberships(
         try:
             ranks = _ranks(value.get("ranks") or "[]")
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            notes.append(f"{name}: the members of group {key or 'without a name'} are not readable")
+            unread.append(f"{name}: the members of group {key or 'without a name'} are not readable")
             ranks = ()
         mentioned.update(rank for rank in ranks if 0 <= rank < MAX_RANK)
         if key:

@@ -85,6 +85,7 @@ class Flight:
     taken_ns: int | None = None
     readable: bool = True
     notes: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()  # parts of the dump that could not be read
 
     def __len__(self) -> int:
         return len(self.seq)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from harness.triage.flight.pickling import torch_pickle
+from probes.files import write_whole
 
 FORMAT = "2.10"  # of the dumps of torch 2.13
 PREFIX = "nccl_trace_rank_"  # torch's own default of TORCH_FR_DUMP_TEMP_FILE, without its folder
@@ -285,5 +286,5 @@ def write(
         if rank in job.hidden:
             continue
         path = Path(folder) / f"{prefix}{rank}{'.json' if form == 'json' else ''}"
-        path.write_bytes(encoded(job, rank, form))
+        write_whole(path, encoded(job, rank, form))
         yield path

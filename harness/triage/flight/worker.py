@@ -68,7 +68,7 @@ def unpacked(data: bytes) -> Flight:
         fields[name] = column
     for name in _ALIKE:
         fields[name] = _decoded(name, fields[name])
-    fields["notes"] = tuple(fields["notes"])
+    fields |= {name: tuple(fields[name]) for name in ("notes", "unread")}
     fields["status"] = {number: Status(*counts) for number, counts in fields["status"].items()}
     return Flight(**fields)
 

@@ -10,6 +10,7 @@ from harness.triage.flight.model import Collective, Comparison, GroupState
 from harness.triage.graph import calls, edges, motion
 from harness.triage.graph.shape import components
 from harness.triage.graph.subjects import LAUNCHERS, Subject, subject
+from harness.triage.stacks import user_frame
 from reports.model import Wait
 
 
@@ -124,8 +125,6 @@ def children_of(evidence: Evidence) -> dict[str, tuple[Process, ...]]:
 
 
 def _frame(group: GroupState, rank: int) -> str:
-    from harness.triage.stacks import user_frame
-
     state = group.ranks.get(rank)
     operation = (state.pending or state.last) if state else None
     return user_frame(operation.frames) if operation else ""

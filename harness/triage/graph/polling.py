@@ -14,6 +14,7 @@ from harness.triage.graph.sockets import main_frames
 from harness.triage.source import Loop
 
 _STANDARD = re.compile(r"/lib/python3[^/]*/(?!site-packages/|dist-packages/)|^<")
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/(\w+)")
 _LOADER = re.compile(r"torch/utils/data/dataloader\.py$")
 _SLEEPS = re.compile("nanosleep")
 # A wait in one of these is for somebody who is known, by a recorder, by Ray or by who started whom.
@@ -55,6 +56,15 @@ def _loop(trail: tuple[Frame, ...], *, woken: bool) -> tuple[Frame, ...]:
         if loop is not Loop.NONE:
             return ()
     return ()
+
+
+def place(loop: tuple[Frame, ...]) -> str:
+    """Where a poll is in the user's code, and of which package its loop is where it is none of the user's."""
+    mine = stacks.user_frame(loop)
+    package = _PACKAGE.search(loop[0].file)
+    if not mine or package is None:
+        return mine or stacks.describe(loop[0])
+    return f"{mine} ({package[1]})"
 
 
 def from_children(loop: tuple[Frame, ...]) -> bool:

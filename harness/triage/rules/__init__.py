@@ -1,14 +1,14 @@
-"""The rules, in the order in which they are asked; the first that answers decides.
+"""The rules about hangs, in the order in which they are asked. The first rule that answers decides.
 
-0. *The evidence of several nodes*: a directory that is missing, or is of another time, says nothing of its ranks.
-1. *A person, a run in motion, a lost process*: a debugger is no hang, nor is a run that moved a moment ago. A process
-   that refused a call, that the kernel or the interpreter lock holds, or that has died explains its waiters, whatever
-   they wait in: the first local error comes before its peers' timeouts.
+0. *The evidence of several nodes*. A directory that is missing, or of another time, says nothing about its ranks.
+1. *A person, a run in motion, a lost process*. A debugger is no hang, nor is a run that moved a moment ago. A process
+   that refused a call, that is held by the kernel or the interpreter lock, or that has died explains its waiters,
+   whatever they wait in. So the first local error is found before its peers' timeouts.
 2. *Certain divergence*: an engine in a transition, a group that does not form, operations that differ, rings.
-3. *Motion*: if waiting ends at something that advances, the run is slow and nobody is blamed; nor is anybody where
-   nothing but stacks was seen, and data went through a moment ago.
-4. *Absence*: who has not come, and why; then a wedge without anybody to name.
-5. Nothing is pending: healthy. Else the evidence is insufficient, by name.
+3. *Motion*. If waiting ends at something that advances, the run is slow and nobody is blamed. Nobody is blamed either
+   if only stacks were seen and data went through a moment ago.
+4. *Absence*: which rank has not come, and why. Then operations that never end, with nobody to name.
+5. Nothing is pending: healthy. Otherwise the evidence is insufficient, and the ruling says what is missing.
 
 A rule is a function Case -> Ruling | None. To add one, write it, test it with a planted case and a control, and put it
 in its place here.

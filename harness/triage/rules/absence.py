@@ -1,4 +1,4 @@
-"""Somebody has not come to an operation, does not advance, and nothing else explains it."""
+"""Rules about a rank that has not come to an operation and does not advance, when nothing else explains it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,26 @@ from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import YOUNG_S, Case, Ruling, brief
 from harness.triage.stacks import EVENT_LOOP
 
-SERVER_CALLS = frozenset({"accept", "serve_forever"})  # of the standard library's socket and socketserver
+SERVER_CALLS = frozenset({"accept", "serve_forever"})  # functions of the standard library's socket and socketserver
 SERVER_FRAMES = 2  # `serve_forever` stands below its selector's `select`
+_STAND = "py-spy dump --pid PID   # where it stands"
+_AFTER_AN_ERROR = (
+    "read the end of its log for an error that was caught",
+    _STAND,
+    "let a failed rank end: torchrun and Ray then end the others",
+)
+_WITHOUT_AN_ERROR = (_STAND, "read its code there, and the end of its log: what it waits for")
 
 
 def left_loop(case: Case) -> Ruling | None:
-    """K1: ranks have left the loop in which the others still wait, or some go round once more than the others."""
+    """K1: some ranks have left the loop in which the others still wait, or some go round once more than the others."""
     grouped = {wait.target for wait in case.graph.waits if wait.layer in ("collective", "store")}
     ends = [end for end in _absent(case) if end.key in grouped]
-    together = ("collective", "p2p", "store")  # whoever calls one of them runs no collective himself
+    together = ("collective", "p2p", "store")  # a rank that calls one of these itself is in no collective
     waiters = [waiter for waiter in _waiters(case, ends) if waiter.pending is not None or waiter.doing.kind in together]
     if not ends or not waiters or _young(case):
         return None
+    # Two ways to tell who is odd: a minority waits alone, or the source text shows a loop that was left.
     if _outnumbered(case, ends, waiters):
         where = case.waited_in(end.key for end in ends)
         why = f"runs {where}, to which {len(ends)} others do not come"
@@ -42,15 +50,20 @@ def left_loop(case: Case) -> Ruling | None:
 
 
 def _outnumbered(case: Case, ends: list[Subject], waiters: list[Subject]) -> bool:
-    """Whether a few wait in an operation to which the many do not come, who rest and do not poll."""
-    # engines in a weight sync's group are no peers of its sender: those who left it are to blame, however many they are
+    """Whether a minority waits in an operation to which the majority does not come, and the majority rests without
+    polling."""
+    # Engines in the group of a weight sync are no peers of its sender: those that left it are to blame, however many
+    # they are.
     joined = {group.group.name for group in case.groups if group.joined}
     peers = not all(waiter.pending is not None and waiter.pending.group in joined for waiter in waiters)
     return peers and len(ends) > len(waiters) and all(not end.polls and _passive(end) for end in ends)
 
 
 def trip(why: dict[str, str], case: Case, where: str, *, how: str) -> Ruling:
-    """K1: some ranks went round a loop more or less often than the others. `how`: the first of them, in few words."""
+    """Return the K1 ruling: ranks went round a loop more or less often than the others.
+
+    `why`: node -> reason. `where`: the operation in which they are waited for. `how`: the first reason, in few words.
+    """
     return Ruling(
         "HUNG",
         f"a different number of collectives: {case.names(why)} {how}",
@@ -65,34 +78,34 @@ def trip(why: dict[str, str], case: Case, where: str, *, how: str) -> Ruling:
 
 
 def outside(case: Case) -> Ruling | None:
-    """K4: whoever the others wait for is alive, outside any collective, and does nothing that would end it."""
+    """K4: the process that the others wait for is alive, outside any collective, and does nothing that would end the
+    wait."""
     ends = [end for end in _absent(case) if not (end.polls or fills(end) or reads(end) or takes_orders(case, end))]
+    # An idle server and a process whose heartbeat shows recent progress are not dead.
     ends = [end for end in ends if not (_serves(case, end) or _moved_lately(case, end))]
     if not ends or not _waiters(case, ends) or _young(case):
         return None
     why = {end.key: _why(case, end) for end in ends}
     where = case.waited_in(why)
-    stand, log = "py-spy dump --pid PID   # where it stands", "read the end of its log for an error that was caught"
+    failed = any(_failed(end) for end in ends)
     return Ruling(
         "HUNG",
         f"{case.names(why)} {_briefly(case, ends)}; others wait in {where}",
         "K4",
         why,
         place=where,
-        next=(
-            *(stand, log)[:: -1 if any(_failed(end) for end in ends) else 1],
-            "let a failed rank end: torchrun and Ray then end the others",
-        ),
+        next=_AFTER_AN_ERROR if failed else _WITHOUT_AN_ERROR,
     )
 
 
 def _failed(subject: Subject) -> bool:
-    """It left an error, or stands where one was caught; else it may only sleep, and its log says nothing of that."""
+    """Whether the process left an error or stands where one was caught. Otherwise it may only sleep, and its log is
+    of no help."""
     return bool(local_error(subject.process)) or any(source.in_handler(frame) for frame in _frames(subject.process))
 
 
 def _serves(case: Case, subject: Subject) -> bool:
-    """It waits for a connection, and whoever waits for it waits for its end: a server that is idle is not dead."""
+    """Whether the process waits for a connection and its waiters wait only for its end: an idle server is not dead."""
     waits = [wait for wait in case.graph.waits if wait.target == subject.key]
     samples = subject.process.samples if subject.process else ()
     innermost = main_frames(samples[-1].threads)[:SERVER_FRAMES] if samples else []
@@ -101,16 +114,19 @@ def _serves(case: Case, subject: Subject) -> bool:
 
 
 def _moved_lately(case: Case, subject: Subject) -> bool:
-    """Its own heartbeat tells of progress within half of the stall: others may have stood still, it has not."""
+    """Whether its heartbeat shows progress within half of the stall threshold: it did not stand still with the
+    others."""
     beat = subject.process.beat if subject.process else None
     threshold_s = case.evidence.threshold_s
     return beat is not None and not beat.ended and 0 < beat.progress_age_s < threshold_s / 2
 
 
 def device(case: Case) -> Ruling | None:
-    """K9: its host is as far as the others', its device is not."""
+    """K9: the host code of a rank is as far as that of its peers, and its device is not."""
     ends = [sink for sink in case.sinks() if sink.pending is not None and not sink.progress]
     why = {end.key: f"{end.state()}: {behind}" for end in ends if (behind := _device_behind(case, end))}
+    # Without a pending operation, a rank that waits for its device hangs there too, if its recorder would show a
+    # collective.
     lost = [sink for sink in case.sinks() if sink.pending is None and sink.doing.kind == "device"]
     why |= {sink.key: f"{sink.state()}: it does not end what it was given, and none of that is a collective"
             for sink in lost if not sink.progress and _recorded(case, sink) and not _unrecorded(sink)}  # fmt: skip
@@ -129,15 +145,17 @@ def device(case: Case) -> Ruling | None:
 
 
 def _unrecorded(subject: Subject) -> bool:
-    """A rank of an engine, whose collectives lie in CUDA graphs and in communicators that no recorder sees: its device
-    may wait for a peer's."""
+    """Whether this is a rank of an engine with several ranks. Its collectives run in CUDA graphs and communicators
+    that no recorder sees, so its device may wait for that of a peer."""
     process = subject.process
     return process is not None and bool(process.engine) and (process.world_size or 2) > 1
 
 
 def _device_behind(case: Case, subject: Subject) -> str:
-    """In words, that peers were seen further in the operation that it is in; empty where nobody was: of a group whose
-    members nobody recorded, the one that is missing may be who nobody knows of."""
+    """Say in words how far peers are ahead in the operation that a rank is in; empty if no peer is.
+
+    If nobody recorded the members of the group, the missing rank may not be in the evidence.
+    """
     names = Names.of(case.evidence, case.comparison)
     assert subject.pending is not None
     seq = subject.pending.seq
@@ -156,7 +174,7 @@ def _device_behind(case: Case, subject: Subject) -> str:
 
 
 def unseen(case: Case) -> Ruling | None:
-    """Waiting ends where nothing was seen: no verdict, and what is missing by name."""
+    """INSUFFICIENT: waiting ends at a process of which nothing was seen. Says what is missing."""
     stuck = [waiter for waiter in case.graph.stuck() if not waiter.progress]
     if not stuck:
         return None
@@ -170,6 +188,7 @@ def unseen(case: Case) -> Ruling | None:
             f"the wait is younger than {YOUNG_S:.0f} s: look again",
             next=(f"{case.again()}   # in a minute",),
         )
+    # Prefer waiters that no layer gives a target: they are where the chain breaks.
     with_target = {wait.waiter for wait in case.graph.waits}
     waiters = [waiter for waiter in stuck if waiter.key not in with_target] or stuck
     if ruling := beyond(case, ends):
@@ -180,7 +199,7 @@ def unseen(case: Case) -> Ruling | None:
 
 
 def _not_known(subject: Subject) -> bool:
-    """There is neither its stack nor its recorder."""
+    """Whether there is neither a stack nor a recorder of it."""
     return not subject.observed or (subject.doing.kind == "unknown" and subject.pending is None)
 
 
@@ -203,7 +222,7 @@ def _not_looked_at(case: Case, blind: list[Subject]) -> Ruling:
 
 
 def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
-    """Processes wait, and nothing says for whom."""
+    """INSUFFICIENT: processes wait, and nothing says for whom."""
     watched = any(waiter.process and waiter.process.beat for waiter in waiters)
     return Ruling(
         "INSUFFICIENT",
@@ -221,7 +240,12 @@ def _for_nobody(case: Case, waiters: list[Subject]) -> Ruling:
 
 
 def _absent(case: Case) -> list[Subject]:
-    """Sinks that are seen twice, do not advance, and do not wait themselves for somebody unknown."""
+    """Ends of waiting that may be blamed for not coming.
+
+    Each was seen twice, does not advance, and does not itself wait for somebody unknown. Processes whose answer may
+    still be on its way are left out: those asked just now, those in an event loop or a client call, and Ray workers
+    that still fetch arguments.
+    """
     return [
         sink
         for sink in case.sinks()
@@ -229,7 +253,7 @@ def _absent(case: Case) -> list[Subject]:
         and not sink.progress
         and not sink.stuck
         and not sink.launcher
-        and (sink.ended or sink.process is None or len(sink.process.samples) != 1)  # one look shows no rest
+        and (sink.ended or sink.process is None or len(sink.process.samples) != 1)  # one look shows no standstill
         and not _asked_just_now(case, sink)
         and not awaits_tasks(sink)
         and not in_client(case, sink)
@@ -240,7 +264,7 @@ def _absent(case: Case) -> list[Subject]:
 
 
 def _fetches(case: Case, subject: Subject) -> bool:
-    """Ray still brings the arguments of a task that it is asked for."""
+    """Whether Ray is still fetching the arguments of a task for this process."""
     if subject.process is None or not subject.doing.within("ray_idle"):
         return False
     mine = [task for task in case.evidence.ray_tasks if task.pid == subject.process.pid]
@@ -261,7 +285,7 @@ def _waiters(case: Case, ends: list[Subject]) -> list[Subject]:
 
 
 def _passive(subject: Subject) -> bool:
-    """Nothing went wrong with it that is known: it just does not take part."""
+    """Whether nothing is known to be wrong with it: it only takes no part."""
     return (
         not subject.ended
         and not subject.blocked
@@ -271,7 +295,7 @@ def _passive(subject: Subject) -> bool:
 
 
 def _young(case: Case) -> bool:
-    """A single look at a job that may have been on its way."""
+    """Whether this is a live job whose oldest wait is younger than YOUNG_S: it may just have been on its way."""
     if case.evidence.source != "live":
         return False
     ages = [wait.since_s for wait in case.graph.waits if wait.since_s is not None]
@@ -282,23 +306,26 @@ def _young(case: Case) -> bool:
 
 
 def _asked_just_now(case: Case, subject: Subject) -> bool:
-    """Seen once, and every call that waits for it is young, however old the waits for others are."""
+    """Whether the process was seen at one moment only, and every call that waits for it is young or goes to an event
+    loop."""
     if case.evidence.source != "live" or case.evidence.stall_s:
         return False
     waits = [wait for wait in case.graph.waits if wait.target == subject.key]
     if _in_event_loop(subject) and all(wait.layer == "ray" for wait in waits):
-        return True  # a coroutine that awaits is in no stack: what it does shows over the time of a stall only
+        return True  # no stack shows a coroutine that awaits; only a stall shows that it does nothing
     return all(wait.layer == "ray" and wait.since_s is not None and wait.since_s < YOUNG_S for wait in waits)
 
 
 def _in_event_loop(subject: Subject) -> bool:
-    """An asyncio actor of Ray: its main thread is idle, and its event loop waits in a thread of its own."""
+    """Whether this is an asyncio actor of Ray: its main thread is idle, and its event loop waits in a thread of its
+    own."""
     threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
     return subject.doing.within("ray_idle") and any(thread.name.startswith(EVENT_LOOP) for thread in threads)
 
 
 def _exited_loop(subject: Subject, waiters: list[Subject]) -> int:
-    """The line of a loop that `subject` has left and a waiter is in, by the program's text; 0 without one."""
+    """The line of a loop that `subject` has left and that a waiter is still in, by the source text; 0 if there is
+    none."""
     mine = _frames(subject.process)
     if any(source.in_handler(frame) for frame in mine):
         return 0
@@ -320,7 +347,7 @@ def _why(case: Case, subject: Subject) -> str:
 
 
 def _lost_children(case: Case, subject: Subject) -> list[str]:
-    """Its children that have failed: whose end it may be waiting for without knowing it."""
+    """Its children that failed: it may be waiting for the end of one without knowing that it has failed."""
     process = subject.process
     children = [case.subject(each.key) for each in case.evidence.processes if process and _child(each, process)]
     return [
@@ -333,22 +360,37 @@ def _child(process: Process, parent: Process) -> bool:
 
 
 def _briefly(case: Case, ends: list[Subject]) -> str:
-    """The same of all of them in few words, as of the first one."""
+    """What all of `ends` do, in few words, taken from the first."""
     first, several = ends[0], len(ends) > 1
     if first.process is not None and (error := local_error(first.process)):
         return f"failed and stayed: {brief(error)}"
+    if _sleeps(first) and not any(_failed(end) for end in ends):
+        place = first.frame.partition(" in ")[0]
+        return f"{'sleep' if several else 'sleeps'} at {place}"
     if not any(wait.target == first.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
         return "do not answer" if several else "does not answer"
     return f"{'are' if several else 'is'} outside any collective"
+
+
+def _sleeps(subject: Subject) -> bool:
+    """It is in a sleep of its own code at both looks."""
+    return subject.doing.kind == subject.before.kind == "sleep" and bool(subject.frame)
+
+
+def _state(subject: Subject) -> str:
+    """What it does, and since when its heartbeat saw no change."""
+    beat = subject.process.beat if subject.process else None
+    since = f", unchanged for {beat.progress_age_s:.0f} s" if beat is not None and not beat.ended else ""
+    return f"{subject.state()}{since}"
 
 
 def _of_itself(case: Case, subject: Subject) -> str:
     if subject.process is not None and (error := local_error(subject.process)):
         return f"failed and stayed: {error}"
     if any(source.in_handler(frame) for frame in _frames(subject.process)):
-        return f"has swallowed an error, and is outside any collective: {subject.state()}"
+        return f"has swallowed an error, and is outside any collective: {_state(subject)}"
     if not any(wait.target == subject.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
-        return f"does not answer: {subject.state()}"
+        return f"does not answer: {_state(subject)}"
     if subject.process is None or subject.doing.kind == "unknown":
         return "has enqueued nothing more: it is outside any collective"
-    return f"is outside any collective: {subject.state()}"
+    return f"is outside any collective: {_state(subject)}"

@@ -1,7 +1,8 @@
-"""K9: a process waits for the lock file of a build of torch's extensions (`torch.utils.file_baton`), and nobody builds.
+"""Rule about the lock file of a build of torch's extensions (`torch.utils.file_baton`): processes wait, nobody builds.
 
-Whoever makes the file builds; the others sleep until it is gone, without a limit. A job that was killed in the middle
-leaves it, and every later one waits for it: DeepSpeed's fused_adam and cpu_adam are built so.
+The process that makes the file builds. The others sleep until the file is gone, without a limit. A job that is killed
+during a build leaves the file behind, and every later job waits for it. DeepSpeed builds fused_adam and cpu_adam this
+way.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "hipcc", "c++", "g++",
 
 
 def locked(case: Case) -> Ruling | None:
-    """Somebody stands before such a file, at both looks."""
+    """K9, or SLOW if somebody builds: a process waits for such a lock file at both looks."""
     waiting = [subject for subject in case.live() if {subject.doing.kind, subject.before.kind} == {"build_lock"}]
     if not waiting:
         return None

@@ -1,7 +1,7 @@
-"""Who can be why the others wait, and who only stands beside them.
+"""Whether a held process can be why the others wait, or only stands beside them.
 
 A process that is stopped, silent or in a debugger explains a hang if somebody is proven to wait for it. Without that
-proof it may be meant only where waiting ends nowhere else, by a wait that no layer resolves and that could lead to it.
+proof it may be meant only if waiting ends nowhere else, and some wait that no layer resolves could lead to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def explains(case: Case, subject: Subject) -> bool:
 
 
 def elsewhere(case: Case, keys: set[str]) -> bool:
-    """Whether waiting ends at somebody else who was seen, and who does not wait himself; or in a ring."""
+    """Whether waiting ends at a process outside `keys` that was seen and does not wait itself, or in a ring without
+    them."""
     if any(not keys & set(ring) for ring in case.graph.cycles):
         return True
     return any(sink.observed and not sink.stuck and not sink.launcher and sink.key not in keys for sink in case.sinks())
@@ -46,8 +47,8 @@ def _may_mean(case: Case, waiter: Subject, subject: Subject) -> bool:
 
 
 def leads_out(case: Case, waiter: Subject) -> bool:
-    """Whether a wait may be for somebody beside those that are seen in it: a recorder that knows the members of the
-    group has them all there."""
+    """Whether a wait may be for somebody beside those seen in it. It cannot be if a recorder knows the members of
+    the group, for then all of them are in the graph."""
     if waiter.pending is None:
         return True
     members = {group.group.name: group.group.members for group in case.groups}

@@ -1,4 +1,4 @@
-"""K6: a ring of calls (ray.get, HTTP, engine requests), perhaps with a collective in it; and rings of reads."""
+"""Rules about rings of calls (K6: ray.get, HTTP, engine requests, perhaps with a collective) and rings of reads."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ LOST = "a request or its answer was lost, or lies in a buffer: number both, flus
 
 
 def ring(case: Case) -> Ruling | None:
-    """Processes that wait for each other's answer; nobody of them is the single culprit."""
+    """K6: processes wait for each other's answers. No single one of them is the culprit."""
     for members in case.graph.cycles:
         inside = set(members)
         waits = [wait for wait in case.graph.waits if wait.waiter in inside and wait.target in inside]
         layers = {wait.layer for wait in waits}
+        # A ring of collectives alone belongs to `groups.inverted`.
         if not layers & CONTROL or case.moving(members):
             continue
         steps = [
@@ -46,7 +47,8 @@ def ring(case: Case) -> Ruling | None:
 
 
 def read_ring(case: Case) -> Ruling | None:
-    """INSUFFICIENT: processes that read from each other. Nothing seen is left to write, and not all is seen."""
+    """INSUFFICIENT: processes read from each other. Nothing that was seen is left to write, but not everything is
+    seen."""
     ring = reads(case.graph.subjects, case.graph.waits)
     if not ring or case.moving(ring):
         return None

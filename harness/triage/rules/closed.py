@@ -1,8 +1,8 @@
-"""A world in which everybody waits: whoever is meant by a wait that no recorder holds, he waits too.
+"""Rule about a world in which every rank waits: whichever rank a wait is for, that rank waits too.
 
-A receive and a monitored barrier are in no recorder, so nothing says for whom they wait. Where every rank of the world
-was looked at over a stall, and each of them stands in a collective or in a point-to-point operation, that does not
-matter: there is nobody left to come.
+No recorder holds a receive or a monitored barrier, so nothing says for whom they wait. That does not matter if every
+rank of the world was watched over a stall and each stands in a collective or a point-to-point operation. Then no rank
+is left that could come.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from harness.triage.graph.motion import over_net
 from harness.triage.graph.worlds import same_world
 from harness.triage.rules.ruling import Case, Ruling
 
-MAX_SHOWN = 16  # ranks, each with its operation
+MAX_SHOWN = 16  # ranks that the verdict lists with their operations
 BETWEEN = ("collective", "p2p")
 
 
 def closed(case: Case) -> Ruling | None:
-    """K2: all ranks of a world wait for ranks of it, some of them in what no recorder holds. Nobody is named."""
-    if not case.evidence.stall_s:  # one look: a transfer may be on its way
+    """K2: all ranks of a world wait for ranks of that world, some of them in operations that no recorder holds.
+    Nobody is named."""
+    if not case.evidence.stall_s:  # one look cannot tell a hang from a transfer on its way
         return None
     lost = [
         subject
@@ -49,7 +50,8 @@ def closed(case: Case) -> Ruling | None:
 
 
 def _begins(case: Case, world: list[Subject]) -> bool:
-    """No operation was recorded yet, and they talk over TCP: NCCL makes the communicator of the first one."""
+    """Whether no operation was recorded yet and ranks exchange TCP data: NCCL sets up the communicator for the first
+    one."""
     none = bool(case.groups) and not any(group.ranks for group in case.groups)
     return none and any(member.process is not None and over_net(member.process) for member in world)
 
@@ -59,7 +61,7 @@ def _shares_world(subject: Subject, peer: Subject) -> bool:
 
 
 def _waits(subject: Subject) -> bool:
-    """By its own stack, at both looks, in an operation of torch.distributed, and it does not move."""
+    """Whether its own stack shows it in an operation of torch.distributed at both looks, and it does not move."""
     still = subject.doing.kind in BETWEEN and subject.before.kind in BETWEEN
     return subject.observed and still and not (subject.progress or subject.blocked or subject.ended)
 

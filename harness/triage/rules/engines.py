@@ -1,4 +1,4 @@
-"""Rollout engines: a refused call (K13), a transition that does not end (K8), a branch of one rank alone (K3)."""
+"""Rules about rollout engines: a refused call (K13), a transition that does not end (K8), a branch of one rank (K3)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.ruling import YOUNG_S, Case, Ruling, brief
 from harness.triage.stacks import Doing
 
-AFTER_S = 30.0  # a sender comes to its broadcast so long after the refusal at most; an older one was got over
+AFTER_S = 30.0  # a sender comes to its broadcast within this time after a refusal; older refusals were survived
 _STOPS = re.compile(r"abort|cancel", re.I)
 
 
@@ -33,8 +33,10 @@ def refused(case: Case) -> Ruling | None:
         beside = [
             each for each in waiting if each.process and subject.process and each.process.host == subject.process.host
         ]
+        # The refusal has to be younger than the wait. Ages of two directories cannot be compared, so that only waiters
+        # of the same host count.
         if call.age_s > (_waited_s(case, beside) if case.evidence.directories else waited_s) + AFTER_S:
-            continue  # nobody waited yet: work went on after it
+            continue  # the refusal is older than the wait: work went on after it
         beyond = [wait for wait in case.graph.waits if wait.target.startswith("rank ")]  # engines without a recorder
         open_ended = beyond or any(each.key != subject.key for each in nowhere)
         if subject.key in case.awaited() or (open_ended and not elsewhere(case, {subject.key, *refusals})):
@@ -60,8 +62,10 @@ def refused(case: Case) -> Ruling | None:
 
 
 def _waited_s(case: Case, waiting: list[Subject]) -> float:
-    """How long the longest of the waiters has stood still; endless where nothing says it, and nothing at all where the
-    waiters were looked at at another time than the call's engine."""
+    """How long the oldest waiter has stood still, in seconds.
+
+    If nothing says it: infinity for one look at one job, and 0 for directories, which may be of different times.
+    """
     ages = [wait.since_s for wait in case.graph.waits if wait.since_s is not None]
     for waiter in waiting:
         if waiter.pending is not None and waiter.pending.age_s is not None:
@@ -73,7 +77,8 @@ def _waited_s(case: Case, waiting: list[Subject]) -> float:
 
 
 def last_refusal(subject: Subject) -> Call | None:
-    """The engine's last call, if it failed. To stop a request that has ended fails as well, and holds nobody up."""
+    """The engine's last call if it failed; None otherwise. Calls that abort or cancel are ignored: they also fail
+    for a request that has ended, and that holds nobody up."""
     journal = subject.process.journal if subject.process else None
     calls = [call for call in (journal.calls if journal else ()) if not _STOPS.search(call.name)]
     return calls[-1] if calls and not calls[-1].ok else None
@@ -88,11 +93,11 @@ def transition(case: Case) -> Ruling | None:
         if not name or subject.blocked:
             continue
         if subject.key in {wait.waiter for wait in case.graph.waits} and subject.key not in _ends(case):
-            continue  # it stands there because it waits for somebody else, who has the answer
+            continue  # it waits for another process, and the answer is there
         if subject.pending is not None:
-            continue  # it waits in a collective inside the transition: whoever does not come is asked first
+            continue  # the rank that has not come is looked at first
         if not _held_up(case, subject):
-            continue  # nobody waits for it, and somebody else is waited for
+            continue  # nobody waits for it, and another process is waited for
         if subject.progress:
             return slow_because(case, [subject.key])
         if name and 0.0 < age < YOUNG_S:
@@ -114,7 +119,8 @@ def transition(case: Case) -> Ruling | None:
 
 
 def _held_up(case: Case, subject: Subject) -> bool:
-    """Somebody waits for it; or waiting ends nowhere else, and is no wait of a recorder that knows its peers."""
+    """Whether somebody waits for it; or waiting ends nowhere else, and some waiter may mean it because no recorder
+    knows the members of its group."""
     if subject.key in case.awaited():
         return True
     nowhere = [each for each in lost(case) if each.key != subject.key]
@@ -122,7 +128,7 @@ def _held_up(case: Case, subject: Subject) -> bool:
 
 
 def _in_transition(doing: Doing) -> bool:
-    """By its stack alone. A function of the user's called sleep may as well be one that only sleeps."""
+    """Whether the stack alone shows a transition. A function of the user's that is called "sleep" may only sleep."""
     if doing.kind == "transition":
         return doing.op != "sleep" or doing.within("scheduler")
     return "transition" in doing.around and doing.kind != "sleep"
@@ -133,7 +139,7 @@ def _ends(case: Case) -> set[str]:
 
 
 def branch(case: Case) -> Ruling | None:
-    """K3: ranks of one engine where some entered a collective and the others are in their scheduler loop."""
+    """K3: some ranks of one engine entered a collective while the others are in their scheduler loop."""
     loops = [
         sink
         for sink in case.sinks()

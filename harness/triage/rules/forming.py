@@ -1,4 +1,5 @@
-"""A process group that never forms (K5): who has not come to it, and whether anybody looked where they would be."""
+"""Rules about a process group that never forms (K5): which rank has not come, and whether anybody looked at its
+host."""
 
 from __future__ import annotations
 
@@ -22,10 +23,11 @@ _STEPS = (
 
 
 def unformed(case: Case) -> Ruling | None:
-    """K5: members wait for a group, and some have not come."""
+    """K5: members wait for a group to form, and some ranks have not come."""
     making = {
         subject.key: what for subject in case.live() if (what := forming(subject)) is not None and not subject.progress
     }
+    # A group made beside torch's register numbers its members itself; torch's world size and ranks do not apply.
     if ruling := _beside(case, [case.subject(key) for key, what in making.items() if what.name]):
         return ruling
     joining = [case.subject(key) for key, what in making.items() if not what.name]
@@ -38,13 +40,14 @@ def unformed(case: Case) -> Ruling | None:
     if apart := _memberships(case, joining):
         return apart
     place = _place(joining[0])
+    # Nobody is missing, so the members meet at different places or cannot reach each other.
     if not targets:
         return _addresses(case, joining, place)
     return _without_members(case, joining, targets, place)
 
 
 def _awaited(case: Case, joining: list[Subject]) -> list[Subject]:
-    """The ranks for which those that make the group wait at its store."""
+    """The ranks for which the members wait at the group's store."""
     keys = {member.key for member in joining}
     waits = [wait for wait in case.graph.waits if wait.waiter in keys and wait.layer == "store"]
     return [case.subject(key) for key in dict.fromkeys(wait.target for wait in waits)]
@@ -57,11 +60,12 @@ def _place(member: Subject) -> str:
 
 
 def _without_members(case: Case, joining: list[Subject], targets: list[Subject], place: str) -> Ruling | None:
-    """Who has not come to the group: where nobody looked, in the next operation, in a poll, or elsewhere."""
+    """Rule on ranks that have not come: where nobody looked, in the next operation, in a poll, or somewhere else."""
     elsewhere = [target for target in targets if not target.observed and not _would_be_seen(case, joining)]
     if elsewhere and len(elsewhere) == len(targets):
         return _not_looked_at(elsewhere, place)
     targets = [target for target in targets if target not in elsewhere]
+    # Ranks that have gone on wait for the few that make the group: that is a ring, and `_alone` decides who is odd.
     if any(target.stuck or forming(target) for target in targets) and len(targets) >= len(joining):
         ring = _alone(case, joining, targets, place)
         if ring is not None or len(targets) > len(joining):
@@ -100,7 +104,7 @@ def _how(subject: Subject) -> str:
 
 
 def _memberships(case: Case, joining: list[Subject]) -> Ruling | None:
-    """Ranks that make a group with each other and do not mean the same one: other members, or another order."""
+    """K5: ranks make a group with each other, but with different lists of members or a different order."""
     lists = {
         member.key: what.members for member in joining if (what := forming(member)) and member.rank in what.members
     }
@@ -129,8 +133,11 @@ def _memberships(case: Case, joining: list[Subject]) -> Ruling | None:
 
 
 def _alone(case: Case, joining: list[Subject], targets: list[Subject], place: str) -> Ruling | None:
-    """A few make a group, or wait at the store, and those who do not come wait for them in the next operation: a ring.
-    The fewer are named; of as many on either side, nobody."""
+    """K5: a few ranks make a group or wait at its store, and the ranks that do not come wait for them in the next
+    operation.
+
+    This is a ring. The smaller side is named; nobody is if both sides are equal.
+    """
     keys = [member.key for member in joining]
     if case.sinks() or not any(set(keys) & set(ring) for ring in case.graph.cycles):
         return None
@@ -151,20 +158,24 @@ def _alone(case: Case, joining: list[Subject], targets: list[Subject], place: st
 
 
 def _would_be_seen(case: Case, joining: list[Subject]) -> bool:
-    """Whether a rank that runs somewhere would be among what was looked at: a whole job, on hosts that were seen."""
+    """Whether a rank that runs somewhere would be in the evidence: it is of a whole job, on hosts that were looked
+    at."""
     if not _all_here(case, joining):
         return False
     if case.evidence.source != "live":
         return True
     pids = {(each.host, each.pid) for each in case.evidence.processes}
     if any(member.process and (member.process.host, member.process.ppid) in pids for member in joining):
-        return True  # their launcher was looked at, with everything below it
+        return True  # their launcher is in the evidence, with everything below it
     return len(joining) > 1 and all(member.process and member.process.beat for member in joining)
 
 
 def _all_here(case: Case, joining: list[Subject]) -> bool:
-    """Whether the whole world was started on the hosts that were seen, by the launcher's own word: as many ranks on
-    them (LOCAL_WORLD_SIZE) as the world has, or its command. Under srun, mpirun or a shell nothing says so."""
+    """Whether the whole world was started on the hosts that were looked at, by what the launcher says.
+
+    Either LOCAL_WORLD_SIZE adds up to WORLD_SIZE over these hosts, or the launcher's command starts ranks on one host
+    only. Under srun, mpirun or a shell nothing says so.
+    """
     local: dict[str, int] = {}
     world = 0
     for member in joining:
@@ -187,7 +198,8 @@ def _single_host(command: str) -> bool:
 
 
 def _addresses(case: Case, joining: list[Subject], place: str) -> Ruling | None:
-    """Everybody waits in the rendezvous and nobody is missing: they meet at different places, or nowhere."""
+    """K5: everybody waits in the rendezvous and nobody is missing, so the ranks meet at different addresses or
+    nowhere."""
     at = {
         member.key: f"{env.get('MASTER_ADDR', '?')}:{env.get('MASTER_PORT', '?')}"
         for member in joining
@@ -212,7 +224,8 @@ def _addresses(case: Case, joining: list[Subject], place: str) -> Ruling | None:
 
 
 def _apart(joining: list[Subject], place: str) -> Ruling | None:
-    """Every rank has come, on several hosts, and none comes out: they reach the rendezvous and not one another."""
+    """INSUFFICIENT: ranks of several hosts have all come to the rendezvous, and none gets out: they do not reach
+    each other."""
     worlds = {what.world_size for member in joining if (what := forming(member)) is not None}
     hosts = sorted({member.process.host for member in joining if member.process})
     if len(hosts) < 2 or worlds != {len({member.rank for member in joining})}:
@@ -232,9 +245,11 @@ def _apart(joining: list[Subject], place: str) -> Ruling | None:
 
 
 def _beside(case: Case, joining: list[Subject]) -> Ruling | None:
-    """A group beside torch's register, as of a weight sync, that its members do not mean alike: they call it by other
-    names, or two claim one rank in it. They must be as many as it has: one name may stand for several groups, and a
-    group that waits for somebody else has another fault."""
+    """K5: the members of a group beside torch's register, such as that of a weight sync, do not describe it alike.
+
+    They call it by different names, or two of them claim the same rank. There must be as many of them as the group has
+    ranks: one name may stand for several groups, and a group that waits for somebody else has another fault.
+    """
     meant = {member.key: what for member in joining if (what := forming(member)) is not None}
     if {what.world_size for what in meant.values()} != {len(meant)}:
         return None

@@ -1,4 +1,5 @@
-"""Process groups: operations that differ (K1, K3, K10), rings (K2), a wedge (K12)."""
+"""Rules about process groups: operations that differ (K1, K3, K10), rings of groups (K2), operations that never end
+(K12)."""
 
 from __future__ import annotations
 
@@ -17,14 +18,15 @@ from harness.triage.rules.nodes import network, ping, severed
 from harness.triage.rules.ruling import NO_MAJORITY, Case, Ruling
 from reports.model import Wait
 
-ARRIVAL_S = 1.0  # an operation that is younger may just be on its way
+ARRIVAL_S = 1.0  # a younger operation may just be on its way
 
 
 def diverged(case: Case) -> Ruling | None:
-    """K10, K3 or K1: at one place in a group's sequence the ranks run different operations."""
+    """K10, K3 or K1: at the same position in a group's sequence, the ranks run different operations."""
     differences = [(group, difference) for group in case.groups if (difference := mismatch(group)) is not None]
     if not differences:
         return None
+    # The oldest pending operation is nearest to the cause; later differences may follow from it.
     group, difference = max(differences, key=lambda pair: _longest(pair[0]))
     names = Names.of(case.evidence, case.comparison)
     sides = {
@@ -33,6 +35,8 @@ def diverged(case: Case) -> Ruling | None:
     usual = usual_side(group, difference)
     place = f"#{difference.seq} of {title(group)}"
     members = [member for side in sides.values() for member in side]
+    # K10 needs ranks in work of their own (a checkpoint, a branch on the rank). Without a majority the source text has
+    # to prove it, because the name of a function is too weak.
     special = [member for member in members if (_proven if usual is None else _rank_only)(member)]
     side_texts = tuple(f"{case.names(member.key for member in side)} in {what}" for what, side in sides.items())
     if special and len(special) < len(members) and (usual is None or _are_minority(special, sides, usual)):
@@ -49,6 +53,8 @@ def diverged(case: Case) -> Ruling | None:
             evidence=side_texts,
             next=("take the collective out of the branch, or let every rank run it",),
         )
+    # Inside an engine's scheduler a difference is a branch of one rank (K3); elsewhere the ranks made a different
+    # number of calls (K1).
     kind = "K3" if all(member.doing.within("scheduler") for member in members) else "K1"
     why = (
         {}
@@ -75,7 +81,7 @@ def diverged(case: Case) -> Ruling | None:
 
 
 def _others_run(group: GroupState, difference: Mismatch, usual: str) -> str:
-    """Why the other side is taken for right, in words."""
+    """Why the other side is taken to be right, in words."""
     count = len(difference.values[usual])
     if all(len(ranks) < count for what, ranks in difference.values.items() if what != usual):
         return f"{count} others run {usual}"
@@ -89,13 +95,14 @@ def _longest(group: GroupState) -> float:
 
 
 def _rank_only(subject: Subject) -> bool:
-    """In work that few ranks do, be it by the name of a function: enough where the numbers say who is odd."""
+    """Whether it is in work that few ranks do, by the name of a function or by a condition on the rank. A name is
+    enough if the numbers already say who is odd."""
     return subject.doing.within("checkpoint", "evaluation") or bool(_condition(subject))
 
 
 def _proven(subject: Subject) -> bool:
-    """In work that few ranks do by the program's text, or by a library's own frame: torch.save, save_pretrained. A
-    function of the user's may bear any name, so that breaks no tie."""
+    """Whether the source text or a library's own frame (torch.save, save_pretrained) proves that it does work of few
+    ranks. A user's function can have any name, so a name alone breaks no tie."""
     saves = (match(frame) for frame in _main_frames(subject))
     return bool(_condition(subject)) or any(
         entry is not None and entry.kind == "checkpoint" and entry.file != "<user>" for entry in saves
@@ -103,7 +110,7 @@ def _proven(subject: Subject) -> bool:
 
 
 def _condition(subject: Subject) -> str:
-    """Under which condition of the rank it got there, where the program's text says so."""
+    """The condition on the rank under which it got there, in words, if the source text shows one."""
     for frame in filter(users, _main_frames(subject)):
         if text := source.rank_condition(frame):
             return f", under `if {text}`"
@@ -117,7 +124,8 @@ def _main_frames(subject: Subject) -> tuple[Frame, ...]:
 
 
 def _are_minority(special: list[Subject], sides: dict[str, list[Subject]], usual: str) -> bool:
-    """None of them does what most do; by names alone, they are everybody who does not."""
+    """Whether `special` may be blamed: none of them does what most ranks do, and they are either all the ranks that
+    deviate or all proven by the source text."""
     most = {subject.key for subject in sides[usual]}
     deviating_keys = {subject.key for side in sides.values() for subject in side} - most
     keys = {subject.key for subject in special}
@@ -129,13 +137,14 @@ def _what(sides: dict[str, list[Subject]], subject: Subject) -> str:
 
 
 def conditional(case: Case) -> Ruling | None:
-    """K10: few ranks wait in a collective of work that the others do not do, and those have gone on to the next one."""
+    """K10: few ranks wait in a collective of work that the others do not do, and the others have gone on to the next
+    operation."""
     rings = [members for members, _ in _inversions(case)]
     for waiter in case.graph.stuck():
         if not _rank_only(waiter) or not (waiter.pending is not None or waiter.doing.kind == "collective"):
             continue
         if not waiter.doing.within("checkpoint", "evaluation") and any(waiter.key in ring for ring in rings):
-            continue  # an order of groups that depends on the rank: `inverted` says so, and names nobody
+            continue  # a ring over several groups: `inverted` reports it and names nobody
         targets = [case.subject(wait.target) for wait in case.graph.waits if wait.waiter == waiter.key]
         targets = targets or _elsewhere(case, waiter)
         special_waiters = [peer for peer in case.graph.stuck() if peer.doing.within("checkpoint", "evaluation")]
@@ -143,7 +152,7 @@ def conditional(case: Case) -> Ruling | None:
         if (
             targets
             and len(went_on) == len(targets)
-            and len(special_waiters) < len(targets) + _proven(waiter)  # a name breaks no tie
+            and len(special_waiters) < len(targets) + _proven(waiter)  # the name of a function alone breaks no tie
             and not case.moving(target.key for target in targets)
         ):
             place = case.waited_in(target.key for target in targets) or waiter.doing.op
@@ -160,7 +169,7 @@ def conditional(case: Case) -> Ruling | None:
 
 
 def _elsewhere(case: Case, subject: Subject) -> list[Subject]:
-    """Without any recorder, by the stacks: all other ranks of its world, when each is in another operation."""
+    """Without any recorder: all other ranks of its world, if the stack of each shows another collective; else none."""
     if any(group.ranks for group in case.groups) or subject.rank is None or subject.process is None:
         return []
     world = subject.process.world_size
@@ -174,7 +183,7 @@ def _elsewhere(case: Case, subject: Subject) -> list[Subject]:
 
 
 def _inversions(case: Case) -> Iterator[tuple[tuple[str, ...], list[Wait]]]:
-    """Rings of waits over several groups in which nothing moves, with their waits."""
+    """Yield each ring of waits that goes over several groups and in which nothing moves, with its waits."""
     for members in case.graph.cycles:
         inside = set(members)
         waits = [wait for wait in case.graph.waits if wait.waiter in inside and wait.target in inside]
@@ -184,9 +193,12 @@ def _inversions(case: Case) -> Iterator[tuple[tuple[str, ...], list[Wait]]]:
 
 
 def inverted(case: Case) -> Ruling | None:
-    """K2: a ring of waits over several groups. Each rank is as right as the others, and nobody is named, unless one
-    alone does what it never did before at that point; K1 where one alone has left the loop of all others, or is alone
-    in it."""
+    """K2: a ring of waits over several groups.
+
+    Each rank is as right as the others, so nobody is named, with two exceptions. A rank is named if it alone does
+    something that it never did before at that point. The ruling is K1 if one rank alone has left the loop of all
+    others, or goes round it alone.
+    """
     for members, waits in _inversions(case):
         if (ruling := _out_of_step(case, waits)) is not None:
             return ruling
@@ -216,9 +228,11 @@ def inverted(case: Case) -> Ruling | None:
 
 
 def _out_of_step(case: Case, waits: list[Wait]) -> Ruling | None:
-    """One rank of a ring that has left a loop in which the others go round, or goes round while they have left it, by
-    the program's text. Two ranks have no majority: the others that stand in that loop or behind it have, and each rank
-    of the world must be seen."""
+    """K1: one rank of a ring has left a loop in which the others go round, or goes round after they have left it.
+
+    The source text decides. The two ranks of a wait form no majority, so the other ranks that stand in that loop or
+    behind it do, and every rank of the world must have been seen.
+    """
     places = {subject.key: _place(subject) for subject in case.graph.subjects.values() if subject.rank is not None}
     pairs = {(places.get(wait.target, ()), places.get(wait.waiter, ())): wait for wait in waits}
     for (target_place, goes), wait in pairs.items():
@@ -242,8 +256,8 @@ def _out_of_step(case: Case, waits: list[Wait]) -> Ruling | None:
 
 
 def _place(subject: Subject) -> tuple[Frame, ...]:
-    """The user's frames of the operation that a rank is in, as its recorder has them; else those of its stack, where
-    that waits for it or for its device."""
+    """The user's frames of the operation that a rank is in, by its recorder; else by its stack, if that shows a wait
+    in a collective or for the device."""
     frames = subject.pending.frames if subject.pending is not None else ()
     if not frames and subject.doing.kind in ("collective", "device"):
         frames = _main_frames(subject)
@@ -251,8 +265,8 @@ def _place(subject: Subject) -> tuple[Frame, ...]:
 
 
 def _together(case: Case, keys: list[str]) -> bool:
-    """Whether all of them wait in one operation. A host that runs ahead of its device has left a loop in which its
-    device still is, and then proves nothing."""
+    """Whether all of them wait in the same operation. Otherwise a host may run ahead: it has left a loop in which
+    its device still is, and that proves nothing."""
     pending = [case.subject(key).pending for key in keys]
     return len({(operation.group, operation.seq) for operation in pending if operation}) == 1 and all(pending)
 
@@ -263,13 +277,13 @@ def _behind(place: tuple[Frame, ...], peer_place: tuple[Frame, ...]) -> int:
 
 
 def _departed(case: Case, members: tuple[str, ...]) -> dict[str, str]:
-    """The one of a ring that does something else than whenever its operations were as they are now, and why; {} where
-    it may be right.
+    """Find the one member of a ring that departs from its habit: {node: reason}, or {} if it may be right.
 
-    What all ranks do for the first time, an evaluation or a checkpoint, is no mistake of the one that does it. So the
-    others of the ring must do what they always did, and so must all ranks beside it: those outside the ring that do the
-    same work, as the ranks of another replica do. Without any, the rank must have begun what it always did, have left
-    the rest out, and be where it comes to after an error by the program's text: no other rank can have told it to.
+    Its habit is what it always did when its operations stood as they stand now. What all ranks do for the first time,
+    such as an evaluation or a checkpoint, is no mistake. So every other member of the ring must have kept its habit,
+    and so must the ranks beside the ring that do the same work, such as the ranks of another replica. If there are none
+    beside it, three things must hold: the rank began what it always did, it left out the rest, and it stands where the
+    source text continues after any error. Then no other rank can have told it to depart.
     """
     habits = case.comparison.habits if case.comparison else {}
     deviating_keys = [key for key in members if key in habits and not habits[key].kept]
@@ -293,9 +307,10 @@ def _departed(case: Case, members: tuple[str, ...]) -> dict[str, str]:
 
 
 def wedged(case: Case) -> Ruling | None:
-    """K12: every member is in the same operation and none of them moves. The fabric, or a device: nobody is named.
+    """K12: every member is in the same operation and none of them moves. The fabric or a device is at fault; nobody is
+    named.
 
-    Only of a group whose members somebody recorded: otherwise one without a dump could be the one who has not come.
+    This needs a recording of the group's members. Otherwise a rank without a dump could be the one that has not come.
     """
     if case.sinks():
         return None
@@ -324,6 +339,7 @@ def wedged(case: Case) -> Ruling | None:
             "look at links and devices: nvidia-smi, dmesg | grep -i xid, ibstat",
             "run the same operation alone on these hosts (nccl-tests), then halve the hosts",
         )
+        # Unacknowledged TCP data says which hosts to look at.
         if (cut := severed(case)) is not None:
             blamed, evidence_lines, steps = cut.network, (cut.description,), (ping(*cut.ends), steps[1])
         return Ruling(

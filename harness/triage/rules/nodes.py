@@ -1,9 +1,10 @@
-"""The evidence of several nodes together: is all of it there, is it of one moment, and is it the network between them?
+"""Rules about evidence from several nodes: is a node missing, was all of it taken at one moment, is the network cut?
 
-No ages of two hosts are compared. What two hosts both know is the numbers of their collectives: an operation in which
-everybody waits for everybody ends nowhere before every member has enqueued it. So evidence by which it ended on one
-host, and was not even enqueued on another, is not of one moment; and where it ended on one host and is pending on all
-of another, every rank has come to it, and none of them is to blame.
+Clocks of two hosts are never compared. What two hosts share is the sequence number of a collective. An operation in
+which every rank waits for every rank cannot end anywhere before each member has enqueued it. Two conclusions follow:
+
+- If it ended on one host and was not even enqueued on another, the directories were taken at different times.
+- If it ended on one host and is pending on all of another, every rank has come to it, and no rank is to blame.
 """
 
 from __future__ import annotations
@@ -21,16 +22,18 @@ from harness.triage.graph.edges import Names, title
 from harness.triage.nodes import World, missing_ranks, worlds
 from harness.triage.rules.ruling import Case, Ruling, brief
 from harness.triage.rules.untested import unseen
+from reports.sections.triage import ranks
 
 AGAIN = "take the evidence of all nodes at one time: harness triage PID --out DIR on each, while the job stands still"
 
 
 def incomplete(case: Case) -> Ruling | None:
-    """INSUFFICIENT: a rank of the world is in none of the directories. It may be why the others wait."""
+    """INSUFFICIENT: no directory holds evidence of some rank of the world, and that rank may be why the others wait."""
     if not case.evidence.directories:
         return None
     missing = missing_ranks(case.evidence)
     rank_texts = [f"rank {_runs(ranks)} of {world[2]}{_node(case, world, ranks)}" for world, ranks in missing.items()]
+    # A recorder can name members of a group whose world size nothing else tells.
     held_ranks = {process.rank for process in case.evidence.processes}
     members = {rank for group in case.groups if not group.joined for rank in group.absent}
     if not rank_texts and members - held_ranks:
@@ -38,6 +41,7 @@ def incomplete(case: Case) -> Ruling | None:
     if not rank_texts:
         return None
     host_text = ", ".join(_hosts(case))
+    # A watch that was asked and did not answer is the likely reason; ask for that host instead of a directory.
     if silent := _unreached(case):
         return Ruling(
             "INSUFFICIENT",
@@ -60,7 +64,8 @@ def incomplete(case: Case) -> Ruling | None:
 
 
 def unlooked(case: Case) -> Ruling | None:
-    """INSUFFICIENT: nobody looked at a host that has ranks; its directory holds their last words alone."""
+    """INSUFFICIENT: nobody collected evidence on a host that has ranks. Its directory holds only their last
+    heartbeats."""
     if not case.evidence.directories:
         return None
     ranks: dict[str, list[Subject]] = {}
@@ -86,7 +91,7 @@ def unlooked(case: Case) -> Ruling | None:
 
 
 def moments(case: Case) -> Ruling | None:
-    """INSUFFICIENT: the directories show one job at two different times."""
+    """INSUFFICIENT: the directories show the same job at two different times."""
     for group, ahead, behind, leader, laggard in _across(case):
         failed = leader.process is not None and (
             leader.process.error or (leader.process.journal and leader.process.journal.errors)
@@ -106,9 +111,12 @@ def moments(case: Case) -> Ruling | None:
 
 
 def between(case: Case) -> Ruling | None:
-    """All ranks have come to an operation, which ended on one host and not on another: K12 where TCP shows what is cut,
-    as of ranks that are all inside (`groups.wedged`), for a cut may fall into the middle of an operation. Else
-    INSUFFICIENT, and only where it ended on no rank of the other host."""
+    """K12 or INSUFFICIENT: every rank has come to an operation that ended on one host and is pending on another.
+
+    K12 where TCP shows which network is cut, as `groups.wedged` says of ranks that are all inside: a cut may come in
+    the middle of an operation. Without that proof INSUFFICIENT, and only if the operation ended on no rank of the
+    second host.
+    """
     names = Names.of(case.evidence, case.comparison)
     for group, ahead, behind, leader, laggard in _across(case):
         if behind.pending is None or leader.progress or laggard.progress:
@@ -119,9 +127,10 @@ def between(case: Case) -> Ruling | None:
         hosts = {rank: _of(case.subject(names.key(group, rank))) for rank in group.ranks}
         cut = severed(case, {*hosts.values()})
         beside = [its for rank, its in group.ranks.items() if hosts[rank] == _of(laggard)]
+        # If a rank of the same host is through, the network of that host works unless TCP says otherwise.
         through = any(its.pending is None or its.pending.seq > seq for its in beside)
         if through and (cut is None or _of(laggard) not in cut.hosts):
-            continue  # a rank beside it is through: nothing shows that it is the network of its host
+            continue  # another rank of this host is through, so its network is not shown to be at fault
         place = f"{behind.pending.op} #{seq} of {title(group)}"
         headline = f"every rank has come to {place}, which ended on {_of(leader)} and not on {_of(laggard)}"
         if cut is not None:
@@ -140,11 +149,12 @@ def between(case: Case) -> Ruling | None:
 
 
 def unreachable(case: Case) -> Ruling | None:
-    """K5: ranks of one host listen at an interface that the others do not reach.
+    """K5: the ranks of one host listen at an interface that the other hosts cannot reach.
 
-    Another host asks for connections to its address in vain, and none has one to it, though that host is connected to
-    the others. A firewall or a cut cable leaves the address that is in use; where the ranks of another host listen at
-    none in use either, the network may be at fault as well.
+    Three facts together show this. No other host has a connection to the addresses at which these ranks listen. Another
+    host keeps asking for such a connection. And the host itself is connected to the others by another address, so that
+    its network works. A firewall or a cut cable is different: the address that is in use stays in use. If the ranks of
+    a second host also listen at unused addresses, the network may be at fault, and this rule says nothing.
     """
     ranks = _standing_ranks(case)
     by_host = _by_host(ranks)
@@ -199,7 +209,7 @@ def _by_host(ranks: list[Subject]) -> dict[str, list[Subject]]:
 
 
 def _reaches_others(case: Case, host: str) -> bool:
-    """Whether a host has a connection to an address at which another one listens."""
+    """Whether a process of this host is connected to an address at which another host listens."""
     elsewhere = {
         _machine(at) for process in case.evidence.processes if process.host != host for at in process.listening
     } - {""}
@@ -208,12 +218,12 @@ def _reaches_others(case: Case, host: str) -> bool:
 
 
 def _interface_settings(ranks: list[Subject]) -> dict[str, str]:
-    """The variables that choose an interface, as these ranks have them."""
+    """The variables that choose a network interface, with the values that these ranks have."""
     return {name: value for subject in ranks for name, value in _process(subject).environ.items() if name in _NICS}
 
 
 def _unused(case: Case, host: str, ranks: list[Subject]) -> set[str]:
-    """The addresses at which the ranks of a host listen, where no other host has a connection to any of them."""
+    """The addresses at which the ranks of a host listen; empty if another host is connected to any of them."""
     places = {_machine(at) for subject in ranks for at in _process(subject).listening} - {""}
     connected_addresses = {
         _machine(peer) for process in case.evidence.processes if process.host != host for peer in process.peers
@@ -230,29 +240,29 @@ def _process(subject: Subject) -> Process:
 
 
 class Severed(NamedTuple):
-    """Hosts between which TCP acknowledges nothing, in words; two of them."""
+    """Hosts between which TCP data is not acknowledged, in words; `ends` are two of them."""
 
     network: str
     description: str
     ends: tuple[str, str]
-    hosts: tuple[str, ...]  # all of them
+    hosts: tuple[str, ...]  # every host that a cut connection touches
 
 
 def severed(case: Case, among: Collection[str] = ()) -> Severed | None:
-    """The part of the network between the hosts that is cut, by connections whose data is not acknowledged; None where
-    there is none. `among`: between these hosts alone; all where there are none.
+    """Find the part of the network that is cut, by connections whose data is not acknowledged; None if there is none.
 
-    Where two pairs of hosts or more have one host in common, and no other pair is cut, it is the network of that host;
-    a link on which nothing was sent since may be down as well. A connection to nobody who was looked at (a tracker,
-    say) does not count.
+    `among`: look only at connections between these hosts; empty for all hosts. If at least two pairs of hosts are cut
+    and all share one host, the network of that host is blamed: a link on which nothing was sent may be down as well. A
+    connection to a peer outside the evidence, such as an experiment tracker, does not count.
     """
-    holders: dict[str, set[str]] = {}  # address -> hosts; of a bridge for containers every one has the same
+    holders: dict[str, set[str]] = {}  # address -> hosts that have it: each host has the same one for its containers
     ends: list[tuple[str, str]] = []
     for process in case.evidence.processes:
         mine = [(local, remote) for local, _, remote in (link.partition(" ") for link in process.unanswered)]
         for address in (*process.listening, *(local for local, _ in mine)):
             holders.setdefault(_machine(address), set()).add(process.host)
         ends += [(process.host, _machine(remote)) for _, remote in mine]
+    # An address that several hosts have does not say which of them is meant.
     at = {address: min(hosts) for address, hosts in holders.items() if address and len(hosts) == 1}
     pairs = sorted(
         {
@@ -278,18 +288,18 @@ def severed(case: Case, among: Collection[str] = ()) -> Severed | None:
 
 
 def network(hosts: Sequence[str]) -> str:
-    """ "network between a and b", of many hosts without their names."""
+    """Return "network between a and b"; from four hosts on, their number instead of their names."""
     return f"network between {together(hosts) if len(hosts) < 4 else f'{len(hosts)} hosts'}"
 
 
 def together(hosts: Sequence[str]) -> str:
-    """ "a, b and c", or "a, b and 14 more"."""
+    """Return host names as a list in words: "a, b and c", or "a, b and 14 more"."""
     displayed = list(hosts) if len(hosts) <= 9 else [*hosts[:8], f"{len(hosts) - 8} more"]
     return " and ".join([", ".join(displayed[:-1]), displayed[-1]] if len(displayed) > 1 else displayed)
 
 
 def _machine(address: str) -> str:
-    """Of "host:port", the host; empty for one that every machine has."""
+    """The host part of "host:port"; empty for an address that every machine has, such as 127.0.0.1."""
     host = address.rpartition(":")[0]
     return "" if host.startswith("127.") or host in ("0.0.0.0", "[::]", "[::1]") else host
 
@@ -299,9 +309,9 @@ def ping(host: str, peer_host: str) -> str:
 
 
 def lost(case: Case) -> Ruling | None:
-    """INSUFFICIENT: others wait, and a node of the Ray cluster that runs a part of the job is dead or does not answer.
+    """INSUFFICIENT: processes wait, and a node of the Ray cluster that runs part of the job is dead or does not answer.
 
-    It may have died, or the network to it; none of its processes was seen, so that none of them is blamed.
+    The node or the network to it may have failed. None of its processes was seen, so none of them is blamed.
     """
     waiters = [waiter for waiter in case.graph.stuck() if not waiter.progress]
     if waiters and case.evidence.unreached:
@@ -326,7 +336,7 @@ def lost(case: Case) -> Ruling | None:
 
 
 def _lost_nodes(case: Case) -> dict[str, str]:
-    """Host -> what is wrong with it, of Ray's nodes that nobody looked at and that are dead or silent."""
+    """Host -> what is wrong with it, for Ray nodes without evidence that are dead or silent."""
     seen_hosts = {process.host for process in case.evidence.processes if process.samples}
     seen_hosts |= {node.host for node in case.evidence.ray_nodes if node.alive and not node.silent}
     return {
@@ -339,7 +349,7 @@ def _lost_nodes(case: Case) -> dict[str, str]:
 
 
 def _work_on(case: Case, hosts: Collection[str]) -> dict[str, list[str]]:
-    """Host -> the unfinished tasks there, and the actors that live or ended with their node."""
+    """Host -> the unfinished tasks there, and the actors that live there or ended with their node."""
     work_by_host: dict[str, dict[str, None]] = {}
     for task in case.evidence.ray_tasks:
         if task.host in hosts and task.state not in FINISHED_TASKS:
@@ -375,30 +385,32 @@ def _without_head(case: Case, waiters: list[Subject]) -> Ruling:
     )
 
 
-# In Ray's words for an actor that ended with its node, and not by itself, by ray.kill or for want of references.
+# Ray's words for an actor that ended because its node did, not by an error, by ray.kill or because nobody refers to it
+# any more.
 WITH_ITS_NODE = "because its node has died"
 
 
 def _unreached(case: Case) -> str:
-    """The watches that were asked and gave nothing, with the reason of each; empty where all answered."""
+    """The watches that were asked and gave no evidence, each with its reason; empty if all answered."""
     reasons = [f"{address} gave no evidence ({silence.why})" for address, silence in case.evidence.unreached.items()]
     return "; ".join([*reasons[:8], *([f"{len(reasons) - 8} more gave none"] if len(reasons) > 8 else [])])
 
 
 def _silence_reasons(case: Case) -> tuple[str, ...]:
-    """What may be behind watches that gave nothing; their reasons say all where their hosts answered."""
+    """Possible reasons why watches gave no evidence; none to add if their hosts answered, for then the watches' own
+    errors say it."""
     up = all(silence.up for silence in case.evidence.unreached.values())
     return () if up else ("the host died, was cut off, or its watch has ended",)
 
 
 def _unanswered(case: Case) -> str:
-    """Those watches in few words."""
+    """The watches that gave no evidence, in few words."""
     addresses = list(case.evidence.unreached)
     return addresses[0] if len(addresses) == 1 else f"{addresses[0]} and {len(addresses) - 1} more"
 
 
 def _which(missing: Mapping[World, list[int]], members: Collection[int]) -> str:
-    """Ranks that are missing, in few words."""
+    """Missing ranks, in few words."""
     ranks = next(iter(missing.values()), sorted(members))
     more = f" and {len(ranks) - 4} more" if len(ranks) > 4 and _runs(ranks).count(",") > 3 else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {_runs(ranks[:4] if more else ranks)}{more}"
@@ -423,8 +435,12 @@ def _listed(names: list[str]) -> str:
 
 
 def _across(case: Case) -> Iterator[tuple[GroupState, RankState, RankState, Subject, Subject]]:
-    """Of each group and pair of hosts, the furthest rank of the one and the least far of the other: by operations in
-    which everybody waits for everybody."""
+    """For each group and each ordered pair of hosts, yield the furthest rank of the first and the rank least far of the
+    second.
+
+    Progress is counted in operations in which every rank waits for every rank. Yields the group, the two states, and
+    the two subjects; nothing unless the evidence comes from directories.
+    """
     if not case.evidence.directories:
         return
     names = Names.of(case.evidence, case.comparison)
@@ -449,7 +465,7 @@ def _hosts(case: Case) -> list[str]:
 
 
 def _node(case: Case, world: World, missing: list[int]) -> str:
-    """Which node of the launch that is, where its ranks are numbered node by node; empty where nobody said."""
+    """Which node of the launch the missing ranks belong to, in words; empty if ranks are not numbered node by node."""
     sizes = {process.environ.get("LOCAL_WORLD_SIZE", "") for process in worlds(case.evidence)[world].values()}
     if len(sizes) != 1 or not (size := next(iter(sizes))).isdigit() or not int(size) or world[2] % int(size):
         return ""
@@ -458,7 +474,5 @@ def _node(case: Case, world: World, missing: list[int]) -> str:
 
 
 def _runs(numbers: list[int]) -> str:
-    """In few words: "0, 2-7"."""
-    from reports.sections.triage import ranks
-
+    """Numbers as ranges: "0, 2-7"."""
     return ranks(numbers)

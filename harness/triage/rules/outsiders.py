@@ -1,6 +1,8 @@
-"""Waiting that ends outside of what was looked at: in an event loop's tasks, or at a peer on no host of the job.
+"""Rules about waiting that ends outside the evidence: in the tasks of an event loop, or at a peer on no host of the
+job.
 
-A process there may be at work, or have its answer on the way: it is never named, and what is missing is said.
+A process there may be at work, or its answer may be on the way. So it is never named, and the ruling says what is
+missing.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ _LOOPBACK = ("127.", "[::1]")
 
 
 def beyond(case: Case, ends: list[Subject]) -> Ruling | None:
-    """INSUFFICIENT, where one of these ends of waiting leads outside."""
+    """INSUFFICIENT: one of `ends` leads outside the evidence."""
     resting = [end for end in ends if not end.progress]
     away = [end for end in resting if foreign(case, end.process)]
     if outside := [end for end in away if awaits_tasks(end) or in_client(case, end)]:
@@ -27,8 +29,8 @@ def beyond(case: Case, ends: list[Subject]) -> Ruling | None:
 
 
 def awaits_tasks(subject: Subject) -> bool:
-    """It waits in an event loop: its tasks, which are in no stack, may await anything, a server outside the job (a
-    judge, a sandbox) too. So it is never named for not coming."""
+    """Whether it waits in an event loop. No stack shows its tasks, which may await anything, including a server
+    outside the job such as a judge or a sandbox. So it is never named for not coming."""
     process = subject.process
     if process is None or not process.samples or subject.blocked:
         return False
@@ -38,13 +40,16 @@ def awaits_tasks(subject: Subject) -> bool:
 
 
 def in_client(case: Case, subject: Subject) -> bool:
-    """Its main thread, or one that works for it, waits at a socket, at both looks, and it is connected to somebody
-    outside the job: a database, an upload. By the kernel's function, the native frame or the standard library's."""
+    """Whether its main thread, or a thread that works for it, waits at a socket at both looks, and it is connected
+    outside the job, for example to a database or an upload.
+
+    The kernel function, the native frame or a frame of the standard library shows the wait.
+    """
     return not subject.blocked and bool(foreign(case, subject.process)) and at_socket(subject.process)
 
 
 def _in_tasks(case: Case, loops: list[Subject]) -> Ruling:
-    """Waiting ends in an event loop, and nothing says what its tasks await."""
+    """INSUFFICIENT: waiting ends in an event loop, and nothing says what its tasks await."""
     timers = [waiter for waiter in loops if waiter.process and loop_wakes(waiter.process, waiter.doing)]
     return Ruling(
         "INSUFFICIENT",
@@ -57,9 +62,10 @@ def _in_tasks(case: Case, loops: list[Subject]) -> Ruling:
 
 
 def foreign(case: Case, process: Process | None) -> list[str]:
-    """Peers of a process that are none of the job's: at another host by the address, at its own also by the port.
+    """Peers of a process that are not of the job: at another host by address, at its own host by port as well.
 
-    Of Ray's jobs by the address alone: its daemons serve on every host, and are not in the evidence."""
+    In a Ray job the address alone decides: Ray's daemons serve on every host and are not in the evidence.
+    """
     if process is None:
         return []
     processes = case.evidence.processes
@@ -90,7 +96,7 @@ def _address(peer: str) -> str:
 
 
 def elsewhere(case: Case, calling: list[Subject]) -> Ruling:
-    """Waiting ends in a request to a server that was not looked at, which may be at work on it."""
+    """INSUFFICIENT: waiting ends in a request to a server that was not looked at and may be at work on it."""
     served = {address for each in case.evidence.processes for address in each.listening}
     unseen_peers = list(
         dict.fromkeys(p for caller in calling if caller.process for p in caller.process.peers if p not in served)

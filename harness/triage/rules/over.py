@@ -1,4 +1,4 @@
-"""A run that is over: nobody waits any more, and what is left says how it ended."""
+"""Rules about a run that is over: nobody waits any more, and what is left says how it ended."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Ruling, brief
 
 DISK_FULL = "stopped recording because the disk was full"
-SILENT = "was ended without a last word, as a signal does"
+SILENT = "was ended without a last word"  # as by a signal
 
 
 def over(case: Case) -> Ruling | None:
-    """Every process that the run had has ended: HEALTHY in good order. Of one that did not end so, nothing tells
-    whether it stood still before: INSUFFICIENT, with its error."""
+    """HEALTHY or INSUFFICIENT: every process of the run has ended.
+
+    HEALTHY if all ended in good order. Otherwise INSUFFICIENT with the error, because nothing tells whether the run
+    stood still before.
+    """
     processes = case.evidence.processes
-    dumps = any(node.process is None for node in case.graph.subjects.values())  # of a rank of which no more is known
+    dumps = any(node.process is None for node in case.graph.subjects.values())  # some rank is known only by its dump
     if not processes or dumps or not all(map(_over, processes)):
         return None
     ages = [age for process in processes if (age := _since_s(process)) is not None]
@@ -29,7 +32,8 @@ def over(case: Case) -> Ruling | None:
     }
     if not bad:
         return Ruling("HEALTHY", f"the run has ended in good order{ago}: {count}, and nothing waits")
-    # a launcher's error is its rank's, and that of a rank may be the echo of a peer's
+    # A launcher's error comes from its rank, and a rank's error may echo that of a peer. So launchers come last, and
+    # ranks with an error of their own first.
     first = min(bad, key=lambda key: (case.subject(key).launcher, not local_error(case.subject(key).process)))
     more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
     return Ruling(
@@ -45,8 +49,10 @@ def over(case: Case) -> Ruling | None:
 
 
 def ending(case: Case) -> Ruling | None:
-    """A process ended in good order between two looks: the run moves, whatever the rest waits in. Asked last, when no
-    rule knows of a wait."""
+    """SLOW: a process ended in good order between two looks, so that the run moves, whatever the rest waits in.
+
+    This rule comes last, when no other rule knows of a wait.
+    """
     finished_processes = [
         process for process in case.evidence.processes
         if ended(process) and len(process.samples) > 1 and process.samples[0].state not in ENDED and not _how(process)
@@ -59,7 +65,7 @@ def ending(case: Case) -> Ruling | None:
 
 
 def _over(process: Process) -> bool:
-    """Seen to be gone; or, of another host's, by its own last word."""
+    """Whether it was seen to be gone; for a process of another host, whether its last word says so."""
     has_last_word = (process.beat is not None and process.beat.ended) or (
         process.journal is not None and process.journal.closed
     )
@@ -67,7 +73,7 @@ def _over(process: Process) -> bool:
 
 
 def _how(process: Process) -> str:
-    """What was wrong with its end; empty where nothing was."""
+    """What was wrong with its end; empty if nothing was."""
     if process.error:
         return f"ended with {process.error.strip().splitlines()[-1]}"
     if process.exit_code:
@@ -84,8 +90,10 @@ def _how(process: Process) -> str:
 
 
 def _parent(process: Process) -> str:
-    """Of a child that said nothing: one that is forked leaves so with os._exit, as the first half of a daemon does,
-    and a parent that itself ended in good order has put up with its child's end."""
+    """The key of the process that started it. A silent end is in order if its parent ended in good order.
+
+    A forked child leaves with os._exit and says nothing, as the first half of a daemon does.
+    """
     return f"{process.host}:{process.ppid}"
 
 

@@ -1,4 +1,4 @@
-"""What is no hang: a person in a debugger, something slow, nothing pending."""
+"""Rules about what is no hang: a person in a debugger, something slow, nothing pending."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from harness.triage.rules.bystanders import explains
 from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.rules.untested import MOMENT_S, unnamed, untested
 
-# A step of a job in motion sends something at least that often, or its straggler is found by a second look; a hang that
-# is younger need not be named yet.
+# A job in motion sends something at least this often, or a second look finds its straggler. A hang younger than this
+# need not be named yet.
 FRESH_S = 10.0
-LONG_S = THRESHOLD_S  # of a wait: as long as `harness watch` waits before it looks
-MOST_SEEN = 4  # processes whose work is told
+LONG_S = THRESHOLD_S  # a wait this old is long: as long as `harness watch` waits before it looks
+MOST_SEEN = 4  # processes whose work the verdict describes
 
 
 def debugger(case: Case) -> Ruling | None:
-    """A breakpoint: whoever waits, waits for a person. A helper for which nobody waits says nothing of the others."""
+    """HEALTHY: a process sits at a breakpoint, so whoever waits for it waits for a person. A helper in a debugger
+    for which nobody waits explains nothing."""
     for subject in case.live():
         beat = subject.process.beat if subject.process else None
         waiters = [each for each in case.graph.stuck() if each.key != subject.key]
@@ -34,8 +35,11 @@ def debugger(case: Case) -> Ruling | None:
 
 
 def flowing(case: Case) -> Ruling | None:
-    """Everybody who waits, or is waited for, made progress a moment ago, by its own heartbeat: dumps of a run in motion
-    are no snapshot, and one rank's is always a little older than the next one's."""
+    """HEALTHY: by its own heartbeat, everybody who waits or is waited for made progress a moment ago.
+
+    Dumps of a running job are not taken at one instant. One rank's dump is always a little older than the next one's,
+    so that ranks seem to wait for each other.
+    """
     waiting = {key for wait in case.graph.waits for key in (wait.waiter, wait.target)}
     stuck = [subject for subject in case.graph.subjects.values() if subject.stuck or subject.key in waiting]
     if not stuck or any(
@@ -52,23 +56,26 @@ def flowing(case: Case) -> Ruling | None:
 
 
 def slow(case: Case) -> Ruling | None:
-    """K7: whoever the others wait for advances between the two looks, and they have waited for long."""
+    """K7: the process that the others wait for advances between the two looks, and they have waited for long."""
     ends = [*case.sinks(), *(case.subject(key) for ring in case.graph.cycles for key in ring)]
     if moving := [end for end in ends if end.progress]:
         return slow_because(case, [subject.key for subject in moving])
     waiting = {wait.waiter for wait in case.graph.waits}
     unresolved = [waiter for waiter in case.graph.stuck() if waiter.key not in waiting]
-    if not case.evidence.stall_s:  # of a moment: those that move wait for nobody for long
+    if not case.evidence.stall_s:  # without a watched stall, a waiter that moves does not wait for long
         unresolved = [waiter for waiter in unresolved if not waiter.progress]
-    # whoever waits for a rollout's samples waits for somebody that nothing names, as if waiting ended nowhere
+    # Nothing names who makes the samples of a rollout, so that a ray.get of them counts as a wait that ends nowhere.
     nowhere = all(end.doing.kind == "ray_get" and end.pending is None for end in ends)
     moved = [subject for subject in case.live() if subject.progress]
     return slow_because(case, [moved[0].key]) if unresolved and nowhere and moved else None
 
 
 def slow_because(case: Case, keys: Sequence[str]) -> Ruling:
-    """Somebody in `keys` advances, so that nothing hangs. SLOW where others have waited for long, and where they wait
-    for it by name; HEALTHY of a moment: in a balanced job, too, one process always waits for another one."""
+    """Return the ruling for a job in which the processes of `keys` advance, so that nothing hangs.
+
+    SLOW if the others have waited for long, with the name of the process if they wait for it. HEALTHY otherwise: even
+    in a balanced job some process always waits for another.
+    """
     waited_s = _waited_s(case, keys)
     awaited = [key for key in keys if key in case.awaited()]
     waiting = len(case.graph.waiters({*keys}))
@@ -101,7 +108,7 @@ def _count(waiting: int) -> str:
 
 
 def _waited_s(case: Case, keys: Collection[str]) -> float:
-    """For how long the longest wait for one of these has lasted, as far as is known."""
+    """How long the oldest wait for one of these has lasted in seconds, as far as is known."""
     waits = [wait for wait in case.graph.waits if wait.target in keys]
     ages = [wait.since_s for wait in waits if wait.since_s is not None]
     processes = [case.subject(wait.waiter).process for wait in waits]
@@ -110,11 +117,11 @@ def _waited_s(case: Case, keys: Collection[str]) -> float:
 
 
 def fresh(case: Case) -> Ruling | None:
-    """Nobody watched, and whoever waits in a collective had data a moment ago: two looks at a job of short collectives
-    show the same frames, whether it stands in the one or has gone from one to the next.
+    """INSUFFICIENT: nobody watched the job, and ranks that wait in a collective had data a moment ago.
 
-    The kernel says when data last went through a connection. A heartbeat, a journal or a recorder says more, and a
-    worker of Ray talks to Ray for ever.
+    Two looks at a job of short collectives show the same frames, whether it stands in one of them or went from one to
+    the next. The kernel says when data last went through a connection. A heartbeat, a journal or a recorder would say
+    more; a Ray worker always exchanges data with Ray.
     """
     waiting = [
         waiter
@@ -145,7 +152,7 @@ def fresh(case: Case) -> Ruling | None:
 
 
 def healthy(case: Case) -> Ruling | None:
-    """Nothing is pending between processes, or everything that waits advances."""
+    """HEALTHY: nothing is pending between processes, or everything that waits advances."""
     stuck = case.graph.stuck()
     resting = [waiter for waiter in stuck if not waiter.progress]
     live = case.live()
@@ -168,7 +175,7 @@ def healthy(case: Case) -> Ruling | None:
 
 
 def _partly_seen(case: Case, holes: Collection[str]) -> Ruling:
-    """Nothing that was seen is pending, and not everything was seen."""
+    """INSUFFICIENT: nothing that was seen is pending, and not everything was seen."""
     stand = unnamed(case)
     pids = [subject.process.pid for subject in stand if subject.process]
     names = case.names(subject.key for subject in stand)

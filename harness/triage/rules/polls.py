@@ -1,7 +1,7 @@
-"""Waits whose end somebody unknown has to bring: a poll, an answer that an idle worker does not owe, a full pipe.
+"""Rules about waits that somebody unknown has to end: a poll, an idle worker that may owe no answer, a full pipe.
 
-INSUFFICIENT, with what is missing by name: nobody is blamed for not having been seen to come. Only of a pipe is it
-known who has to read it.
+The verdict is INSUFFICIENT and says what is missing. Nobody is blamed for not having been seen. The exception is a pipe
+between a parent and its child: the process that has to read it is known (K6).
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import re
 
 from harness.triage import source
 from harness.triage.graph import Subject
+from harness.triage.graph.polling import place as polled_at
 from harness.triage.graph.polling import woke
 from harness.triage.places import plain, users
 from harness.triage.rules.ruling import Case, Ruling
-from harness.triage.stacks import describe
 
 _FEEDER = re.compile(r"multiprocessing/queues\.py$")
 
 
 def undrained(case: Case) -> Ruling | None:
-    """K6: a process waits for the end or a word of its child, which waits for that same process to read a full pipe."""
+    """K6: a process waits for the end or an answer of its child, which waits until that same process reads a full
+    pipe."""
     for child in case.live():
         its = child.process
         parent = case.graph.subjects.get(f"{its.host}:{its.reader}") if its is not None and its.reader else None
@@ -41,26 +42,27 @@ def undrained(case: Case) -> Ruling | None:
 
 
 def _joins(parent: Subject) -> bool:
-    """At both looks, without a time limit."""
+    """Whether the parent joins at both looks without a time limit."""
     looks = parent.process.samples if parent.process else ()
     return parent.doing.kind == parent.before.kind == "join" and not any(look.timed for look in looks)
 
 
 def _reads_another(parent: Subject, child: Subject) -> bool:
-    """It reads, throughout, what that child alone can write, and not the pipe that is full."""
+    """Whether the parent reads at both looks something that only this child can write, and not the pipe that is
+    full."""
     if parent.process is None or child.process is None or parent.process.writer != child.process.pid:
         return False
     return parent.process.samples[-1].reading != child.process.samples[-1].writing
 
 
 def _reads_beside(subject: Subject) -> bool:
-    """Whether a thread beside its main one runs code of the user's, which may read."""
+    """Whether a thread other than the main one runs user code, which may read the pipe."""
     threads = subject.process.samples[-1].threads if subject.process and subject.process.samples else ()
     return any(users(frame) for thread in threads if not thread.main for frame in thread.frames)
 
 
 def fills(subject: Subject) -> bool:
-    """A thread of it waits to write to a full pipe, at both looks: somebody else has to read."""
+    """Whether one of its threads waits to write to a full pipe at both looks: somebody else has to read."""
     looks = subject.process.samples if subject.process else ()
     return len(looks) > 1 and all(
         look.writing
@@ -74,18 +76,20 @@ def fills(subject: Subject) -> bool:
 
 
 def reads(subject: Subject) -> bool:
-    """It reads, throughout, what another process can write: it waits for that one, in a queue, a pipe or a socket."""
+    """Whether it reads throughout from a queue, pipe or socket that another process writes: it waits for that
+    process."""
     return subject.process is not None and subject.process.fed
 
 
 def takes_orders(case: Case, subject: Subject) -> bool:
-    """An engine's worker in its idle loop, for whose answer its engine waits: nothing says that it owes one."""
+    """Whether this is an engine's worker in its idle loop while its engine waits for its answer: nothing says that
+    it owes one."""
     waits = [wait for wait in case.graph.waits if wait.target == subject.key]
     return subject.doing.idle and subject.doing.within("scheduler") and all(wait.layer == "engine" for wait in waits)
 
 
 def undecided(case: Case) -> Ruling | None:
-    """INSUFFICIENT: waiting ends at a poll, at workers that wait for orders, at a full pipe or at a read."""
+    """INSUFFICIENT: waiting ends at a poll, at workers that wait for requests, at a full pipe, or at a read."""
     ends = [sink for sink in case.sinks() if not sink.progress and not sink.ended]
     if pollers := [end for end in ends if end.polls and not _collects(end)] or _polled_beside(case):
         return polling(case, pollers)
@@ -112,7 +116,7 @@ def undecided(case: Case) -> Ruling | None:
 
 
 def _polled_beside(case: Case) -> list[Subject]:
-    """Where nothing says for whom ranks wait: ranks that poll."""
+    """Ranks that poll, if there are waiters of which nothing says for whom they wait."""
     waiting = [waiter for waiter in case.graph.stuck() if not waiter.progress]
     waiters = {wait.waiter for wait in case.graph.waits}
     if not any(waiter.key not in waiters for waiter in waiting):
@@ -121,14 +125,14 @@ def _polled_beside(case: Case) -> list[Subject]:
 
 
 def polling(case: Case, pollers: list[Subject]) -> Ruling:
-    """INSUFFICIENT: these poll, and what is missing is who makes what they look for.
+    """Return the INSUFFICIENT ruling for processes that poll: nothing says who makes what they look for.
 
-    A rank that others wait for is not said to wait itself: a loop that sleeps may be its work.
+    A rank that others wait for is not said to wait itself, because a loop that sleeps may be its work.
     """
     awaited = case.awaited()
     waiting = [poller for poller in pollers if poller.key not in awaited and _seeks(poller)]
     named = waiting or pollers
-    place = describe(named[0].loop[0])
+    place = polled_at(named[0].loop)
     who, several = case.names(poller.key for poller in named), len(named) > 1
     if waiting:
         reason = f"{who} wait{'' if several else 's'} in a loop, {place}, and nothing says for whom"
@@ -137,9 +141,7 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
     return Ruling(
         "INSUFFICIENT",
         reason,
-        missing=tuple(
-            f"who makes what {poller.label} looks for in {describe(poller.loop[0])}" for poller in pollers[:8]
-        ),
+        missing=tuple(f"who makes what {poller.label} looks for in {polled_at(poller.loop)}" for poller in pollers[:8]),
         place=place,
         next=(
             "look at whoever makes it: harness triage PID of that process, its log",
@@ -149,7 +151,8 @@ def polling(case: Case, pollers: list[Subject]) -> Ruling:
 
 
 def _seeks(poller: Subject) -> bool:
-    """Its loop looks again until something has come; one of rounds, or one without its text, may be work."""
+    """Whether its loop repeats until something has come. A loop with a fixed number of rounds, or without source
+    text, may be work."""
     return source.loop_around(poller.loop[0]) is source.Loop.UNTIL
 
 
@@ -166,13 +169,15 @@ def _lost(case: Case, idle: list[Subject]) -> Ruling:
 
 
 def _collects(subject: Subject) -> bool:
-    """It asks again and again whether processes that it started have ended, as a launcher does."""
+    """Whether it asks again and again if its children have ended, as a launcher does."""
     return any(map(source.asks_for_children, subject.loop[:1]))
 
 
 def open_polls(case: Case) -> list[Subject]:
-    """Where nobody is known to wait: ranks that poll, and processes that poll while all that they started is idle.
-    They woke up between the looks: one sleep in a loop is a pause."""
+    """If nobody is known to wait: ranks that poll, and processes that poll while everything that they started is idle.
+
+    They woke up between the looks. A single sleep in a loop is a pause.
+    """
     pollers = [
         subject for subject in case.live() if subject.polls and subject.process is not None and woke(subject.process)
     ]

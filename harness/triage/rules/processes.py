@@ -1,4 +1,5 @@
-"""One process explains the others: the kernel or the interpreter lock holds it (K9), or it has died (K4)."""
+"""Rules about one process that explains the others: the kernel or the interpreter lock holds it (K9), or it died
+(K4)."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from harness.triage.graph.worlds import same_world
 from harness.triage.rules.bystanders import elsewhere, explains, lost
 from harness.triage.rules.ruling import Case, Ruling, brief
 
-LAST_S = 5.0  # an error that much work came after is not what stopped it
-# What a peer's death, or a peer's silence, looks like in the error of its victims: never a first error.
+LAST_S = 5.0  # seconds before the end; an error with more work after it did not stop the process
+# What the death or the silence of a peer looks like in the error of a victim: never a first error.
 _ECHO = re.compile(
     r"timed? ?out|timeout|connection (reset|closed|refused)|broken pipe|peer|watchdog|ActorDied|ActorUnavailable"
     r"|RayActorError|WorkerCrashed|NCCL (communicator|error)|remote process exited|aborted|SIGTERM|KeyboardInterrupt",
@@ -21,8 +22,8 @@ _ECHO = re.compile(
 
 
 def blocked(case: Case) -> Ruling | None:
-    """K9: stopped, in uninterruptible sleep, or with the interpreter lock held, while others wait for it; or all that
-    live are stopped."""
+    """K9: a process is stopped, in uninterruptible sleep or stuck with the interpreter lock held, while others wait
+    for it; or all live processes are stopped."""
     blocked_subjects = [subject for subject in case.live() if subject.blocked and _counts(case, subject)]
     if not blocked_subjects or (first := blocked_subjects[0].blocked) is None:
         return None
@@ -55,8 +56,8 @@ def blocked(case: Case) -> Ruling | None:
 
 
 def _of_whom(case: Case, blocked_subjects: list[Subject]) -> tuple[str, ...]:
-    """What the one process that is held calls itself, and who started it, where it is no trainer's rank: a tokenizer or
-    a scheduler is known by that."""
+    """The title of the one held process and who started it, in words; empty for a trainer's rank. A tokenizer or a
+    scheduler is recognised by that."""
     process = blocked_subjects[0].process
     if process is None or len(blocked_subjects) > 1 or (blocked_subjects[0].rank is not None and not process.engine):
         return ()
@@ -67,7 +68,8 @@ def _of_whom(case: Case, blocked_subjects: list[Subject]) -> tuple[str, ...]:
 
 
 def _counts(case: Case, subject: Subject) -> bool:
-    """It can be why the others wait; or it is a rank, and nobody waits at all; or nobody is left to wait."""
+    """Whether a held process matters: it can be why the others wait, or it is a rank and nobody waits elsewhere, or
+    all are stopped."""
     if explains(case, subject) or _all_stopped(case):
         return True
     return subject.rank is not None and not elsewhere(case, {subject.key}) and not lost(case)
@@ -78,7 +80,7 @@ def _all_stopped(case: Case) -> bool:
 
 
 def died(case: Case) -> Ruling | None:
-    """K4: a process ended, or failed and stayed, while others wait for it. The first error is the cause."""
+    """K4: a process ended, or failed and stayed alive, while others wait for it. The first error is the cause."""
     stuck = [waiter for waiter in case.graph.stuck() if not waiter.ended]
     waiting = stuck or [subject for subject in case.live() if subject.key in {wait.waiter for wait in case.graph.waits}]
     if not waiting:
@@ -97,7 +99,7 @@ def died(case: Case) -> Ruling | None:
 
 
 def _ended(case: Case, waiting: list[Subject]) -> list[Subject]:
-    """Processes that have ended and were not started again, where the others wait for them."""
+    """Processes that have ended, were not started again, and are waited for."""
     awaited = case.awaited()
     return [
         subject
@@ -110,7 +112,7 @@ def _ended(case: Case, waiting: list[Subject]) -> list[Subject]:
 
 
 def _failed(case: Case) -> list[Subject]:
-    """Processes that live, failed, and do nothing more, at which waiting ends."""
+    """Processes that are alive, failed, do nothing more, and are where waiting ends."""
     sinks = {sink.key for sink in case.sinks()}
     return [
         subject
@@ -125,7 +127,7 @@ def _failed(case: Case) -> list[Subject]:
 
 
 def _dead_actors(case: Case, dead: list[Subject]) -> list[Subject]:
-    """Actors that others wait for and that are dead by Ray's word, beyond those in `dead`."""
+    """Actors that others wait for and that Ray reports dead, beyond those in `dead`."""
     awaited = case.awaited()
     processes = {(subject.process.host, subject.process.pid) for subject in dead if subject.process}
     actors = [
@@ -137,7 +139,8 @@ def _dead_actors(case: Case, dead: list[Subject]) -> list[Subject]:
 
 
 def _to_blame(case: Case, dead: list[Subject]) -> list[Subject]:
-    """Those whose own error came first; without one those that did not end in good order, else all."""
+    """Of the dead, those whose own error came first; without an error those that did not end in good order; else
+    all."""
     failed = [subject for subject in dead if subject.process and local_error(subject.process)]
     if failed:
         return _first(failed, apart=bool(case.evidence.directories))
@@ -145,7 +148,8 @@ def _to_blame(case: Case, dead: list[Subject]) -> list[Subject]:
 
 
 def _first(failed: list[Subject], *, apart: bool) -> list[Subject]:
-    """Those that failed first. `apart`: on each host, for nothing tells which host's error was the first."""
+    """Those that failed first. `apart`: choose on each host, because nothing tells on which host the first error
+    happened."""
     age = {subject.key: _age(subject.process) for subject in failed if subject.process}
     hosts = {subject.key: subject.process.host if apart and subject.process else "" for subject in failed}
     oldest = {host: max(age[key] for key in age if hosts[key] == host) for host in hosts.values()}
@@ -153,8 +157,10 @@ def _first(failed: list[Subject], *, apart: bool) -> list[Subject]:
 
 
 def _missed(subject: Subject, waiting: list[Subject]) -> bool:
-    """A rank of the world of somebody who waits there: its end is an end for all of them. Who waits for an answer over
-    HTTP misses a server, and no rank; in a world of one nobody misses anybody."""
+    """Whether the dead process is a rank of the world of somebody who waits. Its end then ends that wait for all.
+
+    A process that waits for an answer over HTTP misses a server and no rank. In a world of one nobody misses anybody.
+    """
     if subject.process is not None and subject.process.world_size == 1:
         return False
     peers = [waiter for waiter in waiting if waiter.pending is not None or waiter.doing.kind != "http_client"]
@@ -162,7 +168,7 @@ def _missed(subject: Subject, waiting: list[Subject]) -> bool:
 
 
 def local_error(process: Process | None) -> str:
-    """The first error of a process that is its own, not the echo of a peer's; empty without one."""
+    """The first error of a process that is its own and not the echo of a peer's failure; empty without one."""
     if process is None:
         return ""
     if process.error and not _ECHO.search(process.error):
@@ -181,7 +187,7 @@ def _age(process: Process) -> float:
 
 
 def _unclean(process: Process | None) -> bool:
-    """It did not end as a process does that is done."""
+    """Whether it did not end in good order, by its exit code or by a journal that was never closed."""
     if process is None:
         return False
     if process.exit_code is not None and process.exit_code != 0:

@@ -1,4 +1,4 @@
-"""What a rule says, and what it may ask."""
+"""What a rule returns (`Ruling`), and what it may ask (`Case`)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from harness.triage.graph.subjects import ended
 from reports.sections.triage import ranks
 
 NO_MAJORITY = "neither side has a majority, so nobody is named"
-MAX_RUNS = 3  # of ranks in a row, in a headline: "0, 2-7, 9 and 4 more"
-MAX_ROOTS = 8  # pids in a command
-YOUNG_S = 3.0  # at one look at a live job: a wait or a transition that is younger proves nothing
+MAX_RUNS = 3  # ranges of ranks in a headline: "0, 2-7, 9 and 4 more"
+MAX_ROOTS = 8  # pids that a printed command names
+YOUNG_S = 3.0  # a younger wait or transition, at one look at a live job, proves nothing
 
 
 @dataclass(frozen=True)
 class Ruling:
-    """A rule's verdict. `culprits`: node -> why; empty where nobody may be named."""
+    """The answer of a rule. `culprits`: node -> why; empty if nobody may be named."""
 
     verdict: str  # HUNG, SLOW, HEALTHY, INSUFFICIENT
     reason: str  # the headline: one fact, of at most 20 words (`tests/unit/triage/test_triage_headlines.py`)
@@ -28,15 +28,15 @@ class Ruling:
     culprits: dict[str, str] = field(default_factory=dict)
     cycle: tuple[str, ...] = ()
     place: str = ""
-    frames: dict[str, str] = field(default_factory=dict)  # node -> a frame that tells more than its own
+    frames: dict[str, str] = field(default_factory=dict)  # node -> a frame that tells more than the node's own
     missing: tuple[str, ...] = ()
     next: tuple[str, ...] = ()
-    evidence: tuple[str, ...] = ()  # what else was seen, a fact each; of each culprit its `why` says it
+    evidence: tuple[str, ...] = ()  # further facts, one each; a culprit's own facts are in its `why`
 
 
 @dataclass(frozen=True)
 class Case:
-    """What the rules look at."""
+    """Everything that a rule looks at."""
 
     evidence: Evidence
     comparison: Comparison | None
@@ -50,7 +50,7 @@ class Case:
         return self.graph.subjects[key]
 
     def live(self) -> list[Subject]:
-        """Processes that are seen, live and no launcher."""
+        """Processes that were seen, are alive, and are no launcher."""
         return [
             subject
             for subject in self.graph.subjects.values()
@@ -58,18 +58,19 @@ class Case:
         ]
 
     def sinks(self) -> list[Subject]:
-        """Where waiting ends."""
+        """The processes at which waiting ends."""
         return [self.subject(key) for key in self.graph.sinks]
 
     def awaited(self) -> set[str]:
         return {wait.target for wait in self.graph.waits}
 
     def moving(self, keys: Iterable[str]) -> list[Subject]:
-        """Those of them that advance."""
+        """Those of `keys` that advance."""
         return [self.subject(key) for key in keys if self.subject(key).progress]
 
     def names(self, keys: Iterable[str]) -> str:
-        """ "rank 1 (actor) and rank 2"; of a job of several hosts "rank 1 on node7"; of three or more "ranks 0-2"."""
+        """Name processes: "rank 1 (actor) and rank 2"; in a job of several hosts "rank 1 on node7"; from three ranks
+        on "ranks 0-2"."""
         several = len({process.host for process in self.evidence.processes}) > 1
         ends = [self.subject(key) for key in keys]
         if len(ends) > 2 and all(end.rank is not None and end.alone for end in ends):
@@ -93,12 +94,12 @@ class Case:
         return " ".join(["harness triage", *roots[:MAX_ROOTS]])
 
     def waited_in(self, keys: Iterable[str]) -> str:
-        """The operation in which these are waited for, in words."""
+        """The operation in which these processes are waited for, in words."""
         targets = set(keys)
         for wait in self.graph.waits:
             if wait.target in targets and wait.layer != "process":
                 return wait.place
-        for wait in self.graph.waits:  # no layer says in what: what the waiter does
+        for wait in self.graph.waits:  # no layer names an operation: say what the waiter does
             if wait.target in targets:
                 waiter = self.subject(wait.waiter)
                 return (waiter.pending.op if waiter.pending else waiter.doing.op) or waiter.frame
@@ -106,7 +107,7 @@ class Case:
 
 
 def _together(ends: list[Subject], *, several: bool) -> str:
-    """Ranks in few words, with the role and the host that all of them have."""
+    """Ranks in few words, with their role and host if all share it."""
     roles = {end.role for end in ends}
     hosts = {end.process.host if end.process else "" for end in ends}
     role = f" ({next(iter(roles))})" if len(roles) == 1 and not roles & {"", "process", "rank"} else ""
@@ -119,7 +120,7 @@ def _together(ends: list[Subject], *, several: bool) -> str:
 
 
 def brief(text: str, words: int = 7) -> str:
-    """The beginning of somebody else's text, as of an error, for a headline."""
+    """The beginning of a text written by others, such as an error, for a headline."""
     parts = text.split()
     return text if len(parts) <= words else f"{' '.join(parts[:words])} …"
 

@@ -1,8 +1,8 @@
-"""What nothing was seen of, though nothing seen is pending: before anybody says HEALTHY.
+"""What was not seen although nothing seen is pending. It has to be said before a verdict is HEALTHY.
 
-A lock, a queue, a pipe and a socket do not say who has to release or to fill them. A helper that its parent feeds, a
-loop without an end of a program without a rank, and a main thread beside serving threads wait there for work, and are
-idle. Who waits for a process that it started stands as that one does.
+A lock, a queue, a pipe and a socket do not say who has to release or fill them. Three kinds of process wait at them for
+work and are idle: a helper that its parent feeds, a program without a rank in an endless loop, and a main thread beside
+threads that serve. A process that waits for one that it started is judged by that one.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import re
 from harness.triage import source, stacks
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject
+from harness.triage.graph.polling import place as polled_at
 from harness.triage.graph.subjects import LAUNCHERS
 from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks
 from harness.triage.rules.polls import open_polls
 from harness.triage.rules.ruling import Case
-from harness.triage.stacks import describe
 
-MOMENT_S = 2.0  # two periods of the heartbeat
+MOMENT_S = 2.0  # two heartbeat periods
 MAX_RANKS = 1 << 16  # a world size is read from the environment, and may be anything
 _SERVES = frozenset({"scheduler", "ray_idle", "http_server"})
 _FILE_LOCK = "a lock of a file"
 _CHILD = "the end of a process that it started"
-# Where the kernel holds a thread whose stack ends in the user's own code, by /proc/PID/wchan of Linux 5.10 to 6.18.
+# Kernel functions (/proc/PID/wchan of Linux 5.10 to 6.18) in which a thread waits whose stack ends in user code.
 _KERNEL = tuple(
     (re.compile(pattern), awaited)
     for pattern, awaited in (
@@ -42,25 +42,25 @@ _KERNEL = tuple(
 
 
 def untested(case: Case) -> list[str]:
-    """In words, what keeps this case from being healthy; empty where everything was looked at."""
+    """What keeps this case from being healthy, in words; empty if everything was looked at."""
     gaps = [f"nothing is known of rank {rank}" for rank in unseen(case)]
     if len(gaps) > 8:
         gaps = [*gaps[:8], f"nothing is known of {len(gaps) - 8} more ranks"]
     if case.comparison and not any(subject.process for subject in case.graph.subjects.values()):
-        gaps += [missing for missing in case.comparison.missing if missing not in gaps]  # dumps are all there is
-    gaps += [f"{subject.label} waits in a loop, {describe(subject.loop[0])}, and nothing says for whom"
+        gaps += [missing for missing in case.comparison.missing if missing not in gaps]  # only dumps are there
+    gaps += [f"{subject.label} waits in a loop, {polled_at(subject.loop)}, and nothing says for whom"
               for subject in open_polls(case)]  # fmt: skip
     return [*gaps, *(f"{subject.label} {_wait_text(subject)}" for subject in unnamed(case))]
 
 
 def unnamed(case: Case) -> list[Subject]:
-    """Processes that stand, under a line of the user's own, in a lock or a queue that nobody is known to release, or in
-    an event loop whose tasks nobody sees."""
+    """Processes that stand under a line of user code in a lock or a queue that nobody is known to release, or in an
+    event loop whose tasks nobody sees."""
     return [subject for subject in case.live() if _unnamed(case, subject)]
 
 
 def unseen(case: Case) -> list[int]:
-    """Ranks that the job has, and of which neither stack, nor recorder, nor a moving heartbeat was had."""
+    """Ranks of the job of which there is no stack, no recorder and no moving heartbeat."""
     recorded = set(case.comparison.ranks) if case.comparison else set()
     seen_ranks = recorded | {
         subject.rank for subject in case.graph.subjects.values() if subject.process and subject.rank is not None
@@ -98,25 +98,26 @@ def _unnamed(case: Case, subject: Subject) -> bool:
     awaited = _awaited(subject.doing, process.samples[-1].wchan)
     if awaited == _CHILD and _judged_below(case, process):
         return False
-    # whoever holds the lock of a file does not hand out work with it
+    # The holder of a file lock does not hand out work with it.
     return subject.rank is not None or awaited == _FILE_LOCK or not (_fed(case, subject) or _loops(subject))
 
 
 def _judged_below(case: Case, process: Process) -> bool:
-    """Processes that it started are there to be judged: what it waits for is what they wait for."""
+    """Whether evidence holds processes that it started: it waits for whatever they wait for."""
     return any(
         child.host == process.host and child.ppid == process.pid and child.samples for child in case.evidence.processes
     )
 
 
 def _in_tasks(subject: Subject) -> bool:
-    """It waits in an event loop that is no server's: of an engine's front, its requests are known."""
+    """Whether it waits in an event loop that is no server's. An engine's front is left out, because its requests are
+    known."""
     engine = subject.process is not None and bool(subject.process.engine)
     return awaits_tasks(subject) and not engine and not subject.doing.within(*_SERVES)
 
 
 def _awaited(doing: stacks.Doing, wchan: str) -> str:
-    """What it waits for, in words, where nothing says from whom; empty where it does not stand in such a wait."""
+    """What it waits for, in words, if nothing says who has to release it; empty if it stands in no such wait."""
     if doing.within(*_SERVES, "finished", "debugger", "compile"):
         return ""
     if doing.kind in ("lock", "queue"):
@@ -127,8 +128,10 @@ def _awaited(doing: stacks.Doing, wchan: str) -> str:
 
 
 def _fed(case: Case, subject: Subject) -> bool:
-    """Another process of the job started it, and has it wait for work. RANK in its environment, which is not its own,
-    is that of a rank that started it and let it go."""
+    """Whether another process of the job started it and gives it work.
+
+    A process that is no rank itself but has RANK in its environment was started by a rank that let it go.
+    """
     process = subject.process
     if process is not None and process.rank is None and process.environ.get("RANK"):
         return True
@@ -139,7 +142,7 @@ def _fed(case: Case, subject: Subject) -> bool:
 
 
 def _loops(subject: Subject) -> bool:
-    """By the program's text, it waits in a loop that has no end."""
+    """Whether the source text shows that it waits in a loop without an end."""
     frames = (
         [frame for thread in subject.process.samples[-1].threads for frame in thread.frames] if subject.process else []
     )

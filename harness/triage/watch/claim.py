@@ -23,24 +23,43 @@ class Claim:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / NAME
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        self._descriptor = -1
+        while self._descriptor < 0:
+            self._descriptor = self._locked(directory)
+        os.ftruncate(self._descriptor, 0)
+        os.write(self._descriptor, f"pid {os.getpid()} on host {socket.gethostname()}\n".encode())
+
+    def _locked(self, directory: Path) -> int:
+        """The lock file, open and locked; -1 where the watch that had it has just removed it, and another file is, or
+        will be, the lock."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            owner = os.read(self._descriptor, 1000).decode(errors="replace").strip()
-            os.close(self._descriptor)
+            owner = os.read(descriptor, 1000).decode(errors="replace").strip()
+            os.close(descriptor)
             raise BadInput(
                 f"{directory} is written by another watch ({owner or 'which has just begun'})",
                 fix=f"harness watch --out {shlex.quote(f'{directory}-2')} -- COMMAND",
             ) from error
-        os.ftruncate(self._descriptor, 0)
-        os.write(self._descriptor, f"pid {os.getpid()} on host {socket.gethostname()}\n".encode())
+        if self._is_at_path(descriptor):
+            return descriptor
+        os.close(descriptor)
+        return -1
+
+    def _is_at_path(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(descriptor))
+        except OSError:  # removed
+            return False
 
     def release(self) -> None:
         """Give the directory free; a second call does nothing."""
         if self._descriptor < 0:
             return
-        with contextlib.suppress(OSError):  # the directory was removed meanwhile
-            self._path.unlink()
+        # It is removed while it is locked, so that nobody removes the lock file of the next watch.
+        with contextlib.suppress(OSError):
+            if self._is_at_path(self._descriptor):
+                self._path.unlink()
         os.close(self._descriptor)
         self._descriptor = -1

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from harness import dates
 from harness.errors import BadInput
 from harness.exit_codes import NOT_FOUND, NOT_RUNNABLE, STALLED
+from harness.triage.collect import redact
 from harness.triage.remote import token
 from harness.triage.watch.claim import Claim
 from harness.triage.watch.ending import KILL_S, end, unended
@@ -33,6 +34,8 @@ from harness.triage.watch.signals import Passing, passing_on
 from harness.triage.watch.watchdog import Stall, Watchdog
 from probes import engines, redaction
 from probes.errors import FULL_SUFFIX
+from probes.files import make_folder
+from probes.format import write_manifest
 from probes.heartbeat import BEATS
 from probes.identity import ADAPTER, DIGESTS, SOCKETS, WATCH
 from reports.text import counted
@@ -108,11 +111,13 @@ def watch(
     watchdog: Callable[..., Watchdog] = Watchdog,
     beside: Callable[[Path], AbstractContextManager[object]] = nullcontext,
     serving: Serving | None = None,
+    indexed: bool = False,
     **changes: Any,
 ) -> WatchResult:
     """Run `command` to its end and watch it.
 
     `beside`: what goes on with the watch directory while the command runs. `serving`: gives evidence to other hosts.
+    `indexed`: the caller promises to index what was recorded when the command has ended.
     `changes`: fields of WatchOptions, instead of or on top of `options`. Raises BadInput for a command or a folder that
     cannot be used.
     """
@@ -121,7 +126,7 @@ def watch(
     environment = dict(os.environ if options.environ is None else options.environ)
     environment.pop(token.VARIABLE, None)  # it is the watch's, and no job needs it
     program = _program(command, environment)
-    directory, claim = _claimed(out, command)
+    directory, claim = _claimed(out, command, indexed=indexed)
     folder = sockets()
     environment = watched(environment, directory, folder)
     dog: Watchdog | None = None
@@ -382,10 +387,8 @@ def sockets() -> str:
         return ""
 
 
-def _claimed(out: Path | None, command: Sequence[str]) -> tuple[Path, Claim]:
+def _claimed(out: Path | None, command: Sequence[str], *, indexed: bool = False) -> tuple[Path, Claim]:
     """The watch directory, made, and its lock. Raises BadInput when it cannot be made, or another watch has it."""
-    from probes.files import make_folder
-
     directory = out or Path("runs") / f"watch-{dates.stamp()}-{os.getpid()}"
     try:
         make_folder(directory)
@@ -393,7 +396,7 @@ def _claimed(out: Path | None, command: Sequence[str]) -> tuple[Path, Claim]:
     except OSError as error:
         raise _not_writable(directory, error) from error
     try:
-        _begin(directory, command)
+        _begin(directory, command, indexed=indexed)
     except OSError as error:
         claim.release()
         raise _not_writable(directory, error) from error
@@ -403,17 +406,14 @@ def _claimed(out: Path | None, command: Sequence[str]) -> tuple[Path, Claim]:
     return directory.resolve(), claim
 
 
-def _begin(directory: Path, command: Sequence[str]) -> None:
-    from harness.triage.collect import redact
-    from probes.files import make_folder
-    from probes.format import write_manifest
-
+def _begin(directory: Path, command: Sequence[str], *, indexed: bool) -> None:
     if any((directory / name).is_dir() and any((directory / name).iterdir()) for name in (BEATS, "events")):
         raise BadInput(
             f"{directory} holds another recording",
             fix=f"harness watch --out {shlex.quote(f'{directory}-2')} -- {shlex.join(redaction.arguments(command))}",
         )
-    write_manifest(directory, {"command": redact.command(command), "started": dates.now(), "watch": True})
+    manifest = {"command": redact.command(command), "started": dates.now(), "watch": True, "index": indexed}
+    write_manifest(directory, manifest)
     make_folder(directory / BEATS)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from harness import dates
 from harness.verdict_file import NAME as VERDICT
-from probes.files import FOLDER_MODE, make_folder, write_whole
+from probes.files import FOLDER_MODE, make_folder, open_new, write_whole
 
 if TYPE_CHECKING:
     from reports.model import Verdict
@@ -157,7 +157,8 @@ class Retention:
                 make_folder(base)
                 folder.mkdir(mode=FOLDER_MODE)
                 tried = folder / ".tried"
-                tried.write_bytes(bytes(TRIED_BYTES))
+                with open_new(tried) as trial:
+                    trial.write(bytes(TRIED_BYTES))
                 tried.unlink()
                 return folder
             except FileExistsError:

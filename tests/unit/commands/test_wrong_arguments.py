@@ -34,6 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "empty").mkdir()
     write_manifest(tmp_path / "my watch", {"command": "x", "watch": True})
     (tmp_path / "file").write_text("x")
+    (tmp_path / "mine.py").write_text("def f(args): return {'tp': arg['x']}\n")
     return tmp_path
 
 
@@ -54,6 +55,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["diff", "my watch", "run"], "my watch is a record of harness watch, without rollouts",
          "harness triage 'my watch'"),
         (["audit", "my watch"], "my watch is a record of harness watch, without rollouts", "harness triage 'my watch'"),
+        (["diff", "my watch"], "my watch is a record of harness watch, without rollouts", "harness triage 'my watch'"),
+        (["replay", "my watch"], "my watch is a record of harness watch, without", "harness triage 'my watch'"),
+        (["report", "run", "--format", "htm"], "there is no format 'htm'", "--format html"),
+        (["report", "a b", "--format", "html", "--out", "x.html"], "--out belongs to --export; html goes to stdout",
+         "harness report 'a b' --format html > x.html"),
+        (["parity", "hf", "hf", "--mapping", "mi.py"], "the mapping mi.py does not exist; did you mean mine.py?",
+         "--mapping mine.py"),
+        (["parity", "hf", "hf", "--set", "engine.context=8"], "ppo-tiny: unknown key engine.context; known keys: ",
+         "--set engine.KEY=VALUE   # with one of these keys"),
+        (["mapping", "mine.py", "--engine", "sglang"], "mine.py:1 f raised NameError", "sed -n 1p mine.py"),
         (["replay", "file"], "file is a file, and no bundle", "harness replay RUN   # "),
         (["audit", "file"], "file is a file, and no bundle", "harness audit RUN   # "),
         (["audit", "file/baseline"], "file/baseline lies below a file, and that is no bundle", "harness audit RUN "),
@@ -66,8 +77,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["report", "half"], "half holds neither a verdict (verdict.json) nor a run (run.json); it holds the ",
          "harness report half/baseline"),
         (["report", "a b/baseline", "--format", "json", "--out", "x y.json"], "--out belongs to --export",
-         "harness report RUN --format html > FILE   # "),
-        (["report", "run", "--format", "htm"], "", "--format text"),
+         "harness report 'a b/baseline' --format json > 'x y.json'"),
         (["report", "empty"], "empty holds neither a verdict (verdict.json) nor a run", "harness report RUN "),
         (["triage", "a..b:6379"], "nothing answers at a..b:6379: ", "ray status"),
         (["watch", "--serve", "a..b:7700", "--", "true"], "evidence cannot be served at a..b:7700: ", "--serve 0"),

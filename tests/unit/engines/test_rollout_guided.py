@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes import install
-from probes.format import FORMAT_VERSION, encode_manifest
+from probes.format import FORMAT_VERSION, write_manifest
 from scenarios.engines.engine import Completion, Request
 from scenarios.engines.guided import DENSE, MANY_FLIPS, MAX_ROUNDS, rollout
 from scenarios.engines.recorded import Recorded
@@ -123,7 +123,7 @@ def test_digests_that_another_hash_made_refuse_no_checkpoint_and_part_no_learner
     with install.start(tmp_path, role="trainer") as recorder:
         recorder.weights(step=1, version=2, digests={"w": "aa"}, source="learner")
         recorder.event("learner", step=1, actor="aa", critic="bb", batch="cc")
-    (tmp_path / "run.json").write_bytes(encode_manifest({"format_version": version}))
+    write_manifest(tmp_path, {"format_version": version})
     run = Recorded(tmp_path)
     if version == 1:
         run.check_weights(2, {"w": "bb"})

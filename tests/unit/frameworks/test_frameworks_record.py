@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 import probes
+from harness import cli
 from harness.errors import BadInput
+from harness.exit_codes import NOT_RECORDED
 from harness.frameworks import recording
 from harness.frameworks.record import record
-from harness.frameworks.recording import finish, lines
+from harness.frameworks.recording import finish, lines, unrecorded
 from harness.frameworks.spec import frameworks
 from probes.format import Flat, Ragged, Run, write_manifest
 from probes.heartbeat import Heartbeat
@@ -125,7 +127,29 @@ def test_a_job_that_the_probes_do_not_reach_is_said(tmp_path: Path) -> None:
     result = record([command[0], "-I", *command[1:]], out=tmp_path / "run", say=said.append, environ=environ)
     assert result.exit_code == 1  # -I takes its own PYTHONPATH from it as well
     assert any("-I shuts the probes out" in line for line in said)
-    assert any("no process of the job met a hook of trl" in line for line in said)
+    assert "no process of the job loaded the probes" in result.unrecorded
+    assert any(line.startswith(f"nothing to judge was recorded: {result.unrecorded}; fix: ") for line in said)
+
+
+ROLLOUT = """
+import os
+from probes.install import start
+with start(os.environ["RLHF_HARNESS_WATCH"], role="trainer") as recorder:
+    recorder.frame("rollout", step=0, arrays={})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("body", "why"), [("GRPOTrainer()", "the hooks of trl recorded no rollout"), (ROLLOUT, "")])
+def test_a_job_that_ended_well_without_rollouts_does_not_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, why: str
+) -> None:
+    command, environ = job(tmp_path, body)
+    environ["PYTHONPATH"] += f"{os.pathsep}{Path(probes.__file__).parents[1]}"
+    result = record(command, out=tmp_path / "run", environ=environ)
+    assert result.exit_code == 0 and result.unrecorded.startswith(why) and bool(result.unrecorded) is bool(why)
+    monkeypatch.setattr("harness.frameworks.record.record", lambda *words, **options: result)
+    assert cli.main(["record", "--", "true"]) == (NOT_RECORDED if why else 0)
 
 
 def test_a_broken_table_does_not_break_the_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -216,7 +240,8 @@ def test_where_a_job_goes_on_is_kept_in_its_run(tmp_path: Path) -> None:
 def test_the_littlest_recording_says_that_no_hook_was_met(tmp_path: Path) -> None:
     killed(tmp_path / "run", torn=False)
     hooks = finish(tmp_path / "run", frameworks()["trl"].adapter, 0)
-    assert hooks.processes == 0 and len(list(lines(hooks, frameworks()["trl"].adapter))) == 1
+    trl = frameworks()["trl"].adapter
+    assert hooks.processes == 0 and not [*lines(hooks, trl)] and unrecorded(hooks, trl) == ""  # it has a rollout
     assert set(hooks.silent) <= set(hooks.never) and hooks.silent
 
 

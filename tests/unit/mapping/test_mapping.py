@@ -234,7 +234,7 @@ def test_a_file_that_cannot_be_called_is_an_error(checked, source: str, message:
 @pytest.mark.parametrize(
     ("line", "message", "fix"),
     [
-        ("arg['x']", "users.py:2 f raised NameError: name 'arg' is not defined", " --engine sglang   # after line 2 "),
+        ("arg['x']", "users.py:2 f raised NameError: name 'arg' is not defined", " sed -n 2p "),
         ("args['backend']", "users.py:2 f raised KeyError: 'backend'", " --engine sglang --with backend=VALUE"),
     ],
 )
@@ -369,3 +369,15 @@ def test_arguments_that_the_engine_does_not_take_are_named(tmp_path: Path) -> No
 
 def parameters(engine: str, part: str) -> set[str]:
     return {name for owner, name in owners(registry.get(engine)) if owner == part}
+
+
+@pytest.mark.slow
+def test_the_example_of_the_documentation_is_answered_as_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "mapping.md").read_text("utf-8")
+    (tmp_path / "my_mapping.py").write_text(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "home"))
+    assert cli.main(["mapping", "my_mapping.py", "--engine", "sglang"]) == 1
+    assert re.findall(r"```text\n(.*?)```", page, re.DOTALL)[0] in capsys.readouterr().out

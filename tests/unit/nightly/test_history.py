@@ -21,6 +21,7 @@ from harness import cli
 sqlalchemy = pytest.importorskip("sqlalchemy", reason="the extra [nightly] is not installed")
 from harness.nightly import history as histories  # noqa: E402
 from harness.nightly.history import History, HistoryUnusable, NoHistory, Retention  # noqa: E402
+from probes.files import make_folder, write_whole  # noqa: E402
 from reports.dashboard import write  # noqa: E402
 from reports.nightly_model import CellResult, Change  # noqa: E402
 
@@ -318,7 +319,8 @@ def test_the_dashboard_links_what_there_is_to_read_of_each_cell(tmp_path: Path) 
             )
             support.keep(history, night, verdict, one)
         assert [Path(one.report).is_file() for one in history.night(night).results] == [True] * 3
-        write(tmp_path / "site", [(night, "2026-01-01")], history.course(1))
+        make_folder(tmp_path / "site" / "cells")
+        write(tmp_path / "site", [(night, "2026-01-01")], history.course(1), write_whole)
     pages = "".join(page.read_text() for page in (tmp_path / "site" / "cells").iterdir())
     for link in ("EQUIVALENT/report.html", "PASSED/suite.md", "ERROR/log.txt"):
         assert f'<a href="../../{link}">' in pages

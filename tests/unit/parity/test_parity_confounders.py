@@ -247,9 +247,8 @@ def test_a_thread_count_is_a_finding_and_a_device_a_confounder(tmp_path: Path) -
 def test_jobs_of_two_frameworks_are_said_first(tmp_path: Path, other: str, second: str) -> None:
     left, right = sides(changed(ppo=PPO(world_size=2)))
     for recording, name, framework in ((left, "a", "trl"), (right, "b", other)):
+        recording.manifest["framework"] = framework
         recording.write(tmp_path / name)
-        folder = tmp_path / name
-        (folder / "run.json").write_bytes(encode_manifest(read_manifest(folder) | {"framework": framework}))
     verdict = judge(tmp_path / "a", tmp_path / "b")
     assert verdict.verdict == "CONFOUNDED"
     assert f"the baseline is a job of trl and the candidate one of {second}: " in verdict.account

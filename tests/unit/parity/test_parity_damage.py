@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from recordings import Recording, make, pair, put, scenario
+from sealed_pairs import golden_pair
 
 from harness.parity import judge
+from probes.format import encode_manifest, read_manifest
 
 NIGHT = os.environ.get("TEST_PROFILE") == "nightly"
-EXAMPLES = 2_000 if NIGHT else 25
+EXAMPLES = int(os.environ.get("TEST_CHANGES", 2_000 if NIGHT else 25))
+EXAMPLES_OF_A_REAL_PAIR = int(os.environ.get("TEST_CHANGES_REAL", 300 if NIGHT else 5))
 SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -31,6 +36,14 @@ def sound() -> Path:
         recording = make(side, plan)
         recording.manifest["records"] = sorted({kind for log in recording.logs.values() for kind, _ in log.events})
         recording.write(folder / side)
+    assert judge(folder / "baseline", folder / "candidate").verdict == "EQUIVALENT"
+    return folder
+
+
+@functools.cache
+def recorded() -> Path:
+    """A pair that two engines and a learner wrote."""
+    folder = golden_pair("planted-control-float32", Path(tempfile.mkdtemp(prefix="pair-")))
     assert judge(folder / "baseline", folder / "candidate").verdict == "EQUIVALENT"
     return folder
 
@@ -81,8 +94,52 @@ def delete(folder: Path, chance: random.Random) -> None:
     chance.choice(files(folder)).unlink()
 
 
-DAMAGES: tuple[Callable[[Path, random.Random], None], ...] = (
-    flip, cut, leave_out, exchange_lines, exchange_files, delete
+def delete_processes(folder: Path, chance: random.Random) -> None:
+    """All files of some processes, of one side or of both."""
+    for side in chance.choice([["baseline"], ["candidate"], ["baseline", "candidate"]]):
+        stems = sorted({path.stem for path in files(folder / side) if path.suffix != ".json"})
+        gone = set(chance.sample(stems, chance.randint(1, len(stems))))
+        for path in files(folder / side):
+            if path.stem in gone:
+                path.unlink()
+
+
+def copy_process(folder: Path, chance: random.Random) -> None:
+    """The files of a process under a new name, in its own recording or in the other."""
+    side, other = chance.choice(["baseline", "candidate"]), chance.choice(["baseline", "candidate"])
+    source = chance.choice([path for path in files(folder / side) if path.suffix == ".jsonl"])
+    name = f"{source.stem.rpartition('-')[0]}-{chance.randrange(10**5, 10**6)}"
+    for path in files(folder / side):
+        if path.stem == source.stem:
+            shutil.copy(path, folder / other / path.parent.name / f"{name}{path.suffix}")
+
+
+def edit_manifest(folder: Path, chance: random.Random) -> None:
+    """A key or a value of run.json, anywhere in it, with a checksum that fits."""
+    run = folder / chance.choice(["baseline", "candidate"])
+    manifest = read_manifest(run)
+    places = list(places_of(manifest))
+    holder, key = chance.choice(places)
+    value = holder.pop(key) if isinstance(holder, dict) else holder[key]
+    what = chance.choice(["removed", "misspelt", "another"])
+    if what == "misspelt":
+        holder[f"{key}x"] = value
+    elif what == "another":
+        others = [None, 10**9, 1e9, 2.5, -1, "x", [], {}, True]
+        holder[key] = chance.choice([other for other in others if repr(other) != repr(value)])
+    (run / "run.json").write_bytes(encode_manifest(manifest))
+
+
+def places_of(value: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    for key, part in value.items():
+        yield value, key
+        if isinstance(part, dict):
+            yield from places_of(part)
+
+
+Damage = Callable[[Path, random.Random], None]
+DAMAGES: tuple[Damage, ...] = (
+    flip, cut, leave_out, exchange_lines, exchange_files, delete, delete_processes, copy_process, edit_manifest
 )  # fmt: skip
 
 
@@ -91,9 +148,21 @@ DAMAGES: tuple[Callable[[Path, random.Random], None], ...] = (
 @given(damage=st.sampled_from(DAMAGES), seed=SEEDS)
 @example(damage=delete, seed=0)
 @example(damage=exchange_files, seed=0)
-def test_no_damage_passes(damage: Callable[[Path, random.Random], None], seed: int) -> None:
+def test_no_damage_passes(damage: Damage, seed: int) -> None:
+    no_damage_passes(sound(), damage, seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES_OF_A_REAL_PAIR, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(damage=st.sampled_from(DAMAGES), seed=SEEDS)
+@example(damage=delete_processes, seed=0)
+def test_no_damage_of_a_real_pair_passes(damage: Damage, seed: int) -> None:
+    no_damage_passes(recorded(), damage, seed)
+
+
+def no_damage_passes(pair: Path, damage: Damage, seed: int) -> None:
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(shutil.copytree(sound(), Path(place) / "pair"))
+        folder = Path(shutil.copytree(pair, Path(place) / "pair"))
         damage(folder, random.Random(seed))
         verdict = judge(folder / "baseline", folder / "candidate")
         assert verdict.verdict in ("INCONCLUSIVE", "ERROR"), (damage.__name__, seed, verdict.reason)
@@ -126,6 +195,25 @@ def test_a_kind_of_event_that_was_promised_and_is_absent_is_missing(tmp_path: Pa
         assert verdict.verdict == "INCONCLUSIVE" and repr(kind) in verdict.reason + " ".join(verdict.missing), kind
 
 
+def test_settings_that_nobody_reads_are_said_and_those_that_are_absent(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    rollout = candidate.manifest["scenario"]["rollout"]
+    rollout["samples_per_promps"] = rollout.pop("samples_per_prompt")
+    verdict = put(tmp_path, baseline, candidate)
+    assert any("not read: scenario.rollout.samples_per_promps" in line for line in verdict.missing)
+    assert any("no scenario.rollout.samples_per_prompt" in line for line in verdict.missing)
+    assert not any("baseline's run.json" in line for line in verdict.missing)
+
+
+@pytest.mark.parametrize(("key", "value"), [("steps", 1e9), ("steps", 2.5), ("seed", 0.5)])
+def test_counts_of_earlier_formats_are_whole_numbers_too(key: str, value: float, tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    candidate.manifest |= {"format_version": 3, "index": False}
+    candidate.manifest["scenario"][key] = value
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE" and f"scenario.{key}" in verdict.reason
+
+
 def test_kinds_and_keys_that_nobody_reads_are_said(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     candidate.logs["trainer"].event("bounlaries", step=0)
@@ -155,3 +243,16 @@ def test_journals_of_one_run_that_changed_names_are_noticed(tmp_path: Path) -> N
     second.rename(first)
     (tmp_path / "first").rename(second)
     assert judge(tmp_path / "pair/baseline", tmp_path / "pair/candidate").verdict == "INCONCLUSIVE"
+
+
+def test_kinds_and_names_of_frames_that_nobody_reads_are_said(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    log = candidate.logs["rollout"]
+    for frame in candidate.frames("rollout"):
+        frame.fields["finich"] = frame.fields.pop("finish")
+        frame.arrays["logprop"] = frame.arrays["logprob"]
+    log.frames.append(dataclasses.replace(log.frames[0], kind="roll0ut"))
+    verdict = put(tmp_path, baseline, candidate)
+    assert any("rollout.finich, rollout.logprop" in line for line in verdict.missing)
+    assert any("frames of kinds" in line and "roll0ut" in line for line in verdict.missing)
+    assert not any("baseline" in line and "not read" in line for line in verdict.missing)

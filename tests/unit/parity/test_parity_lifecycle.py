@@ -12,13 +12,18 @@ from hypothesis import strategies as st
 from recordings import Recording, causes, check, make, put, scenario
 from test_parity_engines import TWO, split
 
-from harness.parity.subjects.engines.observed_lifecycle import What, _missteps
+from harness.parity.subjects.engines.observed_lifecycle import Misstep, What, _missteps
+from harness.recordings.records.engine_activity import EngineCall
 from scenarios.engines.engine import EngineError
 from scenarios.engines.make import EngineOptions
 from scenarios.session import EngineSession
 from scenarios.settings import Scenario
 
 Calls = list[dict[str, Any]]
+
+
+def missteps_of(calls: Calls, versions: dict[int, int | None]) -> list[Misstep]:
+    return list(_missteps(0, [EngineCall.of(call) for call in calls], versions))
 
 
 def sound(step: int) -> Calls:
@@ -136,7 +141,7 @@ def test_only_the_order_of_a_sound_step_has_no_misstep(order: list[int]) -> None
         for name, dreamt in zip(("draw", "score"), drawn, strict=True)
     ]
     expected += [What.DRAWN] * sum(drawn) + [What.UNSYNCED] * sum(unsynced)
-    assert sorted(one.what for one in _missteps(0, calls, {0: 0})) == sorted(expected)
+    assert sorted(one.what for one in missteps_of(calls, {0: 0})) == sorted(expected)
 
 
 @pytest.mark.parametrize(
@@ -152,10 +157,10 @@ def test_weights_that_were_kept_aside_need_a_sync_once_there_are_others(
 ) -> None:
     calls = [call | {"level": 1} if call["name"] == "sleep" else call for step in versions for call in sound(step)]
     without = [call for call in calls if (call["name"], call["step"]) != ("sync", 0)]
-    assert [(one.what, one.step) for one in _missteps(0, without, versions)] == [(What.UNSYNCED, at) for at in unsynced]
-    assert not list(_missteps(0, calls, versions))
+    assert [(one.what, one.step) for one in missteps_of(without, versions)] == [(What.UNSYNCED, at) for at in unsynced]
+    assert not missteps_of(calls, versions)
     nobodys = [call for call in calls if call["name"] != "sync"]  # whose syncs are not recorded
-    assert not list(_missteps(0, nobodys, versions))
+    assert not missteps_of(nobodys, versions)
 
 
 def test_a_session_refuses_what_a_sleeping_engine_cannot_answer(monkeypatch: pytest.MonkeyPatch) -> None:

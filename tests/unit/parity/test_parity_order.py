@@ -1,74 +1,93 @@
-"""The order of rules: each has a place and a reason, and nothing about it is left to chance."""
+"""The order of causes: each rule, trial and intervention has one place and a reason, and plug-ins have a slot."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import pytest
 
 from harness.parity import subjects, suspected
-from harness.parity.attribution.live import interventions
-from harness.parity.attribution.reference import trials
-from harness.parity.causes import unexplained
-from harness.parity.causes.turns import Turn, contests, in_order
-from harness.parity.explain import rules as every_rule
+from harness.parity.attribution import guesses, live, put_back, reference
+from harness.parity.causes import registry, unexplained
+from harness.parity.causes.family import CauseFamily, Contest, Intervention, Rule
+from harness.parity.causes.registry import Slot
+from harness.parity.explain import RULES
+from harness.parity.interventions.situation import Situation
+from harness.parity.interventions.trial import Trial
 
 
-def function(name: str) -> Turn:
-    def run() -> None: ...
-
-    run.__name__ = name
-    return Turn(run, "", "")
-
-
-def turn(name: str, after: str, *, competes: bool = False) -> Turn:
-    return Turn(function(name).run, after, f"{name} needs what {after} leaves", competes=competes)
+def public_functions(modules: list[ModuleType]) -> Iterator[Callable[..., object]]:
+    """The functions that these modules define for others."""
+    for module in modules:
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            if function.__module__ == module.__name__ and not name.startswith("_"):
+                yield function
 
 
-def test_each_rule_has_one_place_and_a_reason() -> None:
+def ours(order: tuple[object, ...]) -> list[object]:
+    """An order without the slot of plug-ins."""
+    return [step for step in order if not isinstance(step, Slot)]
+
+
+def test_each_rule_has_one_place() -> None:
     modules = [*subjects.modules("causes"), *subjects.modules("explain"), suspected, unexplained]
     written = {
         function
-        for module in modules
-        for name, function in inspect.getmembers(module, inspect.isfunction)
-        if function.__module__ == module.__name__ and not name.startswith("_")
-        and list(inspect.signature(function).parameters) == ["e", "so_far"]
-    }  # fmt: skip
-    listed = [one.run for one in every_rule()]
+        for function in public_functions(modules)
+        if list(inspect.signature(function).parameters) == ["e", "so_far"]
+    }
+    listed = [rule.run for rule in ours(RULES) if isinstance(rule, Rule)]
     assert len(listed) == len(set(listed)) and set(listed) == written
-    assert all(one.because for one in every_rule())
 
 
-@pytest.mark.parametrize("listed", [every_rule, trials, interventions])
-def test_no_two_follow_the_same_one(listed: Callable[[], tuple[Turn, ...]]) -> None:
-    turns = listed()
-    assert [one.after for one in turns] == ["", *(one.name for one in turns[:-1])]
-    assert all(one.because for one in turns)
+def test_each_family_of_trials_has_one_place() -> None:
+    written = {
+        function
+        for function in public_functions([*subjects.modules("causes"), guesses])
+        if inspect.signature(function).return_annotation == "Iterator[Trial]"
+    }
+    listed = [
+        trials for contest in ours(reference.CONTESTS) if isinstance(contest, Contest) for trials in contest.rivals
+    ]
+    assert len(listed) == len(set(listed)) and set(listed) == written
 
 
-def test_another_package_puts_its_own_between_two() -> None:
-    ours = [turn("second", "first"), function("first"), turn("third", "second")]
-    theirs = [turn("mine", "first"), turn("also", "mine")]
-    assert [one.name for one in in_order([*theirs, *ours])] == ["first", "mine", "also", "second", "third"]
-    assert [one.name for one in in_order([*ours, turn("last", "third")])] == ["first", "second", "third", "last"]
+def test_each_intervention_has_one_place() -> None:
+    written = {
+        function
+        for function in public_functions([*subjects.modules("causes"), *subjects.modules("live"), live, put_back])
+        if list(inspect.signature(function).parameters) == ["s"]
+        and inspect.signature(function).return_annotation == "None"
+    } - {live.regroup}  # a control, once nothing is left
+    listed = [step.run for step in ours(live.INTERVENTIONS) if isinstance(step, Intervention)]
+    assert len(listed) == len(set(listed)) and set(listed) == written
 
 
-def test_what_comes_between_does_not_part_those_that_compete() -> None:
-    first, second, mine = turn("first", ""), turn("second", "first", competes=True), turn("mine", "first")
-    ordered = in_order([first, second, turn("third", "second"), mine])
-    assert [one.name for one in ordered] == ["first", "mine", "second", "third"]
-    assert [[one.name for one in row] for row in contests(ordered)] == [["first", "second"], ["mine"], ["third"]]
+@pytest.mark.parametrize("order", [RULES, reference.CONTESTS, live.INTERVENTIONS], ids=["rules", "trials", "live"])
+def test_each_place_has_a_reason_and_plugins_have_one_slot(order: tuple[Rule | Contest | Intervention | Slot]) -> None:
+    assert order.count(Slot.PLUGINS) == 1
+    assert all(step.because for step in order if not isinstance(step, Slot))
 
 
-@pytest.mark.parametrize(
-    ("turns", "said"),
-    [
-        ([function("a"), turn("b", "c")], "'b' follows 'c', which is not listed"),
-        ([function("a"), turn("b", "c"), turn("c", "b")], "follows it in turn"),
-        ([function("a"), turn("a", "b")], "two functions are named 'a'"),
-    ],
-)
-def test_a_place_that_is_none_is_refused(turns: list[Turn], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        in_order(turns)
+def test_causes_of_the_harness_have_their_places_in_the_orders_alone() -> None:
+    assert not any(family.rules or family.trials or family.interventions for family in registry._ours())
+
+
+def test_what_other_packages_bring_takes_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rule(e: object, so_far: object) -> list[object]:
+        return []
+
+    def trials(s: Situation) -> list[Trial]:
+        return []
+
+    theirs = Rule(rule, "known"), Intervention(trials, "theirs", "cheap")  # type: ignore[arg-type]
+    family = CauseFamily("THEIRS", rules=theirs[:1], trials=(trials,), interventions=theirs[1:])
+    monkeypatch.setattr(registry, "_of_plugins", lambda: [family])
+    at = RULES.index(Slot.PLUGINS)
+    assert registry.rules(RULES) == (*RULES[:at], theirs[0], *RULES[at + 1 :])
+    assert [contest.rivals for contest in registry.contests((Slot.PLUGINS,))] == [(trials,)]
+    assert registry.interventions(live.INTERVENTIONS)[-2:] == (theirs[1], live.INTERVENTIONS[-1])
+    monkeypatch.setattr(registry, "_of_plugins", lambda: [])
+    assert registry.rules(RULES) == (*RULES[:at], *RULES[at + 1 :])

@@ -64,8 +64,7 @@ def tokens(e):
     return outcome("tokens", "ruled out", "theirs")
 """
 CAUSES = """
-from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Turn
+from harness.parity.causes.family import CauseFamily, Rule
 
 def raises(e, so_far):
     raise KeyError("lost")
@@ -76,9 +75,9 @@ def yields_text(e, so_far):
 def first(e, so_far):
     return []
 
-RAISES = CauseFamily("RAISES", rules=(Turn(raises, "alignment", "anywhere"),))
-TEXT = CauseFamily("TEXT", rules=(Turn(yields_text, "alignment", "anywhere"),))
-LOST = CauseFamily("LOST", rules=(Turn(first, "no such rule", "nowhere"),))
+RAISES = CauseFamily("RAISES", rules=(Rule(raises, "anywhere"),))
+TEXT = CauseFamily("TEXT", rules=(Rule(yields_text, "anywhere"),))
+BARE = CauseFamily("BARE", rules=(first,))
 TAKEN = CauseFamily("STALE_KV")
 """
 ENTRIES = """
@@ -89,7 +88,7 @@ silent = their_causes
 [rlhf_harness.causes]
 raises = their_causes:RAISES
 text = their_causes:TEXT
-lost = their_causes:LOST
+bare = their_causes:BARE
 taken = their_causes:TAKEN
 none = their_causes:first
 """
@@ -172,6 +171,8 @@ def test_plugins_that_bring_nothing_are_told_in_the_verdict(theirs: Path, tmp_pa
         "their_checks that cannot be used: the name 'tokens' is taken by harness.parity.checks.eleven",
         "plug-in theirs 1 (their_causes:TAKEN)": "the cause plug-in 'taken' of theirs 1 (their_causes:TAKEN) cannot be "
         "used: the name 'STALE_KV' is taken by the harness (harness.parity.causes)",
+        "plug-in theirs 1 (their_causes:BARE)": "the cause plug-in 'bare' of theirs 1 (their_causes:BARE) cannot be "
+        "used: each of its rules must be a Rule of a function",
         "plug-in theirs 1 (their_causes:first)": "the cause plug-in 'none' of theirs 1 (their_causes:first) cannot be "
         "used: it is no harness.parity.causes.family.CauseFamily",
     }
@@ -184,8 +185,6 @@ def test_a_cause_of_another_package_that_fails_is_told_where_causes_are_sought(t
     for name, what in {
         "RAISES": "raised KeyError: 'lost'",
         "TEXT": "raised TypeError: it yields str, which is no Explanation",
-        "LOST": "has no place among the others: 'first' follows 'no such rule', which is not listed, or follows it in "
-        "turn",
     }.items():
         state, evidence = states[f"plug-in theirs 1 (their_causes:{name})"]
         assert state == "not tested" and evidence.endswith(f"(their_causes:{name}) {what}")

@@ -31,7 +31,6 @@ from harness.parity.runs.options import ParityOptions, RunOptions
 from harness.recordings.work import WORK
 from probes import format as recording
 from probes import install
-from probes.format import FORMAT_VERSION, encode_manifest
 from scenarios.remote import ActorFailed
 from scenarios.settings import Scenario
 
@@ -218,7 +217,7 @@ def test_the_end_of_the_ray_node_is_said_in_plain_words(tmp_path: Path) -> None:
     assert "Ray node" not in said(cancelled) and "a process of the run died" in said(cancelled)
     chatty = RayActorError(error_msg="It died: End of file. Some common causes include: (1) the OOM killer.")
     assert "End of file; what was recorded until then is in" in said(chatty) and "common causes" not in said(chatty)
-    (side.run_dir / "run.json").write_bytes(encode_manifest({"format_version": FORMAT_VERSION}))
+    recording.write_manifest(side.run_dir, {})
     with install.start(side.run_dir, role="critic", rank=1, groups=False):
         named = RayActorError(error_msg=f"The actor died.\n\tclass_name: Host\n\tpid: {os.getpid()}\nIt was killed.")
         assert f"the critic process of rank 1 (pid {os.getpid()}) died: It was killed" in said(named)

@@ -14,7 +14,7 @@ from harness.errors import BadInput
 from harness.parity.runs.source import source
 from harness.parity.subjects.recording.observed_replay import ROLLOUTS, TRAINING, halves, replayed
 from harness.recordings.store import Recording
-from probes.format import encode_manifest, read_manifest
+from probes.format import FormatError, encode_manifest, read_manifest
 
 
 @pytest.fixture(autouse=True)
@@ -128,8 +128,10 @@ def test_only_steps_that_are_there_from_the_first_on_are_whole(tmp_path: Path) -
 def test_which_recordings_are_replays(run: Path) -> None:
     assert replayed(Recording(run)) is None
     assert replayed(Recording(edited(run, replay={"of": "x", "first_step": 1, "stop": 3}))) == range(1, 3)
-    for broken in ({"first_step": 3, "stop": 3}, {"first_step": -1, "stop": 3}, {"first_step": "1"}, "replay"):
+    for broken in ({"first_step": 3, "stop": 3}, {"first_step": -1, "stop": 3}, "replay"):
         assert replayed(Recording(edited(run, replay=broken))) is None
+    with pytest.raises(FormatError, match=r"replay.first_step is '1': a whole number"):
+        Recording(edited(run, replay={"first_step": "1"}))
 
 
 @pytest.mark.slow

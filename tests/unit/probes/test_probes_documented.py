@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from probes.format import FORMAT_VERSION, Flat, Ragged, Run, decode_frame, encode_frame
-from probes.kinds import EVENT_KEYS, MANIFEST_KEYS
+from probes.kinds import EVENT_KEYS, FRAME_KEYS, MANIFEST_KEYS, unread_of_frame
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "reference" / "format.md").read_text()
@@ -87,9 +87,29 @@ def test_the_kinds_and_keys_that_are_read_are_those_of_the_page() -> None:
     for kind, keys in EVENT_KEYS.items():
         missing = (keys or set()) - {"step"} - set(re.findall(r"`(\w+)`", rows[kind]))
         assert not missing, f"docs/reference/format.md does not have {sorted(missing)} of {kind!r}"
-    manifest = PAGE[PAGE.index("## run.json") : PAGE.index("## Events")]
+    manifest = PAGE[PAGE.index("## run.json") : PAGE.index("## The index")]
     named = re.findall(r"^\| (`[^|]*?) \|", manifest, re.MULTILINE)
     assert {key for row in named for key in re.findall(r"`(\w+)`", row)} == MANIFEST_KEYS | {"checksum"}
+
+
+def test_the_names_of_frames_that_are_read_are_those_of_the_page() -> None:
+    table = PAGE[PAGE.index("| kind | role | fields | arrays |") : PAGE.index("- `logprob` is the raw one")]
+    rows: dict[str, list[str]] = {}
+    for kind, fields, arrays in re.findall(r"^\| `(\w+)` \| [^|]* \| (.*?) ?\| (.*) \|$", table, re.MULTILINE):
+        rows.setdefault(kind, []).append(fields + arrays)
+    assert rows.keys() == FRAME_KEYS.keys()
+    for kind, keys in FRAME_KEYS.items():
+        text = " ".join(rows[kind])
+        text += " ".join(rows["rollout"]) if "as `rollout`" in text else ""
+        missing = (keys.fields | keys.arrays) - set(re.findall(r"`(\w+)`", text)) - {"seed", "sample"}
+        assert not missing, f"docs/reference/format.md does not have {sorted(missing)} of frames of kind {kind!r}"
+
+
+def test_a_name_in_a_frame_that_nobody_reads_is_named() -> None:
+    header = {"kind": "rollout", "step": 0, "role": "rollout", "rank": 0, "fields": {"mode": "coupled"}, "arrays": {}}
+    assert not [*unread_of_frame(header)]
+    header |= {"fields": {"mood": "coupled"}, "arrays": {"sample": {"dtype": "i8", "off": 0}}, "stop": 3}
+    assert [*unread_of_frame(header)] == ["rollout.mood", "rollout.off", "rollout.stop"]
 
 
 def test_the_page_says_which_version_it_describes() -> None:

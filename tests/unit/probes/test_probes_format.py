@@ -29,6 +29,7 @@ from probes.format import (
     encode_json,
     encode_line,
     encode_lines,
+    encode_manifest,
     number,
     read_extents,
     read_lines,
@@ -270,7 +271,8 @@ def test_a_bare_list_is_refused_with_the_way_out() -> None:
 
 def test_a_whole_run(tmp_path: Path) -> None:
     run = Run(run_of(tmp_path, journal("span", "close"), frame(1) + frame(2)))
-    assert run.manifest == {"format_version": FORMAT_VERSION, "id": run_id(tmp_path), "backend": "hf"}
+    ours = {"format_version": FORMAT_VERSION, "id": run_id(tmp_path), "index": False, "records": []}
+    assert run.manifest == {**ours, "backend": "hf"}
     assert run.complete and run.torn == [] and run.incomplete == []
     assert [event["kind"] for event in run.events()] == ["open", "span", "close"]
     assert list(run.events("span")) == [
@@ -386,7 +388,7 @@ def test_a_journal_must_begin_with_open(tmp_path: Path, events: bytes, said: str
         ("{", "run.json: not JSON"),
         ("[]", "no format_version in it"),
         ('{"format_version": 0}', "no format_version in it"),
-        ('{"format_version": 99}', "format_version is 99, the newest that this installation reads is 3"),
+        ('{"format_version": 99}', "format_version is 99, the newest that this installation reads is 4"),
     ],
 )
 @pytest.mark.parametrize("strict", [True, False])
@@ -418,7 +420,8 @@ def test_the_manifest_is_json_everywhere(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
     manifest = Run(tmp_path, strict=False).manifest
     identity = manifest.pop("id")
-    assert manifest == {"format_version": FORMAT_VERSION, "seeds": {"run": 2}, "limit": "nan"}
+    ours = {"format_version": FORMAT_VERSION, "index": False, "records": []}
+    assert manifest == {**ours, "seeds": {"run": 2}, "limit": "nan"}
     assert identity == run_id(tmp_path) != ""
 
 
@@ -580,3 +583,61 @@ def test_a_rank_beyond_any_job_makes_no_journal(tmp_path: Path, key: str, value:
 @pytest.mark.parametrize("value", [None, True, "nan", "inf", "-inf", [1], {}, "x"])
 def test_what_is_no_whole_number_has_the_default(value: Any) -> None:
     assert whole(value, -1) == -1 and whole("7", -1) == whole(7.0, -1) == whole(7, -1) == 7
+
+
+# What run.json of this format must have
+
+
+WHOLE_MANIFEST = {"format_version": FORMAT_VERSION, "id": "r", "index": False, "records": ["open"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"id": None}, "id is None"),
+        ({"id": ""}, "id is ''"),
+        ({"id": 7}, "id is 7"),
+        ({"index": None}, "index is None"),
+        ({"index": 1}, "index is 1"),
+        ({"records": None}, "records is None"),
+        ({"records": "open"}, "records is 'open'"),
+        ({"records": [1]}, "records holds"),
+        ({"scenario": {"steps": 1e9}}, "scenario.steps is 1000000000.0"),
+        ({"scenario": {"steps": 2.5}}, "scenario.steps is 2.5"),
+        ({"scenario": {"steps": True}}, "scenario.steps is True"),
+        ({"scenario": {"steps": None}}, "scenario.steps is missing"),
+        ({"scenario": {"stepc": 2}}, "scenario.steps is missing"),
+        ({"scenario": {"steps": -1}}, "scenario.steps is -1"),
+        (
+            {"scenario": {"steps": 2, "rollout": {"samples_per_prompt": "4"}}},
+            "scenario.rollout.samples_per_prompt is '4'",
+        ),
+    ],
+)
+def test_a_run_json_that_its_format_does_not_have_is_refused(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    manifest = {key: value for key, value in (WHOLE_MANIFEST | change).items() if value is not None}
+    (tmp_path / "run.json").write_bytes(encode_manifest(manifest))
+    with pytest.raises(FormatError) as refused:
+        read_manifest(tmp_path)
+    assert words in str(refused.value)
+    if "scenario" not in change:  # formats before it did not promise these keys
+        (tmp_path / "run.json").write_bytes(encode_manifest(manifest | {"format_version": 3}))
+        assert read_manifest(tmp_path)["format_version"] == 3
+
+
+def test_a_job_of_a_framework_need_not_know_its_steps(tmp_path: Path) -> None:
+    write_manifest(tmp_path, {"framework": "verl", "scenario": {"steps": None}})
+    assert read_manifest(tmp_path)["scenario"] == {"steps": None}
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_lower_format_over_journals_is_told(tmp_path: Path, version: int) -> None:
+    write_manifest(tmp_path, {})
+    with start(tmp_path, role="actor", groups=False) as recorder:
+        recorder.frame("rollout", step=0, arrays={"sample": Flat.of([1], "i8")})
+    assert Run(tmp_path).complete
+    (tmp_path / "run.json").write_bytes(encode_manifest(read_manifest(tmp_path) | {"format_version": version}))
+    found = Run(tmp_path)
+    assert found.torn and {name for name, _ in found.torn} == {"run.json"}

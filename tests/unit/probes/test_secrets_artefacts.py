@@ -233,9 +233,7 @@ def test_a_verdict_in_every_format(job: None, tmp_path: Path, capsys: pytest.Cap
     assert cli.main(["report", str(tmp_path)]) == 1
     (tmp_path / "stdout").write_text("".join(capsys.readouterr()))
     for number, sentence in enumerate(SENTENCES):
-        (tmp_path / f"reason-{number}").write_text(
-            reports.render(dataclasses.replace(verdict, reason=sentence), "text")
-        )
+        (tmp_path / f"reason-{number}").write_text(reports.render(Verdict("parity", "DIVERGENT", 1, sentence), "text"))
     assert_clean(tmp_path, 8 + len(SENTENCES))
     assert '"max_tokens": 512' in (tmp_path / "verdict.json").read_text()
 

@@ -103,7 +103,8 @@ def test_the_log_of_an_engine(tmp_path: Path) -> None:
     log.parent.mkdir()
     run = install.start(tmp_path / "run", role="rollout")
     for sentence in SENTENCES:
-        log.write_text(f"INFO starting with {sentence}\nValueError: refused: {' '.join(sentence.split())}\n")
+        quoted = sentence if "\n" in sentence else " ".join(sentence.split())
+        log.write_text(f"INFO starting with {sentence}\nValueError: refused: {quoted}\n")
         for ended in (1, -9):
             said = last_words.root_cause({log: 0}, ended)
             assert said

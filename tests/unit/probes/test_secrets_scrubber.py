@@ -29,7 +29,7 @@ def test_a_planted_secret_leaves_every_text(planted: Planted) -> None:
 
 
 def test_the_catalogue_is_large_enough_and_unlike() -> None:
-    assert len(PLANTED) >= 30
+    assert len(PLANTED) >= 200
     assert len({one.value for one in PLANTED}) == len({one.kind for one in PLANTED}) == len(PLANTED)
 
 
@@ -302,6 +302,26 @@ LONG: dict[str, Callable[[int], str]] = {
     "tabs": lambda n: "HF_TOKEN" + "\t" * n,
     "shares": lambda n: "smbclient -U " * (n // 13),
     "options of keys": lambda n: "--key a1b2c3d4 " * (n // 15),
+    "blocks": lambda n: "api_key: |\n" * (n // 11),
+    "blocks of JSON": lambda n: "api_key: |\\n" * (n // 12),
+    "lines of a block": lambda n: "api_key: |" + "\n  a" * (n // 4),
+    "items": lambda n: "api_key:\n" + "- a\n" * (n // 4),
+    "open lists": lambda n: "hf_tokens=[" * (n // 11),
+    "three quotes": lambda n: "token='''" * (n // 9),
+    "pieces": lambda n: "token='a'" + "\n'b'" * (n // 4),
+    "types": lambda n: "token: a[b] | c = " * (n // 18),
+    "calls": lambda n: "get('hf_token', " * (n // 16),
+    "nested calls": lambda n: "set_token('" * (n // 11),
+    "resolvers": lambda n: "${a:hf_token," * (n // 13),
+    "alternatives": lambda n: "token or '" * (n // 10),
+    "sentences": lambda n: "the token is " * (n // 13),
+    "quoted sentences": lambda n: "password '" * (n // 10),
+    "values of names": lambda n: "value='a' name=" * (n // 15),
+    "pipes": lambda n: "echo a | " * (n // 9),
+    "pairs": lambda n: "'token', " * (n // 9),
+    "digits": lambda n: "token a1" * (n // 8),
+    "ports": lambda n: "a:5432:" * (n // 7),
+    "key bodies": lambda n: "MIIEvQ\n" * (n // 7),
 }
 
 
@@ -386,6 +406,29 @@ def test_a_token_in_a_name_of_a_file_is_withheld_wherever_it_stands(before: str)
     assert redaction.file_name(f"events/{before}{token}-4010.jsonl") == f"events/{before}***-4010.jsonl"
     for harmless in ("events/actor-0-123.jsonl", "tokens/rollout_sglang-0-1.bin", "checkpoints/hf_model.safetensors"):
         assert redaction.file_name(harmless) == harmless
+
+
+@pytest.mark.parametrize("text", ["api_key=os.environ.get('HF_TOKEN')", "hf_token = os.getenv('hf_token')"])
+def test_where_a_secret_is_looked_up_is_no_secret(text: str) -> None:
+    assert redaction.text(text) == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"key": "HF_TOKEN", "value": "Zq7hunter2Xw9"},
+        {"kty": "RSA", "d": "Zq7hunter2Xw9", "n": 3},
+        {"session_id": "Zq7hunter2Xw9"},
+    ],
+)
+def test_a_secret_that_its_neighbour_names_leaves_a_configuration(value: dict[str, object]) -> None:
+    assert "Zq7hunter2Xw9" not in str(redaction.scrub(value)) and "***" in redaction.scrub(value).values()
+
+
+def test_a_session_that_is_a_number_stays() -> None:
+    assert redaction.scrub({"session_id": 17, "key": "prompt", "value": 3}) == {
+        "session_id": 17, "key": "prompt", "value": 3
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

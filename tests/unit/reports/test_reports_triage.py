@@ -51,7 +51,7 @@ def test_a_verdict_without_a_body_renders():
 
 
 def test_the_last_line_of_a_pipe_is_the_verdict():
-    assert render(HUNG).splitlines()[-1].startswith("HUNG K4 dead peer (exit code 1): rank 3")
+    assert render(HUNG).splitlines()[-1].startswith("HUNG K4 absent peer (exit code 1): rank 3")
 
 
 def test_a_cycle_is_drawn_in_order_and_names_nobody():

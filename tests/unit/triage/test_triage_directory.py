@@ -54,9 +54,17 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     return PLAIN[kind]
 
 
+def _within(process: Process, evidence: Evidence) -> int | None:
+    """Its rank, where its world can have it."""
+    world = process.world_size or evidence.expected_world
+    return process.rank if process.rank is None or not world else process.rank % world
+
+
 def without_dumps(evidence: Evidence, path: str) -> Evidence:
-    """Dumps are files, which these tests do not make."""
-    processes = tuple(dataclasses.replace(process, dump="") for process in evidence.processes)
+    """Dumps are files, which these tests do not make; and ranks lie in their world."""
+    processes = tuple(
+        dataclasses.replace(process, dump="", rank=_within(process, evidence)) for process in evidence.processes
+    )
     return dataclasses.replace(evidence, path=path, dumps={}, processes=processes)
 
 
@@ -271,3 +279,16 @@ def test_the_largest_world_is_judged_at_once(tmp_path: Path) -> None:
     verdict = judge.triage(evidence)
     assert verdict.verdict == "INSUFFICIENT"
     assert any("more" in missing and "nothing from rank" in missing for missing in verdict.missing)
+
+
+@pytest.mark.parametrize(("world", "expected"), [(4, None), (None, 4), (4, 8)])
+def test_a_rank_beyond_its_world_is_named_and_not_used(tmp_path: Path, world: int | None, expected: int | None) -> None:
+    evidence = example(tmp_path)
+    process = dataclasses.replace(evidence.processes[0], rank=999_999, world_size=world)
+    evidence = dataclasses.replace(evidence, processes=(process, *evidence.processes[1:]), expected_world=expected)
+    directory.write(evidence, tmp_path)
+    found = directory.read(tmp_path)
+    assert found.processes[0].rank is None and any("999,999 of a world of 4" in note for note in found.notes)
+    within = dataclasses.replace(process, rank=3)
+    directory.write(dataclasses.replace(evidence, processes=(within, *evidence.processes[1:])), tmp_path)
+    assert directory.read(tmp_path).processes[0].rank == 3

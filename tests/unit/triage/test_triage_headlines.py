@@ -55,6 +55,15 @@ def test_a_group_without_a_name_is_no_count() -> None:
     ]  # fmt: skip
 
 
+def test_who_only_sleeps_is_said_to_sleep_where_it_does() -> None:
+    verdict = triage(*job(rank(3, "main:5 work:12", world=8, wchan="hrtimer_nanosleep", progress_s=34.0)))
+    assert verdict.reason.startswith("rank 3 sleeps at train.py:12;") and verdict.triage is not None
+    assert verdict.triage.culprits[0].why.endswith("asleep, train.py:12 in work, unchanged for 34 s")
+    assert not any("caught" in step or "failed" in step for step in verdict.triage.next)
+    failed = triage(*job(rank(3, "main:5 wait", world=8, error="ValueError: no", error_age_s=60.0)))
+    assert failed.triage is not None and not failed.reason.startswith("rank 3 sleeps")
+
+
 def test_who_only_sleeps_is_looked_at_before_its_log() -> None:
     verdict = triage(*job(rank(3, "main:5 wait", world=8)))
     assert verdict.triage is not None and verdict.triage.hang == "K4"

@@ -9,18 +9,21 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import triage_trial as trial
 
 from harness import cli
 from harness.errors import BadInput
-from harness.triage import collect, directory, run
+from harness.triage import directory, run
 from harness.triage.collect import Scope, conduct
 from harness.triage.collect.ray import Cluster
 from harness.triage.evidence import Evidence, Process
 from harness.triage.flight import synthesis
 from harness.triage.remote import serve
+from probes.format import write_manifest
+from probes.install import start
 from reports.model import Verdict
 
 
@@ -111,6 +114,33 @@ def test_a_directory_of_parity_is_its_watch(tmp_path):
     assert verdict.verdict == "HUNG" and [party.rank for party in verdict.triage.culprits] == [1]
 
 
+def ended_run(folder: Path, *, well: bool) -> Path:
+    """A run whose only process has ended."""
+    write_manifest(folder, {"watch": True})
+    (folder / "beats").mkdir()
+    if (pid := os.fork()) == 0:
+        recorder = start(folder, role="trainer", rank=0)
+        recorder.event("step", step=0)
+        if well:
+            recorder.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return folder
+
+
+@pytest.mark.parametrize(("well", "verdict"), [(True, "HEALTHY"), (False, "INSUFFICIENT")])
+def test_a_run_that_has_ended_leaves_no_second_evidence(tmp_path, monkeypatch, well, verdict):
+    monkeypatch.chdir(tmp_path)
+    folder = ended_run(tmp_path / "demo", well=well)
+    looked = run.triage(["demo"])
+    assert (looked.verdict, looked.paths, looked.reproduce) == (verdict, {"evidence": "demo"}, "harness triage demo")
+    assert not (tmp_path / "runs").exists() and looked.coverage["source"] == "directory"
+    evidence, _ = trial.late(3, 1, "main:10 step:44 keep_alive")
+    directory.write(evidence, folder / "evidence" / "2026-01-01")
+    assert run.triage(["demo"], tmp_path / "out").verdict == "HUNG"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["verdict.json"]
+
+
 def gone() -> str:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
@@ -175,8 +205,8 @@ def test_a_second_look_does_not_overwrite_the_first(tmp_path):
 def test_without_a_target_it_is_told_what_was_looked_at(tmp_path, monkeypatch):
     scope, lines = Scope(ray_address="127.0.0.1:6379"), []
     driver = Process("h", 7, role="driver", command="python -m train")
-    monkeypatch.setattr(collect, "live", lambda what: scope)
-    monkeypatch.setattr(collect, "collect", lambda scope, out: Evidence(str(out), "live", "", 0.0, (driver,)))
+    monkeypatch.setattr(run, "live", lambda what: scope)
+    monkeypatch.setattr(run, "collect", lambda scope, out: Evidence(str(out), "live", "", 0.0, (driver,)))
     run.triage([], tmp_path / "out", tell=lines.append)
     [line] = lines
     assert line == "no target given: the Ray cluster at 127.0.0.1:6379; driver pid 7, command python -m train"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily, OnBench, contradicted
-from harness.parity.causes.turns import Turn
 from harness.parity.facts.divergence import DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, scored_otherwise
@@ -115,11 +114,6 @@ CANDIDATE_ITSELF = CauseFamily(
     alone="the engine is held against itself",
     contradicted=_repeats_itself,
     in_words=_in_words,
-    rules=(
-        Turn(
-            noisy, "seeds", "noise explains differences of any kind: it may cover only what is left of all the others"
-        ),
-    ),
 )
 
 FAMILIES = (BASELINE_ITSELF, CANDIDATE_ITSELF)

@@ -16,7 +16,6 @@ from harness.parity.subjects.engines.observed import (
     routed,
     rows,
 )
-from probes.format import mapping
 from reports.model import Finding
 from reports.text import counted
 from scenarios.fleet import engine_of
@@ -104,16 +103,15 @@ def _idle(side: Side, by: dict[tuple[int, int], int]) -> list[Finding]:
     if not idle or not drew:
         return []
     who = f"engine {' and '.join(map(str, idle))} of {number}"
-    policy = mapping(side.recording.scenario.get("engine")).get("router")
+    policy = side.recording.records.settings.engine.router
     summary = f"the router ({policy}) sent no sample to {who}"
     return [Finding("idle engine", summary, f"{who} drew nothing that was compared", "warning", side.name)]
 
 
 def _rule(side: Side) -> tuple[int, int] | None:
     """Return (samples per prompt, engines), by which samples were dealt; None where it was not recorded."""
-    per_prompt = mapping(side.recording.scenario.get("rollout")).get("samples_per_prompt")
-    number = asked(side)
-    return (per_prompt, number) if isinstance(per_prompt, int) and per_prompt > 0 and number else None
+    per_prompt, number = side.recording.records.settings.rollout.samples_per_prompt, asked(side)
+    return (per_prompt, number) if per_prompt is not None and per_prompt > 0 and number else None
 
 
 def _astray(side: Side, by: dict[tuple[int, int], int], per_prompt: int, number: int) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from harness.parity.checks.registry import Outcome, check, outcome
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.engines.observed_memory import FEWEST, MIB, WHAT, Held, growth
-from probes.format import whole
 from reports.model import Finding
 from reports.text import counted, figure
 
@@ -16,7 +15,7 @@ MOST = 5  # processes that are named at most
 def _applies(e: Evidence) -> bool:
     """Whether a run is long enough to show growth, by its scenario or by its rollouts."""
     steps = [len(side.recording.steps("rollout")) for side in e.sides]
-    steps += [whole(side.recording.scenario.get("steps"), 0) for side in e.sides]
+    steps += [side.recording.promised_steps for side in e.sides]
     return any(side.memory for side in e.sides) and max(steps) >= FEWEST
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from harness.parity.checks.registry import Outcome, check, outcome
 from harness.parity.facts.evidence import Evidence, Side
-from probes.format import mapping
 from reports.model import Finding
 from scenarios.settings import Placement
 
@@ -46,16 +45,16 @@ def placement(e: Evidence) -> Outcome:
 
 def _asked(side: Side) -> dict[str, set[str]]:
     """Return "engine" or "learner" -> hosts that offered what was asked for; an empty set where none was recorded."""
-    manifest_placement = mapping(side.recording.manifest.get("placement"))
-    scenario_placement = mapping(side.recording.scenario.get("placement"))
-    kinds = dict.fromkeys([*manifest_placement, *(kind for kind, place in scenario_placement.items() if place)])
-    return {kind: {str(host) for host in mapping(manifest_placement.get(kind)).get("hosts") or ()} for kind in kinds}
+    records = side.recording.records
+    hosts, placement = records.manifest.hosts, records.settings.placement
+    kinds = dict.fromkeys([*hosts, *(kind for kind, place in placement.items() if place)])
+    return {kind: {*hosts.get(kind, ())} for kind in kinds}
 
 
 def _seen(side: Side) -> dict[str, set[str]]:
     """Return role -> hosts of its processes, as far as they recorded one."""
     hosts_by_role: dict[str, set[str]] = {}
-    for event in side.recording.all("open"):
-        if event.get("host"):
-            hosts_by_role.setdefault(str(event.get("role")), set()).add(str(event["host"]))
+    for start in side.recording.records.starts:
+        if start.host:
+            hosts_by_role.setdefault(start.role or "", set()).add(start.host)
     return hosts_by_role

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from harness.parity.facts.evidence import Evidence, Side
-from probes.format import mapping, whole
 
 # Samples that other engines, or other ranks, must have handled without any difference, before one is named. If half of
 # them differed, that none of 16 does would have a chance of 1 in 65,536.
@@ -17,15 +16,14 @@ def engines(side: Side) -> int:
 
     Only our own runs can have several. In a framework's job it is 1, since its ranks are those of its trainer.
     """
-    if side.recording.manifest.get("framework"):
+    if side.recording.records.manifest.framework:
         return 1
     return max(1 + max(side.recording.ranks("rollout"), default=0), asked(side))
 
 
 def asked(side: Side) -> int:
     """Return how many engines the scenario asks for; 0 where it does not say."""
-    engine_count = mapping(side.recording.scenario.get("engine")).get("engines")
-    return engine_count if isinstance(engine_count, int) and engine_count > 0 else 0
+    return max(side.recording.records.settings.engine.engines or 0, 0)
 
 
 def drawn(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
@@ -52,16 +50,15 @@ def rows(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
 
 def routed(side: Side) -> bool:
     """Whether a router chose the engine for each sample."""
-    return bool(mapping(side.recording.scenario.get("engine")).get("router"))
+    return bool(side.recording.records.settings.engine.router)
 
 
 def answered(side: Side) -> dict[tuple[int, int], list[int]]:
     """Return (sample, offset) of every request of a router -> the engines that answered it."""
     engines_by_request: dict[tuple[int, int], list[int]] = {}
-    for event in side.recording.all("answered"):
-        sample, offset = event.get("sample"), event.get("offset")
-        if isinstance(sample, int) and isinstance(offset, int):
-            engines_by_request.setdefault((sample, offset), []).append(whole(event.get("rank")))
+    for request in side.recording.records.routed_requests:
+        if request.sample is not None and request.offset is not None:
+            engines_by_request.setdefault((request.sample, request.offset), []).append(request.engine_number)
     return engines_by_request
 
 

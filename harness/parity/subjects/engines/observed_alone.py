@@ -8,7 +8,7 @@ import numpy as np
 
 from harness.parity.facts.align import AlignedTokens, Match, around, first_difference
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence, Far, Side, version_of, weight_version
+from harness.parity.facts.evidence import Evidence, Far, Side, version_of
 from harness.parity.subjects.log_probabilities import observed_drifts, observed_readings
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.precision.observed_rounding import both, misrounded
@@ -31,12 +31,12 @@ def one_engine(e: Evidence, side: Side, rollout: Table, experience: Table | None
     prompts_observed.note(e, side, rollout)
     _stops(side, rollout, output)
     _not_finite(e, side, rollout)
-    version = weight_version(rollout)
+    version = rollout.header.weight_version
     side.versions.setdefault(version, []).append(rollout.step)
     if experience is None:
         side.no_experience.append(rollout.step)
         return
-    trained_version = weight_version(experience)
+    trained_version = experience.header.weight_version
     if None not in (version, trained_version) and version != trained_version:
         e.diverges(
             Kind.VERSION.of(),
@@ -107,12 +107,11 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     match = Match.of(rollout.sample, experience.sample)
     where = f"step {rollout.step}: {side.name}"
     e.unpaired(match, where, "rolled out but not trained on", "trained on but not rolled out")
-    uncompared = rollout.fields.get("uncompared")
-    if uncompared and isinstance(uncompared, str):  # text: of a framework's tools or environment; number: our own runs
-        side.uncompared = side.uncompared or (rollout.step, uncompared)
+    if rollout.header.uncompared is not None:  # for a framework's tools or environment
+        side.uncompared = side.uncompared or (rollout.step, rollout.header.uncompared)
         side.no_experience.append(rollout.step)
         return
-    follows_guide = bool(rollout.fields.get("guided"))  # then it trains on the baseline's tokens and not on its own
+    follows_guide = rollout.header.guided  # then it trains on the baseline's tokens and not on its own
     aligned = AlignedTokens.of(rollout, experience, match, output, tokens)
     grid = aligned.grid
     tokens_equal = aligned.tokens_a == aligned.tokens_b
@@ -224,7 +223,7 @@ def _choices(e: Evidence, side: Side, tokens: AlignedTokens, tokens_equal: np.nd
     if (
         margin is None
         or not np.array_equal(margin.lengths, trained.lengths)
-        or tokens.a.fields.get("mode", e.mode) not in ("coupled", "greedy")
+        or (tokens.a.header.mode or e.mode) not in ("coupled", "greedy")
     ):
         return
     gap = tokens.take_b(margin)

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
+from harness.recordings.records.engine_activity import EngineCall
 from harness.recordings.store import Recording
-from probes.format import mapping, whole
 from scenarios.engines.engine import Part
 
 DRAWS = ("generate", "rescore")
@@ -68,36 +67,36 @@ def lifecycle(recording: Recording, versions: Mapping[int, int | None]) -> Lifec
 
     `versions`: the weight version that each step reports to have drawn with.
     """
-    level = whole(mapping(recording.scenario.get("engine")).get("sleep_level"), 0)
-    calls: dict[int, list[dict[str, Any]]] = {}
-    for call in recording.all("call"):
-        if call.get("role") == "rollout":
-            calls.setdefault(whole(call.get("rank"), 0), []).append(call)
-    slept = [call for engine_calls in calls.values() for call in engine_calls if call.get("name") == "sleep"]
+    level = recording.records.settings.engine.sleep_level or 0
+    calls: dict[int, list[EngineCall]] = {}
+    for call in recording.records.calls:
+        if call.role == "rollout":
+            calls.setdefault(call.engine_number, []).append(call)
+    slept = [call for engine_calls in calls.values() for call in engine_calls if call.name == "sleep"]
     if not level and not slept:
         return None
     drawn = {step: versions.get(step) for step in recording.steps("rollout")}
     missteps = [
         misstep for engine, engine_calls in sorted(calls.items()) for misstep in _missteps(engine, engine_calls, drawn)
     ]
-    freed = [whole(call.get("freed"), 0) for call in slept if call.get("freed") is not None]
-    sleepers = {whole(call.get("rank"), 0) for call in slept}
+    freed = [call.freed for call in slept if call.freed is not None]
+    sleepers = {call.engine_number for call in slept}
     return Lifecycle(level, len(slept), len(sleepers), tuple(missteps), max(freed, default=None))
 
 
-def _missteps(engine: int, calls: list[dict[str, Any]], versions: Mapping[int, int | None]) -> Iterator[Misstep]:
+def _missteps(engine: int, calls: list[EngineCall], versions: Mapping[int, int | None]) -> Iterator[Misstep]:
     """Yield the wrong calls of one engine. `versions`: those of each step that drew."""
     asleep: set[str] = set()
     slept, given_up = set(), False
-    synced = any(call.get("name") == "sync" for call in calls)  # otherwise syncs are not recorded here
+    synced = any(call.name == "sync" for call in calls)  # otherwise syncs are not recorded here
     drawn_version: int | None = None  # the version drawn with since the last sync
     for call in calls:
-        name, step = call.get("name"), whole(call.get("step"), -1)
+        name, step = call.name, call.step
         if name == "sleep":
-            asleep, given_up = set(Part), call.get("level") == 2
+            asleep, given_up = set(Part), call.level == 2
             slept.add(step)
         elif name == "wake":
-            asleep.discard(str(call.get("part")))
+            asleep.discard(call.part or "")
         elif name == "sync":
             given_up, drawn_version = False, None
             if Part.WEIGHTS in asleep:

@@ -55,7 +55,7 @@ def compared(e: Evidence, other_recordings: Iterable[Recording] = ()) -> SecondR
 
 
 def _engines(recording: Recording) -> str:
-    engine_names = {f"{info.get('engine')} {info.get('version')}" for info in recording.all("engine_info")}
+    engine_names = {f"{info.engine} {info.version}" for info in recording.records.engines}
     return " and ".join(sorted(engine_names)) or "unknown"
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Turn
 from harness.parity.facts.divergence import Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, from_step, when
@@ -126,16 +125,6 @@ TRAINER = CauseFamily(
     fix="look at the trainer's code and settings: the rollouts are not the cause",
     alone="it is read off the trainer's own records: one factor gives every number again, which no engine reports, or "
     "its ranks say what each was asked, trained on, summed and applied",
-    rules=(
-        Turn(
-            ranks,
-            "",
-            "a learner's ranks say it of themselves; what they make is not evidence of anything else then",
-            alone=True,
-        ),
-        Turn(scaled_gradients, "one_rank", "a norm says less than the answers that it is made of"),
-        Turn(one_rank, "reasons", "it looks at what learners make of rollouts that nothing above explains"),
-    ),
 )
 
 FAMILIES = (TRAINER,)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Turn
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, from_step, when
@@ -49,7 +48,6 @@ SHAPE = CauseFamily(
     fix="check how samples are padded and batched before training",
     alone="the shapes themselves are recorded",
     suspicion=3,
-    rules=(Turn(shapes, "scaled_gradients", "unequal shares change how sums round; gradients show what does more"),),
 )
 
 FAMILIES = (SHAPE,)

@@ -12,7 +12,6 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.learner.observed_passes import Passes, other_passes, shape_of, sizes_of
 from harness.parity.subjects.ranks.observed_shapes import unequal_ranks
 from harness.parity.subjects.recording.checks import effect
-from probes.format import number
 from reports.model import SUSPICIONS, Finding
 from reports.text import counted, figure, show
 
@@ -201,14 +200,15 @@ def _step_sizes(side: Side) -> dict[int, dict[str, float]]:
         sums = {key: float(sum(size[key] for size in entry["sizes"])) for key in ("real_tokens", "padded_tokens")}
         longest = max(size["longest"] for size in entry["sizes"])
         by_step[step] = {"tokens": sums["real_tokens"], "padded_tokens": sums["padded_tokens"], "longest": longest}
-    for event in side.recording.all("engine_stats"):
-        if isinstance(event.get("step"), int) and event["step"] >= 0:
-            engine_stats = {
-                key: number(event.get(key)) for key in ("generated_tokens", "kv_usage", "running", "waiting")
+    for stats in side.recording.records.engine_stats:
+        if stats.step is not None and stats.step >= 0:
+            figures = {
+                "generated_tokens": stats.generated_tokens,
+                "kv_usage": stats.kv_usage,
+                "running": stats.running,
+                "waiting": stats.waiting,
             }
-            by_step.setdefault(event["step"], {}).update(
-                {key: value for key, value in engine_stats.items() if value == value}
-            )
+            by_step.setdefault(stats.step, {}).update({key: value for key, value in figures.items() if value == value})
     return by_step
 
 

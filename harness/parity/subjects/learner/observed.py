@@ -15,7 +15,7 @@ from harness.parity.subjects.ranks.observed_faults import What
 from harness.parity.subjects.recording.observed_confounders import CUTS, DEALING
 from harness.parity.subjects.recording.observed_missing_steps import BATCH, CRITIC, LOSSES, NORMS
 from harness.recordings.store import Recording
-from probes.format import mapping, number
+from probes.format import number
 from reports.model import Place
 from reports.text import figure
 
@@ -51,7 +51,8 @@ def learners(e: Evidence) -> None:
     compared: list[int] = []
     for step in sorted(set(baseline_updates) & set(candidate_updates)):
         pairs: dict[str, tuple[Any, Any]] = {
-            name: (baseline_updates[step].get(name), candidate_updates[step].get(name)) for name, _ in _DIGESTS
+            name: (baseline_updates[step].digests.get(name), candidate_updates[step].digests.get(name))
+            for name, _ in _DIGESTS
         }
         if None in pairs["actor"]:
             continue  # without the digest of the weights the update was not compared
@@ -106,9 +107,7 @@ def _note_parted(e: Evidence, step: int, wrong: list[tuple[str, str]], digests: 
 
 def _losses(e: Evidence, steps: list[int]) -> None:
     """Check that equal updates recorded equal and finite losses."""
-    metrics_by_side = [
-        {event.get("step"): mapping(event.get("metrics")) for event in side.recording.all("step")} for side in e.sides
-    ]
+    metrics_by_side = [{record.step: record.metrics for record in side.recording.records.steps} for side in e.sides]
     for step in steps:
         for name in LOSSES:
             values = [metrics.get(step, {}).get(name) for metrics in metrics_by_side]
@@ -169,10 +168,8 @@ def _by_cut(e: Evidence, step: int) -> OtherDivisor | None:
     allowed = max(_same_size(e), e.tolerance.rounding.largest)
     descriptions, apart = [], None
     for role in ("actor", "critic"):
-        norms = [mapping(updates[step].get("norms")).get(role) for updates in e.weights.updates]
-        norm_b, norm_c = (
-            number(run_norms[0]) if isinstance(run_norms, list) and run_norms else math.nan for run_norms in norms
-        )
+        norms = [updates[step].norms.get(role, ()) for updates in e.weights.updates]
+        norm_b, norm_c = (next(iter(run_norms), math.nan) for run_norms in norms)
         if not (math.isfinite(norm_b) and math.isfinite(norm_c) and norm_b > 0):
             return None
         relative = abs(norm_c / norm_b - 1)
@@ -237,9 +234,9 @@ def _listed(values: Iterable[float]) -> str:
 def _times_ranks(e: Evidence, step: int) -> OtherDivisor | None:
     """Find gradient norms that are a multiple of the other run's, with the number of ranks as the factor."""
     factors = {times for side in e.sides for times in (side.ranks.world, 1 / side.ranks.world) if times != 1}
-    events_by_side = [[event for event in side.recording.all("step") if event.get("step") == step] for side in e.sides]
-    for name in NORMS if all(events_by_side) else ():
-        norm_b, norm_c = (number(mapping(events[0].get("metrics")).get(name)) for events in events_by_side)
+    by_side = [[record for record in side.recording.records.steps if record.step == step] for side in e.sides]
+    for name in NORMS if all(by_side) else ():
+        norm_b, norm_c = (records[0].number(name) for records in by_side)
         for factor in sorted(factors):
             if norm_b > 0 and abs(norm_c / (norm_b * factor) - 1) <= SAME_NORM:
                 text = (
@@ -273,9 +270,9 @@ def _reordered(e: Evidence, step: int) -> bool:
     return False
 
 
-def _order(recording: Recording, step: int) -> Any:
-    for kind, name in (("experience", "order"), ("rollout", "arrival")):
+def _order(recording: Recording, step: int) -> tuple[int, ...] | None:
+    for kind in ("experience", "rollout"):
         table = recording.table(kind, step) if step in recording.steps(kind) else None
-        if table is not None and table.fields.get(name):
-            return table.fields[name]
+        if table is not None and table.header.order:
+            return table.header.order
     return None

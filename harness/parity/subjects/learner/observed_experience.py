@@ -71,7 +71,7 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
             )
     e.counts.experience_samples += int(np.count_nonzero(tokens_equal))
     ia, ib, sample = match.a[tokens_equal], match.b[tokens_equal], match.sample[tokens_equal]
-    rounds = bool(e.learners.cuts) or any(side.recording.manifest.get("framework") for side in e.sides)
+    rounds = bool(e.learners.cuts) or any(side.recording.records.manifest.framework for side in e.sides)
     exact = not rounds and bool(tokens_equal.all()) and not len(match.only_a) and not len(match.only_b)
     observed_margins.note_apart(e, b, c, ia, ib, exact=exact)
     for name in COLUMNS:

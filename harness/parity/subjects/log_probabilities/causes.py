@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Turn
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
 from harness.parity.subjects.log_probabilities.observed_readings import SHIFTS
@@ -30,7 +29,6 @@ ALIGNMENT = CauseFamily(
     meaning="each log-probability is that of a neighbouring token",
     fix="align log-probabilities with tokens: entry t belongs to token t",
     alone="its proof finds every number at a neighbouring position",
-    trials=(Turn(shifted, "parameters", "numbers hide the choices beside them while they are misread"),),
 )
 
 FAMILIES = (ALIGNMENT,)

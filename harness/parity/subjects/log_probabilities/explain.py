@@ -18,7 +18,7 @@ from harness.parity.subjects.log_probabilities.observed_readings import SHIFTS
 from harness.parity.subjects.log_probabilities.observed_rereading import Readings
 from harness.parity.subjects.sampling.causes_meaning import LOGPROB_SEMANTICS
 from harness.parity.subjects.weights.causes_mixed_version import MIXED_VERSION
-from probes.format import SIDES, mapping
+from probes.format import SIDES
 from reports.model import RESIDUE, Cause, Proof
 from reports.text import figure
 
@@ -289,7 +289,7 @@ def semantics(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             if telling[rows].sum() < 2 * LEAST or rows.sum() < MOST_SAMPLES * _open(kind, readings, so_far).sum():
                 continue
             affected = readings.keys[rows]
-            sampling = mapping(e.baseline.recording.scenario.get("sampling"))
+            sampling = e.baseline.recording.records.settings.sampling
             parameter = {"tempered": "temperature", "renormalised": "top_p"}[name]
             yield Explanation(
                 Cause.of(

@@ -8,8 +8,6 @@ fault that starts at a later step.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from harness.parity.facts.align import AlignedTokens, Grid
@@ -17,7 +15,8 @@ from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from harness.parity.subjects.log_probabilities.observed_pairs import LogprobPairs
 from harness.parity.subjects.log_probabilities.observed_rereading import Readings
-from probes.format import mapping, number, whole
+from harness.recordings.records.tokenizer_info import NO_TOKENIZER, TokenizerInfo
+from probes.format import number
 
 SHIFTS = (1, -1, 2, -2)
 
@@ -140,7 +139,7 @@ def _semantics(e: Evidence, truth: np.ndarray) -> dict[str, tuple[np.ndarray, np
 
     Renormalised over a nucleus of mass S ≥ top_p it is log p − log S.
     """
-    sampling = mapping(e.baseline.recording.scenario.get("sampling"))
+    sampling = e.baseline.recording.records.settings.sampling
     temperature, top_p = number(sampling.get("temperature"), 1.0), number(sampling.get("top_p"), 1.0)
     bounds = {}
     if temperature > 0 and temperature != 1.0:
@@ -166,12 +165,11 @@ def tempered_bounds(truth: np.ndarray, temperature: float, size: int) -> tuple[n
 
 def vocabulary(e: Evidence) -> int:
     """Return the size of the run's vocabulary; 2^20, more than any has, where it was not recorded."""
-    return whole(tokenizer(e).get("size"), 1 << 20)
+    size = tokenizer(e).size
+    return 1 << 20 if size is None else size
 
 
-def tokenizer(e: Evidence) -> dict[str, Any]:
-    """Return the `tokenizer` event of the run, the baseline's first; {} where neither side recorded one."""
-    for side in e.sides:
-        for event in side.recording.all("tokenizer"):
-            return event
-    return {}
+def tokenizer(e: Evidence) -> TokenizerInfo:
+    """Return the tokenizer of the run, the baseline's first; an empty record where neither side has one."""
+    recorded = (side.recording.records.tokenizer for side in e.sides)
+    return next((tokenizer for tokenizer in recorded if tokenizer is not None), NO_TOKENIZER)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -28,8 +27,8 @@ from harness.parity.subjects.sampling.causes import SAMPLING_PARAM
 from harness.parity.subjects.sampling.causes_meaning import LOGPROB_SEMANTICS
 from harness.parity.subjects.sampling.causes_random_numbers import RNG
 from harness.parity.subjects.sampling.causes_sampler import JOINT, SPORADIC
+from harness.parity.subjects.sampling.observed import engines_sampling
 from harness.parity.subjects.stop_conditions.causes import FEWEST, LENGTH, STOP, end_ids
-from probes.format import mapping, number, whole
 from reports.model import Cause, Proof
 from reports.text import counted, figure
 from scenarios.engines import canonical
@@ -121,11 +120,9 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         if result is None or not len(so_far.left(kind)):
             continue
         for fit in result.sampler[side.name]["fits"]:
-            change, value = str(fit.get("change")), number(fit.get("value"))
-            gain, before, after = (number(fit.get(name)) for name in ("gain", "before", "after"))
-            outside = [whole(fit.get(name), 0) for name in ("outside_before", "outside_after")]
-            requested, over = _asked(side).get(change), number(fit.get("over"), 0.0)
-            likelihood = "impossible" if gain == float("inf") else f"{figure(gain)} nats less likely"
+            change, value, outside = fit.change, fit.value, fit.tokens_outside
+            requested = side.recording.records.settings.sampling.get(change)
+            likelihood = "impossible" if fit.gain == float("inf") else f"{figure(fit.gain)} nats less likely"
             if change == "passed":
                 did = f"takes the second best token now and then: at {value:.1%} of its tokens"
             else:
@@ -137,8 +134,8 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             else:
                 proof = Proof(
                     f"read as drawn with {_words(change, value)}",
-                    abs(before),
-                    abs(after),
+                    abs(fit.before),
+                    abs(fit.after),
                     "standard errors of surprisal",
                 )
             yield Explanation(
@@ -152,11 +149,11 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                         "stage": "native",
                         "asked": requested,
                         "fitted": value,
-                        "gain": gain,
-                        "over": over,
+                        "gain": fit.gain,
+                        "over": fit.over,
                     },
                     proofs=[proof],
-                    observed=_observed(side, change, over),
+                    observed=_observed(side, change, fit.over),
                 ),
                 (Kind.NATIVE.of(), kind),
             )
@@ -216,10 +213,6 @@ def _observed(side: Side, change: str, over: float) -> list[Seen]:
     return [*observations, Seen.GIVEN] if _party(side, change) == "mapping" else observations
 
 
-def _asked(side: Side) -> dict[str, Any]:
-    return mapping(side.recording.scenario.get("sampling"))
-
-
 def _words(change: str, value: float) -> str:
     descriptions = {
         "joint": "joint top-k and top-p",
@@ -234,14 +227,12 @@ def _party(side: Side, change: str) -> str:
     differently.
     """
     name = FIELD.get(change, change)
-    for event in side.recording.all("sampling"):
-        if event.get("mode") == "native":
-            engine_values, requested = mapping(event.get("given")), mapping(event.get("canonical"))
-            if name in engine_values and engine_values[name] != requested.get(name):
-                return "mapping"
-            unlike = {word for key in mapping(event.get("unlike")) for word in apart(key)}
-            if event.get("mapping", "ours") != "ours" and name in unlike:
-                return "mapping"
+    for request in engines_sampling(side, "native"):
+        if name in request.received and request.received[name] != request.requested.get(name):
+            return "mapping"
+        unlike = {parameter for names in request.unlike for parameter in apart(names)}
+        if request.mapped_by_others and name in unlike:
+            return "mapping"
     return side.name
 
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 from harness.parity.subjects.native_sampler.observed import ALPHA, DRAWS, EQUIVALENCE_ALPHA, MARGIN, MOST_DRAWS
 from harness.recordings.store import Recording
-from probes.format import mapping, number
 
 DOUBT = 0.01  # a corrected p up to this may be chance, as in one sound stage of a hundred, or a small difference
 
@@ -36,12 +35,11 @@ class Plan:
     @classmethod
     def of(cls, recording: Recording) -> Plan:
         """Read the plan from the scenario's `native` table."""
-        settings = mapping(recording.scenario.get("native"))
-        draws = number(settings.get("draws"), DRAWS)
+        native = recording.records.settings.native
         return cls(
-            int(draws) if 1 <= draws <= MOST_DRAWS else DRAWS,
-            number(settings.get("alpha"), ALPHA),
-            margin=number(settings.get("margin"), MARGIN),
+            draws=int(native.draws) if 1 <= native.draws <= MOST_DRAWS else DRAWS,
+            alpha=ALPHA if math.isnan(native.alpha) else native.alpha,
+            margin=MARGIN if math.isnan(native.margin) else native.margin,
         )
 
     def level(self, alpha: float, draw: int) -> float:

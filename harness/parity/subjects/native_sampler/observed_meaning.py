@@ -19,7 +19,7 @@ from harness.parity.subjects.native_sampler.observed import NativeResult
 from harness.parity.subjects.native_sampler.observed_samples import Samples, Tokens
 from harness.parity.subjects.recording.observed_unknowns import filtered
 from harness.parity.subjects.sampling.observed import engine_infos
-from probes.format import mapping, number
+from harness.recordings.records.engine_info import NOTHING_REPORTED
 from reports.model import RESIDUE, Finding, Place
 from reports.text import figure
 from scenarios.engines import registry
@@ -44,8 +44,8 @@ def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -
     parts = [tokens for tokens in samples.tokens if tokens.reported is not None and tokens.grid.size]
     if not parts:
         return
-    info: dict[str, Any] = next(iter(engine_infos(side, "native")), {})
-    engine, mode = str(info.get("engine", "")), str(mapping(info.get("resolved")).get("logprobs_mode", ""))
+    info = next(iter(engine_infos(side, "native")), NOTHING_REPORTED)
+    engine, mode = info.engine or "", info.resolved.logprobs_mode or ""
     documented = _documented(engine)
     if _unscored_temperature(e, parts) and _tempers(documented, mode):
         result.not_compared.append(
@@ -164,7 +164,7 @@ def _as_drawn(e: Evidence, side: Side, parts: list[Tokens], samples: Samples, re
     Then the sampler is at fault, and not its reports. One token's number cannot be tempered again without the whole
     distribution, so it is only held against bounds.
     """
-    drawn = next((number(fit.get("value")) for fit in samples.fits if fit.get("change") == "temperature"), 0.0)
+    drawn = next((fit.value for fit in samples.fits if fit.change == "temperature"), 0.0)
     if not drawn > 0:
         return False
     size, slack = vocabulary(e), e.tolerance.value

@@ -9,7 +9,6 @@ of their own. Their answers do not show it, because their prompts differ, so the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -22,7 +21,6 @@ from harness.parity.subjects.native_sampler.observed import NativeResult
 from harness.parity.subjects.native_sampler.observed_samples import Samples, tables
 from harness.parity.subjects.sampling.observed import engine_infos
 from harness.recordings.tables import Table
-from probes.format import mapping
 from reports.model import CauseKey, Finding, Place
 from reports.text import figure
 
@@ -87,7 +85,7 @@ def shared_seeds(e: Evidence, side: Side, draws: int, result: NativeResult) -> N
     columns = [table.flat("seed") for table in drawn]
     recorded_seeds = [column for column in columns if column is not None]
     if len(recorded_seeds) < len(columns):
-        seeds = {mapping(info.get("resolved")).get("seed") for info in engine_infos(side, "native")}
+        seeds = {info.resolved.seed for info in engine_infos(side, "native")}
         clause = f"; each was started with the seed {seeds.pop()}" if len(seeds) == 1 and None not in seeds else ""
         result.not_compared.append(
             f"{side.name}: whether its engines share seeds: no sample has one of its own{clause}"
@@ -134,7 +132,7 @@ def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
             result.not_compared.append(f"{side.name}: no native sample was drawn twice")
         return
     twice = _drawn_twice(samples, drawn)
-    promise, state = str(drawn[0].fields.get("request_seed", "not reported")), twice.state
+    promise, state = drawn[0].header.request_seed or "not reported", twice.state
     result.repeats[side.name] = {
         "samples": twice.compared, "alike": twice.alike, "exchanged": twice.exchanged, "expected": twice.expected,
         "request_seed": promise, "state": state,
@@ -208,9 +206,8 @@ def _drawn_twice(samples: Samples, drawn: list[Table]) -> _DrawnTwice:
 
 def _seed(side: Side, result: NativeResult) -> None:
     """Add a finding for a seed that the engine did not resolve as asked, with its effect on the draws."""
-    requested_seed = mapping(side.recording.scenario.get("engine")).get("seed")
-    infos: list[dict[str, Any]] = engine_infos(side, "native")
-    resolved = mapping(infos[0].get("resolved")).get("seed") if infos else None
+    requested_seed = side.recording.records.settings.engine.seed
+    resolved = next((info.resolved.seed for info in engine_infos(side, "native")), None)
     if requested_seed is None or resolved is None or requested_seed == resolved:
         return
     repeat = result.repeats[side.name]

@@ -98,7 +98,7 @@ def unread(side: Side, samples: Samples) -> list[str]:
     recorded_names = [_numbers(tokens) for tokens in samples.tokens]
     wanted = ("logprob", "processed_logprob", *NEEDED)
     lacking = [f"`{name}` of every token" for name in wanted if any(name not in names for names in recorded_names)]
-    return lacking + ["`fits`"] * any(not isinstance(score.fields.get("fits"), list) for score in scores)
+    return lacking + ["`fits`"] * any(score.header.fits is None for score in scores)
 
 
 def _numbers(tokens: Tokens) -> set[str]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from harness.parity.facts.align import Grid, Match, shared
 from harness.parity.facts.evidence import Side
+from harness.recordings.records.frame_header import SamplerFit
 from harness.recordings.tables import Rows, Table
 from probes.format import number
 
@@ -53,7 +54,7 @@ class Samples:
     draw: np.ndarray  # the draw that it is of; counts from 1
     tokens: list[Tokens] = field(default_factory=list)  # one entry for each frame
     # Changes of the sampler that the learner fitted, of the draw that shows them best.
-    fits: list[dict[str, Any]] = field(default_factory=list)
+    fits: tuple[SamplerFit, ...] = ()
     missing: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -102,7 +103,7 @@ def samples_of(side: Side, draws: int) -> Samples:
     finish: list[Any] = []
     parts: dict[str, list[np.ndarray]] = {name: [] for name in (*QUANTITIES, "likelihood", "sample", "draw")}
     scored: list[Tokens] = []
-    fits: list[list[dict[str, Any]]] = [[]]
+    fits: list[tuple[SamplerFit, ...]] = [()]
     for table in tables(side, "native", draws):
         prompt, output = table.rows("prompt"), table.rows("output")
         if prompt is None or output is None:
@@ -119,7 +120,7 @@ def samples_of(side: Side, draws: int) -> Samples:
             total[tokens.rows] = tokens.sums(tokens.learner)
             drawn[tokens.rows] = tokens.sums(tokens.views.get("processed_logprob", tokens.learner))
             reward = _rewards(table, score)
-            fits.append([fit for fit in score.fields.get("fits") or [] if isinstance(fit, dict)])
+            fits.append(score.header.fits or ())
         lengths = output.lengths.astype(np.float64)
         values = (
             lengths,
@@ -133,8 +134,7 @@ def samples_of(side: Side, draws: int) -> Samples:
             parts[name].append(value)
     joined = {name: np.concatenate(arrays) if arrays else np.zeros(0) for name, arrays in parts.items()}
     likelihood, sample, draw = (joined.pop(name) for name in ("likelihood", "sample", "draw"))
-    # Every draw was fitted anew. The one with the largest gain in likelihood shows the change best.
-    clearest = max(fits, key=lambda of_a_draw: sum(number(fit.get("gain"), 0.0) for fit in of_a_draw))
+    clearest = max(fits, key=lambda of_a_draw: sum(number(fit.gain, 0.0) for fit in of_a_draw))
     return Samples(
         prompt=np.array(prompts, object),
         output=outputs,

@@ -9,7 +9,6 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Intervention, Turn
 from harness.parity.facts.divergence import ROLLOUT, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, among, and_runs, keys_of, when
@@ -219,13 +218,6 @@ ORDER = CauseFamily(
     fix="assign responses to prompts by request id, not by the order in which they finish",
     alone="its proof finds each response, whole, under another sample number",
     prompts={PERMUTED: ()},
-    rules=(
-        Turn(mispaired, "ranks", "of another sample's response the learner's numbers say nothing about an engine"),
-        Turn(permuted, "data_type", "whole responses of others are looked for where no record says why tokens differ"),
-    ),
-    interventions=(
-        Intervention(other_sample_numbers, "", "the responses are there already: nothing is drawn again", "order"),
-    ),
 )
 
 FAMILIES = (ORDER,)

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily, OnBench, contradicted
-from harness.parity.causes.turns import Turn
 from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.facts.divergence import DivergenceKey, Kind
 from harness.parity.facts.evidence import Evidence, Side
@@ -133,10 +132,6 @@ ARITHMETIC = CauseFamily(
     contradicted=_another_cause,
     fix="compute in a wider type: the difference is rounding beyond what was believed",
     alone="it is gone in float32, and was there in half precision",
-    rules=(
-        Turn(logic, "noisy", "the causes of the lifted stage claim what is left in half precision"),
-        Turn(arithmetic, "logic", "rounding is what remains once float32 agrees"),
-    ),
 )
 
 FAMILIES = (ARITHMETIC,)

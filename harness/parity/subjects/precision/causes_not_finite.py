@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Turn
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, restricted, when
@@ -59,7 +58,6 @@ NUMERIC_FATAL = CauseFamily(
     meaning="the engine reports log-probabilities that are NaN or infinite",
     fix="find the first value that is not a number: try float32, or another attention backend",
     alone="the number itself is not finite",
-    rules=(Turn(numeric, "scaled", "samples are left out only where no re-reading of them helps", alone=True),),
 )
 
 FAMILIES = (NUMERIC_FATAL,)

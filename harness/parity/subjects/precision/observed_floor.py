@@ -26,7 +26,6 @@ from harness.parity.subjects.log_probabilities.observed_outliers import (
 from harness.parity.subjects.precision.observed_rounding import BULK, FARTHEST, Rounding, as_far, of_the_floor
 from harness.recordings.store import Recording
 from harness.recordings.tables import Rows, Table
-from probes.format import mapping
 from scenarios.lifted import HALF
 
 # Largest floor that can be noise, in nats. In float32 batch composition alone reached 1.2e-5 in SGLang on a tiny model,
@@ -68,7 +67,7 @@ class Sharded:
         bases = ((step, recording.table("floor", step, variant="base")) for step in recording.steps("floor"))
         rows = [of_the_floor(recording, step, base, "sharding") for step, base in bases if base is not None]
         sizes = np.concatenate([np.zeros(0), *(column.values for column in rows if column is not None)])
-        cap = CAPS.get(str(mapping(recording.scenario.get("model")).get("dtype")), CAPS["float32"])
+        cap = CAPS.get(recording.records.settings.model.dtype or "", CAPS["float32"])
         if len(sizes) < MINIMUM_TOKENS or not np.isfinite(sizes).all() or np.quantile(sizes, BULK) > cap:
             return None
         return Sharded(_level(sizes), float(sizes.mean()))

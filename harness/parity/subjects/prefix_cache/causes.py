@@ -10,7 +10,6 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen, best, differences
-from harness.parity.causes.turns import Intervention, Turn
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, scored_otherwise, when
@@ -194,15 +193,6 @@ STALE_KV = CauseFamily(
     ),
     suspicion=8,
     premise=True,
-    rules=(Turn(stale_cache, "vocabulary", "it needs samples that differ for no reason of their own", alone=True),),
-    interventions=(
-        Intervention(
-            past_cache,
-            "other_sample_numbers",
-            "one draw; what a cache kept would spoil the readings that follow",
-            "cache",
-        ),
-    ),
 )
 
 FAMILIES = (STALE_KV,)

@@ -12,7 +12,6 @@ import numpy as np
 
 from harness.parity.causes import registry
 from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Turn
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import (
@@ -231,18 +230,6 @@ TOKENIZATION = CauseFamily(
     alone="its proof compares whole prompts, id by id",
     suspicion=10,
     premise=True,
-    rules=(
-        Turn(
-            prompts,
-            "one_update_behind",
-            "ids are recorded: what an engine continues comes before how it draws",
-            alone=True,
-        ),
-    ),
-    trials=(
-        Turn(prompts_seen, "", "a record; with other ids everything that follows is drawn and scored otherwise"),
-        Turn(prompts_hidden, "filters", "ids that no record speaks of cost a forward pass each"),
-    ),
 )
 TRUNCATION = CauseFamily(
     "TRUNCATION",

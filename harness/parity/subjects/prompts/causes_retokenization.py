@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Turn
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
@@ -175,8 +174,6 @@ RETOKENIZATION = CauseFamily(
     suspicion=1,
     premise=True,
     prompts={ENCODED_AGAIN: ()},
-    rules=(Turn(retokenized, "permuted", "tokens of another sample may read alike here and there"),),
-    trials=(Turn(encoded_again, "end_dropped", "it alters every answer, not the last token alone", competes=True),),
 )
 
 FAMILIES = (RETOKENIZATION,)

@@ -7,19 +7,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Turn
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, among, restricted, when
 from harness.parity.subjects.log_probabilities.observed_readings import tokenizer
-from probes.format import number
 from reports.model import Cause
 
 
 def vocabulary(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find drawn ids that the tokenizer does not have: padding of the vocabulary."""
-    size = number(tokenizer(e).get("size"))
-    flips = e.flips.table
+    size, flips = tokenizer(e).size or 0, e.flips.table
     if not size > 0 or not len(flips):
         return
     for column, side in ((3, e.baseline), (4, e.candidate)):
@@ -48,9 +45,6 @@ VOCAB = CauseFamily(
     meaning="the engine drew ids that the tokenizer does not have",
     fix="mask the ids above the tokenizer's size before the engine samples",
     alone="the id itself is not in the tokenizer",
-    rules=(
-        Turn(vocabulary, "numeric", "logits that are not finite make an engine draw any id, one of the padding too"),
-    ),
 )
 
 FAMILIES = (VOCAB,)

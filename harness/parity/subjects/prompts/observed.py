@@ -4,14 +4,13 @@ stage.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from harness.parity.facts.align import around, equal_rows, first_difference
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.log_probabilities.observed_readings import tokenizer
+from harness.recordings.records.tokenizer_info import TokenizerInfo
 from harness.recordings.tables import Table
 from reports.model import Place
 
@@ -37,19 +36,19 @@ def note(e: Evidence, side: Side, rollout: Table) -> None:
         return
     wrong = wrong[np.argsort(rollout.sample[wrong])]
     prompts = side.native_prompts if native else side.prompts
-    event = tokenizer(e)
+    run_tokenizer = tokenizer(e)
     # Prompts count as exchanged only among samples that all got a wrong one. The samples of a group share a prompt, so
     # a changed prompt that by itself came out right again is like those of its siblings.
     exchanged = {sent.row(row).tobytes() for row in wrong[:MOST]}
     for row in wrong[:MOST]:
-        kind = how(sent.row(row), observed.row(row), event)
+        kind = how(sent.row(row), observed.row(row), run_tokenizer)
         if kind == "other ids" and observed.row(row).tobytes() in exchanged:
             kind = PERMUTED
         prompts.kinds.setdefault(kind, []).append((rollout.step, int(rollout.sample[row])))
         prompts.lengths.setdefault(kind, []).append(len(observed.row(row)))
     row = int(wrong[0])
     ids, seen_ids = sent.row(row), observed.row(row)
-    at = first_difference(ids, seen_ids)
+    at, became = first_difference(ids, seen_ids), how(ids, seen_ids, run_tokenizer)
     e.diverges(
         (Kind.NATIVE_PROMPT if native else Kind.PROMPT).of(side.name),
         rollout.sample[wrong],
@@ -61,16 +60,15 @@ def note(e: Evidence, side: Side, rollout: Table) -> None:
             position=at,
             field="prompt_seen",
             **side.paired(around(seen_ids, at), around(ids, at)),
-            context=f"{side.name}: sent {len(ids)} ids, the engine saw {len(seen_ids)}: {how(ids, seen_ids, event)}",
+            context=f"{side.name}: sent {len(ids)} ids, the engine saw {len(seen_ids)}: {became}",
         ),
     )
 
 
-def how(sent: np.ndarray, observed: np.ndarray, tokenizer_event: dict[str, Any]) -> str:
-    """Return in words what became of a prompt. `tokenizer_event`: the run's `tokenizer` event, or {}."""
+def how(sent: np.ndarray, observed: np.ndarray, run_tokenizer: TokenizerInfo) -> str:
+    """Return in words what became of a prompt on its way."""
     extra = len(observed) - len(sent)
-    template = np.array(tokenizer_event.get("generation_prompt") or [], np.int64)
-    bos = tokenizer_event.get("bos")
+    template, bos = np.array(run_tokenizer.generation_prompt, np.int64), run_tokenizer.begin_id
     if extra > 0 and np.array_equal(observed[extra:], sent):
         doubled = extra == 1 and len(sent) and observed[0] == sent[0] and bos in (None, int(sent[0]))
         return "double BOS" if doubled else "ids added in front"

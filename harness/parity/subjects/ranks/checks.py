@@ -19,7 +19,7 @@ def _several(e: Evidence) -> list[Side]:
     return [
         side
         for side in e.sides
-        if side.ranks.updates or (side.ranks.world > 1 and (recorded or not side.recording.manifest.get("framework")))
+        if side.ranks.updates or (side.ranks.world > 1 and (recorded or not side.recording.records.manifest.framework))
     ]
 
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from harness.recordings.store import Recording
 from harness.recordings.tables import FrameArrays
-from probes.format import mapping, whole
 from reports.text import counted
 
 # Role -> phase in which it scores samples, and the column of the experience that holds its answers.
@@ -31,8 +30,8 @@ _ROLES = {phase: role for role, (phase, _) in ANSWERS.items()}
 
 def world_size(recording: Recording) -> int:
     """Return the number of ranks in the learner's scenario; 1 where that is no valid number."""
-    world = mapping(recording.scenario.get("ppo")).get("world_size")
-    return world if isinstance(world, int) and 0 < world <= MOST_RANKS else 1
+    world = recording.records.settings.learner.world_size
+    return world if world is not None and 0 < world <= MOST_RANKS else 1
 
 
 @dataclass(frozen=True)
@@ -90,11 +89,11 @@ class Ranks:
     def shares(self) -> dict[tuple[int, str], dict[int, Share]]:
         """Return (step, role) -> share of each rank."""
         shares_by_key: dict[tuple[int, str], dict[int, Share]] = {}
-        for event in self.recording.all("share"):
-            role, step, samples = _ROLES.get(str(event.get("phase"))), event.get("step"), event.get("samples")
-            if role and isinstance(step, int) and isinstance(samples, list):
-                share = Share(tuple(whole(sample, -1) for sample in samples), str(event.get("digest")))
-                shares_by_key.setdefault((step, role), {})[whole(event.get("rank"), 0)] = share
+        for answers in self.recording.records.answers:
+            role = _ROLES.get(answers.phase or "")
+            if role and answers.step is not None and answers.samples is not None:
+                share = Share(answers.samples, answers.digest or "")
+                shares_by_key.setdefault((answers.step, role), {})[answers.rank] = share
         return {key: dict(sorted(by.items())) for key, by in sorted(shares_by_key.items())}
 
     def lacking(self, steps: Iterable[int]) -> str:

@@ -21,7 +21,6 @@ from harness.parity.subjects.precision.observed_floor import EPSILON
 from harness.parity.subjects.ranks.observed import ANSWERS, Ranks, Share, Updates
 from harness.recordings.tables import Rows, Table
 from probes import weights
-from probes.format import mapping, whole
 from reports.text import counted
 
 SAME = 1e-5  # relative difference of advantages computed again from float32 columns, like other such means
@@ -66,15 +65,15 @@ def rank_faults(ranks: Ranks) -> tuple[RankFault, ...]:
 
 
 def _every(ranks: Ranks) -> Iterator[RankFault]:
-    recording, ppo = ranks.recording, mapping(ranks.recording.scenario.get("ppo"))
+    recording, learner = ranks.recording, ranks.recording.records.settings.learner
     made = set(recording.steps("experience"))
     for (step, role), group in _of_all(ranks, ranks.updates):
         table = recording.table("experience", step) if step in made else None
-        misdealt = list(dealt(role, step, group, [] if table is None else table.sample, whole(ppo.get("epochs"), 0)))
+        misdealt = list(dealt(role, step, group, [] if table is None else table.sample, learner.epochs or 0))
         yield from misdealt or divided(role, step, group)
         yield from summed(role, step, group)
         yield from applied(role, step, group, ranks.updates.get((step - 1, role), {}))
-    normalises = ppo.get("normalize_advantages") is True and not recording.manifest.get("framework")
+    normalises = learner.normalize_advantages is True and not recording.records.manifest.framework
     for (step, role), shares in _of_all(ranks, ranks.shares):
         table = recording.table("experience", step) if step in made else None
         if table is not None and recording.hashed_by == weights.HASH:

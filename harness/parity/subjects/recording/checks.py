@@ -16,7 +16,6 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained
 from harness.parity.subjects.prefix_cache.causes import only_cached
 from harness.parity.subjects.recording.observed_confounders import differences, learner_devices, learner_packages, show
-from probes.format import mapping, number, whole
 from reports.model import SUSPICIONS, CheckState, Finding
 from reports.text import counted, figure
 from scenarios.engines import registry
@@ -88,21 +87,19 @@ def collective_backend(e: Evidence) -> Outcome:
 _ENGINES = {"rollout", "process"}
 
 
-def _processes(side: Side) -> tuple[Any, ...]:
+def _processes(side: Side) -> tuple[int | None, ...]:
     """Return how many processes a run was asked for: workers of an engine, engines, ranks of a learner."""
-    engine, ppo = (mapping(side.recording.scenario.get(part)) for part in ("engine", "ppo"))
-    return engine.get("tensor_parallel"), engine.get("engines"), ppo.get("world_size")
+    settings = side.recording.records.settings
+    return settings.engine.tensor_parallel, settings.engine.engines, settings.learner.world_size
 
 
 def _groups(side: Side, *, sizes: bool) -> dict[tuple[str, str], set[tuple[str, int]]]:
     backends_by_group: dict[tuple[str, str], set[tuple[str, int]]] = {}
-    for event in side.recording.all("group"):
-        if event.get("backend") is None:
+    for group in side.recording.records.groups:
+        if group.backend is None:
             continue
-        key = (str(event.get("role")), re.sub(r"[0-9a-f]{8,}|\d+", "#", str(event.get("name"))))
-        backends_by_group.setdefault(key, set()).add(
-            (str(event.get("backend")), whole(event.get("world_size"), 0) if sizes else 0)
-        )
+        key = (group.role or "", re.sub(r"[0-9a-f]{8,}|\d+", "#", group.name or ""))
+        backends_by_group.setdefault(key, set()).add((group.backend, group.world_size if sizes else 0))
     return backends_by_group
 
 
@@ -162,8 +159,10 @@ def hit_rate(side: Side) -> float:
     """Return cached over prompt tokens of the whole run, from the engine's counts in each step; NaN where it has
     none.
     """
-    events = side.recording.all("engine_stats")
-    steps = [(number(event.get("cache_hit_rate")), number(event.get("prompt_tokens"), 1.0)) for event in events]
+    steps = [
+        (stats.cache_hit_rate, 1.0 if stats.prompt_tokens != stats.prompt_tokens else stats.prompt_tokens)
+        for stats in side.recording.records.engine_stats
+    ]
     counted_steps = [(rate, tokens) for rate, tokens in steps if rate == rate and tokens > 0]
     return (
         sum(rate * tokens for rate, tokens in counted_steps) / sum(tokens for _, tokens in counted_steps)
@@ -204,7 +203,7 @@ def environment(e: Evidence) -> Outcome:
 
 def _unrecorded_environment(e: Evidence) -> str:
     """Return what of both runs' environments was not recorded; "" where they can be compared."""
-    if not all(side.recording.all("open") and learner_packages(side.recording) for side in e.sides):
+    if not all(side.recording.records.starts and learner_packages(side.recording) for side in e.sides):
         return "no packages were recorded"
     if not all(set(_engine_packages(side)) - {"python"} for side in e.sides):
         return "the packages of an engine were not recorded"
@@ -239,7 +238,7 @@ def _of_variables(e: Evidence, variables: Differences) -> Finding | None:
 
 def _of_nodes(e: Evidence) -> Finding | None:
     baseline_hosts, candidate_hosts = (
-        sorted({str(event.get("host")) for event in side.recording.all("open")}) for side in e.sides
+        sorted({start.host or "unknown" for start in side.recording.records.starts}) for side in e.sides
     )
     if baseline_hosts == candidate_hosts:
         return None
@@ -249,11 +248,10 @@ def _of_nodes(e: Evidence) -> Finding | None:
 
 def _described(side: Side) -> set[str]:
     """Return the roles of the learners whose packages and machine are known."""
-    events = side.recording.all("environment")
     return {
-        str(event.get("role"))
-        for event in events
-        if event.get("role") in _LEARNERS and mapping(event.get("packages")) and mapping(event.get("machine"))
+        environment.role
+        for environment in side.recording.records.environments
+        if environment.role in _LEARNERS and environment.packages and environment.machine
     }
 
 
@@ -261,13 +259,12 @@ def _engine_packages(side: Side) -> dict[str, str]:
     """Return the packages of the processes that only draw; without any, those of the processes that contain an
     engine.
     """
-    opened, packages = side.recording.all("open"), dict[str, str]()
-    apart = any(event.get("role") == "rollout" for event in opened)
-    roles = {"rollout"} if apart else {str(event.get("role")) for event in side.recording.all("engine_info")}
-    for event in opened:
-        if str(event.get("role")) in roles:
-            packages |= {key: str(value) for key, value in mapping(event.get("packages")).items()}
-            packages["python"] = str(event.get("python"))
+    records, packages = side.recording.records, dict[str, str]()
+    apart = any(start.role == "rollout" for start in records.starts)
+    roles = {"rollout"} if apart else {info.role for info in records.engines}
+    for start in records.starts:
+        if start.role in roles:
+            packages |= {**start.packages, "python": start.python or "unknown"}
     return packages
 
 
@@ -287,8 +284,8 @@ def _weight(name: str) -> tuple[int, str]:
 def _variables(side: Side) -> dict[str, str]:
     """Return "role.NAME" -> value, without variables that differ between any two processes."""
     variables: dict[str, str] = {}
-    for event in side.recording.all("open"):
-        for key, value in mapping(event.get("env")).items():
+    for start in side.recording.records.starts:
+        for key, value in start.variables.items():
             if not _OWN_TO_A_PROCESS.fullmatch(key):
-                variables[f"{event.get('role')}.{key}"] = str(value)
+                variables[f"{start.role}.{key}"] = value
     return variables

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.parity.subjects.ranks.observed import Ranks
+from harness.recordings.records.learner_update import DIGESTED, NOTHING_LEARNED, LearnerUpdate
+from harness.recordings.records.process_start import ProcessEnvironment, ProcessStart
+from harness.recordings.records.weight_sync import LEARNER
 from harness.recordings.store import Recording
-from probes.format import mapping
 from reports.model import Finding
 from scenarios.engines import registry
 
@@ -93,7 +95,7 @@ def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def differences(baseline: dict[str, Any], candidate: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+def differences(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return key -> both values, where they differ; None stands for an absent key."""
     keys = list(dict.fromkeys([*baseline, *candidate]))
     return {key: (baseline.get(key), candidate.get(key)) for key in keys if baseline.get(key) != candidate.get(key)}
@@ -102,7 +104,7 @@ def differences(baseline: dict[str, Any], candidate: dict[str, Any]) -> dict[str
 def _framework(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
     """Find jobs of two frameworks: whatever else differs follows from that."""
     name_b, name_c = (
-        str(recording.manifest.get("framework") or "the reference scenario") for recording in (baseline, candidate)
+        recording.records.manifest.framework or "the reference scenario" for recording in (baseline, candidate)
     )
     if name_b != name_c:
         summary = f"the baseline is a job of {name_b} and the candidate one of {name_c}: they do not do the same work"
@@ -138,31 +140,28 @@ def _parted(baseline: Recording, candidate: Recording) -> float:
     """
     baseline_updates, candidate_updates = Weights(baseline, candidate).updates
     steps = sorted({*baseline.steps("experience"), *candidate.steps("experience")})
-    apart = (
-        step
-        for step in steps
-        for part in ("batch", "actor", "critic")
-        if baseline_updates.get(step, {}).get(part) is None
-        or baseline_updates[step][part] != candidate_updates.get(step, {}).get(part)
-    )
-    return next(apart, math.inf) if steps else -1
+    for step in steps:
+        baseline_digests = baseline_updates.get(step, NOTHING_LEARNED).digests
+        candidate_digests = candidate_updates.get(step, NOTHING_LEARNED).digests
+        if baseline_digests != candidate_digests or not baseline_digests.keys() >= {*DIGESTED}:
+            return step
+    return math.inf if steps else -1
 
 
 def _gradients_told(baseline: Recording, candidate: Recording, step: float) -> bool:
-    return all(
-        bool(mapping(updates.get(int(step), {}).get("norms"))) for updates in Weights(baseline, candidate).updates
-    )
+    return all(updates.get(int(step), NOTHING_LEARNED).norms for updates in Weights(baseline, candidate).updates)
 
 
 def learner_packages(recording: Recording) -> dict[str, str]:
     """Return package -> version over every process but the engines'; several versions are joined."""
     versions_by_name: dict[str, set[str]] = {}
-    for event in recording.all("open") + recording.all("environment"):
-        if event.get("role") != "rollout":
-            for name, version in mapping(event.get("packages")).items():
-                versions_by_name.setdefault(name, set()).add(str(version))
-            if event.get("python"):
-                versions_by_name.setdefault("python", set()).add(str(event["python"]))
+    processes: list[ProcessStart | ProcessEnvironment] = [*recording.records.starts, *recording.records.environments]
+    for process in processes:
+        if process.role != "rollout":
+            for name, version in process.packages.items():
+                versions_by_name.setdefault(name, set()).add(version)
+            if process.python:
+                versions_by_name.setdefault("python", set()).add(process.python)
     return {name: " and ".join(sorted(versions)) for name, versions in sorted(versions_by_name.items())}
 
 
@@ -170,12 +169,12 @@ def learner_devices(recording: Recording) -> dict[str, list[str]]:
     """Return what the learner's processes computed on: CUDA or not, device facts and processor model."""
     values_by_fact: dict[str, set[str]] = {}
     cuda: list[bool] = []
-    for event in recording.all("environment"):
-        if event.get("role") != "rollout":
-            if "cuda_initialized" in mapping(event.get("device")):
-                cuda.append(bool(event["device"]["cuda_initialized"]))
-            facts = {key: mapping(event.get("device")).get(key) for key in _DEVICE_FACTS}
-            facts["cpu"] = mapping(event.get("machine")).get("cpu")
+    for environment in recording.records.environments:
+        if environment.role != "rollout":
+            if "cuda_initialized" in environment.device:
+                cuda.append(bool(environment.device["cuda_initialized"]))
+            facts = {key: environment.device.get(key) for key in _DEVICE_FACTS}
+            facts["cpu"] = environment.machine.get("cpu")
             for key, value in facts.items():
                 if value is not None:
                     values_by_fact.setdefault(key, set()).add(str(value))
@@ -259,30 +258,28 @@ class Weights:
 
     def same_update(self, step: int) -> bool | None:
         """Whether the actor is bit-identical after this step's update; None where it was not recorded."""
-        baseline_digest, candidate_digest = (updates.get(step, {}).get("actor") for updates in self.updates)
+        baseline_digest, candidate_digest = (
+            updates.get(step, NOTHING_LEARNED).digests.get("actor") for updates in self.updates
+        )
         return None if baseline_digest is None or candidate_digest is None else baseline_digest == candidate_digest
 
 
 def _versions(recording: Recording) -> dict[int, dict[str, str]]:
     digests_by_version: dict[int, dict[str, str]] = {}
-    for event in recording.all("weights"):
-        if event.get("source") == "learner" and isinstance(event.get("version"), int):
-            digests = mapping(event.get("digests"))
-            digests_by_version.setdefault(event["version"], {}).update(
-                {name: digest for name, digest in digests.items() if digest}
+    for record in recording.records.digests:
+        if record.source == LEARNER and record.version is not None:
+            digests_by_version.setdefault(record.version, {}).update(
+                {name: digest for name, digest in record.digests.items() if digest}
             )
     return {version: digests for version, digests in digests_by_version.items() if digests}
 
 
-def _updates(recording: Recording) -> dict[int, dict[str, Any]]:
+def _updates(recording: Recording) -> dict[int, LearnerUpdate]:
     """Return step -> the learner's digests after it, without those for which a step has two values."""
-    by_step: dict[int, dict[str, Any]] = {}
-    for event in recording.all("learner"):
-        if isinstance(event.get("step"), int):
-            update = by_step.setdefault(event["step"], dict(event))
-            for part in ("actor", "critic", "batch"):
-                if update.get(part) != event.get(part) or update.get(part) == "":
-                    update[part] = None
+    by_step: dict[int, LearnerUpdate] = {}
+    for update in recording.records.updates:
+        if update.step is not None:
+            by_step[update.step] = by_step.get(update.step, update).agreeing(update)
     return by_step
 
 
@@ -297,11 +294,8 @@ def _initial_weights(baseline: Recording, candidate: Recording) -> Iterator[Conf
 
 
 def _data(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
-    baseline_prompts, candidate_prompts = (_prompts(run) for run in (baseline, candidate))
-    if baseline.hashed_by != candidate.hashed_by:
-        baseline_prompts, candidate_prompts = (
-            {step: ([], samples) for step, (_, samples) in run.items()} for run in (baseline_prompts, candidate_prompts)
-        )
+    comparable = baseline.hashed_by == candidate.hashed_by
+    baseline_prompts, candidate_prompts = (_prompts(run, with_digests=comparable) for run in (baseline, candidate))
     pairs = {
         step: list(zip(baseline_prompts[step], candidate_prompts[step], strict=True))
         for step in sorted(set(baseline_prompts) & set(candidate_prompts))
@@ -315,18 +309,15 @@ def _data(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
         yield Confounder(Finding("data", summary, details={"steps": steps}), "prompts", steps[0])
 
 
-def _prompts(run: Recording) -> dict[int, tuple[list[Any], list[Any]]]:
+def _prompts(run: Recording, *, with_digests: bool) -> dict[int, tuple[list[str], list[tuple[int, ...]]]]:
     """Return step -> digests of its prompts and numbers of its samples, over all ranks and batches of the step."""
-    by_step: dict[int, tuple[list[Any], list[Any]]] = {}
-    for event in run.all("data"):
-        if _has_step(event):
-            for values, name in zip(by_step.setdefault(event["step"], ([], [])), ("prompts", "samples"), strict=True):
-                values += [event[name]] if event.get(name) is not None else []
+    by_step: dict[int, tuple[list[str], list[tuple[int, ...]]]] = {}
+    for batch in run.records.prompts:
+        if batch.step is not None:
+            digests, samples = by_step.setdefault(batch.step, ([], []))
+            digests += [batch.digest] if with_digests and batch.digest is not None else []
+            samples += [batch.samples] if batch.samples is not None else []
     return by_step
-
-
-def _has_step(event: dict[str, Any]) -> bool:
-    return isinstance(event.get("step"), int)
 
 
 def _dealing(baseline: Ranks, candidate: Ranks) -> Iterator[Confounder]:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
+from harness.recordings.records.weight_sync import LEARNER, RECEIVED
 from harness.recordings.store import Recording
 from probes import weights
-from probes.format import mapping, names, number
 
 
 def contradictions(e: Evidence) -> list[str]:
@@ -40,7 +40,7 @@ def _first_of_each(side: Side) -> Iterator[str]:
     for compare in (_weights, _counts, _arrivals, _settings):
         yield next(compare(recording), "")
     yield from (steps.get(name, "") for name in _OF_STEPS)
-    if not recording.manifest.get("framework"):
+    if not recording.records.manifest.framework:
         yield next(_seeds(recording), "")
         yield steps.get("guided", "")
         yield next(_floors(recording), "")
@@ -53,17 +53,16 @@ def _weights(recording: Recording) -> Iterator[str]:
     """Compare the digest of the learner's weights after an update with the digests of the tensors that it then sent."""
     if recording.hashed_by != weights.HASH:
         return
-    sent: dict[tuple[Any, Any], dict[str, str]] = {}
-    for event in recording.all("weights"):
-        if event.get("source") == "learner" and isinstance(event.get("version"), int):
-            version_digests = sent.setdefault((event["file"], event["version"]), {})
-            version_digests.update({str(name): str(digest) for name, digest in mapping(event.get("digests")).items()})
-    for event in recording.all("learner"):
-        step = event.get("step")
-        if not isinstance(step, int):
+    sent: dict[tuple[str, int], dict[str, str]] = {}
+    for record in recording.records.digests:
+        if record.source == LEARNER and record.version is not None:
+            sent.setdefault((record.file, record.version), {}).update(record.digests)
+    for update in recording.records.updates:
+        step, actor = update.step, update.digests.get("actor")
+        if step is None:
             continue
-        digests = sent.get((event["file"], step + 1))
-        if digests and event.get("actor") is not None and weights.combine(digests) != event["actor"]:
+        digests = sent.get((update.file, step + 1))
+        if digests and actor is not None and weights.combine(digests) != actor:
             yield (
                 f"the {len(digests)} tensors of weight version {step + 1} are not those of which the learner has the "
                 f"digest after step {step}"
@@ -76,16 +75,17 @@ def _counts(recording: Recording) -> Iterator[str]:
     A sync that reports more than there are digests is unproven, which `observed_sync` notes.
     """
     sent: dict[int, set[str]] = {}
-    for event in recording.all("weights"):
-        if event.get("source") == "learner" and isinstance(event.get("version"), int):
-            sent.setdefault(event["version"], set()).update(mapping(event.get("digests")))
-    for event in recording.all("sync"):
-        version, count = event.get("version"), event.get("tensors")
-        if count is None or not isinstance(version, int):
+    for record in recording.records.digests:
+        if record.source == LEARNER and record.version is not None:
+            sent.setdefault(record.version, set()).update(record.digests)
+    for sync in recording.records.syncs:
+        version, count = sync.version, sync.tensors
+        if count is None or version is None:
             continue
-        digested = len(sent.get(version, set()).difference(names(event.get("absent"))))
-        if not number(count) >= digested:
-            yield f"the sync of weight version {version} says that it sent {count} tensors, and {digested} have digests"
+        digested = len(sent.get(version, set()).difference(sync.absent))
+        if not count >= digested:
+            text = f"the sync of weight version {version} says that it sent {count:.0f} tensors"
+            yield f"{text}, and {digested} have digests"
 
 
 def _arrivals(recording: Recording) -> Iterator[str]:
@@ -93,29 +93,27 @@ def _arrivals(recording: Recording) -> Iterator[str]:
     did not send or report.
     """
     arrived: dict[int, dict[tuple[str, str], str]] = {}
-    for event in recording.all("weights"):
-        version = event.get("version")
-        if event.get("source") != "received" or not isinstance(version, int):
+    for record in recording.records.digests:
+        if record.source != RECEIVED or record.version is None:
             continue
-        digests = arrived.setdefault(version, {})
-        for name, digest in mapping(event.get("digests")).items():
-            if digest and digests.setdefault((str(event.get("file")), name), digest) != digest:
-                yield f"{name} of weight version {version} arrived twice, and otherwise the second time"
-    for event in recording.all("sync"):
-        version = event.get("version")
-        arrived_names = {name for _, name in arrived.get(version, {})} if isinstance(version, int) else set()
-        for field, claim in (("absent", "was not sent"), ("unreported", "has no digest of the engine")):
-            for name in sorted(arrived_names.intersection(names(event.get(field))))[:1]:
-                yield f"{name} of weight version {version} {claim} by its sync, and arrived"
+        digests = arrived.setdefault(record.version, {})
+        for name, digest in record.digests.items():
+            if digest and digests.setdefault((record.file, name), digest) != digest:
+                yield f"{name} of weight version {record.version} arrived twice, and otherwise the second time"
+    for sync in recording.records.syncs:
+        arrived_names = {name for _, name in arrived.get(sync.version, {})} if sync.version is not None else set()
+        for names, claim in ((sync.absent, "was not sent"), (sync.unreported, "has no digest of the engine")):
+            for name in sorted(arrived_names.intersection(names))[:1]:
+                yield f"{name} of weight version {sync.version} {claim} by its sync, and arrived"
 
 
 def _settings(recording: Recording) -> Iterator[str]:
     """Compare the sampling parameters that the engine reports with those of run.json."""
-    requested = mapping(recording.scenario.get("sampling"))
-    for event in recording.all("sampling"):
-        for name, value in mapping(event.get("canonical")).items():
-            if name in requested and _plain(value) != _plain(requested[name]):
-                yield f"{name} was asked as {requested[name]!r} by run.json and as {value!r} by the engine"
+    run_sampling = recording.records.settings.sampling
+    for request in recording.records.sampling:
+        for name, value in request.requested.items():
+            if name in run_sampling and _plain(value) != _plain(run_sampling[name]):
+                yield f"{name} was asked as {run_sampling[name]!r} by run.json and as {value!r} by the engine"
 
 
 def _plain(value: Any) -> Any:
@@ -124,8 +122,8 @@ def _plain(value: Any) -> Any:
 
 def _seeds(recording: Recording) -> Iterator[str]:
     """Compare the seeds of run.json with its scenario."""
-    seeds, scenario = mapping(recording.manifest.get("seeds")), recording.scenario
-    for name, value in (("scenario", scenario.get("seed")), ("engine", mapping(scenario.get("engine")).get("seed"))):
+    seeds, settings = recording.records.manifest.seeds, recording.records.settings
+    for name, value in (("scenario", settings.seed), ("engine", settings.engine.seed)):
         if name in seeds and seeds[name] != value:
             yield f"the {name}'s seed is {seeds[name]!r} by its seeds and {value!r} by its scenario"
 
@@ -136,9 +134,7 @@ def _floors(recording: Recording) -> Iterator[str]:
     """
     if recording.window is not None:
         return
-    last = max(
-        (event["version"] for event in recording.all("sync") if isinstance(event.get("version"), int)), default=None
-    )
+    last = max((sync.version for sync in recording.records.syncs if sync.version is not None), default=None)
     for step in recording.steps("floor") if last is not None else ():
         versions = recording.values_of("floor", step, "weight_version")
         version = versions[0] if all(version == versions[0] for version in versions) else None

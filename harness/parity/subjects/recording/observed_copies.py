@@ -14,6 +14,7 @@ Runs of one engine draw and round alike in every bit, which is not held against 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -36,7 +37,7 @@ CHANCE = 1e-6  # least probability at which so many equal samples can be drawn t
 
 
 def engines(recording: Recording) -> set[str]:
-    return {str(event["engine"]) for event in recording.all("engine_info") if event.get("engine")}
+    return {info.engine for info in recording.records.engines if info.engine}
 
 
 def own_kernels(recording: Recording) -> bool:
@@ -161,9 +162,10 @@ def _proofs(e: Evidence) -> Iterator[str]:
 
 
 def _told(side: Side) -> Iterator[tuple[int, tuple[float, float]]]:
-    for event in side.recording.all("sync"):
-        proof, tokens = (event.get("proof_max_delta"), event.get("proof_mean_delta")), event.get("proof_tokens")
-        if tokens is not None and number(tokens) < LEAST_PROOF:
+    for sync in side.recording.records.syncs:
+        proof = sync.proof
+        if proof.tokens is not None and proof.tokens < LEAST_PROOF:
             continue  # it proves nothing, as `observed_sync` notes
-        if isinstance(event.get("version"), int) and all(isinstance(delta, int | float) for delta in proof):
-            yield event["version"], (number(proof[0]), number(proof[1]))
+        largest, mean = number(proof.largest), number(proof.mean)
+        if sync.version is not None and math.isfinite(largest) and math.isfinite(mean):
+            yield sync.version, (largest, mean)

@@ -10,8 +10,9 @@ from typing import Any
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.native_sampler.observed import MOST_DRAWS
 from harness.parity.subjects.ranks.observed import world_size
+from harness.recordings.records.values import parameters
 from harness.recordings.store import Recording
-from probes.format import mapping, names, number, whole
+from probes.format import INDEX, number
 from scenarios.settings import Sampling
 
 
@@ -33,6 +34,7 @@ _NUMBERS = {
     "scenario.rollout": ("prompts_per_step", "samples_per_prompt"),
     "scenario.sampling": tuple(parameter.name for parameter in fields(Sampling) if parameter.type in ("int", "float")),
 }
+_COUNTS = ("steps", "seed", "prompts_per_step", "samples_per_prompt")
 _NATIVE = {"alpha": 0.5, "margin": 2.0, "draws": MOST_DRAWS}  # the largest error rate, margin and number of looks
 
 
@@ -49,13 +51,21 @@ def damage(recording: Recording, name: str) -> list[str]:
         *(f"the {name}'s recording was cut short: {file} has no close event" for file in recording.incomplete),
         *(
             f"the {name}'s recording has no events of kind {kind!r}, which its run.json promises"
-            for kind in names(recording.manifest.get("records"))
+            for kind in recording.records.manifest.promised_kinds
             if not recording.count(kind)
         ),
         *(
-            f"the {name}'s {event.get('role')} ended badly: {event.get('reason') or 'no reason given'}"
-            for event in recording.all("close")
-            if event.get("ok") not in (True, 1)
+            f"the {name}'s {end.role} ended badly: {end.reason or 'no reason given'}"
+            for end in recording.records.ends
+            if not end.succeeded
+        ),
+        *(
+            [
+                f"the {name}'s recording has no {INDEX}, which its run.json promises: the run was cut short, or files "
+                "were deleted"
+            ]
+            if recording.unsealed
+            else []
         ),
     ]
 
@@ -65,6 +75,8 @@ def _unreadable(recording: Recording, name: str) -> list[str]:
     parts = {"scenario": recording.manifest.get("scenario")}
     sections = ("model", "rollout", "sampling", "engine", "native")
     parts |= {f"scenario.{part}": recording.scenario.get(part) for part in sections}
+    objects = {part: parameters(value) for part, value in parts.items()}
+    native = objects["scenario.native"] if recording.steps("native") else {}
     return (
         [
             f"the {name}'s recording is unreadable: {part} of its run.json is no object"
@@ -72,20 +84,25 @@ def _unreadable(recording: Recording, name: str) -> list[str]:
             if value is not None and not isinstance(value, dict)
         ]
         + [
-            f"the {name}'s recording is unreadable: {part}.{key} of its run.json is {value!r}, which is not a number"
+            f"the {name}'s recording is unreadable: {part}.{key} of its run.json is {value!r}, which is "
+            f"no {'whole ' if key in _COUNTS else ''}number"
             for part, keys in _NUMBERS.items()
             for key in keys
-            for value in [mapping(parts[part]).get(key)]
-            if value is not None and not _is_number(value)
+            for value in [objects[part].get(key)]
+            if value is not None and not (_is_whole(value) if key in _COUNTS else _is_number(value))
         ]
         + [
             f"the {name}'s recording is unreadable: scenario.native.{key} of its run.json is {value!r}, which tests "
             "nothing"
             for key, most in _NATIVE.items()
-            for value in [mapping(parts["scenario.native"]).get(key) if recording.steps("native") else None]
+            for value in [native.get(key)]
             if _is_number(value) and not 1e-9 <= number(value) <= most
         ]
     )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value: Any) -> bool:
@@ -125,8 +142,8 @@ def too_little(e: Evidence, minimum: Minimum) -> list[str]:
 
 def _short_steps(e: Evidence, side: Side) -> list[str]:
     """Return a sentence where steps have fewer samples than the scenario draws."""
-    rollout = mapping(side.recording.scenario.get("rollout"))
-    promised = whole(rollout.get("prompts_per_step")) * whole(rollout.get("samples_per_prompt"))
+    rollout = side.recording.records.settings.rollout
+    promised = (rollout.prompts_per_step or 0) * (rollout.samples_per_prompt or 0)
     counts = side.samples, promised * len(side.recording.steps("rollout"))
     return (
         [f"the {side.name} recorded {counts[0]} of {counts[1]} samples"] if promised and counts[0] < counts[1] else []
@@ -143,7 +160,7 @@ def failed_jobs(e: Evidence) -> list[str]:
 
 
 def bad_exit(recording: Recording, name: str) -> list[str]:
-    code = recording.manifest.get("exit_code")
+    code = recording.records.manifest.exit_code
     return [f"the {name}'s job ended with exit code {code}"] if code not in (None, 0) else []
 
 
@@ -152,11 +169,10 @@ def absent_processes(e: Evidence) -> list[str]:
 
     Only the job of a framework knows which processes it starts, and which of them record.
     """
-    if any(side.recording.manifest.get("framework") for side in e.sides):
+    if any(side.recording.records.manifest.framework for side in e.sides):
         return []
     processes_by_side = {
-        side.name: {(str(event.get("role")), whole(event.get("rank"), 0)) for event in side.recording.all("open")}
-        for side in e.sides
+        side.name: {(start.role or "", start.rank) for start in side.recording.records.starts} for side in e.sides
     }
     # Further trainers or engines may start or not: the native stage has its own.
     rank_zero_processes = {
@@ -179,8 +195,8 @@ def strange_engines(e: Evidence) -> list[str]:
     """Find runs whose run.json names another engine than the process that drew: nobody knows which one was compared."""
     problems = []
     for name, recording in ((side.name, side.recording) for side in e.sides):
-        named_engine = str(recording.manifest.get("backend") or "").partition("@")[0]
-        drew = {str(event["engine"]) for event in recording.all("engine_info") if event.get("engine")}
+        named_engine = (recording.records.manifest.backend or "").partition("@")[0]
+        drew = {info.engine for info in recording.records.engines if info.engine}
         if named_engine and drew and drew != {named_engine}:
             drawing_engines = " and ".join(sorted(drew))
             problems.append(
@@ -197,10 +213,10 @@ def copies(first: Recording, second: Recording) -> bool:
     """Whether two recordings are one, or one a copy of the other: every process has the same start time."""
     starts = [
         sorted(
-            (str(event.get("host")), event.get("pid"), event.get("wall_ns"), event.get("role"))
-            for event in recording.all("open")
+            (start.host or "", start.pid or 0, start.wall_ns or 0, start.role or "")
+            for start in recording.records.starts
         )
         for recording in (first, second)
     ]
-    timed = bool(starts[0]) and all(isinstance(start[2], int) for start in starts[0])
+    timed = bool(starts[0]) and all(start.wall_ns is not None for start in first.records.starts)
     return first.path.resolve() == second.path.resolve() or (timed and starts[0] == starts[1])

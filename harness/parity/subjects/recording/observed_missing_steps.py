@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.parity.facts.evidence import Evidence, weight_version
+from harness.parity.facts.evidence import Evidence
 from harness.parity.subjects.recording.observed_unknowns import filtered
 from harness.parity.subjects.sampling import observed_margins
 from harness.recordings.tables import Rows, Table
@@ -42,7 +42,7 @@ def gaps(e: Evidence, check: str) -> list[str]:
     sentences = []
     for what in _COMPARED.get(check, ()):
         steps = {step: pair for step, pair in e.recorded.get(what, {}).items() if step not in e.unjudged_steps}
-        is_required = what in _OWN and not any(side.recording.manifest.get("framework") for side in e.sides)
+        is_required = what in _OWN and not any(side.recording.records.manifest.framework for side in e.sides)
         if not (is_required or what in e.odd_columns) and not any(any(pair) for pair in steps.values()):
             continue
         lacking = [step for step, pair in sorted(steps.items()) if not all(pair)]
@@ -75,7 +75,7 @@ def note_experience(e: Evidence, *tables: Table) -> None:
                    for table, side in zip(tables, e.sides, strict=True)]  # fmt: skip
         e.note_recorded(MARGIN, step, *(_whole(*column, bounded=bounded) for *column, bounded in columns))
         observed_margins.note(e, tables)
-    e.note_recorded(VERSION, step, *(weight_version(table) is not None for table in tables))
+    e.note_recorded(VERSION, step, *(table.header.weight_version is not None for table in tables))
     e.note_recorded(TOKENS, step, *(table.rows("tokens") is not None for table in tables))
     for name in COLUMNS:
         is_whole = [_whole(table.rows(name), table.rows("tokens")) for table in tables]

@@ -8,7 +8,6 @@ rollouts.
 from __future__ import annotations
 
 from harness.recordings.store import Recording
-from probes.format import mapping
 from reports.model import SUSPICIONS, Check, Finding, Verdict
 
 TRAINING, ROLLOUTS = "replay: training half", "replay: rollout half"
@@ -21,11 +20,7 @@ _LEARNED = ("engine-against-learner", SUSPICIONS[10], "weight-sync")
 
 def replayed(candidate: Recording) -> range | None:
     """Return the steps that a replay covers, from its run.json; None for any other recording."""
-    facts = mapping(candidate.manifest.get("replay"))
-    first, stop = facts.get("first_step"), facts.get("stop")
-    if isinstance(first, int) and isinstance(stop, int) and 0 <= first < stop:
-        return range(first, stop)
-    return None
+    return candidate.records.manifest.replayed_steps
 
 
 def answer(verdict: Verdict, halves: list[Finding]) -> str:

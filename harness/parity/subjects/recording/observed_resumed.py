@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 from harness.parity.facts.evidence import Evidence
 from harness.recordings.store import Recording
-from probes.format import mapping
 
 
 def resumed(recording: Recording) -> int:
     """Return the first step of a resumed run, from its run.json; 0 for a run that was not resumed."""
-    step = mapping(recording.manifest.get("resumed")).get("step")
-    return step if isinstance(step, int) and not isinstance(step, bool) and step > 0 else 0
+    return max(recording.records.manifest.resumed_step or 0, 0)
 
 
 def shared(recordings: Sequence[Recording]) -> range | None:
@@ -29,7 +27,7 @@ def not_shared(e: Evidence) -> list[str]:
     for side in e.sides:
         first = resumed(side.recording)
         if first:
-            path = mapping(side.recording.manifest.get("resumed")).get("path")
+            path = side.recording.records.manifest.resumed_path
             before = "step 0 was" if first == 1 else f"steps 0 to {first - 1} were"
             where = f"step {first}" + (f" ({path})" if path else "")
             sentences.append(f"{before} not compared: the {side.name} was resumed at {where}")

@@ -11,18 +11,21 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from harness.parity.facts.evidence import weight_version
 from harness.parity.subjects.learner.observed_experience import ROUNDINGS, SPACING
 from harness.parity.subjects.prompts.observed_boundaries import TokenBoundaries
 from harness.parity.subjects.recording.observed_replay import replayed
+from harness.recordings.records.values import integer
+from harness.recordings.records.weight_sync import LEARNER
 from harness.recordings.store import Recording
 from harness.recordings.tables import Rows, Table
 from probes import weights
-from probes.format import mapping, number
+from probes.format import number
+
+T = TypeVar("T")
 
 SAME_MEAN = 1e-5  # relative, and absolute below one: float32 sums over a batch in another order
 SAME_PENALTY = 1e-6  # nats: two roundings of float32
@@ -70,20 +73,25 @@ class StepWitnesses:
         self.batch_agrees: dict[int, bool] = {}
         self._boundaries = boundaries
         self._digests_compare = recording.hashed_by == weights.HASH
-        self._data, self._learner, self._step = (_by_step(recording.all(kind)) for kind in ("data", "learner", "step"))
-        self._shape_events = _by_step(recording.labelled("shapes", "experience"))
-        sent = [event for event in recording.all("weights") if event.get("source") == "learner"]
-        pairs = [(event.get("step"), event.get("version")) for event in sent]
-        self._versions_sent = [(step, v) for step, v in pairs if isinstance(step, int) and isinstance(v, int)]
-        self._spacing = SPACING.get(str(mapping(recording.scenario.get("model")).get("dtype")), 0.0)
+        records = recording.records
+        self._data = _by_step((batch.step, batch) for batch in records.prompts)
+        self._learner = _by_step((update.step, update) for update in records.updates)
+        self._step = _by_step((metrics.step, metrics) for metrics in records.steps)
+        shapes = recording.labelled("shapes", "experience")
+        self._shape_events = _by_step((integer(event.get("step")), event) for event in shapes)
+        self._versions_sent = [
+            (sent.step, sent.version)
+            for sent in records.digests
+            if sent.source == LEARNER and sent.step is not None and sent.version is not None
+        ]
+        self._spacing = SPACING.get(records.settings.model.dtype or "", 0.0)
         self._fitting = {*_ESTIMATORS}
-        guided = recording.manifest.get("guided")
-        self._guided_run = guided if isinstance(guided, bool) and replayed(recording) is None else None
+        self._guided_run = records.manifest.guided if replayed(recording) is None else None
         self._compared: dict[str, Callable[[StepTables], Iterator[str]]] = {
             "prompts": self._prompts,
             "ends": self._ends,
         }
-        if recording.manifest.get("framework"):
+        if records.manifest.framework:
             self._compared |= {"estimate": self._estimate}
         else:
             self._compared |= {
@@ -104,14 +112,13 @@ class StepWitnesses:
         rows = tables.rollout.rows("prompt") if tables.rollout is not None else None
         if not self._digests_compare or rows is None:
             return
-        for event in self._data.get(tables.step, ()):
-            digest, samples = event.get("prompts"), event.get("samples")
-            if not isinstance(digest, str) or not isinstance(samples, list):
+        for batch in self._data.get(tables.step, ()):
+            if batch.digest is None or batch.samples is None:
                 continue
-            places = [tables.rollout_rows.get(sample) for sample in samples if isinstance(sample, int)]
+            places = [tables.rollout_rows.get(sample) for sample in batch.samples]
             if None in places:
                 yield f"the prompts of step {tables.step} are not of the samples that its data names"
-            elif not any(digest == known for known in prompt_digests(rows, np.array(places, np.int64))):
+            elif batch.digest not in prompt_digests(rows, np.array(places, np.int64)):
                 yield f"the prompts of step {tables.step} are not those of which its data has the digest"
 
     def _ends(self, tables: StepTables) -> Iterator[str]:
@@ -151,18 +158,18 @@ class StepWitnesses:
         """Compare the version that a step was trained at with the learner's newest before it. Frameworks may train at
         an older one.
         """
-        trained_at = weight_version(tables.experience) if tables.experience is not None else None
+        trained_at = tables.experience.header.weight_version if tables.experience is not None else None
         newest = max((version for step, version in self._versions_sent if step < tables.step), default=None)
         if trained_at is not None and newest is not None and trained_at != newest:
             yield f"step {tables.step} was trained at weight version {trained_at}, and the learner was at {newest}"
 
     def _note_batches(self, tables: StepTables) -> None:
-        order = [event.get("samples") for event in self._data.get(tables.step, ())]
-        digest = batch_digest(tables, order[-1] if order else None)
-        for event in self._learner[tables.step]:
-            if event.get("batch") and digest is not None:
+        batches = self._data.get(tables.step, ())
+        digest = batch_digest(tables, batches[-1].samples if batches else None)
+        for update in self._learner[tables.step]:
+            if "batch" in update.digests and digest is not None:
                 agrees = self.batch_agrees.get(tables.step, True)
-                self.batch_agrees[tables.step] = agrees and digest == event["batch"]
+                self.batch_agrees[tables.step] = agrees and digest == update.digests["batch"]
 
     def _batches(self, tables: StepTables) -> Iterator[str]:
         """Compare the digest of what was trained on with the experience."""
@@ -183,14 +190,14 @@ class StepWitnesses:
 
     def _means(self, tables: StepTables) -> Iterator[str]:
         """Compare the trainer's metrics of a step with its samples."""
-        events = self._step.get(tables.step, ())
-        if tables.experience is None or tables.rollout is None or not events:
+        records = self._step.get(tables.step, ())
+        if tables.experience is None or tables.rollout is None or not records:
             return
         means = dict(_means_of(tables.experience, tables.rollout))
-        for metrics in (mapping(event.get("metrics")) for event in events):
+        for record in records:
             for name, mean in means.items():
-                recorded = number(metrics.get(name))
-                if name in metrics and not math.isclose(recorded, mean, rel_tol=SAME_MEAN, abs_tol=SAME_MEAN):
+                recorded = record.number(name)
+                if name in record.metrics and not math.isclose(recorded, mean, rel_tol=SAME_MEAN, abs_tol=SAME_MEAN):
                     yield f"{name} of step {tables.step} is {recorded:.6g}, and its samples give {mean:.6g}"
 
     def _shapes(self, tables: StepTables) -> Iterator[str]:
@@ -211,9 +218,9 @@ class StepWitnesses:
         A replay follows what it replays, and an engine's own sampler follows nothing: both are skipped.
         """
         rollout = tables.rollout
-        if self._guided_run is None or rollout is None or rollout.fields.get("mode") == "native":
+        if self._guided_run is None or rollout is None or rollout.header.mode == "native":
             return
-        if bool(rollout.fields.get("guided")) != self._guided_run:
+        if rollout.header.guided != self._guided_run:
             by_run, by_frames = ("guided", "not guided") if self._guided_run else ("not guided", "guided")
             yield f"the run was {by_run} by run.json, and step {tables.step} was {by_frames} by its rollouts"
 
@@ -254,12 +261,12 @@ def _is_end(event: dict[str, Any], what: str, ends: tuple[np.ndarray, list[int]]
     return not isinstance(length, int) or length == end - start
 
 
-def _by_step(events: Iterable[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
-    """Return step -> its events; those of no step are left out."""
-    by_step: dict[int, list[dict[str, Any]]] = {}
-    for event in events:
-        if isinstance(event.get("step"), int):
-            by_step.setdefault(event["step"], []).append(event)
+def _by_step(records: Iterable[tuple[int | None, T]]) -> dict[int, list[T]]:
+    """Return step -> its records; those of no step are left out."""
+    by_step: dict[int, list[T]] = {}
+    for step, record in records:
+        if step is not None:
+            by_step.setdefault(step, []).append(record)
     return by_step
 
 
@@ -279,7 +286,7 @@ def prompt_digests(prompts: Rows, rows: np.ndarray) -> Iterator[str]:
     yield hashlib.blake2b(plain, digest_size=16).hexdigest()
 
 
-def batch_digest(tables: StepTables, order: Any) -> str | None:
+def batch_digest(tables: StepTables, order: tuple[int, ...] | None) -> str | None:
     """Return the digest of a batch as `scenarios.ppo.experience` makes it; None where a part of it was not recorded.
 
     `order`: the samples in the order in which they were trained on, where that was recorded.
@@ -292,8 +299,8 @@ def batch_digest(tables: StepTables, order: Any) -> str | None:
     columns = {ours: experience.rows(theirs) for ours, theirs in names.items()}
     if prompts is None or tokens is None or reward is None or None in columns.values():
         return None
-    known = isinstance(order, list) and set(order) == set(tables.experience_rows)
-    samples = order if known else experience.sample.tolist()
+    in_order = order is not None and set(order) == set(tables.experience_rows)
+    samples = order if order is not None and in_order else experience.sample.tolist()
     if not set(samples) <= set(tables.rollout_rows):
         return None
     trained = np.array([tables.experience_rows[sample] for sample in samples], np.int64)
@@ -333,7 +340,7 @@ def _means_of(experience: Table, rollout: Table) -> Iterator[tuple[str, float]]:
         yield "length_mean", float(tokens.lengths.mean())
         yield "length_max", float(tokens.lengths.max())
         yield "tokens", float(tokens.lengths.sum())
-    if rollout.finish is not None and not rollout.fields.get("guided"):  # a guided run ends as its guide did
+    if rollout.finish is not None and not rollout.header.guided:  # a guided run ends as its guide did
         yield "truncated_fraction", float((rollout.finish == "length").mean())
     if cached is not None:
         yield "cached_tokens", float(cached.sum())

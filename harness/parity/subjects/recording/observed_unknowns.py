@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.recording.observed_confounders import learner_packages
 from harness.parity.subjects.sampling.observed import engine_infos
-from probes.format import mapping, number
+from probes.format import number
 from scenarios.engines.canonical import FILTERS
 
 UNTYPED = ("", "None", "auto")
@@ -32,19 +31,19 @@ def unknowns(e: Evidence) -> list[str]:
 
 
 def _engine(e: Evidence, side: Side) -> Iterator[str]:
-    infos = [info for info in engine_infos(side, e.mode) if info.get("engine")]
+    infos = [info for info in engine_infos(side, e.mode) if info.engine]
     if not infos:
         yield f"which engine drew is not recorded of the {side.name}: no process of its job recorded one"
         return
-    if not all(info.get("version") for info in infos):
+    if not all(info.version for info in infos):
         yield f"which version of its engine drew is not recorded of the {side.name}"
-    types = {str(mapping(info.get("resolved")).get("dtype") or "") for info in infos}
+    types = {info.resolved.dtype or "" for info in infos}
     if types & set(UNTYPED):
         yield f"in which type the {side.name}'s engine computes is not recorded, and with it what rounding explains"
 
 
 def _settings(side: Side) -> Iterator[str]:
-    if not side.recording.scenario:
+    if not side.recording.records.settings.recorded:
         yield (
             f"how the {side.name}'s job was configured is not recorded: no process of it said so, and what confounds "
             "the pair cannot be seen"
@@ -60,10 +59,10 @@ def _data(side: Side) -> Iterator[str]:
     """Find steps without digests of the prompts. Our own runs must have them for every step, others for at least
     one.
     """
-    recorded_steps = {event.get("step") for event in side.recording.all("data")}
+    recorded_steps = {batch.step for batch in side.recording.records.prompts}
     drawn = side.recording.steps("rollout")
     lacking = [step for step in drawn if step not in recorded_steps]
-    if lacking and (not recorded_steps or not side.recording.manifest.get("framework")):
+    if lacking and (not recorded_steps or not side.recording.records.manifest.framework):
         yield f"the {side.name} has no digest of the prompts of step {lacking[0]}: nothing confirms what was rolled out"
 
 
@@ -73,7 +72,7 @@ def _drawn(e: Evidence) -> list[str]:
         return []
     sentences = []
     for side in e.sides:
-        temperature = _asked(side).get("temperature")
+        temperature = side.recording.records.requested_sampling.get("temperature")
         value = number(temperature)
         if temperature is None:
             sentences.append(f"at which temperature the {side.name} drew is not recorded")
@@ -84,15 +83,7 @@ def _drawn(e: Evidence) -> list[str]:
     return sentences
 
 
-def _asked(side: Side) -> dict[str, Any]:
-    """Return the sampling parameters that the run was asked for, by run.json or by the engine's report."""
-    events = side.recording.all("sampling")
-    return mapping(side.recording.scenario.get("sampling")) or next(
-        (mapping(event.get("canonical")) for event in events), {}
-    )
-
-
 def filtered(side: Side) -> bool:
     """Whether filters remove tokens before one is drawn. A single one may then remain, with an infinite margin."""
-    sampling = _asked(side)
+    sampling = side.recording.records.requested_sampling
     return any(parameter.restricts(number(sampling.get(parameter.name), parameter.off)) for parameter in FILTERS)

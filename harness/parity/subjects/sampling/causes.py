@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily, Rival, Seen
-from harness.parity.causes.turns import Turn
 from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
@@ -27,7 +26,7 @@ from harness.parity.subjects.sampling.observed import (
     sides_given,
 )
 from harness.parity.subjects.stop_conditions.causes import CAPACITY, LENGTH, STOP, end_ids
-from probes.format import SIDES, mapping, number
+from probes.format import SIDES, number
 from reports.model import Cause, CauseKey, Proof
 from reports.text import counted, figure
 from scenarios.engines.canonical import BY_NAME
@@ -47,7 +46,7 @@ def sampling_parameters(e: Evidence, so_far: Explained) -> Iterator[Explanation]
     for key, (baseline_value, candidate_value) in sides_given(e).items():
         if not (key in BY_NAME and BY_NAME[key].draws):
             continue
-        asked_value = mapping(e.baseline.recording.scenario.get("sampling")).get(key)
+        asked_value = e.baseline.recording.records.settings.sampling.get(key)
         # The side whose value is not the one that was asked for is at fault.
         faulty_side = "baseline" if asked_value == candidate_value and asked_value != baseline_value else "candidate"
         beyond = e.beyond(Kind.LOGPROB.of()) if Kind.LOGPROB.of() in e.first else 0
@@ -137,10 +136,10 @@ def data_type(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 def _types(side: Side, mode: str) -> tuple[str, str]:
     """Return (asked, resolved) of the first engine whose data type is not as asked, else of the last engine."""
     asked_type = resolved_type = ""
-    of_model = mapping(side.recording.scenario.get("model")).get("dtype")
+    of_model = side.recording.records.settings.model.dtype
     for info in engine_infos(side, mode):
-        asked_type = str(mapping(info.get("canonical")).get("dtype") or of_model or "")
-        resolved_type = str(mapping(info.get("resolved")).get("dtype") or "")
+        asked_type = str(info.requested.get("dtype") or of_model or "")
+        resolved_type = info.resolved.dtype or ""
         if asked_type and resolved_type and asked_type != resolved_type:
             break
     return asked_type, resolved_type
@@ -164,7 +163,7 @@ def party(e: Evidence, cause: Cause) -> Cause:
     parts = cause.key.parts if CONFIG.has(cause.key) else ()
     key = _ENGINE_PARAMETER.get(cause.key) or next(iter(parts), "")
     for info in engine_infos(side, e.mode):
-        asked_value, given_value = mapping(info.get("canonical")).get(key), engine_given(info).get(key)
+        asked_value, given_value = info.requested.get(key), engine_given(info).get(key)
         less = (
             isinstance(given_value, int | float) and isinstance(asked_value, int | float) and given_value < asked_value
         )
@@ -180,7 +179,7 @@ def party(e: Evidence, cause: Cause) -> Cause:
 
 def min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Find end tokens before min_tokens, where the other run and the learner may not draw one."""
-    asked_minimum = number(mapping(e.baseline.recording.scenario.get("sampling")).get("min_tokens"), 0.0)
+    asked_minimum = e.baseline.recording.records.settings.sampling.min_tokens
     flips = e.flips.table
     if not asked_minimum > 0 or not len(flips):
         return
@@ -217,13 +216,13 @@ def min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 def parameters(s: Situation) -> Iterator[Trial]:
     """Try the reference with each sampling parameter that the engine was not given as asked, then with all of them."""
-    asked_sampling, side_sampling, given_sampling = s.asked, s.own, s.given
+    asked_sampling, side_sampling, given_sampling = s.run_sampling, s.request.requested, s.given_sampling
     differing = {
         name: value
         for name, value in given_sampling.items()
         if name in asked_sampling and not same(value, asked_sampling[name])
     }
-    undone = follows_from(s.said)
+    undone = follows_from(s.request)
     for name, value in differing.items():
         if undone.get(name) in differing:
             continue  # tried together with the parameter that causes it
@@ -275,20 +274,6 @@ SAMPLING_PARAM = CauseFamily(
     rivals=(Rival("another sampling parameter", (Seen.GIVEN, Seen.ALONE_EXPLAINS, Seen.LIKELIER, Seen.AT_THE_LIMIT)),),
     suspicion=7,
     drawn=True,
-    rules=(
-        Turn(
-            sampling_parameters,
-            "prompts",
-            "a parameter covers the draws of every sample, those with another prompt too",
-        ),
-        Turn(
-            most_tokens,
-            "sampling_parameters",
-            "another parameter of the draw explains lengths; it looks at those that are left",
-        ),
-        Turn(min_tokens, "semantics", "an end that comes too early is a choice first: it explains the length"),
-    ),
-    trials=(Turn(parameters, "prompts_seen", "a record too: what was given comes before what is guessed"),),
 )
 CONFIG = CauseFamily(
     "CONFIG",
@@ -297,13 +282,6 @@ CONFIG = CauseFamily(
     fix="set the named parameter to the same value on both engines",
     alone="its proof puts the parameter back, and takes it away again where others were put back beside it",
     suspicion=6,
-    rules=(
-        Turn(
-            data_type,
-            "most_tokens",
-            "the last record: it covers every number, to which the re-readings below would be fitted",
-        ),
-    ),
 )
 
 GENERATION_CONFIG: CauseKey = CONFIG.key("generation_config")

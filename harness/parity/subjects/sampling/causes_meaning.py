@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Turn
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
 
@@ -19,7 +18,7 @@ def meanings(s: Situation) -> Iterator[Trial]:
     if s.rest.of("scores"):  # another base of the logarithm, say, changes scores too; nothing else here does
         yield from _scaled(s, scored=True)
         return
-    temperature = float({**s.asked, **s.given}.get("temperature") or 1.0)
+    temperature = float({**s.run_sampling, **s.given_sampling}.get("temperature") or 1.0)
     if temperature != 1.0:
         yield Trial(
             LOGPROB_SEMANTICS.key("tempered"),
@@ -63,7 +62,6 @@ LOGPROB_SEMANTICS = CauseFamily(
     meaning="the engine reports log-probabilities of another distribution: scaled, tempered or renormalised",
     fix="ask the engine for raw log-probabilities, at temperature 1 and before any filter",
     alone="its proof gives every number again, from the whole distribution of its position",
-    trials=(Turn(meanings, "shifted", "a factor is fitted: where a shift fits as well, it is simpler", competes=True),),
 )
 
 FAMILIES = (LOGPROB_SEMANTICS,)

@@ -15,7 +15,6 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Turn
 from harness.parity.facts.align import Match
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
@@ -25,7 +24,6 @@ from harness.parity.interventions.trial import Trial
 from harness.parity.subjects.engines.observed import engines, routed
 from harness.parity.subjects.order.causes import MOST
 from harness.recordings.tables import Rows, Table
-from probes.format import mapping
 from reports.model import Cause, Proof
 from reports.text import figure
 from scenarios.fleet import engine_of
@@ -209,7 +207,9 @@ def _other_engines(s: Situation) -> Iterator[Trial]:
     several = engines(side)
     if several < 2 or routed(side):  # behind a router no rule says which sample corresponds to which
         return
-    per_prompt = int(mapping(side.recording.scenario["rollout"])["samples_per_prompt"])
+    per_prompt = side.recording.records.settings.rollout.samples_per_prompt
+    if not per_prompt:
+        return
     drew = {sample.number: engine_of(sample.number, per_prompt, several) for sample in s.samples}
     wrong = sorted({drew[number] for number in s.symptoms.by_sample})
     for source_engine in range(several):
@@ -244,8 +244,6 @@ RNG_COLLISION = CauseFamily(
     fix="give each sample of a prompt a seed of its own, and each engine",
     alone="its proof finds what another sample of the group, or of the other engine, should have drawn",
     suspicion=7,
-    rules=(Turn(collisions, "retokenized", "siblings that were encoded again may become equal"),),
-    trials=(Turn(siblings, "encoded_again", "answers that are altered may become equal", competes=True),),
 )
 
 FAMILIES = (RNG, RNG_COLLISION)

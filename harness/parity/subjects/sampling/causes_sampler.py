@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from scipy import stats
 
 from harness.parity.causes.family import CauseFamily, Seen
-from harness.parity.causes.turns import Turn
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial
 
@@ -26,7 +25,7 @@ ALLOWED = 1 / 3  # share of a parameter's wrong choices at other positions (meas
 
 def filters(s: Situation) -> Iterator[Trial]:
     """Try top-k and top-p jointly, where both were asked for."""
-    sampling = {**s.asked, **s.given}
+    sampling = {**s.run_sampling, **s.given_sampling}
     if s.rest.of("tokens") and int(sampling.get("top_k") or -1) > 0 and float(sampling.get("top_p") or 1.0) < 1.0:
         yield Trial(
             JOINT,
@@ -58,7 +57,6 @@ SAMPLER = CauseFamily(
     alone="its rule names it only once a parameter, a filter and other random numbers are excluded",
     suspicion=7,
     drawn=True,
-    trials=(Turn(filters, "meanings", "no number is fitted: the two parameters that were asked, in another order"),),
 )
 JOINT = SAMPLER.key("joint top-k/top-p")
 SPORADIC = SAMPLER.key("another token now and then")

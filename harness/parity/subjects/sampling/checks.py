@@ -7,7 +7,7 @@ changes it. A parameter that was not honoured and changed nothing is a finding t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from harness.parity.causes.unexplained import UNEXPLAINED
@@ -26,11 +26,11 @@ from harness.parity.subjects.sampling.observed import (
     engine_given,
     engine_infos,
     engines_sampling,
-    sampling_events,
+    sampling_request,
+    sampling_requests,
 )
 from harness.parity.subjects.stop_conditions.causes import CAPACITY, LENGTH
-from probes.format import mapping, names
-from probes.format import number as as_number
+from harness.recordings.records.engine_info import NOTHING_REPORTED, EngineInfo, SamplingRequest
 from reports.model import SUSPICIONS, Cause, CauseKey, Finding
 from reports.text import counted, figure
 from scenarios.engines import given as native_terms
@@ -96,7 +96,7 @@ def _engine_parameters(side: Side, mode: str) -> _EngineParameters:
     by_engine: dict[int, list[Finding]] = {}
     silent, unknown, checked = [], [], 0
     for engine, info in _infos(side, mode).items():
-        asked_parameters, resolved = _asked(side, info), mapping(info.get("resolved"))
+        asked_parameters, resolved = _asked(side, info), info.resolved.parameters
         if not resolved or not asked_parameters:
             text = f"the {side.name} recorded no {'resolved' if not resolved else 'asked'} engine parameters"
             unknown.append(text + (f" of engine {engine}" if engine else ""))
@@ -115,17 +115,17 @@ def _engine_parameters(side: Side, mode: str) -> _EngineParameters:
     return _EngineParameters([*_of_engines(by_engine)], silent, unknown, checked)
 
 
-def _infos(side: Side, mode: str) -> dict[int, dict[str, Any]]:
-    """Return by engine its first event with resolved parameters, else its first event; an empty one where it recorded
+def _infos(side: Side, mode: str) -> dict[int, EngineInfo]:
+    """Return engine -> its first record with resolved parameters, else its first record; an empty one where it has
     none.
     """
-    info_by_engine: dict[int, dict[str, Any]] = {}
+    info_by_engine: dict[int, EngineInfo] = {}
     for info in engine_infos(side, mode):
-        engine = int(as_number(info.get("rank"), 0))
-        if not mapping(info_by_engine.setdefault(engine, info).get("resolved")) and mapping(info.get("resolved")):
-            info_by_engine[engine] = info
+        earlier = info_by_engine.setdefault(info.engine_number, info)
+        if not earlier.resolved.parameters and info.resolved.parameters:
+            info_by_engine[info.engine_number] = info
     several = range(engines(side)) if engines(side) > 1 else ()
-    return {engine: {} for engine in several} | info_by_engine or {0: {}}
+    return dict.fromkeys(several, NOTHING_REPORTED) | info_by_engine or {0: NOTHING_REPORTED}
 
 
 def _of_engines(by_engine: dict[int, list[Finding]]) -> Iterator[Finding]:
@@ -145,19 +145,18 @@ def _of_engines(by_engine: dict[int, list[Finding]]) -> Iterator[Finding]:
         yield merged
 
 
-def _asked(side: Side, info: dict[str, Any]) -> dict[str, Any]:
+def _asked(side: Side, info: EngineInfo) -> Mapping[str, Any]:
     """Return the canonical engine parameters that this side asked one of its engines for."""
-    canonical = mapping(info.get("canonical"))
-    if canonical:
-        return canonical
-    model = mapping(side.recording.scenario.get("model"))
-    asked_parameters = {**mapping(side.recording.scenario.get("engine")), "dtype": model.get("dtype")}
-    return {key: value for key, value in asked_parameters.items() if value is not None and key not in _UNASKED}
+    if info.requested:
+        return info.requested
+    settings = side.recording.records.settings
+    parameters = {**settings.engine.parameters, "dtype": settings.model.dtype}
+    return {key: value for key, value in parameters.items() if value is not None and key not in _UNASKED}
 
 
-def _expected(info: dict[str, Any], key: str) -> bool:
+def _expected(info: EngineInfo, key: str) -> bool:
     """Whether this engine should report the parameter: not where only another engine has it."""
-    return key != "graph_padding" or "graph_padding" in native_terms.table("engine", str(info.get("engine")))
+    return key != "graph_padding" or "graph_padding" in native_terms.table("engine", info.engine or "")
 
 
 def _ok(key: str, asked_value: Any, got: Any) -> bool:
@@ -165,20 +164,19 @@ def _ok(key: str, asked_value: Any, got: Any) -> bool:
     return bool(asked_value == got) if meaning is None else meaning.fits(asked_value, got)
 
 
-def _mapped(side: Side, info: dict[str, Any], asked_parameters: dict[str, Any]) -> Iterator[Finding]:
+def _mapped(side: Side, info: EngineInfo, asked_parameters: Mapping[str, Any]) -> Iterator[Finding]:
     """Compare asked with given, and see which arguments follow which parameter: a mapping that is right by luck is
     wrong.
     """
-    engine, native = str(info.get("engine")), mapping(info.get("asked"))
-    given_parameters, moves = engine_given(info), mapping(info.get("moves"))
+    engine, native, given_parameters = info.engine or "", info.arguments, engine_given(info)
     for key, value in asked_parameters.items():
         got, meaning = given_parameters.get(key), BY_NAME.get(key)
         argument = meaning.native(engine) if meaning is not None else ""
         # `moves` names the native arguments that follow a parameter. One that does not follow was dropped, even where
         # its value happens to be right.
-        follows = names(moves.get(key)) if key in moves else None
+        follows = info.moves.get(key)
         dropped = follows is not None and bool(argument) and argument not in follows
-        resolved = mapping(info.get("resolved")).get(key)
+        resolved = info.resolved.parameters.get(key)
         effective_value = resolved if got is None else got
         wrong = effective_value is not None and not _ok(key, value, effective_value)
         if key == "generation_config":
@@ -198,15 +196,15 @@ def _mapped(side: Side, info: dict[str, Any], asked_parameters: dict[str, Any]) 
             text = f"{key}: nothing was asked, {title(engine)}'s {argument} = {native[argument]!r}"
             text += f": {BY_NAME[key].note(engine)} ({BY_NAME[key].trap})"
             yield _finding(side, key, text, {"asked": None, "given": got, "native": argument})
-    yield from _tied(side, info, moves)
+    yield from _tied(side, info)
 
 
-def _tied(side: Side, info: dict[str, Any], moves: dict[str, Any]) -> Iterator[Finding]:
+def _tied(side: Side, info: EngineInfo) -> Iterator[Finding]:
     """Find native arguments that follow a parameter other than their own."""
-    engine, native = str(info.get("engine")), mapping(info.get("asked"))
+    engine, native = info.engine or "", info.arguments
     owner = {argument.name: key for key, argument in native_terms.table("engine", engine).items()}
-    for key, followers in moves.items():
-        for argument in names(followers):
+    for key, followers in info.moves.items():
+        for argument in followers:
             owner_key = owner.get(argument, key)
             if owner_key != key:
                 meaning = BY_NAME[owner_key]
@@ -218,44 +216,43 @@ def _tied(side: Side, info: dict[str, Any], moves: dict[str, Any]) -> Iterator[F
                 )
 
 
-def _leak(side: Side, info: dict[str, Any], got: Any) -> Iterator[Finding]:
+def _leak(side: Side, info: EngineInfo, got: Any) -> Iterator[Finding]:
     """Find an engine that reads generation_config.json, and say what the file sets."""
     if not got:
         return
-    default_sampling = mapping(mapping(info.get("resolved")).get("default_sampling"))
+    default_sampling = info.resolved.default_sampling
     listed = ", ".join(f"{key} {value!r}" for key, value in default_sampling.items()) or "it sets no sampling parameter"
-    text = f"generation_config: {title(info.get('engine'))} reads the model's generation_config.json: {listed}"
+    text = f"generation_config: {title(info.engine)} reads the model's generation_config.json: {listed}"
     trap = BY_NAME["generation_config"].trap
-    engine = registry.find(str(info.get("engine")))
+    engine = registry.find(info.engine or "")
     at_endpoint = engine is not None and engine.defaults_at_endpoint_only
     where = " (at its OpenAI endpoint only)" if at_endpoint else f" ({trap})"
     yield _finding(
-        side, "generation_config", text + where, {"file": default_sampling}, "warning" if default_sampling else "info"
+        side,
+        "generation_config",
+        text + where,
+        {"file": dict(default_sampling)},
+        "warning" if default_sampling else "info",
     )
 
 
 def _resolved_otherwise(
-    side: Side, info: dict[str, Any], asked_parameters: dict[str, Any], reported_causes: set[CauseKey | None]
+    side: Side, info: EngineInfo, asked_parameters: Mapping[str, Any], reported_causes: set[CauseKey | None]
 ) -> Iterator[Finding]:
     """Find parameters that were given as asked, or not reported as given, and that the live engine resolved
     otherwise.
     """
-    resolved, given_parameters, native = mapping(info.get("resolved")), engine_given(info), mapping(info.get("asked"))
+    resolved, given_parameters, engine = info.resolved.parameters, engine_given(info), info.engine or ""
     for key, value in asked_parameters.items():
         got = resolved.get(key)
         if got is None or _ok(key, value, got) or CONFIG.key(key) in reported_causes or key == "generation_config":
             continue
         meaning = BY_NAME.get(key)
-        if (
-            key in given_parameters
-            and given_parameters[key] is None
-            and meaning is not None
-            and meaning.native(str(info.get("engine")))
-        ):
-            text = lost(key, str(info.get("engine")), value, None, native) + f"; it resolved {got!r}"
+        if key in given_parameters and given_parameters[key] is None and meaning is not None and meaning.native(engine):
+            text = lost(key, engine, value, None, info.arguments) + f"; it resolved {got!r}"
             yield _finding(side, key, text, {"asked": value, "given": None, "resolved": got})
             continue
-        text = f"{key}: asked {value!r}, {title(info.get('engine'))} resolved {got!r}"
+        text = f"{key}: asked {value!r}, {title(info.engine)} resolved {got!r}"
         fast = meaning is not None and not meaning.results
         is_our_default = fast and value == getattr(Engine(), key, None)  # our default, which changes no result
         severe = (meaning is not None and not meaning.more) or key in ("max_model_len", "max_num_seqs")
@@ -265,7 +262,7 @@ def _resolved_otherwise(
 
 def _between(e: Evidence) -> Iterator[Finding]:
     """Compare the sides: parameters asked for or resolved differently, and equal numbers that mean different things."""
-    baseline_engine, candidate_engine = (mapping(side.recording.scenario.get("engine")) for side in e.sides)
+    baseline_engine, candidate_engine = (side.recording.records.settings.engine.parameters for side in e.sides)
     for key, (a, b) in differences(baseline_engine, candidate_engine).items():
         text = f"{key} was asked as {show(a)} of the baseline and {show(b)} of the candidate"
         yield _both(CONFIG.key(key), text, {"baseline": a, "candidate": b})
@@ -281,23 +278,23 @@ def _between(e: Evidence) -> Iterator[Finding]:
     yield from _memory(baseline_infos[0], candidate_infos[0])
 
 
-def _values(infos: list[dict[str, Any]], key: str) -> list[str]:
+def _values(infos: list[EngineInfo], key: str) -> list[str]:
     """Return the values that a side's engines resolved, sorted and without duplicates or missing ones."""
-    return sorted({str(mapping(info.get("resolved")).get(key, "")) for info in infos} - {"", "None"})
+    return sorted({str(info.resolved.parameters.get(key, "")) for info in infos} - {"", "None"})
 
 
-def _memory(baseline_info: dict[str, Any], candidate_info: dict[str, Any]) -> Iterator[Finding]:
+def _memory(baseline_info: EngineInfo, candidate_info: EngineInfo) -> Iterator[Finding]:
     """Find a share of memory that was copied from one engine to another, where it means something else."""
-    if baseline_info.get("engine") == candidate_info.get("engine"):
+    if baseline_info.engine == candidate_info.engine:
         return
     meaning, infos = BY_NAME["memory_fraction"], (baseline_info, candidate_info)
-    arguments = [meaning.native(str(info.get("engine"))) for info in infos]
-    shares = [mapping(info.get("asked")).get(argument) for info, argument in zip(infos, arguments, strict=True)]
+    arguments = [meaning.native(info.engine or "") for info in infos]
+    shares = [info.arguments.get(argument) for info, argument in zip(infos, arguments, strict=True)]
     if None in shares or shares[0] != shares[1]:
         return
-    pools = [mapping(info.get("resolved")).get("kv_cache_tokens") for info in infos]
+    pools = [info.resolved.parameters.get("kv_cache_tokens") for info in infos]
     words = "; ".join(
-        f"{title(info.get('engine'))}'s {argument} is {meaning.note(str(info.get('engine')))}"
+        f"{title(info.engine)}'s {argument} is {meaning.note(info.engine or '')}"
         for info, argument in zip(infos, arguments, strict=True)
     )
     pools_text = f"; the KV pools hold {pools[0]} and {pools[1]} tokens" if None not in pools else ""
@@ -313,11 +310,9 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
     findings = [finding for side in e.sides for finding in _sampling(e, side)]
     given_otherwise = {(finding.details.get("name"), finding.where) for finding in findings}
     # Values that differ between the sides, unless a finding about one side says so already.
-    shared_modes = () if e.alone else sampling_events(e.baseline).keys() & sampling_events(e.candidate).keys()
+    shared_modes = () if e.alone else sampling_requests(e.baseline).keys() & sampling_requests(e.candidate).keys()
     for mode in shared_modes:
-        baseline_sampling, candidate_sampling = (
-            mapping(sampling_events(side)[mode].get("canonical")) for side in e.sides
-        )
+        baseline_sampling, candidate_sampling = (sampling_request(side, mode).requested for side in e.sides)
         for key, (a, b) in differences(baseline_sampling, candidate_sampling).items():
             if not any(key == altered_name for altered_name, _ in given_otherwise):
                 text = f"{key} is {show(a)} in the baseline and {show(b)} in the candidate ({mode})"
@@ -355,12 +350,12 @@ def _silent(e: Evidence) -> str:
     The native stage counts only where it is compared.
     """
     stages = e.mode == "native" or (e.native is not None and not e.native.skipped)
-    sampled_modes = dict.fromkeys(mode for side in e.sides for mode in sampling_events(side))
+    sampled_modes = dict.fromkeys(mode for side in e.sides for mode in sampling_requests(side))
     modes = [mode for mode in sampled_modes if mode != "native" or stages]
     for side in e.sides:
         for mode in modes or ("",):
             where = f"of the {side.name}{f' in {mode} mode' if mode else ''}"
-            spoke = {event.get("rank") for event in engines_sampling(side, mode) if mapping(event.get("canonical"))}
+            spoke = {request.engine_number for request in engines_sampling(side, mode) if request.requested}
             if not spoke:
                 return where
             if lacking := [rank for rank in range(engines(side)) if rank not in spoke] if engines(side) > 1 else []:
@@ -372,27 +367,28 @@ def _sampling(e: Evidence, side: Side) -> Iterator[Finding]:
     """Return the sampling parameters that did not reach this side's engines as asked, in any mode."""
     by_engine: dict[int, list[Finding]] = {}
     names_by_engine: dict[int, set[str]] = {}
-    for mode in sampling_events(side):
-        for event in engines_sampling(side, mode):
-            engine = int(as_number(event.get("rank"), 0))
+    for mode in sampling_requests(side):
+        for request in engines_sampling(side, mode):
+            engine = request.engine_number
             by_engine.setdefault(engine, []).extend(
-                _sampled(e, side, mode, event, names_by_engine.setdefault(engine, set()))
+                _sampled(e, side, mode, request, names_by_engine.setdefault(engine, set()))
             )
     return _of_engines(by_engine)
 
 
-def _sampled(e: Evidence, side: Side, mode: str, event: dict[str, Any], reported_names: set[str]) -> Iterator[Finding]:
+def _sampled(
+    e: Evidence, side: Side, mode: str, request: SamplingRequest, reported_names: set[str]
+) -> Iterator[Finding]:
     """Return them for one engine in one mode. `reported_names`: parameters already found for it in another mode."""
     infos = engine_infos(side, e.mode)
-    engine = str(infos[0].get("engine")) if infos else "the engine"
-    scenario = mapping(side.recording.scenario.get("sampling"))
-    native, moves = mapping(event.get("native")), mapping(event.get("moves"))
-    requested, got = mapping(event.get("canonical")), {**mapping(event.get("canonical")), **mapping(event.get("given"))}
-    for change in altered(side, mode, event):
+    engine = (infos[0].engine or "") if infos else "the engine"
+    scenario, requested = side.recording.records.settings.sampling, request.requested
+    native, moves = request.arguments, request.moves
+    for change in altered(side, mode, request):
         if change.name in reported_names:
             continue
         reported_names.add(change.name)
-        dropped = change.name in moves and BY_NAME[change.name].native(engine) not in names(moves[change.name])
+        dropped = change.name in moves and BY_NAME[change.name].native(engine) not in moves[change.name]
         text = lost(change.name, engine, change.asked, change.given, native, dropped=dropped)
         if change.leaked:
             text = f"{change.name}: asked {change.asked!r}, left out, so that the model's generation_config.json says "
@@ -401,13 +397,16 @@ def _sampled(e: Evidence, side: Side, mode: str, event: dict[str, Any], reported
     # Parameters that the mapping dropped, though their values happen to be right.
     for key in requested:
         argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
-        if key in reported_names or key not in moves or not argument or argument in names(moves[key]):
+        if key in reported_names or key not in moves or not argument or argument in moves[key]:
             continue
         reported_names.add(key)
-        text = lost(key, engine, requested[key], got.get(key), native, dropped=True) + "; it is what was asked here"
+        text = (
+            lost(key, engine, requested[key], request.effective.get(key), native, dropped=True)
+            + "; it is what was asked here"
+        )
         yield _finding(side, key, text, {"name": key, "asked": requested[key]}, "info", cause=sampling_key(key))
     # Parameters that mean something else in this engine.
-    for key, what in mapping(event.get("unlike")).items():
+    for key, what in request.unlike.items():
         names_of = apart(key)
         cause = JOINT if names_of == ("top_k", "top_p") else sampling_key(names_of[0])
         yield _finding(side, key, f"{key} in {title(engine)}: {what}", {"name": key, "mode": mode}, cause=cause)
@@ -421,7 +420,7 @@ def _sampled(e: Evidence, side: Side, mode: str, event: dict[str, Any], reported
 
 def _of_both(e: Evidence, mode: str, key: str, value: Any) -> bool:
     """Whether both sides ask for the same value in this mode. The native stage may have settings of its own."""
-    return all(mapping(sampling_events(side).get(mode, {}).get("canonical")).get(key) == value for side in e.sides)
+    return all(sampling_request(side, mode).requested.get(key) == value for side in e.sides)
 
 
 # --- findings, and their measured effect ----------------------------------------------------------

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from scenarios.engines import registry
 from scenarios.engines.canonical import BY_NAME
 
 
-def title(engine: Any) -> str:
+def title(engine: str | None) -> str:
     """Return the engine's name for use in a sentence."""
-    spec = registry.find(str(engine))
-    return str(engine) if spec is None else spec.title
+    spec = registry.find(engine or "")
+    return engine or "the engine" if spec is None else spec.title
 
 
 def lost(
-    name: str, engine: str, asked_value: Any, given_value: Any, native: dict[str, Any], *, dropped: bool = False
+    name: str, engine: str, asked_value: Any, given_value: Any, native: Mapping[str, Any], *, dropped: bool = False
 ) -> str:
     """Return a sentence on what became of parameter `name` in this engine. `dropped`: no native argument follows it."""
     meaning = BY_NAME.get(name)

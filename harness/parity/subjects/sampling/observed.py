@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
-from probes.format import mapping, whole
+from harness.recordings.records.engine_info import (
+    NOTHING_REQUESTED,
+    EngineInfo,
+    Resolved,
+    SamplingParameters,
+    SamplingRequest,
+)
 from scenarios.engines import given
 
 
@@ -31,52 +38,56 @@ class Altered:
         return {"side": self.side, "asked": self.asked, "given": self.given}
 
 
-def engine_infos(side: Side, mode: str) -> list[dict[str, Any]]:
-    """Return the `engine_info` events of the engines that sampled in this mode. The native stage has an engine of its
-    own.
-    """
-    modes = {event["file"]: event.get("mode") for event in side.recording.all("sampling")}
-    events = side.recording.all("engine_info")
-    return [event for event in events if modes.get(event["file"]) == mode] or events
+def engine_infos(side: Side, mode: str) -> tuple[EngineInfo, ...]:
+    """Return the records of the engines that sampled in this mode. The native stage has an engine of its own."""
+    records = side.recording.records
+    modes = {request.file: request.mode for request in records.sampling}
+    return tuple(info for info in records.engines if modes.get(info.file) == mode) or records.engines
 
 
-def engine_given(info: dict[str, Any]) -> dict[str, Any]:
+def engine_given(info: EngineInfo) -> Mapping[str, Any]:
     """Return the canonical engine parameters that the engine was given; {} where its arguments are not known here."""
-    canonical, native = mapping(info.get("given")), mapping(info.get("asked"))
-    table = given.table("engine", str(info.get("engine")))
-    if canonical or not native:
-        return canonical
-    return {name: argument.value_in(native) for name, argument in table.items() if argument.name in native}
+    if info.received or not info.arguments:
+        return info.received
+    received: dict[str, Any] = {}
+    for name, argument in given.table("engine", info.engine or "").items():
+        if argument.name in info.arguments:
+            with suppress(TypeError, ValueError, AttributeError):  # a value of another type cannot be this argument
+                received[name] = argument.value_in(info.arguments)
+    return received
 
 
-def engines_sampling(side: Side, mode: str) -> list[dict[str, Any]]:
-    """Return the `sampling` events of a mode, one for each engine of the side."""
-    return [event for event in side.recording.all("sampling") if str(event.get("mode")) == mode]
+def engines_sampling(side: Side, mode: str) -> list[SamplingRequest]:
+    """Return the sampling requests of a mode, one for each engine of the side."""
+    return [request for request in side.recording.records.sampling if (request.mode or "") == mode]
 
 
-def sampling_events(side: Side) -> dict[str, dict[str, Any]]:
-    """Return mode -> `sampling` event, that of the last engine where there are several."""
-    return {str(event.get("mode")): event for event in side.recording.all("sampling")}
+def sampling_requests(side: Side) -> dict[str, SamplingRequest]:
+    """Return mode -> sampling request, that of the last engine where there are several; "" is an unrecorded mode."""
+    return {request.mode or "": request for request in side.recording.records.sampling}
 
 
-def sampling_given(side: Side, mode: str) -> dict[str, Any]:
+def sampling_request(side: Side, mode: str) -> SamplingRequest:
+    """Return the sampling request of a mode, that of the last engine where there are several; else an empty one."""
+    return sampling_requests(side).get(mode, NOTHING_REQUESTED)
+
+
+def sampling_given(side: Side, mode: str) -> SamplingParameters:
     """Return the canonical sampling parameters that the engine was given in a mode: those asked for, unless it recorded
     others.
     """
-    event = mapping(sampling_events(side).get(mode))
-    return {**mapping(event.get("canonical")), **mapping(event.get("given"))}
+    return sampling_request(side, mode).effective
 
 
 def on_cpu(side: Side, mode: str) -> bool:
     """Whether every engine reports that it computes on a CPU."""
-    devices = {str(mapping(info.get("resolved")).get("device")) for info in engine_infos(side, mode)}
-    return devices == {"cpu"}
+    return {info.resolved.device for info in engine_infos(side, mode)} == {"cpu"}
 
 
 def tf32_devices(side: Side, mode: str) -> set[str]:
     """Return the GPUs whose engines may multiply float32 in TF32: all that do not report it as forbidden."""
-    infos = [mapping(info.get("resolved")) for info in engine_infos(side, mode)]
-    devices = {str(resolved.get("device")) for resolved in infos if resolved.get("tf32") is not False}
+    engines = [info.resolved for info in engine_infos(side, mode)]
+    devices = {resolved.device or "" for resolved in engines if not resolved.forbids_tf32}
     return {device for device in devices if device.startswith("cuda")}
 
 
@@ -87,15 +98,13 @@ def told_ends(side: Side, mode: str) -> set[int] | None:
     where it reports none, or had to ignore some.
     """
     sampling = sampling_given(side, mode)
-    ids = sampling.get("end_ids")
-    if not isinstance(ids, list):
-        resolved_ends = [mapping(info.get("resolved")).get("end_ids") for info in engine_infos(side, mode)]
-        engine_ends = next((ends for ends in resolved_ends if isinstance(ends, list)), None)
-        if engine_ends is None or sampling.get("ignore_eos"):
-            return None
-        requested_ends = sampling.get("stop_token_ids")
-        ids = [*engine_ends, *(requested_ends if isinstance(requested_ends, list) else ())]
-    return {whole(end_id, -1) for end_id in ids}
+    if sampling.end_ids is not None:
+        return set(sampling.end_ids)
+    by_engine = (info.resolved.end_ids for info in engine_infos(side, mode))
+    engine_ends = next((ends for ends in by_engine if ends is not None), None)
+    if engine_ends is None or sampling.ignore_eos:
+        return None
+    return {*engine_ends, *(sampling.stop_token_ids or ())}
 
 
 def same(first: Any, second: Any) -> bool:
@@ -105,40 +114,39 @@ def same(first: Any, second: Any) -> bool:
     )
 
 
-def follows_from(event: dict[str, Any]) -> dict[str, str]:
+def follows_from(request: SamplingRequest) -> dict[str, str]:
     """Return parameter -> the other parameter that undoes it in the engine, although both were passed on as asked.
 
     The known case: SGLang's ignore_eos leaves no stop token ids.
     """
-    engine_values, native = mapping(event.get("given")), mapping(event.get("native"))
-    requested_stops = mapping(event.get("canonical")).get("stop_token_ids")
-    names = mapping(event.get("moves")).get("stop_token_ids")
+    requested_stops = request.requested.get("stop_token_ids")
+    arguments = request.moves.get("stop_token_ids", ())
     if not (
-        engine_values.get("ignore_eos")
+        request.received.ignore_eos
         and requested_stops
-        and engine_values.get("stop_token_ids") == []
-        and isinstance(names, list)
+        and request.received.get("stop_token_ids") == []
+        and any(same(request.arguments.get(name), requested_stops) for name in arguments)
     ):
         return {}
-    return {"stop_token_ids": "ignore_eos"} if any(same(native.get(name), requested_stops) for name in names) else {}
+    return {"stop_token_ids": "ignore_eos"}
 
 
 def altered_sampling(side: Side, mode: str) -> Iterator[Altered]:
     """Yield every sampling parameter that this side's mapping changed on its way to an engine."""
-    for event in engines_sampling(side, mode):
-        yield from altered(side, mode, event)
+    for request in engines_sampling(side, mode):
+        yield from altered(side, mode, request)
 
 
-def altered(side: Side, mode: str, event: dict[str, Any]) -> Iterator[Altered]:
-    """Yield the changed parameters of one engine, from its `sampling` event."""
-    engine_values, follows, undone = mapping(event.get("given")), mapping(event.get("moves")), follows_from(event)
-    infos = engine_infos(side, mode)
-    leaked = mapping(mapping(infos[0].get("resolved")).get("default_sampling")) if infos else {}
-    reads = bool(infos) and bool(mapping(infos[0].get("resolved")).get("generation_config"))
-    for name, requested in mapping(event.get("canonical")).items():
-        if name in engine_values and not same(requested, engine_values[name]):
-            fills_in = reads and follows.get(name) == [] and name in leaked and same(leaked[name], engine_values[name])
-            yield Altered(side.name, name, requested, engine_values[name], undone.get(name, name), fills_in)
+def altered(side: Side, mode: str, request: SamplingRequest) -> Iterator[Altered]:
+    """Yield the changed parameters of one engine, from its sampling request."""
+    received, undone = request.received, follows_from(request)
+    resolved = next((info.resolved for info in engine_infos(side, mode)), Resolved({}))
+    defaults = resolved.default_sampling if resolved.reads_generation_config else {}
+    for name, requested in request.requested.items():
+        if name in received and not same(requested, received[name]):
+            left_to_engine = request.moves.get(name) == ()
+            leaked = left_to_engine and name in defaults and same(defaults[name], received[name])
+            yield Altered(side.name, name, requested, received[name], undone.get(name, name), leaked)
 
 
 def sides_given(e: Evidence) -> dict[str, tuple[Any, Any]]:

@@ -6,11 +6,8 @@ that states two modes.
 
 from __future__ import annotations
 
-from typing import Any
-
 from harness.parity.subjects.recording.observed_replay import replayed
 from harness.recordings.store import Recording
-from probes.format import mapping
 
 MODES = ("coupled", "greedy", "native")
 REPLAY = "replay"
@@ -20,7 +17,7 @@ def drawn_in(baseline: Recording) -> str:
     """Return the mode in which the baseline drew; coupled, the strictest, where it is not recorded."""
     recorded_modes = [
         _scenario(baseline),
-        baseline.manifest.get("sampling_mode"),
+        baseline.records.manifest.sampling_mode,
         *sorted(baseline.said("rollout", "mode")),
     ]
     return str(next((mode for mode in recorded_modes if mode and mode != REPLAY), "coupled"))
@@ -39,7 +36,7 @@ def unclear(recording: Recording, name: str) -> list[str]:
     )
     modes_by_source = {
         "run.json's scenario": {scenario_mode} - {""},
-        "run.json's sampling_mode": {_text(recording.manifest.get("sampling_mode"))} - {""},
+        "run.json's sampling_mode": {recording.records.manifest.sampling_mode or ""} - {""},
         "the frames of its rollouts": frames,
     }
     for where, modes in modes_by_source.items():
@@ -62,8 +59,4 @@ def unclear(recording: Recording, name: str) -> list[str]:
 
 
 def _scenario(recording: Recording) -> str:
-    return _text(mapping(recording.scenario.get("rollout")).get("mode"))
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
+    return recording.records.settings.rollout.mode or ""

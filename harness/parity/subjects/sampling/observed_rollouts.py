@@ -87,8 +87,8 @@ def _unreached(e: Evidence, b: Table, c: Table, lacking: int) -> None:
     samples.
     """
     for side, table in zip(e.sides, (b, c), strict=True):
-        reported = table.fields.get("uncompared")
-        if not reported or isinstance(reported, str):
+        reported = table.header.unreached
+        if not reported:
             continue
         guided = side is e.candidate and e.guided
         if not 0 <= number(reported) <= (lacking if guided else 0):
@@ -102,7 +102,7 @@ def _judged_rows(e: Evidence, b: Table, c: Table, match: Match) -> np.ndarray | 
     """Return a mask of the matched samples that can be compared between the runs; None, with the reason noted, if none
     can.
     """
-    versions = [table.fields.get("weight_version") for table in (b, c)]
+    versions = [table.header.weight_version for table in (b, c)]
     equal = e.weights.equal(b.step, *versions)
     everything = e.confounded("everything")
     before = e.confounded("train", "experience", "prompts", step=b.step - 1)

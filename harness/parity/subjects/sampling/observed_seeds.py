@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from harness.recordings.store import Recording
-from probes.format import mapping
 
 
 def same_sampler(baseline: Recording, candidate: Recording) -> bool:
@@ -19,6 +18,6 @@ def same_sampler(baseline: Recording, candidate: Recording) -> bool:
 
 
 def _sampler(recording: Recording) -> Any:
-    framework, seeds = recording.manifest.get("framework"), mapping(recording.manifest.get("seeds"))
-    engines = sorted({(str(info.get("engine")), str(info.get("version"))) for info in recording.all("engine_info")})
+    framework, seeds = recording.records.manifest.framework, recording.records.manifest.seeds
+    engines = sorted({(info.engine or "", info.version or "") for info in recording.records.engines})
     return (framework, seeds, engines) if framework and seeds and engines else None

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from harness.parity.causes.family import CauseFamily
-from harness.parity.causes.turns import Turn
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import ALONE, Ending, Evidence, Reason, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
@@ -23,13 +22,13 @@ from harness.parity.subjects.log_probabilities.observed_readings import tokenize
 from harness.parity.subjects.sampling.observed import (
     engine_infos,
     follows_from,
-    sampling_events,
     sampling_given,
+    sampling_request,
     told_ends,
 )
 from harness.parity.subjects.sampling.observed_flips import Learner
 from harness.parity.subjects.stop_conditions.observed import GIVEN_UP
-from probes.format import mapping, number, whole
+from probes.format import number, whole
 from reports.model import Cause, Proof
 from reports.text import counted
 
@@ -135,7 +134,7 @@ def _ignored(e: Evidence, endings: list[Ending]) -> Found:
     """
     for long in (0, 1):
         side, stopped_side = _names(e, long), _names(e, 1 - long)
-        undone = follows_from(sampling_events(side).get(e.mode, {}))
+        undone = follows_from(sampling_request(side, e.mode))
         asked_ids = set() if "stop_token_ids" in undone else _asked_stops(e)
         if set(side.stops) - asked_ids or end_ids(e, side) - asked_ids - set(_model_ends(e)):
             continue  # it stops at other tokens, so its set of end tokens differs
@@ -147,13 +146,11 @@ def _ignored(e: Evidence, endings: list[Ending]) -> Found:
 
 def _asked_stops(e: Evidence) -> set[int]:
     """Return the stop ids that the scenario asks for in addition to the model's own end tokens."""
-    ids = mapping(e.baseline.recording.scenario.get("sampling")).get("stop_token_ids")
-    return {whole(token, -1) for token in ids} if isinstance(ids, (list, tuple)) else set()
+    return set(e.baseline.recording.records.settings.sampling.stop_token_ids or ())
 
 
 def _model_ends(e: Evidence) -> list[int]:
-    eos = tokenizer(e).get("eos")
-    return [int(token) for token in (eos if isinstance(eos, list) else [eos]) if isinstance(token, int)]
+    return [*tokenizer(e).end_ids]
 
 
 def _gone_on(endings: list[Ending], long: int) -> list[Ending]:
@@ -337,20 +334,19 @@ def cut_earlier(e: Evidence, side: Side) -> set[tuple[int, int]]:
 
 def _natural(e: Evidence, ending: Ending, short: int) -> bool:
     """Whether the shorter sample was cut at the limit that was asked for, so that the longer one is wrong."""
-    asked_limit = number(mapping(_names(e, short).recording.scenario.get("sampling")).get("max_tokens"))
+    asked_limit = _names(e, short).recording.records.settings.sampling.max_tokens
     return ending.lengths[short] >= asked_limit if asked_limit > 0 else False
 
 
 def _resolved(e: Evidence, side: Side, name: str) -> float:
-    return next((number(mapping(info.get("resolved")).get(name), 0.0) for info in engine_infos(side, e.mode)), 0.0)
+    return next((number(info.resolved.parameters.get(name), 0.0) for info in engine_infos(side, e.mode)), 0.0)
 
 
 def _is_short_of_memory(e: Evidence, side: Side, endings: list[Ending], pool: float) -> bool:
     """Whether the KV pool ran full, or could not hold what a step drew, by the engine's own figures."""
     steps = {ending.step for ending in endings}
-    for event in side.recording.all("engine_stats"):
-        if event.get("step") in steps and number(event.get("kv_usage"), 0.0) >= FULL:
-            return True
+    if any(stats.step in steps and stats.kv_usage >= FULL for stats in side.recording.records.engine_stats):
+        return True
     return 0 < pool < min((_needed(e, side, step) for step in steps), default=0.0)
 
 
@@ -393,7 +389,7 @@ def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     ]
     for index, side in enumerate(e.sides):
         sampling = sampling_given(side, e.mode)
-        if sampling.get("ignore_eos") and told_ends(side, e.mode) is None:
+        if sampling.ignore_eos and told_ends(side, e.mode) is None:
             continue  # the tokens that still end a sample are unknown
         limit = whole(sampling.get("max_tokens"), 0)
         ends = end_ids(e, side)
@@ -471,7 +467,7 @@ def lengths(s: Situation) -> Iterator[Trial]:
             recorded=cause in s.recorded,
             details={"total": total},
         )
-    limit = int(s.asked.get("max_tokens") or 0)
+    limit = whole(s.run_sampling.max_tokens)
     for less in dict.fromkeys((*(limit - ended_length for ended_length in s.ended_after), 1, 2, 4, 8)):
         if limit > less:
             yield Trial(
@@ -491,18 +487,12 @@ STOP = CauseFamily(
     alone="its proof finds the end at the same token in every sample; a limit ends samples at any token",
     suspicion=7,
     suspicions={"end token dropped": 2, "finish reason": 0},
-    rules=(
-        Turn(ends, "min_tokens", "each end is explained once no choice does"),
-        Turn(reasons, "ends", "a sample of another length has another reason to end", alone=True),
-    ),
-    trials=(Turn(end_dropped, "prompts_hidden", "a prompt explains answers; only then are they taken to be altered"),),
 )
 LENGTH = CauseFamily(
     "LENGTH",
     meaning="the engine ends samples at another length",
     fix="set the same max_tokens and max_model_len on both engines",
     alone="its proof ends every sample at one length; a pool that runs full ends them at any",
-    trials=(Turn(lengths, "siblings", "an end token that was dropped makes answers shorter as well"),),
 )
 CAPACITY = CauseFamily(
     "CAPACITY",

@@ -8,10 +8,9 @@ from harness.parity.facts.align import AlignedTokens
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Ending, Evidence, Reason, Side
 from harness.parity.subjects.recording.observed_missing_steps import FINISH
-from harness.parity.subjects.sampling.observed import sampling_events, told_ends
+from harness.parity.subjects.sampling.observed import sampling_request, told_ends
 from harness.parity.subjects.sampling.observed_modes import REPLAY
 from harness.recordings.tables import Table
-from probes.format import mapping
 from reports.model import Place
 
 MOST_ENDINGS = 100_000  # endings that are kept, to bound memory; counts are complete
@@ -105,15 +104,9 @@ def note_alone(e: Evidence, side: Side, table: Table) -> None:
     A replay drew nothing: its reasons come from its source, or were invented where that has none. So it is skipped.
     """
     output, finish, ends = table.rows("output"), table.finish, told_ends(side, e.mode)
-    if (
-        output is None
-        or finish is None
-        or ends is None
-        or e.mode == REPLAY
-        or isinstance(table.fields.get("uncompared"), str)
-    ):
+    if output is None or finish is None or ends is None or e.mode == REPLAY or table.header.uncompared is not None:
         return
-    native = mapping(mapping(sampling_events(side).get(e.mode)).get("native"))
+    native = sampling_request(side, e.mode).arguments
     has_output = output.lengths > 0
     last = np.full(len(has_output), -1, np.int64)
     last[has_output] = output.values[output.offsets[1:][has_output] - 1]

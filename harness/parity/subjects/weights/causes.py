@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen
-from harness.parity.causes.turns import Turn
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, from_step, in_steps, when, without_steps
@@ -260,26 +259,6 @@ STALE_WEIGHTS = CauseFamily(
     ),
     premise=True,
     cured_by=_SENT_AGAIN,
-    rules=(
-        Turn(
-            stale_weights,
-            "used_asleep",
-            "a recorded sync says so; with other weights an engine differs in every way that the others read",
-            alone=True,
-        ),
-        Turn(
-            not_loaded,
-            "altered_weights",
-            "what arrived as it was sent, then what the engine made of it",
-            alone=True,
-        ),
-        Turn(
-            one_update_behind,
-            "not_loaded",
-            "a tensor that the record names explains the distance from the learner by itself",
-            alone=True,
-        ),
-    ),
 )
 WEIGHTS = CauseFamily(
     "WEIGHTS",
@@ -295,14 +274,6 @@ WEIGHTS = CauseFamily(
     ),
     premise=True,
     cured_by=_SENT_AGAIN,
-    rules=(
-        Turn(
-            altered_weights,
-            "stale_weights",
-            "the same record: what did not arrive, then what arrived otherwise",
-            alone=True,
-        ),
-    ),
 )
 BEFORE = "{} computes with weights before the learner's last update"
 ONE_BEHIND = STALE_WEIGHTS.key("one update behind", many=True)

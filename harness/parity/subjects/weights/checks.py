@@ -18,7 +18,7 @@ from reports.text import counted, figure
 
 
 def _own(e: Evidence) -> bool:
-    return unless_native(e) and not any(side.recording.manifest.get("framework") for side in e.sides)
+    return unless_native(e) and not any(side.recording.records.manifest.framework for side in e.sides)
 
 
 def _updated(e: Evidence) -> bool:

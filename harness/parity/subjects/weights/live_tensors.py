@@ -10,7 +10,6 @@ from harness.parity.interventions.situation import Named, Situation, improves
 from harness.parity.interventions.steps import Undone, add_cause, tell, undo
 from harness.parity.subjects.weights.causes import STALE_WEIGHTS, WEIGHTS
 from harness.parity.subjects.weights.causes_derived import STALE_DERIVED
-from probes.format import names as listed
 from reports.model import CauseKey, Proof
 
 LISTED = 8  # up to this many stale tensors are named one by one; more are one cause
@@ -164,9 +163,12 @@ def other(s: Situation, name: str) -> str:
 
 def recorded(s: Situation) -> list[str]:
     """Return the tensors that the last recorded sync left out or delivered with another digest."""
-    events = [event for event in s.evidence.side(s.side).recording.all("sync") if isinstance(event.get("version"), int)]
-    last = max(events, key=lambda event: int(event["version"]), default={})
-    return sorted({*listed(last.get("absent")), *listed(last.get("mismatched"))})
+    records = s.evidence.side(s.side).recording.records
+    versioned = [(sync.version, sync) for sync in records.syncs if sync.version is not None]
+    if not versioned:
+        return []
+    _, last = max(versioned, key=lambda version_sync: version_sync[0])
+    return sorted({*last.absent, *last.mismatched})
 
 
 def sent_again(s: Situation) -> bool:

@@ -20,7 +20,8 @@ import numpy as np
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.subjects.weights.observed_sync_record import SyncRecord
-from probes.format import mapping, names, number, whole
+from harness.recordings.records.weight_sync import LEARNER, RECEIVED, SyncProof, WeightSync
+from probes.format import number, whole
 from reports.model import Place
 from reports.text import counted, figure
 
@@ -42,7 +43,7 @@ def weight_syncs(e: Evidence) -> None:
 class _Sync:
     """One weight sync: what the learner had to send, what arrived, and what the engine holds. Digests are by tensor."""
 
-    event: dict[str, Any]
+    recorded: WeightSync
     version: int
     learner: dict[str, str]
     arrived: dict[str, str]
@@ -61,32 +62,31 @@ class _Sync:
 
 
 def _read(e: Evidence, side: Side) -> SyncRecord:
-    learner = _merged(_digests(side, "learner"))
-    received = _everywhere(_digests(side, "received"), learner)
+    learner = _merged(_digests(side, LEARNER))
+    received = _everywhere(_digests(side, RECEIVED), learner)
     used: dict[Any, int] = {v: steps[0] for v, steps in side.versions.items() if v is not None}
     record = SyncRecord(learner=learner)
-    record.manifest = {name for event in side.recording.all("model") for name in names(event.get("tensors"))}
+    record.manifest = {*side.recording.records.model_tensors}
     every_tensor = record.manifest.union(*learner.values())
     record.unlisted = sorted(every_tensor - record.manifest) if record.manifest else []
     record.unchanged = _unchanged(learner)
     engine_digests: dict[str, str] = {}  # the last digest that the engine received of each tensor
     previous: dict[str, str] | None = None  # the learner's digests of the version before
-    for event in _sync_events(side):
-        version = event["version"]
+    for version, recorded in _by_version(side):
         arrived = received.get(version, {})
         engine_digests.update(arrived)
-        sync = _sync(event, learner.get(version, {}), arrived, engine_digests)
+        sync = _sync(version, recorded, learner.get(version, {}), arrived, engine_digests)
         record.versions.append(version)
         _note_transport(record, sync, every_tensor)
         _note_tensors(record, sync)
-        not_loaded = _not_loaded(record, event)
-        beyond = _note_proof(e, side, record, event, used)
+        not_loaded = _not_loaded(record, sync)
+        beyond = _note_proof(e, side, record, sync, used)
         _judge(e, side, sync, used, not_loaded, beyond)
         # A tensor that was not sent and moves the proof, arrived altered or was not loaded is a fault of its own. The
         # distance between two versions is measured only where no such fault explains it.
         named = sync.wrong or not_loaded or (sync.absent and beyond is not None)
         if version in used and previous not in (None, sync.learner) and not (named or e.tolerance.half):
-            _note_distance(record, event)
+            _note_distance(record, sync)
         previous = sync.learner
     _note_behind(e, side, record, used)
     _note_unsynced(e, side, record, used)
@@ -99,19 +99,22 @@ def _unchanged(learner: Digests) -> bool:
     return len(learner) > 1 and all(digests == first for digests in learner.values())
 
 
-def _sync_events(side: Side) -> list[dict[str, Any]]:
-    events = [event for event in side.recording.all("sync") if isinstance(event.get("version"), int)]
-    return sorted(events, key=lambda sync_event: sync_event["version"])
+def _by_version(side: Side) -> list[tuple[int, WeightSync]]:
+    """Return (version, sync) of the syncs that recorded their weight version, in order."""
+    syncs = [(sync.version, sync) for sync in side.recording.records.syncs if sync.version is not None]
+    return sorted(syncs, key=lambda versioned: versioned[0])
 
 
 def _sync(
-    event: dict[str, Any], learner: dict[str, str], arrived: dict[str, str], engine_digests: dict[str, str]
+    version: int,
+    recorded: WeightSync,
+    learner: dict[str, str],
+    arrived: dict[str, str],
+    engine_digests: dict[str, str],
 ) -> _Sync:
-    """Join one sync event with the digests of its version and the last digest that the engine received of each
-    tensor.
-    """
-    absent = sorted(names(event.get("absent")))
-    unreported = {name for name in names(event.get("unreported")) if name not in arrived}  # sent, but not reported
+    """Join one sync with the digests of its version and the last digest that the engine received of each tensor."""
+    absent = sorted(recorded.absent)
+    unreported = {name for name in recorded.unreported if name not in arrived}  # sent, but not reported
     # The engine still holds the last received value of a tensor that was not sent. Nothing is known of a tensor that
     # neither side mentions.
     accounted_names = (name for name in learner if name in arrived or name in absent)
@@ -121,12 +124,12 @@ def _sync(
         if name in engine_digests and engine_digests[name] != learner[name] and name not in unreported
     )
     return _Sync(
-        event=event,
-        version=event["version"],
+        recorded=recorded,
+        version=version,
         learner=learner,
         arrived=arrived,
         absent=absent,
-        wrong=sorted({*names(event.get("mismatched")), *older}),
+        wrong=sorted({*recorded.mismatched, *older}),
     )
 
 
@@ -137,8 +140,7 @@ def _note_transport(record: SyncRecord, sync: _Sync, every_tensor: set[str]) -> 
         record.undigested.append(version)
     if not arrived:
         record.without_digests.append(version)
-    reported_count = number(sync.event.get("tensors"), 0.0)
-    sent = max(len(learner), int(reported_count) if np.isfinite(reported_count) else 0) - len(absent)
+    sent = max(len(learner), whole(sync.recorded.tensors)) - len(absent)
     came = sum(name in arrived for name in learner if name not in absent)
     record.tensors = came if record.tensors is None else min(record.tensors, came)
     if arrived and learner and came < sent:
@@ -166,28 +168,30 @@ def _note_tensors(record: SyncRecord, sync: _Sync) -> None:
             version_lists.setdefault(name, []).append(sync.version)
 
 
-def _note_proof(
-    e: Evidence, side: Side, record: SyncRecord, event: dict[str, Any], used: dict[Any, int]
-) -> float | None:
+def _note_proof(e: Evidence, side: Side, record: SyncRecord, sync: _Sync, used: dict[Any, int]) -> float | None:
     """Note whether the proof exists. Return its largest |Δ| where it fails, else None."""
-    proven = event.get("proof_tokens")
-    if event.get("proof_max_delta") is None or not (proven is None or number(proven) >= LEAST_PROOF):
-        _without_proof(e, side, record, event["version"], used)
-    beyond = _proof(e, event)
+    proof = sync.recorded.proof
+    if proof.largest is None or _is_short(proof):
+        _without_proof(e, side, record, sync.version, used)
+    beyond = _failed(e, proof)
     if beyond is not None:
-        record.proof_beyond[event["version"]] = beyond
-    record.largest_proof = float(np.fmax(record.largest_proof, number(event.get("proof_max_delta"))))
+        record.proof_beyond[sync.version] = beyond
+    record.largest_proof = float(np.fmax(record.largest_proof, number(proof.largest)))
     return beyond
 
 
-def _note_distance(record: SyncRecord, event: dict[str, Any]) -> None:
+def _is_short(proof: SyncProof) -> bool:
+    """Whether a proof covers too few tokens. One that does not count them is not short."""
+    return proof.tokens is not None and not proof.tokens >= LEAST_PROOF
+
+
+def _note_distance(record: SyncRecord, sync: _Sync) -> None:
     """Note the engine's mean distance from the weights of this version, and from those of the version before."""
-    version = event["version"]
-    is_short_proof = not number(event.get("proof_tokens"), LEAST_PROOF) >= LEAST_PROOF
-    now, before = number(event.get("proof_mean_delta")), number(event.get("proof_behind"))
-    record.distances[version] = (np.nan, np.nan) if is_short_proof else (now, before)
-    record.furthest[version] = event.get("proof_engine")
-    if abs(number(event.get("proof_stale")) - now) <= UNMOVED * now:
+    proof, version = sync.recorded.proof, sync.version
+    mean = number(proof.mean)
+    record.distances[version] = (np.nan, np.nan) if _is_short(proof) else (mean, proof.behind_mean)
+    record.furthest[version] = proof.furthest_engine
+    if abs(proof.stale_mean - mean) <= UNMOVED * mean:
         record.still.add(version)
 
 
@@ -195,33 +199,32 @@ def _note_unsynced(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, 
     """Note the versions that samples were drawn with, but that no sync brought."""
     first_sync = min(record.versions, default=0)
     for version in sorted(version for version in used if version not in record.versions):
-        if side.recording.manifest.get("framework") and version < first_sync:
+        if side.recording.records.manifest.framework and version < first_sync:
             _without_proof(e, side, record, version, used)  # both read them from the disk
         else:
             record.unsynced.append(version)
 
 
-def _not_loaded(record: SyncRecord, event: dict[str, Any]) -> str:
+def _not_loaded(record: SyncRecord, sync: _Sync) -> str:
     """Note the tensors that workers did not load in one sync.
 
     Returns the first of them in words; "" where everything that could be read back equals what arrived.
     """
-    loaded, version = event.get("loaded"), event["version"]
-    if isinstance(loaded, int):
+    if (loaded := sync.recorded.loaded) is not None:
         record.loaded = loaded if record.loaded is None else min(record.loaded, loaded)
-    first, reports = "", event.get("misloaded")
-    for report in filter(None, map(mapping, reports if isinstance(reports, list) else ())):
-        name, kept = str(report.get("name")), report.get("kept") is True
-        where = worker(report.get("engine"), report.get("rank"))
-        workers_by_tensor = record.kept if kept else record.misloaded
-        workers_by_tensor.setdefault(name, {}).setdefault(version, []).append(where)
-        first = first or f"{where or 'the engine'} {'kept an older' if kept else 'holds another'} {name}"
+    first = ""
+    for report in sync.recorded.misloaded:
+        where = worker(report.engine, report.rank)
+        workers_by_tensor = record.kept if report.kept else record.misloaded
+        workers_by_tensor.setdefault(report.tensor, {}).setdefault(sync.version, []).append(where)
+        verb = "kept an older" if report.kept else "holds another"
+        first = first or f"{where or 'the engine'} {verb} {report.tensor}"
     return first
 
 
-def worker(engine: Any, rank: Any) -> str:
+def worker(engine: int | None, rank: int | None) -> str:
     """Return the words for a worker of an engine; "" where there is one engine with one worker."""
-    parts = (f"{what} {number}" for what, number in (("engine", engine), ("rank", rank)) if isinstance(number, int))
+    parts = (f"{what} {number}" for what, number in (("engine", engine), ("rank", rank)) if number is not None)
     return ", ".join(parts)
 
 
@@ -243,7 +246,7 @@ def _without_proof(e: Evidence, side: Side, record: SyncRecord, version: int, us
     """
     tokens, total, largest = side.to_learner.versions.get(version, (0, 0.0, 0.0))
     within = total <= tokens * e.tolerance.value and largest <= e.tolerance.extreme
-    if not side.recording.manifest.get("framework"):
+    if not side.recording.records.manifest.framework:
         record.unproven.append(version)
     elif tokens >= LEAST_PROOF and within:
         record.by_samples.append(version)
@@ -252,22 +255,21 @@ def _without_proof(e: Evidence, side: Side, record: SyncRecord, version: int, us
         (record.unproven if version in used else record.unused).append(version)
 
 
-def _proof(e: Evidence, event: dict[str, Any]) -> float | None:
+def _failed(e: Evidence, proof: SyncProof) -> float | None:
     """Return the proof's largest |Δ| where it fails, else None.
 
     The mean must be within the tolerance. No position may be beyond the cap, after ten times the learner's own rounding
-    there is subtracted (`proof_excess`): the sequences of the proof end in ids that no model would draw, where rounding
+    there is subtracted (`unexplained`): the sequences of the proof end in ids that no model would draw, where rounding
     is largest. NaN fails, since it proves nothing.
     """
-    if event.get("proof_max_delta") is None:
+    if proof.largest is None:
         return None
-    largest, mean = number(event.get("proof_max_delta")), event.get("proof_mean_delta")
-    if mean is None:
-        good = largest <= e.tolerance.cap
+    if proof.mean is None:
+        good = proof.largest <= e.tolerance.cap
     else:
-        unexplained = number(event.get("proof_excess", largest))
-        good = 0.0 <= number(mean) <= e.tolerance.value and unexplained <= e.tolerance.extreme
-    return None if good else largest
+        unexplained = proof.largest if proof.unexplained is None else proof.unexplained
+        good = 0.0 <= proof.mean <= e.tolerance.value and unexplained <= e.tolerance.extreme
+    return None if good else proof.largest
 
 
 @dataclass(frozen=True)
@@ -290,11 +292,12 @@ def _judge(e: Evidence, side: Side, sync: _Sync, used: dict[Any, int], not_loade
     context = symptom.context
     if proof is not None and (sync.wrong or not_loaded):
         context += f"; the proof is {figure(proof)} nats from the learner"
-    engine, first_step = sync.event.get("proof_engine"), used.get(sync.version)
+    engine, first_step = sync.recorded.proof.furthest_engine, used.get(sync.version)
+    sync_step = -1 if sync.recorded.step is None else sync.recorded.step
     place = Place(
-        step=_step(sync.event) if first_step is None else first_step,
+        step=sync_step if first_step is None else first_step,
         phase="sync",
-        rank=engine if isinstance(engine, int) and not sync.wrong else whole(sync.event.get("rank")),
+        rank=engine if engine is not None and not sync.wrong else sync.recorded.rank or 0,
         sample=-1,
         position=-1,
         field=symptom.field,
@@ -310,8 +313,8 @@ def _worst(e: Evidence, sync: _Sync, not_loaded: str, proof: float | None) -> _S
     alone.
     """
     version, absent, stale = sync.version, sync.absent, sync.stale
-    if sync.event.get("ok") not in (True, 1):
-        message = str(sync.event.get("message") or "failed")
+    if not sync.recorded.succeeded:
+        message = sync.recorded.message or "failed"
         return _Symptom("status", "ok", message, f"the engine refused weight version {version}")
     if sync.wrong:
         wrong = stale or sync.altered
@@ -324,7 +327,7 @@ def _worst(e: Evidence, sync: _Sync, not_loaded: str, proof: float | None) -> _S
         return _Symptom("weights after the load", "what arrived", not_loaded, context)
     if proof is None:
         return None
-    engine = sync.event.get("proof_engine")
+    engine = sync.recorded.proof.furthest_engine
     which = "the engine" if engine is None else f"engine {engine}"
     context = f"weight version {version}: {which} does not compute with the learner's weights"
     context += f"; not sent: {', '.join(absent[:3])}" if absent else ""
@@ -334,11 +337,10 @@ def _worst(e: Evidence, sync: _Sync, not_loaded: str, proof: float | None) -> _S
 def _digests(side: Side, source: str) -> dict[str, Digests]:
     """Return the digests by the process that reported them. Shards and engines may each report a tensor."""
     by_process: dict[str, Digests] = {}
-    for event in side.recording.all("weights"):
-        if event.get("source") == source and isinstance(event.get("version"), int):
-            digests = mapping(event.get("digests"))
-            version_digests = by_process.setdefault(str(event.get("file")), {}).setdefault(event["version"], {})
-            version_digests.update({name: digest for name, digest in digests.items() if digest})
+    for record in side.recording.records.digests:
+        if record.source == source and record.version is not None:
+            version_digests = by_process.setdefault(record.file, {}).setdefault(record.version, {})
+            version_digests.update({name: digest for name, digest in record.digests.items() if digest})
     return by_process
 
 
@@ -370,8 +372,3 @@ def _everywhere(by_process: dict[str, Digests], learner: Digests) -> Digests:
             if wrong or all(tensor_digests):
                 arrived[version][name] = wrong or tensor_digests[0]
     return arrived
-
-
-def _step(event: dict[str, Any]) -> int:
-    step = event.get("step")
-    return step if isinstance(step, int) else -1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 # An engine is attributed to one of two versions when it is this many times nearer to it, on average. Rounding moves an
 # engine away from both alike: it would have to follow the update to imitate this.
@@ -46,7 +45,7 @@ class SyncRecord:
     # In float32: version -> mean distance of the engine from the learner's weights, and from those before, in nats.
     distances: dict[int, tuple[float, float]] = field(default_factory=dict)
     still: set[int] = field(default_factory=set)  # those of `distances` whose sync left the engine as it was
-    furthest: dict[int, Any] = field(default_factory=dict)  # version -> number of the furthest engine, or None
+    furthest: dict[int, int | None] = field(default_factory=dict)  # version -> number of the furthest engine, or None
 
     @property
     def behind(self) -> list[int]:

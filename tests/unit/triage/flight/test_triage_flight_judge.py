@@ -11,6 +11,7 @@ from flight_support import Said, entry, faulty, flight, of_job, said
 
 from harness.triage.flight import Flight, compare
 from harness.triage.flight.decode import decode
+from harness.triage.flight.worker import packed, unpacked
 
 NAMED = ["skip", "extra", "wrong-op", "wrong-size", "dead", "straggler", "stalled"]
 
@@ -169,3 +170,12 @@ def test_a_status_of_another_form_is_left_out() -> None:
     data = {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
             "pg_status": {"0": {"last": 1}, "x": 3}, "entries": [entry(1)]}  # fmt: skip
     assert decode(json.dumps(data).encode(), "rank0").status == {}
+
+
+def test_members_that_cannot_be_read_are_missing() -> None:
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1"}}
+    data = json.dumps({"version": "2.10", "pg_config": config, "entries": [entry(1)]}).encode()
+    sound, damaged = flight(0, [entry(1)]), dataclasses.replace(decode(data, "rank1"), rank=1)
+    assert unpacked(packed(damaged)).unread == damaged.unread != ()
+    assert any("rank1: the members of group 0" in line for line in compare({"0": sound, "1": damaged}).missing)
+    assert compare({"0": sound, "1": flight(1, [entry(1)])}).missing == ()

@@ -1,0 +1,189 @@
+"""The index of a recording: whatever file is deleted, added or exchanged after a run has ended, no verdict passes."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from recordings import make, scenario, stage
+from sealed_pairs import golden_pair
+
+from harness.parity import judge
+from harness.parity.audit import audit
+from probes.format import INDEX, LIFTED, Run, encode_manifest, read_manifest, seal
+
+SIDES = ("baseline", "candidate")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pair as `harness parity` records it, with a native stage."""
+    folder = tmp_path_factory.mktemp("recorded")
+    for side in SIDES:
+        make(side, scenario(steps=2)).write(folder / side)
+    assert judge(folder / "baseline", folder / "candidate").verdict == "EQUIVALENT"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lifted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pair in half precision, with its lifted stage."""
+    folder, plan = tmp_path_factory.mktemp("lifted"), scenario(steps=2, dtype="bfloat16", max_tokens=48)
+    for side in SIDES:
+        recording = make(side, plan)
+        recording.stage = stage(side, plan)
+        recording.write(folder / side)
+    assert judge(folder / "baseline", folder / "candidate").verdict == "EQUIVALENT"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pair that `harness parity` recorded with two engines."""
+    return golden_pair("planted-control-float32", tmp_path_factory.mktemp("real"))
+
+
+@pytest.fixture(params=["recorded", "lifted", "real"])
+def pair(request: pytest.FixtureRequest) -> Path:
+    folder: Path = request.getfixturevalue(request.param)
+    return folder
+
+
+def copied(pair: Path, folder: Path) -> Path:
+    return Path(shutil.copytree(pair, folder))
+
+
+def verdicts(folder: Path) -> list[str]:
+    """Of the pair, and of each side alone."""
+    alone = [audit(folder / side).verdict for side in SIDES]
+    return [judge(folder / "baseline", folder / "candidate").verdict, *alone]
+
+
+def missed(before: list[str], after: list[str], sides: set[str]) -> bool:
+    """Does nothing pass any more that was damaged?"""
+    of_pair, *alone = after
+    untouched = [old == new for side, old, new in zip(SIDES, before[1:], alone, strict=True) if side not in sides]
+    stopped = [new not in ("SOUND", "UNSOUND") for side, new in zip(SIDES, alone, strict=True) if side in sides]
+    return of_pair in ("INCONCLUSIVE", "ERROR") and all(untouched) and all(stopped)
+
+
+def processes(side: Path) -> list[list[Path]]:
+    """The files of each process of a side, those of its lifted stage among them."""
+    files = defaultdict(list)
+    for file in sorted(side.rglob("*")):
+        if file.suffix in (".jsonl", ".bin"):
+            files[file.parent.parent, file.stem].append(file)
+    return list(files.values())
+
+
+def deletions(pair: Path) -> Iterator[tuple[set[str], list[Path]]]:
+    """(sides, files): each file, each process, each two processes, and each process on both sides."""
+    for name in SIDES:
+        for file in sorted(file for file in (pair / name).rglob("*") if file.is_file()):
+            yield {name}, [file]
+        for some in (1, 2):
+            for group in combinations(processes(pair / name), some):
+                yield {name}, [file for files in group for file in files]
+    for both in zip(*(processes(pair / name) for name in SIDES), strict=True):
+        yield set(SIDES), [file for files in both for file in files]
+
+
+@pytest.mark.slow
+def test_no_file_can_be_deleted(pair: Path, tmp_path: Path) -> None:
+    before = verdicts(pair)
+    for number, (sides, files) in enumerate(deletions(pair)):
+        folder = copied(pair, tmp_path / str(number))
+        for file in files:
+            (folder / file.relative_to(pair)).unlink()
+        assert missed(before, verdicts(folder), sides), [str(file.relative_to(pair)) for file in files]
+        shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sides", [("baseline",), ("candidate",), SIDES])
+def test_a_lifted_stage_cannot_be_deleted(lifted: Path, sides: tuple[str, ...], tmp_path: Path) -> None:
+    before, folder = verdicts(lifted), copied(lifted, tmp_path / "pair")
+    for side in sides:
+        shutil.rmtree(folder / side / LIFTED)
+    assert missed(before, verdicts(folder), set(sides))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["trainer-0", "rollout-0", "trainer-1"])
+def test_a_copy_under_a_new_name_is_not_read(recorded: Path, which: str, tmp_path: Path) -> None:
+    folder = copied(recorded, tmp_path / "pair")
+    for kind, suffix in (("events", ".jsonl"), ("tokens", ".bin")):
+        for file in sorted((folder / "candidate" / kind).glob(f"{which}-*{suffix}"))[-1:]:
+            shutil.copy(file, file.with_name(f"{which}-9999{suffix}"))
+    verdict = judge(folder / "baseline", folder / "candidate")
+    assert verdict.verdict == "INCONCLUSIVE" and "did not write it" in verdict.reason + " ".join(verdict.missing)
+    assert verdict.causes == []
+
+
+def test_without_an_index_a_copy_is_told_by_when_its_process_began(tmp_path: Path) -> None:
+    folder = make("baseline", scenario(steps=2), native=False)
+    folder.manifest["index"] = False
+    run = folder.write(tmp_path / "run")
+    file = next((run / "events").glob("trainer-*"))
+    shutil.copy(file, file.with_name("trainer-0-9999.jsonl"))
+    assert any("copy of" in why for _, why in Run(run, strict=False).torn)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda file: file.unlink(), ""),
+        (lambda file: file.write_text("{"), "not JSON"),
+        (lambda file: file.write_text("[]"), "checksum"),
+        (lambda file: file.write_bytes(file.read_bytes().replace(b'"bytes": 1', b'"bytes": 2')), "checksum"),
+        (lambda file: file.write_bytes(encode_manifest({"files": []})), "lists no files"),
+        (lambda file: file.write_bytes(encode_manifest({"files": {}, "run": "other"})), "another run"),
+    ],
+)  # fmt: skip
+def test_an_index_that_is_gone_or_damaged_is_told(damage: object, words: str, recorded: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(recorded / "candidate", tmp_path / "run"))
+    assert Run(run).complete
+    damage(run / INDEX)  # type: ignore[operator]
+    found = Run(run)
+    assert not found.complete and found.unsealed == (not words)
+    assert any(name == INDEX and words in why for name, why in found.torn) == bool(words)
+    assert audit(run).verdict == "INCONCLUSIVE"
+
+
+def test_a_run_that_was_cut_short_is_said_to_be_that(tmp_path: Path) -> None:
+    recording = make("baseline", scenario(steps=2), native=False)
+    recording.logs["actor"].closed = False
+    run = recording.write(tmp_path / "run")
+    (run / INDEX).unlink()
+    assert "has no close event" in audit(run).reason
+
+
+def test_an_edited_run_json_is_told_though_its_checksum_fits(recorded: Path, tmp_path: Path) -> None:
+    for number, change in enumerate(({"index": False}, {"format_version": 3}, {"records": ["open"]}, {"command": "x"})):
+        run = Path(shutil.copytree(recorded / "candidate", tmp_path / str(number)))
+        (run / "run.json").write_bytes(encode_manifest(read_manifest(run) | change))
+        assert audit(run).verdict == "INCONCLUSIVE", change
+
+
+@pytest.mark.slow
+def test_recordings_without_an_index_say_what_may_go_unseen(tmp_path: Path) -> None:
+    for side in SIDES:
+        recording = make(side, scenario(steps=2), native=False)
+        recording.manifest["index"] = False
+        recording.write(tmp_path / side)
+    verdict = judge(tmp_path / "baseline", tmp_path / "candidate")
+    assert verdict.verdict == "EQUIVALENT" and sum("no index" in line for line in verdict.missing) == 2
+
+
+def test_an_index_is_renewed_with_run_json(recorded: Path, tmp_path: Path) -> None:
+    from probes.format import write_manifest
+
+    run = Path(shutil.copytree(recorded / "candidate", tmp_path / "run"))
+    write_manifest(run, read_manifest(run) | {"side": "candidate", "command": "again"})
+    assert Run(run).complete
+    seal(run)
+    assert Run(run).complete
